@@ -84,7 +84,8 @@ PROGRAMS = {"formats/hdf5/child.py"}
 # What makes values of torch, and imports it when one is asked for.
 TORCH_VALUES = {"tools/verify.py", "graph/tensor.py", "conversion/tree.py"}
 # What traces and makes modules of torch for Lua; imported only once such a module is there.
-TORCH_MODULES = {"workshop/lua/trace.py", "workshop/lua/sizes.py", "workshop/export/exporters.py"}
+TORCH_MODULES = {f"workshop/lua/{name}.py" for name in ("exporting", "functional", "sizes", "trace", "training")}
+TORCH_MODULES |= {"workshop/lua/checks.py", "workshop/export/exporters.py"}
 # What judges values by modules of torch; imported once `prove` has found PyTorch.
 PACKAGE_CLASSES = sorted(PACKAGE.glob("workshop/packages/*/modules.py"))
 """The PyTorch classes of Lua packages."""

@@ -14,11 +14,15 @@ from ...graph.lua import Table, TorchObject
 from ...graph.tensor import Tensor, covered
 from ...report import Note, Report
 from . import operations as _operations
-from .build import OPERATIONS, Builder
-from .layers import LuaLayer, LuaNode, structured, walk
+from .build import OPERATIONS
+from .calls import ProgramBuilder
+from .checks import Check, checked_by_layers, checks_of, guard, guard_of_pair, texts_of
+from .exporting import Freedom
+from .layers import LuaLayer, LuaNode, walk
 from .objects import ROOT_FIELD, ObjectMaker
-from .sizes import ChangedError, Check, checked_by_layers, checks_of, guard, guard_of_pair, texts_of
+from .sizes import ChangedError
 from .source import PACKAGE, classes_source, flatten, lua_source
+from .structure import structured
 from .trace import Program, state_arrays, trace
 
 __all__ = ["LuaModel", "convert_module"]
@@ -60,45 +64,59 @@ def convert_module(
     Raises:
         UnsupportedError: see `save_module`.
     """
-    program, (ins, outs, builder, checks) = _traced(module, inputs, allow)
-    checked = [checked_by_layers(step, builder.steps) for step in ins]
-    program.texts = texts_of(checks)
-    has_guards = _with_guards(checks, checked, ins, outs, builder)
-    layer = structured(ins, builder.steps, outs)
+    program, steps = _traced(module, inputs, allow)
+    # A layer that checks a size itself may be anywhere: which do is asked before others are put in between.
+    checked = [checked_by_layers(step, steps.builder.steps) for step in steps.inputs]
+    program.texts = texts_of(steps.checks)
+    has_guards = _add_guards(steps, checked)
+    layer = structured(steps.inputs, steps.builder.steps, steps.outputs)
     flatten(layer, program)
     arrays = state_arrays(program)
-    floats = {array.dtype.str[1:] for array in arrays.values() if array.dtype.kind == "f"}
     is_training = bool(getattr(module, "training", False)) and not inference
     maker = ObjectMaker(FLOAT64 if program.is_double else FLOAT32, arrays, is_training, not inference)
     root = maker.make(layer)
-    root[ROOT_FIELD] = _state_record(layer, program, arrays, builder.scalars)
+    root[ROOT_FIELD] = _state_record(layer, program, arrays, steps.builder.scalars)
     report = Report()
-    for text, warning in builder.notes.items():
-        report.note("warning" if warning else "info", text, code="left-out" if warning else "lua")
-    if any(dimensions and not dimensions[0].step for dimensions in checks):
-        text = "the size of the batch is fixed: the module does not let its first dimension vary"
-        report.note("info", text, code="fixed-batch")
-    if has_guards:
-        text = f"the sizes of the inputs are {', '.join(program.texts)}; Lua refuses others"
-        report.note("info", text, code="fixed-sizes")
+    for text, is_warning in steps.builder.notes.items():
+        if is_warning:
+            report.note("warning", text, code="left-out")
+        else:
+            report.note("info", text, code="lua")
+    _note_sizes(report, program, steps.checks, has_guards)
     for path, kind, text in program.notes:
         report.note("warning", text, path, "type", code="left-out", class_name=kind)
     if program.output_names:
-        names = ", ".join(name for name, item in _named_outputs(program) if item is not None)
+        names = ", ".join(_names_of_outputs(program))
         text = f"the module returns a dictionary; the Lua model returns its values in order: {names}"
         report.note("info", text, code="order")
     if any(inner.name.startswith(PACKAGE) for inner in walk(layer)):
         text = "layers.lua has classes that nn lacks: `dofile` it before torch.load of the model"
         report.note("info", text, code="lua")
-    kinds = floats.union(f"f{program.dtypes[name][5:]}" for name in program.inputs if "float" in program.dtypes[name])
-    if program.is_double and kinds - {"f8", "f64"}:
-        report.note("info", "float32 parts are computed as float64, as others are float64", code="element-type")
-    if "f2" in floats:
-        report.note("info", "16-bit weights become 32-bit ones, which hold them exactly", code="element-type")
+    _note_types(report, program, arrays)
     return LuaModel(layer, root, program, report.notes, len(arrays))
 
 
-def _traced(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...]) -> tuple[Program, Any]:
+# Tracing and building
+
+
+@define(eq=False)
+class _Steps:
+    """A program as steps.
+
+    Attributes:
+        inputs: the input steps.
+        outputs: the steps whose values are returned.
+        builder: has all other steps.
+        checks: the sizes that each dimension of each input may have.
+    """
+
+    inputs: list[LuaNode]
+    outputs: list[LuaNode]
+    builder: ProgramBuilder
+    checks: list[list[Check]]
+
+
+def _traced(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...]) -> tuple[Program, _Steps]:
     """Trace and build a module.
 
     Where that fails, as PyTorch decomposes some operations for given sizes only, it is traced again with fewer open
@@ -107,82 +125,79 @@ def _traced(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...]) -> tup
     Raises:
         UnsupportedError: it cannot be built for the example either.
     """
-    first: UnsupportedError | None = None
-    for fixed in range(3):
-        program = trace(module, inputs, _known(allow), fixed=fixed)
+    operations = frozenset(name for name, entry in OPERATIONS.items() if not entry.package or entry.package in allow)
+    first_error: UnsupportedError | None = None
+    for freedom in Freedom:
+        program = trace(module, inputs, operations, freedom)
         try:
             return program, _built(program, allow)
         except UnsupportedError as error:
-            first = first or error
-            if not program.sizes.example:
+            first_error = first_error or error
+            if not program.sizes.example:  # no size is open
                 break
-    assert first is not None
-    raise first
+    assert first_error is not None
+    raise first_error
 
 
-def _named_outputs(program: Program) -> list[tuple[str, Any]]:
-    """Return the keys of a returned dictionary with their values; those of lists inside are not told apart."""
-    names, outputs = program.output_names, program.outputs
-    return list(zip(names, outputs if len(names) == len(outputs) else names))
-
-
-def _built(program: Program, allow: tuple[str, ...]) -> tuple[list[LuaNode], list[LuaNode], Builder, list[list[Check]]]:
-    """Build a program: again whenever more is known of the sizes that it can take.
-
-    Returns:
-        The input steps, the output steps, the builder, and the sizes of each input.
-    """
+def _built(program: Program, allow: tuple[str, ...]) -> _Steps:
+    """Build a program: again whenever more is known of the sizes that it can take."""
     while True:
         program.settle()
         checks = checks_of([*program.inputs.values()], program.sizes)
         if checks is None:
             continue
-        builder = Builder(program, allow)
+        builder = ProgramBuilder(program, allow)
         try:
-            return *builder.run(), builder, checks
+            inputs, outputs = builder.run()
         except ChangedError:
             continue
+        return _Steps(inputs, outputs, builder, checks)
 
 
-def _with_guards(
-    checks: list[list[Check]], checked: list[set[int]], inputs: list[LuaNode], outputs: list[LuaNode], builder: Builder
-) -> bool:
-    """Put layers that check its sizes behind each input, where any are refused; return whether there are any."""
+# Layers that check sizes
+
+
+def _add_guards(steps: _Steps, checked: list[set[int]]) -> bool:
+    """Put layers that check its sizes behind each input, where any are refused; return whether there are any.
+
+    Args:
+        steps: of the program.
+        checked: for each input, the dimensions that layers check.
+    """
     has_guards = False
-    for number, step in enumerate(inputs):
-        layer = guard(checks[number], number, checked[number])
+    for number, step in enumerate(steps.inputs):
+        layer = guard(steps.checks[number], number, checked[number])
         if layer is not None:
-            _insert(layer, [], step, builder.steps, outputs)
+            _insert(layer, [step], steps)
             has_guards = True
-    for number, step in enumerate(inputs):
-        for check in checks[number]:
-            if check.equal is not None and check.equal[0] != number:
-                other = inputs[check.equal[0]]
-                pair = guard_of_pair(len(step.shape), check.place, len(other.shape), check.equal[1])
-                _insert(pair, [other], step, builder.steps, outputs)
-                has_guards = True
+    for number, step in enumerate(steps.inputs):
+        for check in steps.checks[number]:
+            if check.equal is None or check.equal[0] == number:
+                continue
+            other_number, other_place = check.equal
+            other = steps.inputs[other_number]
+            _insert(guard_of_pair(len(step.shape), check.place, len(other.shape), other_place), [step, other], steps)
+            has_guards = True
     return has_guards
 
 
-def _insert(
-    layer: LuaLayer, others: list[LuaNode], step: LuaNode, steps: list[LuaNode], outputs: list[LuaNode]
-) -> None:
+def _insert(layer: LuaLayer, inputs: list[LuaNode], steps: _Steps) -> None:
     """Put a layer behind an input, or behind its copy from whole numbers, as layers are of the model's own type.
 
     Args:
         layer: takes the input, or a table of it and others.
-        others: inputs that the layer takes besides.
-        step: the input.
+        inputs: the input, and the others.
         steps: of the program.
-        outputs: of the program.
     """
-    sources = [_copy_of(node, steps) for node in (step, *others)]
-    last = sources[0]
-    made = LuaNode(layer, sources, step.shape)
-    for user in steps:
-        user.inputs = [made if source is last else source for source in user.inputs]
-    outputs[:] = [made if source is last else source for source in outputs]
-    steps.insert(max(steps.index(source) + 1 if source in steps else 0 for source in sources), made)
+    ordered = steps.builder.steps
+    sources = [_copy_of(node, ordered) for node in inputs]
+    first = sources[0]
+    guard_step = LuaNode(layer, sources, inputs[0].shape)
+    for user in ordered:
+        user.inputs = [guard_step if source is first else source for source in user.inputs]
+    steps.outputs = [guard_step if source is first else source for source in steps.outputs]
+    places = [ordered.index(source) + 1 for source in sources if source in ordered]  # inputs are before all
+    ordered.insert(max(places, default=0), guard_step)
 
 
 def _copy_of(step: LuaNode, steps: list[LuaNode]) -> LuaNode:
@@ -194,25 +209,53 @@ def _is_copy(step: LuaNode) -> bool:
     return step.layer is not None and step.layer.name == "nn.Copy"
 
 
-def _known(allow: tuple[str, ...]) -> dict[str, Any]:
-    """Return the operations that are not decomposed."""
-    return {name: entry for name, entry in OPERATIONS.items() if not entry.package or entry.package in allow}
+# Notes
+
+
+def _note_sizes(report: Report, program: Program, checks: list[list[Check]], has_guards: bool) -> None:
+    """Note which sizes the model refuses."""
+    if any(dimensions and not dimensions[0].step for dimensions in checks):
+        text = "the size of the batch is fixed: the module does not let its first dimension vary"
+        report.note("info", text, code="fixed-batch")
+    if has_guards:
+        text = f"the sizes of the inputs are {', '.join(program.texts)}; Lua refuses others"
+        report.note("info", text, code="fixed-sizes")
+
+
+def _note_types(report: Report, program: Program, arrays: dict[str, Any]) -> None:
+    """Note which element types become another."""
+    inputs = [program.dtypes[name] for name in program.inputs]
+    weights = {array.dtype.name for array in arrays.values()}
+    floats = {dtype for dtype in [*inputs, *weights] if "float" in dtype}
+    if program.is_double and floats != {"float64"}:
+        report.note("info", "float32 parts are computed as float64, as others are float64", code="element-type")
+    if "float16" in weights:
+        report.note("info", "16-bit weights become 32-bit ones, which hold them exactly", code="element-type")
+
+
+def _names_of_outputs(program: Program) -> list[str]:
+    """Return the keys of a returned dictionary, without those of `None`; those of lists inside are not told apart."""
+    names = program.output_names
+    if len(names) != len(program.outputs):
+        return names
+    return [name for name, output in zip(names, program.outputs) if output is not None]
+
+
+# The record of the state dict
 
 
 def _state_record(layer: LuaLayer, program: Program, arrays: dict[str, Any], scalars: list[int]) -> Table:
     """Return the root's record: order of the keys, tied keys, tensors that no layer holds, scalar outputs."""
     held = _held_whole(layer, arrays)
-    keys = [*program.state, *program.aliases]
-    order = [key for key in program.order if key in keys]
-    others = [(key, _recordable(array)) for key, array in arrays.items() if key not in held]
-    return Table.of(
-        {
-            "keys": Table.from_list(order),
-            "tied": Table.of(list(program.aliases.items())),
-            "other": Table.of(others),
-            **({"scalars": Table.from_list([float(place) for place in scalars])} if scalars else {}),
-        }
-    )
+    keys = {*program.state, *program.aliases}
+    fields: dict[str, Any] = {
+        "keys": Table.from_list([key for key in program.order if key in keys]),
+        "tied": Table.of(list(program.aliases.items())),
+        "other": Table.of([(key, _recordable(array)) for key, array in arrays.items() if key not in held]),
+    }
+    if scalars:
+        fields["scalars"] = Table.from_list([float(place) for place in scalars])
+    return Table.of(fields)
 
 
 def _held_whole(layer: LuaLayer, arrays: dict[str, Any]) -> set[str]:

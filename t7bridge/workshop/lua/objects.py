@@ -22,7 +22,8 @@ from ...graph.dtypes import ElementType
 from ...graph.lua import Table, TorchObject, Value
 from ...graph.storage import Storage
 from ...graph.tensor import Tensor, contiguous
-from .layers import CLASSES, CONTAINERS, LuaLayer, WeightRef, fields_of
+from .fields import CLASSES, CONTAINERS, fields_of
+from .layers import LuaLayer, WeightRef
 
 FIELD = "t7bridge"
 ROOT_FIELD = "t7bridge_state_dict"
@@ -49,34 +50,42 @@ class ObjectMaker:
 
     def make(self, layer: LuaLayer) -> TorchObject:
         """Return the object of a layer, with everything inside it."""
-        row = None if layer.name == "nn.gModule" else CLASSES[layer.name.partition(".")[2]]
-        fields = Table.of({"_type": f"torch.{self.element.lua}Tensor"})
-        if row is not None:
-            fields["output"], fields["gradInput"] = Tensor(self.element, None), Tensor(self.element, None)
-        obj = TorchObject(layer.name, row.version if row else 1, fields)
-        if row is not None:
-            for name, value in fields_of(layer, self.element).items():
-                obj[name] = value
+        obj = self._new_object(layer)
         if layer.name == "nn.SeqLSTM":
             self._fill_lstm(obj, layer.weights)
-        own = {} if layer.name == "nn.SeqLSTM" else layer.weights
-        for name, ref in own.items():
-            obj[name] = self.tensor(ref)
-            if name in GRADIENTS and self.has_gradients:
-                obj[GRADIENTS[name]] = self.tensor(ref, gradient=True)
+        else:
+            self._set_weights(obj, layer.weights)
         if layer.name.endswith("BatchNormalization") and "weight" not in layer.weights:
             obj["affine"] = False
         if not self.training:
             obj["train"] = False
         if layer.weights:
-            obj[FIELD] = Table.of(
-                {name: weight_entry(ref, self.weights[ref.key].shape) for name, ref in layer.weights.items()}
-            )
+            entries = {name: weight_entry(ref, self.weights[ref.key].shape) for name, ref in layer.weights.items()}
+            obj[FIELD] = Table.of(entries)
         if layer.name == "nn.gModule":
             _make_gmodule(layer, obj, self.make)
         elif layer.name in CONTAINERS:
             obj["modules"] = Table.from_list([self.make(child) for child in layer.children])
         return obj
+
+    def _new_object(self, layer: LuaLayer) -> TorchObject:
+        """Return an object as its constructor leaves it, without weights and children."""
+        fields = Table.of({"_type": f"torch.{self.element.lua}Tensor"})
+        if layer.name == "nn.gModule":  # its constructor removes the output and the gradient
+            return TorchObject(layer.name, 1, fields)
+        fields["output"] = Tensor(self.element, None)
+        fields["gradInput"] = Tensor(self.element, None)
+        obj = TorchObject(layer.name, CLASSES[layer.name.partition(".")[2]].version, fields)
+        for name, value in fields_of(layer, self.element).items():
+            obj[name] = value
+        return obj
+
+    def _set_weights(self, obj: TorchObject, refs: dict[str, WeightRef]) -> None:
+        """Set the fields that hold tensors of the state dict, and their gradients."""
+        for name, ref in refs.items():
+            obj[name] = self.tensor(ref)
+            if name in GRADIENTS and self.has_gradients:
+                obj[GRADIENTS[name]] = self.tensor(ref, gradient=True)
 
     def _fill_lstm(self, obj: TorchObject, refs: dict[str, WeightRef]) -> None:
         """Set weight (in + hidden, gates) and bias of an nn.SeqLSTM: gates i f o g, one bias for PyTorch's two."""
@@ -96,20 +105,27 @@ class ObjectMaker:
 
     def tensor(self, ref: WeightRef, gradient: bool = False) -> Tensor:
         """Return the tensor of a field: one object for each part of the state dict, and one storage for each tensor."""
-        known = self._tensors.get((ref, gradient))
-        if known is not None:
-            return known
-        whole = self.weights[ref.key]
-        if (ref.key, gradient) not in self._storages:
-            flat = np.zeros(whole.size, self.element.code) if gradient else whole.reshape(-1).astype(self.element.code)
-            self._storages[ref.key, gradient] = Storage.from_array(flat)
+        tensor = self._tensors.get((ref, gradient))
+        if tensor is not None:
+            return tensor
         stride = contiguous(ref.size)
         if ref.transposed:  # Lua's rows are the columns of the tensor
             stride = (*stride[:-2], 1, ref.size[-2])
-        storage = self._storages[ref.key, gradient]
-        made = Tensor(self.element, storage, ref.size, stride, ref.start)
-        self._tensors[ref, gradient] = made
-        return made
+        tensor = Tensor(self.element, self._storage(ref.key, gradient), ref.size, stride, ref.start)
+        self._tensors[ref, gradient] = tensor
+        return tensor
+
+    def _storage(self, key: str, gradient: bool) -> Storage:
+        """Return the storage of a tensor of the state dict, or of its gradient, which is 0."""
+        storage = self._storages.get((key, gradient))
+        if storage is None:
+            if gradient:
+                elements = np.zeros(self.weights[key].size, self.element.code)
+            else:
+                elements = self.weights[key].reshape(-1).astype(self.element.code)
+            storage = Storage.from_array(elements)
+            self._storages[key, gradient] = storage
+        return storage
 
 
 def weight_entry(ref: WeightRef, shape: tuple[int, ...]) -> Table:
@@ -127,6 +143,8 @@ def weight_entry(ref: WeightRef, shape: tuple[int, ...]) -> Table:
 
 Node = Table
 """The `data` of an `nngraph.Node`, which the nodes of the forward and the backward graph share."""
+Sources = dict[Node, dict[Node, None]]
+"""The nodes whose values a node takes, in order, each once."""
 
 
 class _Graph:
@@ -141,32 +159,39 @@ class _Graph:
         self._children: dict[Node, list[Node]] = {node: [] for edge in edges for node in edge}
         for start, end in edges:
             self._children[start].append(end)
-        self.nodes = {
-            node: _object("nngraph.Node", data=node, id=float(number), children=Table(), visited=False, marked=False)
-            for number, node in enumerate(self._children, 1)
-        }
+        self.nodes: dict[Node, TorchObject] = {}
+        for number, node in enumerate(self._children, 1):
+            self.nodes[node] = _object(
+                "nngraph.Node", data=node, id=float(number), children=Table(), visited=False, marked=False
+            )
         for node, children in self._children.items():
             self.nodes[node]["children"] = _numbered([self.nodes[child] for child in children])
-        ends = [{"from": self.nodes[start], "to": self.nodes[end]} for start, end in edges]
-        listed = _numbered([_object("graph.Edge", **pair) for pair in ends])
-        self.object = _object("graph.Graph", nodes=_numbered([*self.nodes.values()]), edges=listed)
+        edge_objects = []
+        for start, end in edges:
+            ends = {"from": self.nodes[start], "to": self.nodes[end]}
+            edge_objects.append(_object("graph.Edge", **ends))
+        self.object = _object("graph.Graph", nodes=_numbered(list(self.nodes.values())), edges=_numbered(edge_objects))
 
     def children_first(self) -> list[Node]:
         """Return the nodes depth first, as `topsort` does on the reversed graph."""
         inner = {child for children in self._children.values() for child in children}
-        order: dict[Node, None] = {}
+        order: list[Node] = []
         visited: set[Node] = set()
         for root in self._children:
-            stack = [] if root in inner else [(root, iter(self._children[root]))]
+            if root in inner:
+                continue
+            visited.add(root)
+            stack = [(root, iter(self._children[root]))]
             while stack:
-                node, rest = stack[-1]
-                visited.add(node)
-                child = next((item for item in rest if item not in visited), None)
+                node, children = stack[-1]
+                child = next((item for item in children if item not in visited), None)
                 if child is None:
-                    order[stack.pop()[0]] = None
+                    order.append(node)
+                    stack.pop()
                 else:
+                    visited.add(child)
                     stack.append((child, iter(self._children[child])))
-        return list(order)
+        return order
 
 
 def _object(name: str, **fields: Value) -> TorchObject:
@@ -192,46 +217,10 @@ def _make_gmodule(layer: LuaLayer, obj: TorchObject, module_of: Callable[[LuaLay
         obj: already has the fields of every module.
         module_of: returns the object of a layer.
     """
-    sources: dict[Node, dict[Node, None]] = {}
-
-    def link(node: Node, source: Node) -> None:
-        """Connect a node to the value of another: `Node:add(child, true)`."""
-        sources.setdefault(node, {})[source] = None
-        index: Any = node["mapindex"]
-        number = float(len(index) // 2 + 1)
-        index[number] = source
-        index[source] = number
-
-    nodes: dict[int, Node] = {}
-    inputs: dict[int, Node] = {}
-    for step in layer.steps:
-        if step.layer is None:
-            node = inputs[step.index] = _node(f"input {step.index + 1}", module=module_of(LuaLayer("nn.Identity")))
-        else:
-            node = _node(step.layer.path or step.layer.name, module=module_of(step.layer))
-            for source in step.inputs:
-                link(node, nodes[id(source)])
-        nodes[id(step)] = node
-    outnode = _node("output", input=Table())
-    for step in layer.outputs:
-        link(outnode, nodes[id(step)])
-    innode = _node("inputs", input=Table())
-    if layer.inputs == 1:
-        link(inputs[0], innode)
-    else:
-        split = _node("split", nSplitOutputs=float(layer.inputs))
-        link(split, innode)
-        for index in range(layer.inputs):
-            part = _node(f"split {index + 1}", selectindex=float(index + 1), input=Table())
-            link(part, split)
-            link(inputs[index], part)
-    reached, edges = {outnode: None}, list[tuple[Node, Node]]()
-    pending = [outnode]
-    for node in pending:  # grows, breadth first: `Node:graph()`
-        edges += [(node, source) for source in sources.get(node, ())]
-        pending += [source for source in sources.get(node, ()) if source not in reached]
-        reached.update(sources.get(node, {}))
-    backward, forward = _Graph(edges), _Graph([edge[::-1] for edge in edges])
+    outnode, innode, sources = _linked_nodes(layer, module_of)
+    edges = _edges_from(outnode, sources)
+    backward = _Graph(edges)
+    forward = _Graph([(end, start) for start, end in edges])
     order = backward.children_first()
     for node in order:
         node["forwardNodeId"] = forward.nodes[node]["id"]
@@ -247,3 +236,57 @@ def _make_gmodule(layer: LuaLayer, obj: TorchObject, module_of: Callable[[LuaLay
     # The constructor leaves no output, but with several outputs it is the list passed to the last node.
     if len(layer.outputs) > 1:
         obj["output"] = outnode["input"]
+
+
+def _linked_nodes(layer: LuaLayer, module_of: Callable[[LuaLayer], TorchObject]) -> tuple[Node, Node, Sources]:
+    """Return the last and the first node of an `nn.gModule`, and the sources of all."""
+    sources: Sources = {}
+    nodes: dict[int, Node] = {}  # by the id of a step
+    inputs: dict[int, Node] = {}
+    for step in layer.steps:
+        if step.layer is None:
+            node = _node(f"input {step.index + 1}", module=module_of(LuaLayer("nn.Identity")))
+            inputs[step.index] = node
+        else:
+            node = _node(step.layer.path or step.layer.name, module=module_of(step.layer))
+            for source in step.inputs:
+                _link(node, nodes[id(source)], sources)
+        nodes[id(step)] = node
+    outnode = _node("output", input=Table())
+    for step in layer.outputs:
+        _link(outnode, nodes[id(step)], sources)
+    innode = _node("inputs", input=Table())
+    if layer.inputs == 1:
+        _link(inputs[0], innode, sources)
+        return outnode, innode, sources
+    # nngraph splits the table of several inputs.
+    split = _node("split", nSplitOutputs=float(layer.inputs))
+    _link(split, innode, sources)
+    for index in range(layer.inputs):
+        part = _node(f"split {index + 1}", selectindex=float(index + 1), input=Table())
+        _link(part, split, sources)
+        _link(inputs[index], part, sources)
+    return outnode, innode, sources
+
+
+def _link(node: Node, source: Node, sources: Sources) -> None:
+    """Connect a node to the value of another: `Node:add(child, true)`."""
+    sources.setdefault(node, {})[source] = None
+    index: Any = node["mapindex"]
+    number = float(len(index) // 2 + 1)  # the table has each source twice: by its number, and its number by it
+    index[number] = source
+    index[source] = number
+
+
+def _edges_from(outnode: Node, sources: Sources) -> list[tuple[Node, Node]]:
+    """Return the edges from the last node backward, breadth first: `Node:graph()`."""
+    edges: list[tuple[Node, Node]] = []
+    reached = {outnode}
+    pending = [outnode]
+    for node in pending:  # grows
+        for source in sources.get(node, ()):
+            edges.append((node, source))
+            if source not in reached:
+                reached.add(source)
+                pending.append(source)
+    return edges

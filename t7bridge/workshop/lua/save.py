@@ -133,7 +133,7 @@ def save_module(request: SaveModule) -> Report:
         >>> save_module(model, "model.t7", example_inputs=torch.randn(1, 3, 224, 224))  # doctest: +SKIP
     """
     model = lua_model(request.module, request.example_inputs, request.allow, request.inference)
-    report = _report(request.module, os.fspath(request.target), model)
+    report = _report(model, os.fspath(request.target), type(request.module).__name__)
     classes = model.classes()  # the source of layers that Lua Torch lacks
     path_of_classes = os.path.join(os.path.dirname(os.path.abspath(request.target)), "layers.lua")
     with (
@@ -168,42 +168,55 @@ def write_lua(request: WriteLua) -> Report:
         TargetExistsError: a file exists and `force` is not set.
         WriteError: the folder or a file cannot be written.
     """
-    module = request.module
-    origin = request.source
     if request.loader:
-        weights: Any = request.weights or module
+        weights: Any = request.weights or request.module
         return write_loader(request.target, weights, force=request.force, sync=request.sync)
     folder = local_target(request.target)
     for name in ("model.t7", "model.lua"):  # before the work, which may take minutes
         check_replaceable(os.path.realpath(os.path.join(folder, name)), request.force)
-    if isinstance(module, (str, os.PathLike)) and not is_factory(module):
-        if os.fspath(module).endswith(".py"):
-            hint = f"Name the class: t7bridge lua {os.fspath(module)}:Net"
-            raise ModelError("a module is named FILE.py:CLASS", found=os.fspath(module), hint=hint)
-        if request.weights is not None:
-            raise ModelError("the weights are in the file of the program", found=os.fspath(request.weights))
-        origin = origin or os.path.basename(module)
-        module = _program_of(os.fspath(module))
-        module.training = request.train
-    elif module is None or isinstance(module, str):
-        if module is None or not request.example_inputs:
-            raise ModelError(
-                "the module and the sizes of its inputs are required",
-                expected="PACKAGE:FACTORY --input SIZES",
-                hint=WriteLua.EXAMPLES[0],
-            )
-        origin = origin or module
-        module = _module_of(module, request.weights).train(request.train)
+    module, origin = _requested_module(request)
     model = lua_model(module, request.example_inputs, request.allow, request.inference)
-    report = _report(module, folder, model, origin)
-    texts = {"model.lua": model.source(report.source), "layers.lua": model.classes()}
-    names = ["model.t7", *(name for name, text in texts.items() if text)]
-    with outputs_in(folder, names, force=request.force, sync=request.sync) as outputs:
+    report = _report(model, folder, request.source or origin)
+    texts = {"model.lua": model.source(report.source)}
+    classes = model.classes()
+    if classes:
+        texts["layers.lua"] = classes
+    with outputs_in(folder, ["model.t7", *texts], force=request.force, sync=request.sync) as outputs:
         T7Writer(outputs["model.t7"]).write_object(model.root)
-        for name in names[1:]:
-            outputs[name].write(texts[name].encode())
+        for name, text in texts.items():
+            outputs[name].write(text.encode())
         report.target_bytes = outputs["model.t7"].position + outputs["model.lua"].position
     return report
+
+
+def _requested_module(request: WriteLua) -> tuple[Any, str]:
+    """Return the module of a request, and where it is from.
+
+    Raises:
+        ModelError: the module is not named, or not as the file of its source requires; or weights are given to a file
+            that has them.
+        UnsupportedError: see `_program_of`.
+    """
+    module = request.module
+    if isinstance(module, (str, os.PathLike)) and not is_factory(module):
+        path = os.fspath(module)
+        if path.endswith(".py"):
+            hint = f"Name the class: t7bridge lua {path}:Net"
+            raise ModelError("a module is named FILE.py:CLASS", found=path, hint=hint)
+        if request.weights is not None:
+            raise ModelError("the weights are in the file of the program", found=os.fspath(request.weights))
+        program = _program_of(path)
+        program.training = request.train
+        return program, os.path.basename(path)
+    if module is None or (isinstance(module, str) and not request.example_inputs):
+        raise ModelError(
+            "the module and the sizes of its inputs are required",
+            expected="PACKAGE:FACTORY --input SIZES",
+            hint=WriteLua.EXAMPLES[0],
+        )
+    if isinstance(module, str):
+        return _module_of(module, request.weights).train(request.train), module
+    return module, type(module).__name__
 
 
 def lua_model(module: Any, example_inputs: Any, allow: tuple[str, ...] = (), inference: bool = False) -> LuaModel:
@@ -220,11 +233,14 @@ def lua_model(module: Any, example_inputs: Any, allow: tuple[str, ...] = (), inf
     if not hasattr(module, "state_dict") or not callable(module):
         raise ModelError("save_module requires a torch.nn.Module", found=type(module).__name__)
     is_program = hasattr(module, "graph_signature")
-    inputs = example_inputs if isinstance(example_inputs, (list, tuple, str)) else (example_inputs,)
+    inputs = example_inputs
+    if not isinstance(inputs, (list, tuple, str)):
+        inputs = (inputs,)
     if not inputs and not is_program:
         raise ModelError("save_module needs example inputs", hint="example_inputs=torch.randn(1, 3, 224, 224)")
     if inputs and all(isinstance(item, (str, int)) for item in inputs):  # shapes: `1x3x224x224`, (1, 3, 224, 224)
-        tensors = example(module.module() if is_program else module, parse_inputs(inputs), first=0)
+        runner = module.module() if is_program else module
+        tensors = example(runner, parse_inputs(inputs), first=0)
         inputs = tensors if isinstance(tensors, list) else [tensors]
     unknown = sorted(set(allow) - set(PACKAGES))
     if unknown:
@@ -240,14 +256,15 @@ def _program_of(path: str) -> Any:
         UnsupportedError: PyTorch's loader could execute something in the file, or the file has no program.
     """
     require_file(path)
-    judged = scan(path)
-    if judged.error:
-        raise UnsupportedError(judged.error)
-    if judged.format == "t7":
+    verdict = scan(path)
+    if verdict.error:
+        raise UnsupportedError(verdict.error)
+    if verdict.format == "t7":
         raise UnsupportedError("is a file of Lua Torch already", file=path, hint=f"t7bridge inspect {path} shows it.")
     members: set[str] = set()
-    if judged.format == "pt":
+    if verdict.format == "pt":
         with ByteSource.from_path(path) as source:
+            # Names of members without the folder that all are in.
             members = {name.partition("/")[2] or name for name in PtReader(source).members}
     if members.isdisjoint((CONSTANTS_MEMBER, *PT2_MEMBERS)):
         raise UnsupportedError(
@@ -256,17 +273,17 @@ def _program_of(path: str) -> Any:
             expected="a .pt2 of torch.export.save, or TorchScript of torch.jit.save",
             hint=f"State its module too: t7bridge lua PACKAGE:FACTORY {os.path.basename(path)} --input SIZES.",
         )
-    if not judged.clean:
+    if not verdict.clean:
         raise UnsupportedError(
             "PyTorch's loader could execute what is in the file",
             file=path,
-            found="; ".join(map(str, judged.findings[:3])),
+            found="; ".join(map(str, verdict.findings[:3])),
             hint="If you trust it, pass torch.jit.load(…) or torch.export.load(…) of it to save_module.",
         )
     require_torch()
-    from .trace import load_graph
+    from .exporting import load_program
 
-    return load_graph(path, members.isdisjoint(PT2_MEMBERS))
+    return load_program(path, members.isdisjoint(PT2_MEMBERS))
 
 
 def _module_of(factory: str, weights: PathLike | None) -> nn.Module:
@@ -282,9 +299,10 @@ def _module_of(factory: str, weights: PathLike | None) -> nn.Module:
     return module
 
 
-def _report(module: object, target: str, model: LuaModel, source: str = "") -> Report:
-    report = Report(source or type(module).__name__, target, "pt", "t7", "lua", notes=list(model.notes))
-    report.tensors = report.storages = model.tensors
+def _report(model: LuaModel, target: str, source: str) -> Report:
+    report = Report(source, target, "pt", "t7", "lua", notes=list(model.notes))
+    report.tensors = model.tensors
+    report.storages = model.tensors
     return report
 
 

@@ -33,8 +33,7 @@ from torch.utils._sympy.functions import (
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
-from ...data import define, np
-from .layers import LuaLayer, LuaNode, make, row, sequential
+from ...data import define
 
 Shape = tuple[Any, ...]
 """Extents: integers, and `Extent`s."""
@@ -159,7 +158,7 @@ class Extent:
     __repr__ = __str__
 
 
-def known(*extents: Any) -> tuple[int, ...]:
+def fixed(*extents: Any) -> tuple[int, ...]:
     """Return extents as numbers: those that depend on the inputs are fixed as in the example."""
     return tuple(int(extent) for extent in extents)
 
@@ -171,10 +170,12 @@ def is_known(shape: Iterable[Any]) -> bool:
 
 def are_equal(*extents: Any) -> bool:
     """Return whether extents are equal in the example, which the model then needs; if not, it needs nothing."""
-    first = next((extent for extent in extents if isinstance(extent, Extent)), None)
     sizes = {extent.in_example if isinstance(extent, Extent) else extent for extent in extents}
-    if first is None or len(sizes) > 1:
-        return len(sizes) == 1
+    if len(sizes) > 1:
+        return False
+    first = next((extent for extent in extents if isinstance(extent, Extent)), None)
+    if first is None:
+        return True
     return all(first.sizes.decide(sympy.Eq(first.expr, getattr(extent, "expr", extent))) for extent in extents)
 
 
@@ -237,8 +238,7 @@ class Sizes:
 
     def simplified(self, expr: Any) -> Any:
         """Return an expression by what is known of the symbols."""
-        while not expr.free_symbols.isdisjoint(self.replaced):
-            expr = expr.xreplace(self.replaced)
+        expr = self._replaced_in(expr)
         if expr.has(*_ROUNDED):
             expr = expr.replace(lambda part: isinstance(part, _ROUNDED), _without_rounding)
         if expr.has(Max, Min):
@@ -255,10 +255,10 @@ class Sizes:
         if len(expr.args) != 2:
             return expr
         first, second = expr.args
-        apart = self._bounds(first - second)
-        if apart.lower >= 0:
+        difference = self._bounds(first - second)
+        if difference.lower >= 0:
             return first if isinstance(expr, Max) else second
-        if apart.upper <= 0:
+        if difference.upper <= 0:
             return second if isinstance(expr, Max) else first
         return expr
 
@@ -288,11 +288,12 @@ class Sizes:
             ChangedError: this was not known before.
         """
         if isinstance(relation, (sympy.StrictLessThan, sympy.LessThan, sympy.StrictGreaterThan, sympy.GreaterThan)):
-            apart = self._bounds(relation.gts - relation.lts)  # greater minus less
+            # The greater side minus the less one is at least 1, or 0 where both may be equal.
+            difference = self._bounds(relation.gts - relation.lts)
             least = 1 if isinstance(relation, (sympy.StrictLessThan, sympy.StrictGreaterThan)) else 0
-            if apart.lower >= least:
+            if difference.lower >= least:
                 return True
-            if apart.upper < least:
+            if difference.upper < least:
                 return False
         value = bool(self.in_example(relation))
         if relation not in (True, False):
@@ -322,42 +323,47 @@ class Sizes:
         """
         before = dict(self.replaced), dict(self.low), dict(self.high)
         while self.conditions:
-            condition = self.conditions.pop(0)
-            while not condition.free_symbols.isdisjoint(self.replaced):
-                condition = condition.xreplace(self.replaced)
-            symbols = condition.free_symbols
+            condition = self._replaced_in(self.conditions.pop(0))
+            symbols = sorted(condition.free_symbols, key=str)
             if not symbols:
                 continue
-            if not symbols <= self.example.keys():
+            if not self.example.keys() >= set(symbols):
                 continue  # it depends on values; the operation is refused where it is used
-            if len(symbols) == 2 and self._join(condition, *sorted(symbols, key=str)):
+            if len(symbols) == 2 and self._join(condition, *symbols):
                 continue
-            if len(symbols) > 1 or not self._limit(condition, *symbols):
-                self.replaced.update({symbol: sympy.Integer(self.example[symbol]) for symbol in symbols})
+            if len(symbols) == 1 and self._limit(condition, *symbols):
+                continue
+            for symbol in symbols:
+                self.replaced[symbol] = sympy.Integer(self.example[symbol])
         return before != (self.replaced, self.low, self.high)
+
+    def _replaced_in(self, expr: Any) -> Any:
+        """Return an expression with symbols replaced, also those of what replaces others."""
+        while not expr.free_symbols.isdisjoint(self.replaced):
+            expr = expr.xreplace(self.replaced)
+        return expr
 
     def _limit(self, condition: Any, symbol: Any) -> bool:
         """Limit a symbol to the values that meet a condition; return whether these are a progression."""
-        limit = _progression(condition, self.example[symbol], self.low.get(symbol, 1))
-        if limit is None:
+        sizes = _sizes_that_meet(condition, self.example[symbol], self.low.get(symbol, 1))
+        if sizes is None:
             return False
-        step, low, high = limit
-        if low > self.low.get(symbol, 1):
-            self.low[symbol] = low
-        if high is not None and high < self.high.get(symbol, high + 1):
-            self.high[symbol] = high
-        if self.low.get(symbol, 1) == self.high.get(symbol):
+        if sizes.low > self.low.get(symbol, 1):
+            self.low[symbol] = sizes.low
+        if sizes.high is not None and (symbol not in self.high or sizes.high < self.high[symbol]):
+            self.high[symbol] = sizes.high
+        if self.low.get(symbol, 1) == self.high.get(symbol):  # one size is no progression
             return False
-        if step > 1:
-            self._divide(symbol, step)
+        if sizes.step > 1:
+            self._divide(symbol, sizes.step)
         return True
 
     def _join(self, condition: Any, first: Any, second: Any) -> bool:
         """Replace the second symbol by the first, if the condition is that both are equal."""
-        if not isinstance(condition, sympy.Eq) or sympy.expand(condition.lhs - condition.rhs) not in (
-            first - second,
-            second - first,
-        ):
+        if not isinstance(condition, sympy.Eq):
+            return False
+        difference = sympy.expand(condition.lhs - condition.rhs)
+        if difference not in (first - second, second - first):
             return False
         self.replaced[second] = first
         if second in self.low:
@@ -381,31 +387,57 @@ def _without_rounding(expr: Any) -> Any:
     """Return a whole number that was made a float, multiplied by a whole number and made whole again, without that."""
     inner = expr.args[0].replace(lambda part: isinstance(part, ToFloat), lambda part: part.args[0])
     inner = inner.replace(lambda part: part.is_Float and part == int(part), lambda part: sympy.Integer(int(part)))
-    return expr if inner.atoms(sympy.Float) or not inner.is_integer else inner
+    if inner.atoms(sympy.Float) or not inner.is_integer:
+        return expr
+    return inner
 
 
-def _progression(condition: Any, example: int, least: int) -> tuple[int, int, int | None] | None:
-    """Return the step, the least and the largest of the sizes around the example that meet a condition.
+@define(frozen=True)
+class _Progression:
+    """Sizes in equal steps.
+
+    Attributes:
+        step: 1 for all sizes.
+        low: the least.
+        high: the largest; `None` if there is none.
+    """
+
+    step: int
+    low: int
+    high: int | None
+
+
+def _sizes_that_meet(condition: Any, example: int, least: int) -> _Progression | None:
+    """Return the sizes around the example that meet a condition; `None` if they are no progression.
 
     A condition of sums, products with numbers, whole quotients and remainders repeats with the period of its divisors
-    beyond its constants, so that a few periods beyond these are enough. `None` if the sizes are no progression.
+    beyond its constants, so that a few periods beyond these are enough.
     """
     parts = list(sympy.preorder_traversal(condition))
-    if not all(part.is_Integer or part.is_Symbol or isinstance(part, tuple(_VALUES)) for part in parts):
+    if not all(_is_periodic(part) for part in parts):
         return None
-    products = [part for part in parts if isinstance(part, sympy.Mul)]
-    if any(sum(not item.is_Integer for item in part.args) > 1 for part in products):
-        return None
-    divisors = [part.args[1] for part in parts if isinstance(part, (FloorDiv, Mod, PythonMod))]
-    if not all(divisor.is_Integer and divisor > 0 for divisor in divisors):
-        return None
-    period = lcm(1, *map(int, divisors))
+    divisors = [int(part.args[1]) for part in parts if isinstance(part, _DIVISIONS)]
+    period = lcm(1, *divisors)
     constants = sum(abs(int(part)) for part in parts if part.is_Integer)
     count = (constants + 4) * period + example
     if count > _MOST_SIZES:
         return None
     sizes = [size for size in range(least, count) if _value(condition, size)]
-    return _step_of(sizes, example, least, count, period)
+    return _progression_in(sizes, example, least, count, period)
+
+
+_DIVISIONS = (FloorDiv, Mod, PythonMod)
+
+
+def _is_periodic(part: Any) -> bool:
+    """Return whether a part of a condition repeats: it is no product of two sizes, nor a division by one."""
+    if part.is_Integer or part.is_Symbol:
+        return True
+    if isinstance(part, sympy.Mul):
+        return sum(not factor.is_Integer for factor in part.args) <= 1
+    if isinstance(part, _DIVISIONS):
+        return bool(part.args[1].is_Integer and part.args[1] > 0)
+    return isinstance(part, tuple(_VALUES))
 
 
 def _value(expr: Any, size: int) -> Any:
@@ -418,21 +450,33 @@ def _value(expr: Any, size: int) -> Any:
     return function(*[_value(part, size) for part in expr.args])
 
 
-def _step_of(sizes: list[int], example: int, least: int, count: int, period: int) -> tuple[int, int, int | None] | None:
-    """Return step, least and largest of a progression of sizes below a count that contains the example, the longest."""
+def _progression_in(sizes: list[int], example: int, least: int, count: int, period: int) -> _Progression | None:
+    """Return the longest progression of sizes that contains the example; `None` if there are others between them.
+
+    Args:
+        sizes: in order, those below a count.
+        example: one of them.
+        least: the least size that was tried.
+        count: the end of the sizes that were tried.
+        period: with which the sizes repeat beyond the count.
+    """
     place = sizes.index(example)
-    step = min((abs(other - example) for other in sizes[max(place - 1, 0) : place + 2] if other != example), default=1)
+    neighbors = sizes[max(place - 1, 0) : place + 2]
+    step = min((abs(other - example) for other in neighbors if other != example), default=1)
     members = set(sizes)
     low = high = example
     while low - step in members:
         low -= step
     while high + step in members:
         high += step
-    is_open = high + step >= count
-    between = [size for size in sizes if low < size < high and (size - low) % step]
-    if between or (is_open and period % step):
+    if any(low < size < high and (size - low) % step for size in sizes):
         return None
-    return step, low if low - step >= least else least, None if is_open else high
+    is_endless = high + step >= count
+    if is_endless and period % step:
+        return None
+    if low - step < least:  # nothing below was tried
+        low = least
+    return _Progression(step, low, None if is_endless else high)
 
 
 _VALUES: dict[Any, Any] = {
@@ -454,180 +498,3 @@ _VALUES: dict[Any, Any] = {
     sympy.Not: operator.not_,
 }
 """Parts of conditions whose sizes can be listed → what they compute."""
-
-# What is left to check when the model runs
-
-_CHECKED = {
-    **dict.fromkeys(["nn.Linear", "nn.TemporalConvolution", "nn.SeqLSTM"], -1),
-    **{
-        f"nn.{space}{kind}": 1
-        for space in ("Spatial", "Volumetric", "")
-        for kind in ("Convolution", "DilatedConvolution", "FullConvolution", "BatchNormalization")
-    },
-}
-"""The dimension whose extent a layer checks itself."""
-_KEEPING = {
-    *("nn.Copy", "nn.MulConstant", "nn.AddConstant", "nn.ReLU", "nn.Identity", "nn.Contiguous"),
-    *("nn.SpatialZeroPadding", "nn.SpatialMaxPooling", "nn.SpatialAveragePooling"),
-    *("nn.SpatialReflectionPadding", "nn.SpatialReplicationPadding", "nn.Unsqueeze"),
-}
-"""Layers that keep the dimensions that others check."""
-
-
-def checked_by_layers(input: LuaNode, steps: list[LuaNode]) -> set[int]:
-    """Return the dimensions of an input whose extent the layers that take it check themselves."""
-    found, same = set(), [input]
-    for step in steps:
-        if step.layer is None or not any(source in same for source in step.inputs):
-            continue
-        layer = step.layer.children[0] if step.layer.name in ("nn.Bottle", "nn.Sequential") else step.layer
-        place, rank = _CHECKED.get(layer.name), len(step.inputs[0].shape)
-        if place is not None and (place > 0 or rank == len(input.shape)):
-            found.add(place % rank)
-        elif step.layer.name in _KEEPING and (step.layer.name != "nn.Unsqueeze" or step.layer.args[0] > 2):
-            same.append(step)
-    return found
-
-
-@define(eq=False)
-class Check:
-    """The sizes that one dimension of an input may have: `step * n + rest`, from `low` to `high`.
-
-    Attributes:
-        place: the dimension, 0-based.
-        step: 0 if the size is fixed.
-        rest: the size, if it is fixed.
-        low: the least size, 1 if any will do.
-        high: the largest size; `None` if there is none.
-        equal: the first dimension of any input with the same size, if this is another.
-    """
-
-    place: int
-    step: int
-    rest: int
-    low: int = 1
-    high: int | None = None
-    equal: Place | None = None
-
-    @property
-    def is_free(self) -> bool:
-        """Whether any size will do."""
-        return self.step == 1 and self.low <= 1 and self.high is None and self.equal is None
-
-    def layers(self, rank: int) -> list[LuaLayer]:
-        """Return layers of an input of some dimensions that raise an error for other sizes."""
-        first = row(rank, self.place)
-        if not self.step:
-            return [first >> make("nn.Reshape", self.rest, False)]
-        made = []
-        if self.step > 1:
-            whole = make("nn.View", -1, self.step)
-            made.append(first >> (make("nn.Padding", 1, self.step - self.rest) >> whole if self.rest else whole))
-        if self.low > max(self.step, 1):
-            made.append(row(rank, self.place) >> make("nn.Narrow", 1, self.low, 1))
-        if self.high is not None:
-            made.append(_at_most(row(rank, self.place), self.high))
-        return made
-
-    def text(self, name: str) -> str:
-        """Return the sizes, with a name for the number that is free: `2n+1`, `n<=512`."""
-        if not self.step:
-            return str(self.rest)
-        if not name:
-            return "any"
-        body = f"{self.step if self.step > 1 else ''}{name}" + (f"+{self.rest}" if self.rest else "")
-        if self.low > max(self.step, 1):
-            body = f"{self.low}<={body}" if self.high is not None else f"{body}>={self.low}"
-        return body if self.high is None else f"{body}<={self.high}"
-
-
-def _at_most(first: LuaLayer, most: int) -> LuaLayer:
-    """Return layers that count the elements of a row and take as many of a tensor, which is an error beyond it."""
-    ones = [make("nn.Constant", np.ones(1, "f4"), 0), make("nn.Select", 2, 1)]
-    count = sequential(*ones, make("nn.Sum", 1), make("nn.Copy", "torch.FloatTensor", "torch.LongTensor", False, True))
-    pair = LuaLayer("nn.ConcatTable", children=[make("nn.Constant", np.zeros(most, "f4")), count])
-    return first >> pair >> make("nn.Index", 1)
-
-
-def checks_of(shapes: list[Shape], sizes: Sizes) -> list[list[Check]] | None:
-    """Return the sizes of each dimension of each input.
-
-    `None` if the sizes of a dimension are no progression, or depend on those of another in another way than that both
-    are equal: its symbols are then fixed.
-    """
-    found: list[list[Check]] = []
-    first: dict[Any, Place] = {}  # symbol → where it is
-    for number, shape in enumerate(shapes):
-        found.append([])
-        for place, extent in enumerate(shape):
-            if isinstance(extent, int):
-                found[-1].append(Check(place, 0, extent))
-                continue
-            symbols = extent.expr.free_symbols
-            symbol = next(iter(symbols))
-            rest = extent.expr.xreplace({symbol: sympy.Integer(0)})
-            step = sympy.expand(extent.expr - rest).coeff(symbol)
-            earlier = first.setdefault(symbol, (number, place))
-            is_linear = step.is_Integer and step > 0 and sympy.expand(step * symbol + rest - extent.expr) == 0
-            if len(symbols) > 1 or not is_linear or shapes[earlier[0]][earlier[1]] != extent:
-                sizes.conditions += [sympy.Eq(one, sizes.example[one]) for one in symbols]
-                return None
-            low, high = sizes.low.get(symbol, 1), sizes.high.get(symbol)
-            check = Check(place, int(step), int(rest), int(step * low + rest))
-            check.high = None if high is None else int(step * high + rest)
-            # Batches of several inputs need no check: no layer takes examples of one kind and of unequal numbers.
-            check.equal = earlier if earlier != (number, place) and (place or earlier[1]) else None
-            found[-1].append(check)
-    return found
-
-
-def texts_of(checks: list[list[Check]]) -> list[str]:
-    """Return the sizes of each input: `any x 3 x 224 x 224`, `any x 3 x n x n`."""
-    names = iter("nmkpqrstuvwxyzabcdefghijl" * 9)
-    equal = {check.equal for dimensions in checks for check in dimensions}
-    named: dict[Place, str] = {}
-    found = []
-    for number, dimensions in enumerate(checks):
-        parts = []
-        for check in dimensions:
-            place = number, check.place
-            if check.equal is not None:
-                name = named[check.equal]
-            else:
-                is_named = check.step and (place in equal or not check.is_free)
-                name = next(names) if is_named else ""
-                named[place] = name
-            parts.append(check.text(name))
-        found.append(" x ".join(parts))
-    return found
-
-
-def guard(dimensions: list[Check], number: int, checked: set[int]) -> LuaLayer | None:
-    """Return a layer that returns its input, and raises an error in Lua for other sizes; `None` if all are right.
-
-    Args:
-        dimensions: of the input.
-        number: of the input.
-        checked: dimensions that layers check.
-    """
-    rank = len(dimensions)
-    checks = []
-    for check in dimensions:
-        if check.place not in checked and not check.is_free:
-            checks += check.layers(rank)
-        if check.equal is not None and check.equal[0] == number:
-            both = LuaLayer("nn.ConcatTable", children=[row(rank, check.equal[1]), row(rank, check.place)])
-            checks.append(both >> make("nn.CSubTable"))
-    if not checks:
-        return None
-    children = [LuaLayer("nn.ConcatTable", children=[make("nn.Identity"), *checks]), make("nn.SelectTable", 1)]
-    return LuaLayer("nn.Sequential", children=children, label="checkSizes")
-
-
-def guard_of_pair(rank: int, place: int, other_rank: int, other_place: int) -> LuaLayer:
-    """Return a layer of {input, other} that returns the input, and raises an error unless two extents are equal."""
-    rows = make("nn.SelectTable", 1) >> row(rank, place), make("nn.SelectTable", 2) >> row(other_rank, other_place)
-    both = LuaLayer("nn.ConcatTable", children=[*rows])
-    children = [make("nn.SelectTable", 1), both >> make("nn.CSubTable")]
-    first = LuaLayer("nn.ConcatTable", children=children)
-    return LuaLayer("nn.Sequential", children=[first, make("nn.SelectTable", 1)], label="checkPair")

@@ -27,8 +27,11 @@ def _corners(function: Callable[[float, float], float], first: Bounds, second: B
 
 
 def _power(first: Bounds, second: Bounds) -> Bounds:
-    largest = max(map(abs, first))
-    return (-inf, inf) if max(second) > 64 else (-(largest ** max(second)), largest ** max(second))
+    exponent = max(second)
+    if exponent > 64:  # beyond all types, and Python would compute it
+        return -inf, inf
+    largest = max(map(abs, first)) ** exponent
+    return -largest, largest
 
 
 _RULES: dict[str, Callable[..., Bounds]] = {
@@ -67,22 +70,31 @@ def bounds_of(kind: str, arguments: Sequence[Bounds], count: float) -> Bounds:
     """
     if not arguments:
         return -inf, inf
-    if kind in _RULES and len(arguments) == _RULES[kind].__code__.co_argcount:
-        return _RULES[kind](*arguments)
+    rule = _RULES.get(kind)
+    if rule is not None and len(arguments) == rule.__code__.co_argcount:
+        return rule(*arguments)
     widest = min(low for low, _ in arguments), max(high for _, high in arguments)
     if kind in ("sum", "cumsum"):
-        return _corners(lambda number, times: number * times if number else 0, widest, (1, count))
+        return _corners(_times, widest, (1, count))
     if kind in PRODUCTS:
-        largest = max(map(abs, widest))
-        return (-inf, inf) if largest > 1 else (-1, 1)
+        if max(map(abs, widest)) > 1:
+            return -inf, inf
+        return -1, 1
     return widest
+
+
+def _times(number: float, count: float) -> float:
+    """Return a product; infinitely many zeros are 0, and not NaN."""
+    return number * count if number else 0
 
 
 def refusal(kind: str, dtype: str, bounds: Bounds, is_double: bool) -> str:
     """Return why a value cannot be one of floats; empty if it can."""
-    low, high = _NARROW.get(dtype, (-inf, inf))
-    if bounds[0] < low or bounds[1] > high:
-        return f"{dtype} wraps around beyond {low} and {high}, which floats do not"
-    if kind in PRODUCTS and max(map(abs, bounds)) > EXACT[is_double]:
-        return f"a product of whole numbers may be beyond {EXACT[is_double]}, up to which Lua's have no errors"
+    low, high = bounds
+    least, largest = _NARROW.get(dtype, (-inf, inf))
+    if low < least or high > largest:
+        return f"{dtype} wraps around beyond {least} and {largest}, which floats do not"
+    exact = EXACT[is_double]
+    if kind in PRODUCTS and max(abs(low), abs(high)) > exact:
+        return f"a product of whole numbers may be beyond {exact}, up to which Lua's have no errors"
     return ""

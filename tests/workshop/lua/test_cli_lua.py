@@ -14,7 +14,7 @@ from lua_nets import NETS, module_of
 
 import t7bridge
 from t7bridge.cli import main
-from t7bridge.workshop.lua.source import lua_string
+from t7bridge.workshop.lua.literals import lua_string
 
 NET = """
 import torch

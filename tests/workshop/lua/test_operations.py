@@ -81,7 +81,7 @@ def test_operations(subtests, tmp_path, tmp_path_factory, monkeypatch, shard):
         for name, entry in list(table.items()):
             monkeypatch.setitem(table, name, counted(entry))
 
-    monkeypatch.setattr("t7bridge.workshop.lua.trace._mode_notes", lambda *args: [])  # test_save_module.py
+    monkeypatch.setattr("t7bridge.workshop.lua.trace.notes_on_modes", lambda *args: [])  # test_save_module.py
     for name in [*CASES, *UNRECORDED][shard::SHARDS]:
         with subtests.test(name):
             check(name, tmp_path / "m.t7")

@@ -21,9 +21,8 @@ def view_as_complex(b: Builder, self: Wire) -> Any:
 @operation("view_as_real", "nn.View, nn.JoinTable", complex=True)
 def view_as_real(b: Builder, self: Complex) -> Any:
     """Return complex numbers as pairs in the last dimension."""
-    return b.concatenate(
-        [b.reshape(b.wire(part), (*self.shape, 1)) for part in (self.real, self.imag)], len(self.shape)
-    )
+    parts = [b.reshape(b.wire(part), (*self.shape, 1)) for part in (self.real, self.imag)]
+    return b.concatenate(parts, len(self.shape))
 
 
 @operation("real imag", "none: a part", complex=True)
@@ -49,24 +48,33 @@ def product(b: Builder, first: Any, second: Any, /) -> Complex:
     """Multiply two values, one of which is complex."""
     if not isinstance(first, Complex):
         first, second = second, first
-    one, two = b.wire(first.real), b.wire(first.imag)
+    real = b.wire(first.real)
+    imag = b.wire(first.imag)
     if not isinstance(second, (Complex, complex)):
-        return Complex(one * second, two * second)
-    return Complex(one * second.real - two * second.imag, one * second.imag + two * second.real)
+        return Complex(real * second, imag * second)
+    return Complex(real * second.real - imag * second.imag, real * second.imag + imag * second.real)
 
 
 def _transformed(b: Builder, value: Any, dim: int, sign: int) -> Complex:
     """Transform a dimension, without a factor: the sum of x exp(sign 2 pi i j k / n)."""
     cosines, sines = _turns(value.shape[dim])
-    parts = [value.real, value.imag] if isinstance(value, Complex) else [value]
-    by = [[along(b, b.wire(each), dim, matrix) for matrix in (cosines, sign * sines)] for each in parts]
-    return Complex(*by[0]) if len(by) == 1 else Complex(by[0][0] - by[1][1], by[0][1] + by[1][0])
+    sines = sign * sines
+
+    def transformed(part: Any) -> tuple[Any, Any]:
+        return along(b, b.wire(part), dim, cosines), along(b, b.wire(part), dim, sines)
+
+    if not isinstance(value, Complex):
+        return Complex(*transformed(value))
+    real_cosines, real_sines = transformed(value.real)
+    imag_cosines, imag_sines = transformed(value.imag)
+    return Complex(real_cosines - imag_sines, real_sines + imag_cosines)
 
 
-def _turns(count: Any, kept: int | None = None) -> tuple[Any, Any]:
-    """Return the cosines and sines of 2 pi j k / count, for all j and the first k."""
+def _turns(count: Any, frequencies: int | None = None) -> tuple[Any, Any]:
+    """Return the cosines and sines of 2 pi j k / count, for all j and the first k, or all."""
     count = int(count)
-    angles = np.outer(np.arange(count), np.arange(count if kept is None else kept)) % count * (2 * pi / count)
+    products = np.outer(np.arange(count), np.arange(count if frequencies is None else frequencies))
+    angles = products % count * (2 * pi / count)  # whole turns left out, which would cost digits
     return np.cos(angles), np.sin(angles)
 
 
@@ -79,8 +87,8 @@ def _factor(shape: Any, dims: list[int], normalization: int) -> float:
 @operation("_fft_c2c", "nn.MM with nn.Constant for each dimension", complex=True)
 def between_complex(b: Builder, self: Any, dim: Any, normalization: int, forward: bool) -> Any:
     """Transform complex numbers, or real ones that were made complex."""
-    for each in dim:
-        self = _transformed(b, self, each % len(self.shape), -1 if forward else 1)
+    for place in dim:
+        self = _transformed(b, self, place % len(self.shape), -1 if forward else 1)
     return product(b, self, _factor(self.shape, dim, normalization))
 
 
@@ -90,25 +98,27 @@ def from_real(b: Builder, self: Wire, dim: Any, normalization: int, onesided: bo
     last = dim[-1] % len(self.shape)
     count = self.shape[last]
     cosines, sines = _turns(count, count // 2 + 1 if onesided else None)
-    made = Complex(along(b, self, last, cosines), along(b, self, last, -sines))
-    for each in dim[:-1]:
-        made = _transformed(b, made, each % len(self.shape), -1)
-    return product(b, made, _factor(self.shape, dim, normalization))
+    value = Complex(along(b, self, last, cosines), along(b, self, last, -sines))
+    for place in dim[:-1]:
+        value = _transformed(b, value, place % len(self.shape), -1)
+    return product(b, value, _factor(self.shape, dim, normalization))
 
 
 @operation("_fft_c2r", "nn.MM with nn.Constant for each dimension", complex=True)
 def to_real(b: Builder, self: Complex, dim: Any, normalization: int, last_dim_size: int) -> Any:
     """Transform the first half of the last dimension of complex numbers back to real ones."""
-    for each in dim[:-1]:
-        self = _transformed(b, self, each % len(self.shape), 1)
+    for place in dim[:-1]:
+        self = _transformed(b, self, place % len(self.shape), 1)
     last = dim[-1] % len(self.shape)
     cosines, sines = (matrix.T for matrix in _turns(last_dim_size, last_dim_size // 2 + 1))
     weights = np.full((len(cosines), 1), 2.0)  # but the first and the middle one, every frequency occurs twice
     weights[0] = 1
     if last_dim_size % 2 == 0:
         weights[-1] = 1
-    made = along(b, b.wire(self.real), last, weights * cosines) - along(b, b.wire(self.imag), last, weights * sines)
-    return made * _factor(made.shape, dim, normalization)
+    real = along(b, b.wire(self.real), last, weights * cosines)
+    imag = along(b, b.wire(self.imag), last, weights * sines)
+    value = real - imag
+    return value * _factor(value.shape, dim, normalization)
 
 
 @operation("stft", "nn.Narrow, nn.JoinTable, nn.MM with nn.Constant")
@@ -123,5 +133,6 @@ def short_time(
         if window.shape != (n_fft,):
             raise CannotError("the window is shorter than the transform")
         frames = frames * window
-    made = from_real(b, frames, [2], int(normalized), onesided is not False)
-    return Complex(*(b.permute(each, (0, 2, 1)) for each in (made.real, made.imag)))
+    value = from_real(b, frames, [2], int(normalized), onesided is not False)
+    # PyTorch has the frequencies before the frames.
+    return Complex(b.permute(value.real, (0, 2, 1)), b.permute(value.imag, (0, 2, 1)))

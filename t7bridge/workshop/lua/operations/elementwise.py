@@ -29,7 +29,7 @@ from ..build import (
     with_extents,
 )
 from ..layers import LuaLayer, make, same, sequential, walk
-from ..sizes import CannotError, is_known, known
+from ..sizes import CannotError, fixed, is_known
 
 ERF = "Abramowitz and Stegun 7.1.26 (within 1.5e-7), as nn has no layer for it"
 
@@ -56,7 +56,17 @@ def clipped(min: float | None = None, max: float | None = None) -> LuaLayer:
         return make("nn.HardTanh", min, max)
     if min is not None:
         return make("nn.Threshold", min, min)
-    return same() if max is None else -(-same() >> make("nn.Threshold", -max, -max))
+    if max is not None:  # the least value of the negative
+        return -(-same() >> make("nn.Threshold", -max, -max))
+    return same()
+
+
+def logit(eps: float | None) -> LuaLayer:
+    """Return log(x / (1 - x)) as layers, of values clipped to [eps, 1 - eps]."""
+    quotient = make("nn.Log") - (1 - same() >> make("nn.Log"))
+    if eps is None:
+        return quotient
+    return clipped(eps, 1 - eps) >> quotient
 
 
 # Operation → its layer with those arguments that it takes, or a formula of them.
@@ -87,9 +97,7 @@ EACH: dict[str, str | Callable[..., LuaLayer]] = {
     "log1p": lambda: same() + 1 >> make("nn.Log"),
     "log2": lambda: make("nn.Log") / log(2),
     "log10": lambda: make("nn.Log") / log(10),
-    "logit": lambda eps: (
-        clipped(eps, None if eps is None else 1 - eps) >> (make("nn.Log") - (1 - same() >> make("nn.Log")))
-    ),
+    "logit": logit,
     "sqrt": "nn.Sqrt",
     "rsqrt": lambda: make("nn.Power", -0.5),
     "reciprocal": lambda: make("nn.Power", -1),
@@ -101,18 +109,26 @@ EACH: dict[str, str | Callable[..., LuaLayer]] = {
 
 
 def _register(names: str, formula: str | Callable[..., LuaLayer]) -> None:
+    """Register operations with one value, and numbers that their layers take.
+
+    Args:
+        names: of the operations.
+        formula: the class of a layer and the names of its arguments, or a function of these.
+    """
     if isinstance(formula, str):
-        name, *taken = formula.split()
-        layer: Callable[..., LuaLayer] = partial(make, name)
+        name, *arguments = formula.split()
+        layer_of: Callable[..., LuaLayer] = partial(make, name)
     else:
-        layer, taken = formula, list(formula.__code__.co_varnames[: formula.__code__.co_argcount])
+        layer_of = formula
+        arguments = list(formula.__code__.co_varnames[: formula.__code__.co_argcount])
 
     def build(b: Builder, value: Any, /, **args: Any) -> Any:
-        made = layer(*(args[name] for name in taken))
-        return value if made.name == "nn.Identity" else b.emit(made, value)
+        layer = layer_of(*(args[name] for name in arguments))
+        return value if layer.name == "nn.Identity" else b.emit(layer, value)
 
     build.__doc__ = f"{names.split()[0].partition('.')[0]} of each element."
-    sample = layer(*(0.25 + place for place in range(len(taken))))
+    # The documentation names the layers for any numbers, in order, as intervals are clipped to.
+    sample = layer_of(*(0.25 + place for place in range(len(arguments))))
     operation(names, ", ".join(dict.fromkeys(part.name for part in walk(sample))))(build)
 
 
@@ -134,9 +150,9 @@ def gelu(b: Builder, self: Any, approximate: str) -> Any:
 def erf(b: Builder, self: Any) -> Any:
     """Apply the error function, as erf(relu(x)) - erf(relu(-x)), or 1 minus it."""
     b.remark(f"erf is computed by {ERF}")
-    halves = [part >> make("nn.ReLU") >> erf_of_magnitude() for part in (same(), -same())]
-    made = b.emit(halves[0] - halves[1], self)
-    return 1 - made if b.kind == "erfc" else made
+    positive, negative = (part >> make("nn.ReLU") >> erf_of_magnitude() for part in (same(), -same()))
+    value = b.emit(positive - negative, self)
+    return 1 - value if b.kind == "erfc" else value
 
 
 @operation("hypot", "nn.Square, nn.CAddTable, nn.Sqrt")
@@ -156,10 +172,13 @@ def softplus(b: Builder, self: Any, beta: float, threshold: float) -> Any:
 @operation("prelu _prelu_kernel", "nn.PReLU")
 def prelu(b: Builder, self: Any, weight: Learned) -> Any:
     """Apply a rectifier with learned slopes: one, or one per channel (dimension 1)."""
-    count = (*weight.ref.size, 1)[0]
-    layer = make("nn.PReLU", *((count,) if count > 1 else ()), weight=weight.ref.resized((count,)))
-    wide = count > 1 and len(self.shape) == 3
-    return b.reshape(b.emit(layer, b.reshape(self, (*self.shape, 1)) if wide else self), self.shape)
+    count = weight.ref.size[0] if weight.ref.size else 1
+    if count == 1:
+        return b.emit(make("nn.PReLU", weight=weight.ref.resized((1,))), self)
+    layer = make("nn.PReLU", count, weight=weight.ref.resized((count,)))
+    if len(self.shape) == 3:  # nn.PReLU takes the first dimension of a signal for its channels
+        return b.reshape(b.emit(layer, b.reshape(self, (*self.shape, 1))), self.shape)
+    return b.emit(layer, self)
 
 
 @operation("dropout native_dropout", "nn.Dropout", missing="Lua's nn.Dropout does not return its mask")
@@ -187,13 +206,14 @@ def feature_dropout(b: Builder, input: Any, /, p: float) -> Any:
     if p >= 1 or rank not in (3, 4, 5):
         raise CannotError("only a part of the channels of inputs of 3 to 5 dimensions is dropped")
     layer = make("nn.VolumetricDropout" if rank == 5 else "nn.SpatialDropout", p) / (1 - p)
-    return b.reshape(b.emit(layer, b.reshape(input, (*input.shape, 1)) if rank == 3 else input), input.shape)
+    value = b.reshape(input, (*input.shape, 1)) if rank == 3 else input
+    return b.reshape(b.emit(layer, value), input.shape)
 
 
 def with_last(b: Builder, value: Any, dim: int, function: Callable[[Any], Any]) -> Any:
     """Apply a function to a value with a dimension exchanged with the last."""
     order = list(range(len(value.shape)))
-    order[dim], order[-1] = order[-1], order[dim]
+    order[dim], order[-1] = order[-1], order[dim]  # its own inverse
     return b.permute(function(b.permute(value, order)), order)
 
 
@@ -207,27 +227,35 @@ def softmax(b: Builder, self: Wire, dim: Place) -> Any:
 def softmax_of(b: Builder, value: Any, dim: int, name: str = "nn.SoftMax") -> Any:
     """Apply softmax, which is defined on rows, to a dimension."""
     rank = len(value.shape)
-    if (rank, dim) == (4, 1):
+    if (rank, dim) == (4, 1):  # nn.LogSoftMax takes the channels of images itself
         return b.emit(make("nn.SpatialSoftMax" if name == "nn.SoftMax" else name), value)
-    layer = make(name) if rank < 3 else LuaLayer("nn.Bottle", (2, 2), children=[make(name)])
+    layer = make(name)
+    if rank > 2:
+        layer = LuaLayer("nn.Bottle", (2, 2), children=[layer])
     return with_last(b, value, dim, lambda rows: b.emit(layer, rows))
 
 
 def weight_times(b: Builder, weight: Any, other: Any, divide: bool = False) -> Scaled | None:
     """Return a learned kernel or matrix times one number, or one for each index of a dimension; `None` for others."""
-    param, old = (weight.param, weight.scale) if isinstance(weight, Scaled) else (weight, 1.0)
+    scaled = weight if isinstance(weight, Scaled) else Scaled(weight, 1.0, None)
+    param = scaled.param
     if not is_parameter(param) or len(param.shape) < 2 or param.ref.size != param.shape:
         return None
     number = number_of(other)
     if number is not None:
-        return Scaled(param, old * (1 / number if divide else number), getattr(weight, "place", None))
-    if not isinstance(other, (Wire, Stored)) or isinstance(weight, Scaled):
+        return Scaled(param, scaled.scale * (1 / number if divide else number), scaled.place)
+    if not isinstance(other, (Wire, Stored)) or isinstance(weight, Scaled) or b.shape != param.shape:
         return None
     longer = [place for place, extent in enumerate(other.shape) if extent != 1]
-    if len(longer) > 1 or (longer and len(other.shape) != len(param.shape)) or b.shape != param.shape:
-        return None
-    scale = b.reshape(b.wire(other), (other.shape[longer[0]] if longer else 1,))
-    return Scaled(param, scale**-1 if divide else scale, longer[0] if longer else None)
+    place = None
+    count = 1
+    if longer:
+        if len(longer) > 1 or len(other.shape) != len(param.shape):
+            return None
+        place = longer[0]
+        count = other.shape[place]
+    scale = b.reshape(b.wire(other), (count,))
+    return Scaled(param, scale**-1 if divide else scale, place)
 
 
 @operation("sub.Tensor sub.Scalar rsub.Scalar rsub.Tensor", "nn.CSubTable, nn.CAdd, nn.AddConstant")
@@ -236,9 +264,11 @@ def add(b: Builder, self: Any, other: Any, alpha: float) -> Any:
     """Add, or subtract; sums of masks are masks."""
     if b.dtype == "bool":
         return b.expand(b.joined("nn.CMaxTable", self, other), b.shape)
-    first, second = b.operands(*((other, self) if b.kind == "rsub" else (self, other)))
+    pair = (other, self) if b.kind == "rsub" else (self, other)
+    first, second = b.operands(*pair)
     if alpha != 1:
-        second = (second if isinstance(second, float) else b.wire(second)) * alpha
+        factor = second if isinstance(second, float) else b.wire(second)
+        second = factor * alpha
     return b.expand(first + second if b.kind == "add" else first - second, b.shape)
 
 
@@ -247,11 +277,13 @@ def add(b: Builder, self: Any, other: Any, alpha: float) -> Any:
 def mul(b: Builder, self: Any, other: Any) -> Any:
     """Multiply, or divide."""
     divide = b.kind != "mul"
-    made = weight_times(b, self, other, divide) or (None if divide else weight_times(b, other, self))
-    if made is None:
-        first, second = b.operands(*(b.wire(each) if isinstance(each, Scaled) else each for each in (self, other)))
-        return b.expand(first / second if divide else first * second, b.shape)
-    return made
+    scaled = weight_times(b, self, other, divide)
+    if scaled is None and not divide:
+        scaled = weight_times(b, other, self)
+    if scaled is not None:
+        return scaled
+    first, second = b.operands(*(b.wire(value) if isinstance(value, Scaled) else value for value in (self, other)))
+    return b.expand(first / second if divide else first * second, b.shape)
 
 
 @operation("lerp.Scalar lerp.Tensor", "nn.CSubTable, nn.MulConstant or nn.CMulTable, nn.CAddTable")
@@ -273,8 +305,12 @@ def clamp_between(b: Builder, self: Any, min: Any = None, max: Any = None) -> An
     numbers = [number_of(bound) for bound in (min, max) if bound is not None]
     if None not in numbers:
         return b.emit(clipped(number_of(min), number_of(max)), self)
-    value = self if min is None else b.joined("nn.CMaxTable", self, min)
-    return value if max is None else b.joined("nn.CMinTable", value, max)
+    value = self
+    if min is not None:
+        value = b.joined("nn.CMaxTable", value, min)
+    if max is not None:
+        value = b.joined("nn.CMinTable", value, max)
+    return value
 
 
 @operation("pow.Scalar", "nn.MulConstant, nn.Exp")
@@ -294,9 +330,9 @@ def _finite(b: Builder) -> tuple[float, float]:
 @operation("logaddexp", "nn.CMaxTable, nn.CMinTable, nn.HardTanh, nn.CSubTable, nn.SoftPlus, nn.CAddTable")
 def logaddexp(b: Builder, self: Any, other: Any) -> Any:
     """Return the logarithm of a sum of exponentials."""
-    top = b.joined("nn.CMaxTable", self, other)
-    apart = b.joined("nn.CMinTable", self, other) - (top >> make("nn.HardTanh", *_finite(b)))
-    return top + (apart >> make("nn.SoftPlus"))
+    largest = b.joined("nn.CMaxTable", self, other)
+    difference = b.joined("nn.CMinTable", self, other) - (largest >> make("nn.HardTanh", *_finite(b)))
+    return largest + (difference >> make("nn.SoftPlus"))
 
 
 FUNCTIONS = "sin cos tan asin acos atan sinh cosh asinh atanh floor ceil trunc round isinf"
@@ -304,7 +340,7 @@ FUNCTIONS = "sin cos tan asin acos atan sinh cosh asinh atanh floor ceil trunc r
 
 
 @operation(FUNCTIONS, "pt.Function", package="layers")
-def each(b: Builder, self: Wire, /) -> Any:
+def function(b: Builder, self: Wire, /) -> Any:
     """Apply a function to each element; the slope of those that round is 0."""
     return self >> make("pt.Function", b.kind)
 
@@ -327,7 +363,7 @@ def rounded_quotient(b: Builder, self: Any, other: Any, rounding_mode: str | Non
 
 def paired(b: Builder, name: str, *values: Any) -> Any:
     """Apply a function to each pair of elements."""
-    first, second = (b.constant(float(each), ()) if isinstance(each, (int, float)) else each for each in values)
+    first, second = (b.constant(float(item), ()) if isinstance(item, (int, float)) else item for item in values)
     return b.joined("pt.Binary", first, second, name)
 
 
@@ -366,12 +402,12 @@ def nan_mask(b: Builder, value: Wire) -> Any:
     if "layers" in b.allow:
         return value >> make("pt.Function", "isnan")
     value = value >> make("nn.ZeroGrad")
-    kind = "f8" if b.program.is_double else "f4"
-    low, high = (
-        b.joined(name, b.constant(np.array(bound, kind), value.shape), value) >> make("nn.HardTanh", -1, 1)
-        for name, bound in (("nn.CMaxTable", -inf), ("nn.CMinTable", inf))
-    )
-    return (high - low) * 0.5
+    element = "f8" if b.program.is_double else "f4"
+    low = b.joined("nn.CMaxTable", b.constant(np.array(-inf, element), value.shape), value)
+    low = low >> make("nn.HardTanh", -1, 1)
+    high = b.joined("nn.CMinTable", b.constant(np.array(inf, element), value.shape), value)
+    high = high >> make("nn.HardTanh", -1, 1)
+    return (high - low) * 0.5  # 1 and -1 where the value is NaN, else equal
 
 
 def nan_where(mask: Wire) -> Wire:
@@ -386,8 +422,11 @@ def is_nonzero(b: Builder, dtype: str) -> LuaLayer:
 
 def _compared_type(b: Builder) -> str:
     """Return the element type of a comparison: that of its first floating argument."""
-    found = [dtype for name in ("self", "other") if (dtype := b.dtype_of(name))]
-    return next((name for name in found if name in FLOATS), (*found, "")[0])
+    dtypes = [b.dtype_of("self"), b.dtype_of("other")]
+    for dtype in dtypes:
+        if dtype in FLOATS:
+            return dtype
+    return dtypes[0] or dtypes[1]
 
 
 @operation(
@@ -397,37 +436,59 @@ def _compared_type(b: Builder) -> str:
 )
 def compare(b: Builder, self: Any, other: Any) -> Any:
     """Return 1 where a comparison holds."""
-    self, other = b.operands(self, other)
-    wires = [each for each in (self, other) if isinstance(each, Wire)]
+    first, second = b.operands(self, other)
+    wires = [value for value in (first, second) if isinstance(value, Wire)]
     is_float = _compared_type(b) in FLOATS
-    if len(wires) == 2 and self.step is other.step:
-        # Each value is equal to itself, but for NaN.
-        is_true = nan_mask(b, self) if is_float else self >> make("nn.ZeroGrad") >> make("nn.MulConstant", 0)
-        if b.kind in ("eq", "ge", "le"):
-            is_true = 1 - is_true
-        elif b.kind != "ne":
-            is_true = is_true * 0
-        return b.expand(is_true, b.shape)
-    is_infinite = inf in (abs(each) for each in (self, other) if isinstance(each, float))
-    if is_float and (len(wires) == 2 or is_infinite):
+    if len(wires) == 2 and first.step is second.step:
+        return b.expand(_compared_with_itself(b, first, is_float), b.shape)
+    has_infinity = inf in (first, second) or -inf in (first, second)
+    is_bounded = is_float and (len(wires) == 2 or has_infinity)
+    if is_bounded:
         # Infinite values are compared as the largest numbers, as the difference of equal ones is NaN.
-        bounds = _finite(b)
-        self, other = (
-            each >> make("nn.HardTanh", *bounds) if isinstance(each, Wire) else max(min(each, bounds[1]), bounds[0])
-            for each in (self, other)
-        )
-    apart = other - self if b.kind in ("lt", "ge") else self - other
-    if b.kind in ("eq", "ne"):
-        apart = apart >> make("nn.Abs")
-    made = apart >> is_positive(b, _compared_type(b))
+        first = _made_finite(b, first)
+        second = _made_finite(b, second)
+    is_true = _positive_difference(b, first, second) >> is_positive(b, _compared_type(b))
     is_opposite = b.kind in ("ge", "le", "eq", "ne")
-    made = 1 - made if is_opposite else made
-    if is_float and (is_opposite or is_infinite or len(wires) == 2):
+    if is_opposite:
+        is_true = 1 - is_true
+    if is_bounded or (is_float and is_opposite):
         # NaN is neither equal, larger nor smaller; Lua's HardTanh returns its largest value for it.
-        for value in wires:
-            made = made - (value >> is_nan())
-        made = made >> make("nn.ReLU")
-    return b.expand(1 - made if b.kind == "ne" else made, b.shape)
+        is_true = _without_nan(is_true, wires)
+    return b.expand(1 - is_true if b.kind == "ne" else is_true, b.shape)
+
+
+def _positive_difference(b: Builder, first: Any, second: Any) -> Any:
+    """Return a difference that is positive where a comparison holds, or where its opposite does: `ge`, `le`, `eq`."""
+    if b.kind in ("lt", "ge"):
+        return second - first
+    if b.kind in ("eq", "ne"):
+        return first - second >> make("nn.Abs")
+    return first - second
+
+
+def _without_nan(mask: Wire, values: list[Wire]) -> Wire:
+    """Return a mask with 0 where any of some values is NaN."""
+    for value in values:
+        mask = mask - (value >> is_nan())
+    return mask >> make("nn.ReLU")
+
+
+def _compared_with_itself(b: Builder, value: Wire, is_float: bool) -> Any:
+    """Return whether a value is what it is compared with: each is equal to itself, but for NaN."""
+    is_unequal = nan_mask(b, value) if is_float else value >> make("nn.ZeroGrad") >> make("nn.MulConstant", 0)
+    if b.kind == "ne":
+        return is_unequal
+    if b.kind in ("eq", "ge", "le"):
+        return 1 - is_unequal
+    return is_unequal * 0
+
+
+def _made_finite(b: Builder, value: Any) -> Any:
+    """Return a value with infinities as the largest numbers."""
+    low, high = _finite(b)
+    if isinstance(value, Wire):
+        return value >> make("nn.HardTanh", low, high)
+    return max(min(value, high), low)
 
 
 @operation("isnan", "nn.CMaxTable, nn.CMinTable, nn.HardTanh, nn.CSubTable; pt.Function")
@@ -458,8 +519,8 @@ def logical_not(b: Builder, self: Any) -> Any:
 def logic(b: Builder, self: Any, other: Any) -> Any:
     """Combine masks."""
     name = {"and": "nn.CMulTable", "or": "nn.CMaxTable", "xor": "nn.CSubTable"}[b.kind.strip("_").rpartition("_")[2]]
-    made = b.joined(name, _mask(b, self, "self"), _mask(b, other, "other"))
-    return made >> make("nn.Abs") if name == "nn.CSubTable" else made
+    mask = b.joined(name, _mask(b, self, "self"), _mask(b, other, "other"))
+    return mask >> make("nn.Abs") if name == "nn.CSubTable" else mask
 
 
 @operation("bucketize.Tensor searchsorted.Tensor", f"{PARTS}, nn.Sum", NOTE)
@@ -470,8 +531,10 @@ def bucketize(b: Builder, first: Any, second: Any, /, right: bool) -> Any:
         raise CannotError("the boundaries are not one row")
     wide = b.reshape(value, (*value.shape, 1))
     layer = is_positive(b, b.dtype_of("self") or "float32")
-    made = 1 - (b.joined("nn.CSubTable", edges, wide) >> layer) if right else wide - edges >> layer
-    return reduced(b, "nn.Sum", made, [-1])
+    if right:  # an edge counts unless it is above the element
+        is_above = b.joined("nn.CSubTable", edges, wide) >> layer
+        return reduced(b, "nn.Sum", 1 - is_above, [-1])
+    return reduced(b, "nn.Sum", wide - edges >> layer, [-1])
 
 
 @operation("sign sgn", f"nn.ConcatTable, nn.CSubTable, {PARTS}", NOTE)
@@ -487,31 +550,44 @@ def filled(b: Builder, value: Any, mask: Any, number: float) -> Any:
     Nothing is multiplied, so that NaN and infinities that are left out leave no trace. A NaN that is kept is lost
     between the bounds, and is added again.
     """
-    opposite: Any
     if number != number:
-        return filled(b, value, mask, 0.0) + nan_where(b.wire(mask, value if isinstance(value, Wire) else None))
+        like = value if isinstance(value, Wire) else None
+        return filled(b, value, mask, 0.0) + nan_where(b.wire(mask, like))
     if isinstance(mask, Const):
-        chosen = mask.array() != 0
-        opposite = b.constant((~chosen).astype("f4"), mask.shape)
-        bounds = (np.where(chosen, number, rest) for rest in (-inf, inf))
-        low, high = (b.constant(each.astype("f8" if b.program.is_double else "f4"), b.shape) for each in bounds)
+        low, high, opposite = _bounds_of_constant(b, mask, number)
     else:
-        opposite = 1 - b.wire(mask)
-        # The logarithm of a mask is 0 where it is 1, and minus infinity where it is 0.
-        mask = b.wire(mask) >> make("nn.ZeroGrad")
-        edge = mask >> make("nn.Log")
-        low, high = edge, -edge
-        if abs(number) == inf:
-            level = (1 - mask >> make("nn.Log")) * (1 if number < 0 else -1)
-            low, high = level + edge, level - edge
-        elif number:
-            low, high = mask * number + edge, mask * number - edge
-    made = value if number == -inf else b.joined("nn.CMaxTable", low, value)
-    made = made if number == inf else b.joined("nn.CMinTable", high, made)
+        low, high, opposite = _bounds_of_mask(b.wire(mask), number)
+    result = value
+    if number != -inf:
+        result = b.joined("nn.CMaxTable", low, result)
+    if number != inf:
+        result = b.joined("nn.CMinTable", high, result)
     if not isinstance(value, Wire) or b.dtype not in FLOATS:
-        return made
-    kept = b.joined("nn.CMinTable", opposite, value >> is_nan())
-    return made + nan_where(kept)
+        return result
+    is_lost = b.joined("nn.CMinTable", opposite, value >> is_nan())
+    return result + nan_where(is_lost)
+
+
+def _bounds_of_constant(b: Builder, mask: Const, number: float) -> tuple[Any, Any, Any]:
+    """Return bounds that are a number where a mask is 1 and infinite elsewhere, and the opposite of the mask."""
+    is_replaced = mask.array() != 0
+    element = "f8" if b.program.is_double else "f4"
+    low = b.constant(np.where(is_replaced, number, -inf).astype(element), b.shape)
+    high = b.constant(np.where(is_replaced, number, inf).astype(element), b.shape)
+    return low, high, b.constant((~is_replaced).astype("f4"), mask.shape)
+
+
+def _bounds_of_mask(mask: Any, number: float) -> tuple[Any, Any, Any]:
+    """Return the same of a mask that is computed."""
+    opposite = 1 - mask
+    mask = mask >> make("nn.ZeroGrad")
+    edge = mask >> make("nn.Log")  # 0 where the mask is 1, and minus infinity where it is 0
+    if abs(number) == inf:
+        level = (1 - mask >> make("nn.Log")) * (1 if number < 0 else -1)
+        return level + edge, level - edge, opposite
+    if number:
+        return mask * number + edge, mask * number - edge, opposite
+    return edge, -edge, opposite
 
 
 @operation(
@@ -524,8 +600,10 @@ def where(b: Builder, condition: Any, self: Any, other: Any) -> Any:
     if first is not None:
         other = other if second is None else b.constant(np.array(second))
         return b.expand(filled(b, other, condition, first), b.shape)
-    known = isinstance(condition, Const)
-    opposite = b.constant(condition.array() == 0, condition.shape) if known else 1 - b.wire(condition)
+    if isinstance(condition, Const):
+        opposite: Any = b.constant(condition.array() == 0, condition.shape)
+    else:
+        opposite = 1 - b.wire(condition)
     if second is not None:
         return b.expand(filled(b, self, opposite, second), b.shape)
     return filled(b, self, opposite, 0.0) + filled(b, other, condition, 0.0)
@@ -538,7 +616,9 @@ POSITIONS = "the positions of extrema are not available in nn; --allow layers wr
 def _places(dim: Any, rank: int) -> list[int]:
     """Return dimensions counted from the front: all by default."""
     dims = [dim] if isinstance(dim, int) else dim
-    return sorted({place % rank for place in dims}) if dims else list(range(rank))
+    if not dims:
+        return list(range(rank))
+    return sorted({place % rank for place in dims})
 
 
 @operation("any any.dim any.dims all all.dim all.dims", f"nn.Max, nn.Min; {PARTS}, nn.Abs", NOTE)
@@ -551,13 +631,14 @@ def any_of(b: Builder, self: Wire, dim: Any = None, keepdim: bool = False) -> An
 def reduced(b: Builder, name: str, value: Wire, dim: Any, keepdim: bool = False) -> Any:
     """Apply nn.Sum, nn.Mean, nn.Max or nn.Min over dimensions, last first."""
     places = _places(dim, len(value.shape))
-    left = tuple(extent for place, extent in enumerate(value.shape) if place not in places)
-    made = value
+    shape = tuple(extent for place, extent in enumerate(value.shape) if place not in places)
+    result = value
     if places:
-        made = b.emit(sequential(*(make(name, place + 1) for place in reversed(places))), value, shape=left or (1,))
+        layers = [make(name, place + 1) for place in reversed(places)]
+        result = b.emit(sequential(*layers), value, shape=shape or (1,))
     if keepdim:
-        return b.reshape(made, (1 if place in places else extent for place, extent in enumerate(value.shape)))
-    return made if left else Wire(b, made.step, ())
+        return b.reshape(result, (1 if place in places else extent for place, extent in enumerate(value.shape)))
+    return result if shape else Wire(b, result.step, ())
 
 
 @operation(
@@ -568,12 +649,14 @@ def reduced(b: Builder, name: str, value: Wire, dim: Any, keepdim: bool = False)
 def reduce(b: Builder, self: Wire, dim: Any = None, keepdim: bool = False) -> Any:
     """Return means, sums, maxima or minima, whose positions must be unused."""
     _check_kind(b)
-    made = reduced(b, f"nn.{b.kind.removeprefix('a').capitalize()}", self, dim, keepdim)
+    name = f"nn.{b.kind.removeprefix('a').capitalize()}"  # amax is nn.Max
+    value = reduced(b, name, self, dim, keepdim)
     if b.call.op not in ("aten.max.dim", "aten.min.dim") or "layers" not in b.allow:
-        return made
+        return value
     place = dim % len(self.shape)
-    found = b.emit(make("pt.ArgMax", place + 1, b.kind == "min"), self, shape=with_extents(self.shape, place) or (1,))
-    return [made, b.reshape(found, b.shape[1])]
+    layer = make("pt.ArgMax", place + 1, b.kind == "min")
+    indices = b.emit(layer, self, shape=with_extents(self.shape, place) or (1,))
+    return [value, b.reshape(indices, b.shape[1])]
 
 
 @operation(
@@ -583,15 +666,16 @@ def reduce(b: Builder, self: Wire, dim: Any = None, keepdim: bool = False) -> An
 def variance(b: Builder, self: Wire, dim: Any, keepdim: bool, unbiased: Any = None, correction: Any = None) -> Any:
     """Return variances, and means."""
     places = _places(dim, len(self.shape))
-    correction = (unbiased is not False) if correction is None else correction
-    middle = reduced(b, "nn.Mean", self, places, True)
-    made = reduced(b, "nn.Mean", (self - middle) ** 2, places, keepdim)
+    if correction is None:
+        correction = 0 if unbiased is False else 1
+    mean = reduced(b, "nn.Mean", self, places, True)
+    spread = reduced(b, "nn.Mean", (self - mean) ** 2, places, keepdim)
     if correction:
-        count = prod(known(*(self.shape[place] for place in places)))
-        made = made * (count / (count - correction))
+        count = prod(fixed(*(self.shape[place] for place in places)))
+        spread = spread * (count / (count - correction))
     if b.kind == "var_mean":
-        return [made, middle if keepdim else b.reshape(middle, made.shape)]
-    return made
+        return [spread, mean if keepdim else b.reshape(mean, spread.shape)]
+    return spread
 
 
 @operation("linalg_vector_norm", "nn.Abs, nn.Square or nn.Power, nn.Sum, nn.Sqrt or nn.Power")
@@ -618,8 +702,9 @@ def distances(b: Builder, x1: Any, x2: Any, p: float) -> Any:
 @operation("logsumexp", "nn.Max, nn.HardTanh, nn.CSubTable, nn.Exp, nn.Sum, nn.Log, nn.CAddTable")
 def logsumexp(b: Builder, self: Wire, dim: Any) -> Any:
     """Return the logarithm of sums of exponentials."""
-    top = reduced(b, "nn.Max", self, dim, True) >> make("nn.HardTanh", *_finite(b))
-    return b.reshape(top + (reduced(b, "nn.Sum", self - top >> make("nn.Exp"), dim, True) >> make("nn.Log")), b.shape)
+    largest = reduced(b, "nn.Max", self, dim, True) >> make("nn.HardTanh", *_finite(b))
+    total = reduced(b, "nn.Sum", self - largest >> make("nn.Exp"), dim, True)
+    return b.reshape(largest + (total >> make("nn.Log")), b.shape)
 
 
 @operation("cumsum", "nn.MM with nn.Constant, a triangle of ones")
@@ -634,9 +719,9 @@ def along(b: Builder, value: Wire, dim: int, matrix: Any) -> Any:
     """Multiply a dimension by a constant matrix."""
 
     def product(rows: Wire) -> Any:
-        flat = b.reshape(rows, (flattened(rows.shape[:-1]), rows.shape[-1]))
-        made = b.emit(make("nn.MM"), flat, b.constant(matrix), shape=(flat.shape[0], matrix.shape[1]))
-        return b.reshape(made, (*rows.shape[:-1], matrix.shape[1]))
+        flat = b.reshape(rows, (prod(rows.shape[:-1]), rows.shape[-1]))
+        result = b.emit(make("nn.MM"), flat, b.constant(matrix), shape=(flat.shape[0], matrix.shape[1]))
+        return b.reshape(result, (*rows.shape[:-1], matrix.shape[1]))
 
     return with_last(b, value, dim, product)
 
@@ -648,8 +733,10 @@ def along(b: Builder, value: Wire, dim: int, matrix: Any) -> Any:
 )
 def cumulative(b: Builder, self: Wire, dim: Place) -> Any:
     """Return cumulative extrema, or logarithms of sums of exponentials."""
-    name = {"cummax": "nn.CMaxTable", "cummin": "nn.CMinTable"}.get(b.kind)
-    join = partial(b.joined, name) if name else partial(logaddexp, b)
+    if b.kind == "logcumsumexp":
+        join = partial(logaddexp, b)
+    else:
+        join = partial(b.joined, "nn.CMaxTable" if b.kind == "cummax" else "nn.CMinTable")
     return b.concatenate([*accumulate(_elements(b, self, dim), join)], dim)
 
 
@@ -665,11 +752,6 @@ def _elements(b: Builder, value: Wire, dim: int) -> list[Any]:
     if extent > MOST_STEPS:
         raise CannotError(f"{extent} steps")
     return [b.narrow(value, dim, index, 1) for index in range(extent)]
-
-
-def flattened(lead: Any) -> Any:
-    """Return the extent of merged dimensions."""
-    return prod(lead)
 
 
 @operation("prod.dim_int", "nn.Select, nn.CMulTable")
@@ -690,19 +772,22 @@ def cumprod(b: Builder, self: Wire, dim: Place) -> Any:
 @operation("sort sort.stable topk median.dim", "pt.Sort, nn.Narrow", package="layers")
 def sort(b: Builder, self: Wire, dim: Place, descending: bool = False, largest: bool = False, k: Any = None) -> Any:
     """Return elements of a dimension in order, all, the first or the lower middle ones, and their indices."""
-    start, count = 0, self.shape[dim] if k is None else k
+    start = 0
+    count = self.shape[dim] if k is None else k
     if b.kind == "median":
-        start, count = (int(count) - 1) // 2, 1
-    made = self >> make("pt.Sort", dim + 1, descending or largest)
-    parts = [b.narrow(made >> make("nn.SelectTable", place), dim, start, count) for place in (1, 2)]
-    return list(map(b.reshape, parts, b.shape))
+        start = (int(count) - 1) // 2
+        count = 1
+    pair = self >> make("pt.Sort", dim + 1, descending or largest)
+    parts = [b.narrow(pair >> make("nn.SelectTable", place), dim, start, count) for place in (1, 2)]
+    return [b.reshape(part, shape) for part, shape in zip(parts, b.shape)]
 
 
 @operation("argmax argmin", "pt.ArgMax", package="layers")
 def argmax(b: Builder, self: Wire, dim: int | None, keepdim: bool) -> Any:
     """Return the indices of the largest or smallest elements of a dimension, or of all."""
     if dim is None:
-        self, dim = b.reshape(self, (1, prod(known(*self.shape)))), 1
+        self = b.reshape(self, (1, prod(fixed(*self.shape))))
+        dim = 1
     dim %= len(self.shape)
     layer = make("pt.ArgMax", dim + 1, b.kind == "argmin")
     return b.reshape(b.emit(layer, self, shape=with_extents(self.shape, dim) or (1,)), b.shape)
@@ -715,9 +800,11 @@ def repeated(layer: LuaLayer, dim: int, extent: int) -> LuaLayer:
 
 def normalized(dim: int, extent: int, eps: float, centered: bool = True) -> LuaLayer:
     """Return layers that subtract the mean over a dimension, 1-based, and divide by the root of the mean square."""
-    middle = same() - repeated(make("nn.Mean", dim), dim, extent)
-    root = same() / repeated((make("nn.Square") >> make("nn.Mean", dim)) + eps >> make("nn.Sqrt"), dim, extent)
-    return middle >> root if centered else root
+    mean_square = make("nn.Square") >> make("nn.Mean", dim)
+    scaled = same() / repeated(mean_square + eps >> make("nn.Sqrt"), dim, extent)
+    if not centered:
+        return scaled
+    return same() - repeated(make("nn.Mean", dim), dim, extent) >> scaled
 
 
 def _standardized(value: Wire, mean: Callable[[Wire], Any], eps: float) -> Any:
@@ -728,8 +815,11 @@ def _standardized(value: Wire, mean: Callable[[Wire], Any], eps: float) -> Any:
 
 def _affine(b: Builder, value: Wire, weight: Any, bias: Any, size: tuple[int, ...]) -> Any:
     """Multiply by a weight and add a bias of a shape that broadcasts."""
-    value = value if weight is None else value * b.reshape(weight, size)
-    return value if bias is None else value + b.reshape(bias, size)
+    if weight is not None:
+        value = value * b.reshape(weight, size)
+    if bias is not None:
+        value = value + b.reshape(bias, size)
+    return value
 
 
 @operation("instance_norm", "as group_norm with a group for each channel; with running statistics as batch_norm")
@@ -766,19 +856,22 @@ def batch_norm(
     elif not momentum and getattr(b.module, "momentum", momentum) is None:
         momentum = 0.1
         b.remark("momentum=None, a cumulative average, is momentum 0.1 in Lua", warning=True)
-    refs: list[Any] = [getattr(value, "ref", None) for value in (running_mean, running_var)]
-    if None in refs:
+    if not isinstance(running_mean, Stored) or not isinstance(running_var, Stored):
         raise CannotError("the statistics are computed")
     if (weight is None) != (bias is None):
         raise CannotError("one of weight and bias is missing")
     fields = {"weight": weight.ref, "bias": bias.ref} if weight and bias else {}
-    value, shape = input, input.shape
-    if len(shape) == 3:
-        value = b.reshape(value, (*shape[:2], 1, shape[2]))
+    args: tuple[Any, ...] = (running_mean.ref.size[0],)
+    if not fields:
+        args = (*args, eps, momentum, False)
+    elif (eps, momentum) != (1e-5, 0.1):  # the defaults of nn
+        args = (*args, eps, momentum)
+    shape = input.shape
+    value = b.reshape(input, (*shape[:2], 1, shape[2])) if len(shape) == 3 else input
     kind = {2: "", 5: "Volumetric"}.get(len(shape), "Spatial")
-    args = (refs[0].size[0], eps, momentum, *(() if fields else (False,)))
-    args = args[:1] if args[1:] == (1e-5, 0.1) else args
-    layer = make(f"nn.{kind}BatchNormalization", *args, **fields, running_mean=refs[0], running_var=refs[1])
+    layer = make(
+        f"nn.{kind}BatchNormalization", *args, **fields, running_mean=running_mean.ref, running_var=running_var.ref
+    )
     return b.reshape(b.emit(layer, value), shape)
 
 
@@ -787,8 +880,10 @@ def batch_norm(
 )
 def layer_norm(b: Builder, input: Wire, normalized_shape: Any, weight: Any, bias: Any = None, eps: Any = None) -> Any:
     """Normalize over the last dimensions of each example, or divide by the root of the mean square."""
-    lead, count = input.shape[: len(input.shape) - len(normalized_shape)], prod(normalized_shape)
-    eps = (2.0**-52 if b.dtype == "float64" else 2.0**-23) if eps is None else eps  # those of PyTorch's types
+    lead = input.shape[: len(input.shape) - len(normalized_shape)]
+    count = prod(normalized_shape)
+    if eps is None:
+        eps = 2.0**-52 if b.dtype == "float64" else 2.0**-23  # the least difference from 1 in PyTorch's types
     layer = normalized(len(lead) + 1, count, eps, b.kind != "rms_norm")
     value = b.emit(layer, b.reshape(input, (*lead, count)))
     return b.reshape(_affine(b, value, weight, bias, (*(1,) * len(lead), count)), input.shape)
@@ -820,9 +915,9 @@ def group_norm(b: Builder, input: Wire, num_groups: int, weight: Any, bias: Any,
 
 def _means(b: Builder, value: Wire, groups: int) -> Any:
     """Return the means of groups of channels of images or volumes, of any size."""
-    batch, channels, *rest = value.shape
-    made = reduced(b, "nn.Mean", value, range(2, len(value.shape)))
+    batch, channels, *sizes = value.shape
+    means = reduced(b, "nn.Mean", value, range(2, len(value.shape)))
     if groups < channels:
-        made = b.reshape(made, (batch, groups, channels // groups))
-        made = b.expand(reduced(b, "nn.Mean", made, [2], True), made.shape)
-    return b.reshape(made, (batch, channels, *(1 for _ in rest)))
+        means = b.reshape(means, (batch, groups, channels // groups))
+        means = b.expand(reduced(b, "nn.Mean", means, [2], True), means.shape)
+    return b.reshape(means, (batch, channels, *[1] * len(sizes)))

@@ -8,7 +8,7 @@ from typing import Any
 from ....data import np
 from ..build import OPERATIONS, Builder, Const, Stored, Wire, check_learned, is_parameter, operation, with_extents
 from ..layers import LuaLayer, WeightRef, make
-from ..sizes import CannotError, are_equal, known
+from ..sizes import CannotError, are_equal, fixed
 from .elementwise import along
 from .linear import with_weight
 from .shape import as_image, constant_pad, on_image
@@ -16,20 +16,30 @@ from .shape import as_image, constant_pad, on_image
 INDICES = "the positions of maxima are not available in nn; --allow layers writes a layer, but for volumes"
 
 
-def _each(rank: int, value: Any, flat: int) -> tuple[int, ...]:
-    """Return one number for each dimension. A signal is an image of height 1, whose number is given."""
+def _numbers(rank: int, value: Any, flat: int) -> tuple[int, ...]:
+    """Return one number for each dimension.
+
+    Args:
+        rank: 1 for signals, which are images of height 1.
+        value: one number for all, or one for each.
+        flat: the number for the height of a signal.
+    """
     values = (value,) if isinstance(value, int) else tuple(value)
-    values = values * rank if len(values) == 1 else values
+    if len(values) == 1:
+        values = values * rank
     return (flat, *values) if rank == 1 else values
 
 
 def _arguments(*groups: Any) -> tuple[int, ...]:
     """Return groups of extents in Lua's order: width before height, time before both."""
-    return tuple(n for group in groups for n in (*group[:-2], group[-1], group[-2]))
+    arguments: list[int] = []
+    for *time, height, width in groups:
+        arguments += [*time, width, height]
+    return tuple(arguments)
 
 
 def _part(param: Stored | None, group: int, groups: int, size: tuple[int, ...]) -> WeightRef | None:
-    """Return the part of a group: a run of a `groups`-th of the elements."""
+    """Return the part of a group in its shape: a run of a `groups`-th of the elements."""
     if param is None:
         return None
     ref = param.ref
@@ -48,13 +58,16 @@ def _grouped(name: str, args: Any, weight: Stored, bias: Any, size: Any, widths:
         widths: channels that enter and leave a group, and the number of groups.
     """
     n_in, n_out, groups = widths
-    parts = []
+    layers = []
     for group in range(groups):
-        refs = _part(weight, group, groups, size), _part(bias, group, groups, (n_out,))
+        weight_ref = _part(weight, group, groups, size)
+        bias_ref = _part(bias, group, groups, (n_out,))
         calls = () if bias is not None else (("noBias", ()),)
-        layer = make(name, n_in, n_out, *args, calls=calls, weight=refs[0], bias=refs[1])
-        parts.append(layer if groups == 1 else make("nn.Narrow", 2, 1 + group * n_in, n_in) >> layer)
-    return parts[0] if groups == 1 else LuaLayer("nn.Concat", (2,), children=parts)
+        layers.append(make(name, n_in, n_out, *args, calls=calls, weight=weight_ref, bias=bias_ref))
+    if groups == 1:
+        return layers[0]
+    parts = [make("nn.Narrow", 2, 1 + group * n_in, n_in) >> layer for group, layer in enumerate(layers)]
+    return LuaLayer("nn.Concat", (2,), children=parts)
 
 
 @operation(
@@ -72,31 +85,60 @@ def convolution(
     rank = len(kernel)
     if len(input.shape) != rank + 2:
         raise CannotError("the input is not a batch")
-    kernel, stride, dilation = _each(rank, kernel, 1), _each(rank, stride, 1), _each(rank, dilation, 1)
+    kernel = _numbers(rank, kernel, 1)
+    stride = _numbers(rank, stride, 1)
+    dilation = _numbers(rank, dilation, 1)
     if padding == "same":
-        padding, input = _same(b, input, [d * (k - 1) for k, d in zip(kernel, dilation)])
-    padding = _each(rank, 0 if padding == "valid" else padding, 0)[-len(kernel) :]
-    dilated = any(step != 1 for step in dilation)
+        padding, input = _same(b, input, [step * (size - 1) for size, step in zip(kernel, dilation)])
+    elif padding == "valid":
+        padding = 0
+    padding = _numbers(rank, padding, 0)[-len(kernel) :]  # `same` has one for the height of a signal already
+    dilated = set(dilation) != {1}
     if not is_parameter(weight):
-        if "layers" not in b.allow:
-            raise CannotError("the weight is computed, or is not a parameter; --allow layers takes it as an input")
-        if rank > 2:
-            raise CannotError("the weight of a convolution of volumes is computed, or is not a parameter")
-        layer = make("pt.Convolution", *_arguments(kernel, stride, padding, dilation)[2:])
+        _check_computed(b, rank)
+        layer = make("pt.Convolution", *_arguments(stride, padding, dilation))
         return on_image(b, layer, input, b.shape, b.reshape(b.wire(weight, input), (n_out, n_in, *kernel)))
-    even = rank < 3 and all(len(set(part)) == 1 for part in (kernel, stride, padding))
-    if even and groups == n_in * groups == n_out and groups > 1 and not dilated:
-        return b.reshape(_depthwise(b, as_image(b, input), weight, bias, (kernel[0], stride[0], padding[0])), b.shape)
-    name = f"nn.{'Spatial' if rank < 3 else 'Volumetric'}{'Dilated' if dilated else ''}Convolution"
-    args = _arguments(kernel, stride, padding, *([dilation] if dilated else []))
+    is_square = rank < 3 and not dilated and all(len(set(numbers)) == 1 for numbers in (kernel, stride, padding))
+    is_depthwise = groups > 1 and n_in == 1 and groups == n_out
+    if is_depthwise and is_square:
+        image = _depthwise(b, as_image(b, input), weight, bias, (kernel[0], stride[0], padding[0]))
+        return b.reshape(image, b.shape)
+    space = "Spatial" if rank < 3 else "Volumetric"
+    args = _arguments(kernel, stride, padding)
+    name = f"nn.{space}Convolution"
+    if dilated:
+        args += _arguments(dilation)
+        name = f"nn.{space}DilatedConvolution"
     layer = _grouped(name, args, weight, bias, (n_out // groups, n_in, *kernel), (n_in, n_out // groups, groups))
     return on_image(b, layer, input, b.shape)
 
 
+def _check_computed(b: Builder, rank: int) -> None:
+    """Refuse a weight that is no parameter where no layer takes it.
+
+    Raises:
+        CannotError: layers are not allowed, or have no volumes.
+    """
+    if "layers" not in b.allow:
+        raise CannotError("the weight is computed, or is not a parameter; --allow layers takes it as an input")
+    if rank > 2:
+        raise CannotError("the weight of a convolution of volumes is computed, or is not a parameter")
+
+
 def _same(b: Builder, input: Wire, total: list[int]) -> tuple[list[int], Wire]:
-    """Return the padding of both sides, and the input, padded by one more after it where that is uneven."""
-    uneven = [amount for extent in reversed(total) for amount in (0, extent % 2)]
-    return [extent // 2 for extent in total], constant_pad(b, input, uneven, 0.0) if any(uneven) else input
+    """Return the padding of both sides, and the input, padded by one more after it where that is uneven.
+
+    Args:
+        b: the builder.
+        input: the input.
+        total: the padding of each dimension, before and after it.
+    """
+    uneven: list[int] = []
+    for amount in reversed(total):  # the last dimension first, as PyTorch pads
+        uneven += [0, amount % 2]
+    if any(uneven):
+        input = constant_pad(b, input, uneven, 0.0)
+    return [amount // 2 for amount in total], input
 
 
 def _depthwise(b: Builder, input: Wire, weight: Stored, bias: Any, numbers: Any) -> Any:
@@ -105,21 +147,22 @@ def _depthwise(b: Builder, input: Wire, weight: Stored, bias: Any, numbers: Any)
     Images are padded to a square with zeros, and the output is cropped.
     """
     batch, channels, height, width = input.shape
-    side = height if are_equal(height, width) else max(known(height, width))
+    side = height if are_equal(height, width) else max(fixed(height, width))
     kernel, stride, pad = numbers
     input = constant_pad(b, input, [0, side - width, 0, side - height], 0.0)
     layer = make(
         "nn.SpatialDepthWiseConvolution",
-        *(channels, 1, *(number for number in numbers for _ in range(2))),
+        channels,
+        1,
+        *(kernel, kernel, stride, stride, pad, pad),
         calls=() if bias is not None else (("noBias", ()),),
         weight=weight.ref.resized((1, channels * kernel * kernel)),
         bias=bias.ref.resized((1, channels)) if bias is not None else None,
     )
     extents = [(side + 2 * pad - kernel) // stride + 1] * 2
-    made = b.emit(make("nn.Contiguous") >> layer, input, shape=(batch, channels, *extents))
-    for place, size in enumerate((1, *b.shape[2:])[-2:], 2):
-        made = b.narrow(made, place, 0, size)
-    return made
+    image = b.emit(make("nn.Contiguous") >> layer, input, shape=(batch, channels, *extents))
+    height, width = (1, *b.shape[2:])[-2:]  # a signal has no height
+    return b.narrow(b.narrow(image, 2, 0, height), 3, 0, width)
 
 
 @operation(
@@ -142,21 +185,23 @@ def transposed_convolution(
     """Convolve transposed."""
     n_in, n_out, *kernel = weight.shape
     rank = len(kernel)
-    if "layers" in b.allow and rank < 3 and (not is_parameter(weight) or set(_each(rank, dilation, 1)) != {1}):
+    dilated = any(step != 1 for step in _numbers(rank, dilation, 1))
+    if "layers" in b.allow and rank < 3 and (dilated or not is_parameter(weight)):
         return _by_zeros(b, input, weight, bias, stride, padding, output_padding, groups, dilation)
     check_learned(weight, "weight")
-    kernel, stride, dilation = _each(rank, kernel, 1), _each(rank, stride, 1), _each(rank, dilation, 1)
-    padding, extra = _each(rank, padding, 0), _each(rank, output_padding, 0)
-    if any(step != 1 for step in dilation):
+    kernel = _numbers(rank, kernel, 1)
+    stride = _numbers(rank, stride, 1)
+    padding = _numbers(rank, padding, 0)
+    extra = _numbers(rank, output_padding, 0)
+    if dilated:
         raise CannotError("nn has no transposed convolution with dilation")
     if any(more >= step for more, step in zip(extra, stride)):
         raise CannotError("the output padding is not less than the stride")
     name = "nn.SpatialFullConvolution" if rank < 3 else "nn.VolumetricFullConvolution"
-    each = n_in // groups
+    n_in //= groups
     args = _arguments(kernel, stride, padding, extra)
-    return on_image(
-        b, _grouped(name, args, weight, bias, (each, n_out, *kernel), (each, n_out, groups)), input, b.shape
-    )
+    layer = _grouped(name, args, weight, bias, (n_in, n_out, *kernel), (n_in, n_out, groups))
+    return on_image(b, layer, input, b.shape)
 
 
 def _by_zeros(
@@ -172,29 +217,32 @@ def _by_zeros(
 ) -> Any:
     """Convolve transposed: convolve by reversed kernels, after zeros are put between the elements."""
     n_in, n_out, *kernel = weight.shape
-    rank, each = len(kernel), n_in // groups
-    order = (0, 2, 1, *range(3, 3 + rank))
-    kernels = b.permute(b.reshape(b.wire(weight, input), (groups, each, n_out, *kernel)), order)
-    kernels = b.reshape(kernels, (groups * n_out, each, *kernel))
+    rank = len(kernel)
+    n_in //= groups
+    # Kernels are (in, out, …) in a transposed convolution, and (out, in, …) in a convolution, in each group.
+    kernels = b.reshape(b.wire(weight, input), (groups, n_in, n_out, *kernel))
+    kernels = b.permute(kernels, (0, 2, 1, *range(3, 3 + rank)))
+    kernels = b.reshape(kernels, (groups * n_out, n_in, *kernel))
     sides: list[int] = []
-    options = (_each(rank, value, 0)[-rank:] for value in (stride, padding, output_padding, dilation))
-    for place, (size, step, pad, extra, apart) in enumerate(zip(kernel, *options), 2):
+    options = (_numbers(rank, value, 0)[-rank:] for value in (stride, padding, output_padding, dilation))
+    for place, (size, step, pad, extra, gap) in enumerate(zip(kernel, *options), 2):
         kernels = b.gathered(kernels, np.arange(size)[::-1], place)
         if step > 1:
-            shape = input.shape
-            rows = b.reshape(input, with_extents(shape, place, shape[place], 1))
-            wide = with_extents(shape, place, shape[place], step)
-            spread = b.emit(make("nn.Padding", place + 2, step - 1), rows, shape=wide)
-            input = b.narrow(
-                b.reshape(spread, with_extents(shape, place, shape[place] * step)),
-                place,
-                0,
-                (shape[place] - 1) * step + 1,
-            )
-        reach = apart * (size - 1) - pad
-        sides = [reach, reach + extra, *sides]
+            input = _spread(b, input, place, step)
+        reach = gap * (size - 1) - pad
+        sides = [reach, reach + extra, *sides]  # the last dimension first, as PyTorch pads
     input = constant_pad(b, input, sides, 0.0)
     return convolution(b, input, kernels, bias, stride=1, padding=0, dilation=dilation, groups=groups)
+
+
+def _spread(b: Builder, value: Any, place: int, step: int) -> Any:
+    """Put zeros between the elements of a dimension, which are then a step apart."""
+    shape = value.shape
+    extent = shape[place]
+    rows = b.reshape(value, with_extents(shape, place, extent, 1))
+    rows = b.emit(make("nn.Padding", place + 2, step - 1), rows, shape=with_extents(shape, place, extent, step))
+    flat = b.reshape(rows, with_extents(shape, place, extent * step))
+    return b.narrow(flat, place, 0, (extent - 1) * step + 1)  # nothing behind the last
 
 
 @operation(
@@ -205,18 +253,23 @@ def _by_zeros(
 )
 def any_convolution(b: Builder, transposed: bool, **args: Any) -> Any:
     """Convolve, or convolve transposed."""
-    return OPERATIONS["aten.conv_transpose2d.input" if transposed else "aten.conv2d.default"].call(b, args)
+    name = "aten.conv_transpose2d.input" if transposed else "aten.conv2d.default"
+    return OPERATIONS[name].call(b, args)
 
 
 @operation("im2col", "nn.SpatialZeroPadding, nn.Index")
 def im2col(b: Builder, self: Wire, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Any:
     """Return the elements at each position of a kernel."""
-    kernel, dilation, stride, (top, left) = (_each(2, each, 0) for each in (kernel_size, dilation, stride, padding))
+    kernel, dilation, stride, (top, left) = (
+        _numbers(2, value, 0) for value in (kernel_size, dilation, stride, padding)
+    )
     value = constant_pad(b, self, [left, left, top, top], 0.0)
-    lead, (height, width) = value.shape[:-2], known(*value.shape[-2:])
+    lead = value.shape[:-2]
+    height, width = fixed(*value.shape[-2:])
+    # Elements of the kernel, and its positions, in each dimension.
     rows, columns = (
-        np.arange(size)[:, None] * apart + np.arange((extent - apart * (size - 1) - 1) // step + 1) * step
-        for extent, apart, size, step in zip((height, width), dilation, kernel, stride)
+        np.arange(size)[:, None] * gap + np.arange((extent - gap * (size - 1) - 1) // step + 1) * step
+        for extent, gap, size, step in zip((height, width), dilation, kernel, stride)
     )
     places = rows[:, None, :, None] * width + columns[:, None, :]
     flat = b.reshape(value, (*lead, height * width))
@@ -242,32 +295,58 @@ def pool(
     divisor_override: Any = None,
 ) -> Any:
     """Max and average pooling."""
-    several, largest, rank = b.kind.endswith("indices"), b.kind.startswith("max"), int(b.kind.split("pool")[1][0])
-    shape = b.shape[0] if several else b.shape
-    kernel, padding, dilation = _each(rank, kernel_size, 1), _each(rank, padding, 0), _each(rank, dilation, 1)
-    stride = _each(rank, stride, 1) if stride else kernel
-    padded, dilated = any(padding), any(step != 1 for step in dilation)
-    if not largest:
-        _check_means(rank, padded, ceil_mode, divisor_override)
-    groups = [kernel, stride, padding, dilation]
-    args = _arguments(*groups[: 4 if dilated else 3 if padded else 2])
-    calls: tuple[Any, ...] = (("ceil", ()),) if ceil_mode else ()
-    if not count_include_pad and divisor_override is None and (padded or ceil_mode):
-        calls += (("setCountExcludePad", ()),)
-    kind = f"{'Dilated' if dilated else ''}Max" if largest else "Average"
-    layer = make(f"nn.{'Spatial' if rank < 3 else 'Volumetric'}{kind}Pooling", *args, calls=calls)
-    made = on_image(b, layer * (prod(kernel) / divisor_override if divisor_override else 1), self, shape)
-    if not several or "layers" not in b.allow or rank == 3:
-        return made
-    return [made, on_image(b, make("pt.MaxPlaces", *_arguments(*groups), ceil_mode), self, shape)]
+    has_indices = b.kind.endswith("indices")
+    is_max = b.kind.startswith("max")
+    rank = int(b.kind.split("pool")[1][0])  # max_pool2d
+    shape = b.shape[0] if has_indices else b.shape
+    kernel = _numbers(rank, kernel_size, 1)
+    stride = _numbers(rank, stride, 1) if stride else kernel
+    padding = _numbers(rank, padding, 0)
+    dilation = _numbers(rank, dilation, 1)
+    layer = _pooling_layer(rank, is_max, (kernel, stride, padding, dilation), ceil_mode)
+    if not is_max:
+        is_padded = any(padding)
+        _check_means(rank, is_padded, ceil_mode, divisor_override)
+        if not count_include_pad and divisor_override is None and (is_padded or ceil_mode):
+            layer.calls += (("setCountExcludePad", ()),)
+        if divisor_override:
+            layer = layer * (prod(kernel) / divisor_override)
+    result = on_image(b, layer, self, shape)
+    if not has_indices or "layers" not in b.allow or rank == 3:
+        return result
+    places = make("pt.MaxPlaces", *_arguments(kernel, stride, padding, dilation), ceil_mode)
+    return [result, on_image(b, places, self, shape)]
+
+
+def _pooling_layer(rank: int, is_max: bool, numbers: tuple[Any, Any, Any, Any], ceil_mode: bool) -> LuaLayer:
+    """Return a pooling layer, with those arguments that are not the default.
+
+    Args:
+        rank: 1 for signals, which are images.
+        is_max: whether it returns maxima, and not means.
+        numbers: the kernel, stride, padding and dilation.
+        ceil_mode: whether windows may reach beyond the end.
+    """
+    kernel, stride, padding, dilation = numbers
+    name = "Max" if is_max else "Average"
+    args = _arguments(kernel, stride)
+    if any(step != 1 for step in dilation):
+        name = "DilatedMax"
+        args = _arguments(kernel, stride, padding, dilation)
+    elif any(padding):
+        args = _arguments(kernel, stride, padding)
+    calls = (("ceil", ()),) if ceil_mode else ()
+    return make(f"nn.{'Spatial' if rank < 3 else 'Volumetric'}{name}Pooling", *args, calls=calls)
 
 
 @operation("max_unpool2d", "pt.Scatter", package="layers")
 def max_unpool(b: Builder, self: Wire, indices: Any) -> Any:
     """Return images with values at the positions of maxima, and 0 elsewhere."""
     lead = self.shape[:-2]
-    known(*self.shape[-2:], *b.shape[-2:])
-    value, places = (b.reshape(each, (*lead, prod(self.shape[-2:]))) for each in (self, indices))
+    fixed(*self.shape[-2:], *b.shape[-2:])
+    flat = (*lead, prod(self.shape[-2:]))
+    value = b.reshape(self, flat)
+    places = b.reshape(indices, flat)
     empty = b.wire(b.constant(np.zeros(1, "f4"), (*lead, prod(b.shape[-2:]))), value)
     return b.reshape(b.emit(make("pt.Scatter", len(lead) + 1, False), empty, places, value), b.shape)
 
@@ -287,15 +366,17 @@ def _check_means(rank: int, padded: bool, ceil_mode: bool, divisor: Any) -> None
 )
 def adaptive_pool(b: Builder, self: Wire) -> Any:
     """Max and average pooling to a given size."""
-    largest, rank = "max" in b.kind, len(self.shape) - 2
-    shape = b.shape[0] if largest else b.shape
+    is_max = "max" in b.kind
+    rank = len(self.shape) - 2
+    shape = b.shape[0] if is_max else b.shape
     if rank == 3:
-        if any(n % m for n, m in zip(known(*self.shape[2:]), shape[2:])):
+        sizes = fixed(*self.shape[2:])
+        if any(size % count for size, count in zip(sizes, shape[2:])):
             raise CannotError("nn has adaptive pooling in three dimensions only where sizes divide")
-        kernel = _arguments([n // m for n, m in zip(self.shape[2:], shape[2:])])
+        kernel = _arguments([size // count for size, count in zip(sizes, shape[2:])])
         return b.emit(make("nn.VolumetricAveragePooling", *kernel, *kernel), self, shape=shape)
-    sizes = _arguments(_each(rank, shape[2:], 1))
-    return on_image(b, make(f"nn.SpatialAdaptive{'Max' if largest else 'Average'}Pooling", *sizes), self, shape)
+    name = f"nn.SpatialAdaptive{'Max' if is_max else 'Average'}Pooling"
+    return on_image(b, make(name, *_arguments(_numbers(rank, shape[2:], 1))), self, shape)
 
 
 @operation(
@@ -306,16 +387,21 @@ def adaptive_pool(b: Builder, self: Wire) -> Any:
 )
 def upsample(b: Builder, input: Wire, scale_factors: Any, align_corners: bool = False) -> Any:
     """Interpolate along the last dimensions."""
-    value, shape = input, b.shape
-    old, new = value.shape[2:], shape[2:]
+    shape = b.shape
+    old = input.shape[2:]
+    new = shape[2:]
     if b.kind == "upsample_nearest2d" and all(size % extent == 0 for size, extent in zip(new, old)):
         factors = {size // extent for size, extent in zip(new, old)}
+        if new == old:
+            return input
         if len(factors) == 1:
-            return b.emit(make("nn.SpatialUpSamplingNearest", *factors), value, shape=shape) if new != old else value
-    old, new = known(*old), known(*new)
+            return b.emit(make("nn.SpatialUpSamplingNearest", *factors), input, shape=shape)
+    old = fixed(*old)
+    new = fixed(*new)
     if b.kind == "upsample_bilinear2d" and align_corners and old != new:
         sizes = (("oheight", new[0]), ("owidth", new[1]))
-        return b.emit(make("nn.SpatialUpSamplingBilinear", sizes), value, shape=shape)
+        return b.emit(make("nn.SpatialUpSamplingBilinear", sizes), input, shape=shape)
+    value = input
     for place in reversed(range(len(new))):
         if old[place] != new[place] or scale_factors:
             value = _along(b, value, place, new)
@@ -324,7 +410,9 @@ def upsample(b: Builder, input: Wire, scale_factors: Any, align_corners: bool = 
 
 def _along(b: Builder, value: Wire, place: int, new: Any) -> Any:
     """Interpolate along one dimension by a matrix, computed by the operation itself from unit vectors."""
-    rank, extent = len(new), value.shape[2 + place]
+    rank = len(new)
+    extent = value.shape[2 + place]
+    # An image for each element of the dimension, as a channel, that is 1 there and 0 elsewhere.
     # Two of each in the other dimensions: PyTorch 2.13's kernels with antialias are wrong for images one element wide.
     spots = np.arange(extent)
     unit = np.zeros((1, extent, *(extent if axis == place else 2 for axis in range(rank))))
@@ -335,11 +423,11 @@ def _along(b: Builder, value: Wire, place: int, new: Any) -> Any:
         args["scale_factors"] = [factor if axis == place else 1.0 for axis, factor in enumerate(args["scale_factors"])]
     else:
         args["output_size"] = [new[axis] if axis == place else 2 for axis in range(rank)]
-    made = b.compute(args)
-    if not isinstance(made, Const):
+    images = b.compute(args)
+    if not isinstance(images, Const):
         raise CannotError("the interpolation cannot be computed")
-    row = (0, slice(None), *(slice(None) if axis == place else 0 for axis in range(rank)))
-    matrix = made.array()[row]
+    lines = (0, slice(None), *(slice(None) if axis == place else 0 for axis in range(rank)))
+    matrix = images.array()[lines]
     if extent == new[place] and np.array_equal(matrix, np.eye(extent)):
         return value
     return along(b, value, 2 + place, matrix)
@@ -360,6 +448,7 @@ def grid_sampler(
     """Return an image at the places of a grid."""
     if len(input.shape) != 4 or interpolation_mode > 1 or padding_mode > 1:
         raise CannotError("samples volumes, or by cubic interpolation or reflection")
-    mode, padding = ("bilinear", "nearest")[interpolation_mode], ("zeros", "border")[padding_mode]
+    mode = ("bilinear", "nearest")[interpolation_mode]
+    padding = ("zeros", "border")[padding_mode]
     image, places = b.wires(input, grid)
     return b.emit(make("pt.GridSample", mode, padding, align_corners), image, places, shape=b.shape)

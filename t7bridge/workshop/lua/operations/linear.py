@@ -10,8 +10,16 @@ from typing import Any
 from ....data import np
 from ..build import Builder, Const, Learned, Scaled, Stored, Wire, broadcast, first_wire, is_parameter, operation
 from ..layers import LuaLayer, make
-from ..sizes import CannotError, Shape, is_known, known
-from .elementwise import flattened, softmax_of
+from ..sizes import CannotError, Shape, fixed, is_known
+from .elementwise import softmax_of
+
+
+def linear_layer(weight: Stored, bias: Stored | None) -> LuaLayer:
+    """Return an nn.Linear with parameters."""
+    n_out, n_in = weight.ref.size
+    if bias is None:
+        return make("nn.Linear", n_in, n_out, False, weight=weight.ref)
+    return make("nn.Linear", n_in, n_out, weight=weight.ref, bias=bias.ref)
 
 
 def applied(b: Builder, value: Wire, weight: Stored, bias: Stored | None) -> Any:
@@ -23,10 +31,11 @@ def applied(b: Builder, value: Wire, weight: Stored, bias: Stored | None) -> Any
     if not is_known(lead[1:]):
         apart = b.reshape(whole, (*lead, n_in))
         return b.reshape(applied(b, apart, weight, bias), (value.shape[0], n_out))
-    args = (n_in, n_out, *(() if bias is not None else (False,)))
-    layer = make("nn.Linear", *args, weight=weight.ref, bias=None if bias is None else bias.ref)
+    layer = linear_layer(weight, bias)
     shape = (*value.shape[:-1], n_out)
-    return b.emit(layer if len(shape) < 3 else LuaLayer("nn.Bottle", (2, 2), children=[layer]), value, shape=shape)
+    if len(shape) > 2:
+        layer = LuaLayer("nn.Bottle", (2, 2), children=[layer])
+    return b.emit(layer, value, shape=shape)
 
 
 def _lead(shape: Shape, matrix: Shape) -> Shape:
@@ -39,11 +48,13 @@ def _lead(shape: Shape, matrix: Shape) -> Shape:
 
 def product(b: Builder, first: Any, second: Any, trans_b: bool = False) -> Any:
     """Multiply matrices of equal leading dimensions by nn.MM, which accepts one leading dimension."""
-    lead, rows, columns = first.shape[:-2], first.shape[-2], second.shape[-2 if trans_b else -1]
-    flat = (flattened(lead),) if len(lead) > 1 else lead
+    lead = first.shape[:-2]
+    rows = first.shape[-2]
+    columns = second.shape[-2 if trans_b else -1]
+    flat = (prod(lead),) if len(lead) > 1 else lead
     pair = [b.reshape(value, (*flat, *value.shape[-2:])) for value in b.wires(first, second)]
-    made = b.emit(make("nn.MM", *((False, True) if trans_b else ())), *pair, shape=(*flat, rows, columns))
-    return b.reshape(made, (*lead, rows, columns))
+    layer = make("nn.MM", False, True) if trans_b else make("nn.MM")
+    return b.reshape(b.emit(layer, *pair, shape=(*flat, rows, columns)), (*lead, rows, columns))
 
 
 def _aligned(b: Builder, *matrices: Any) -> list[Any]:
@@ -69,21 +80,28 @@ def with_weight(turned: bool, channels: int) -> Callable[[Callable[..., Any]], C
     def decorate(layer: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(layer)
         def build(b: Builder, input: Wire, weight: Any, bias: Any, **options: Any) -> Any:
-            def times(value: Wire) -> Any:
+            def along_channels(value: Wire, vector: Any) -> Any:
+                """Return a vector in the dimension that a value has for channels."""
+                behind = len(value.shape) - channels % len(value.shape) - 1
+                return b.reshape(vector, (*vector.shape, *(1,) * behind))
+
+            def scaled(value: Wire, scale: Any) -> Any:
                 return value * (scale if isinstance(scale, float) else along_channels(value, scale))
 
-            def along_channels(value: Wire, vector: Any) -> Any:
-                return b.reshape(vector, (*vector.shape, *(1,) * (len(value.shape) - channels % len(value.shape) - 1)))
-
-            scale, place = (weight.scale, weight.place) if isinstance(weight, Scaled) else (None, None)
-            if place == 1 and options.get("groups", 1) > 1:
-                weight, scale = b.wire(weight), None
-            after = scale is not None and (place is None or turned == (place == 1))
-            own = bias if is_parameter(bias) and is_parameter(getattr(weight, "param", weight)) and not after else None
-            value = input if scale is None or after else times(input)
-            made = layer(b, value, weight if scale is None else weight.param, own, **options)
-            made = times(made) if after else made
-            return made if bias is own else made + along_channels(made, bias)
+            if isinstance(weight, Scaled) and weight.place == 1 and options.get("groups", 1) > 1:
+                weight = b.wire(weight)  # the dimension is of the channels in a group
+            if not isinstance(weight, Scaled):
+                own_bias = bias if is_parameter(bias, weight) else None
+                result = layer(b, input, weight, own_bias, **options)
+                return result if bias is own_bias else result + along_channels(result, bias)
+            is_of_outputs = weight.place is None or turned == (weight.place == 1)
+            if is_of_outputs:
+                # The bias is not scaled: it is added behind the scale.
+                result = scaled(layer(b, input, weight.param, None, **options), weight.scale)
+                return result if bias is None else result + along_channels(result, bias)
+            own_bias = bias if is_parameter(bias, weight.param) else None
+            result = layer(b, scaled(input, weight.scale), weight.param, own_bias, **options)
+            return result if bias is own_bias else result + along_channels(result, bias)
 
         return build
 
@@ -96,8 +114,8 @@ def linear(b: Builder, input: Wire, weight: Any, bias: Any) -> Any:
     """Apply a matrix and a bias to the last dimension."""
     if is_parameter(weight) and len(weight.ref.size) == 2:
         return applied(b, input, weight, bias)
-    made = matmul(b, input, b.permute(weight, range(len(weight.shape))[::-1]))
-    return made if bias is None else made + bias
+    product = matmul(b, input, b.permute(weight, range(len(weight.shape))[::-1]))
+    return product if bias is None else product + bias
 
 
 @operation("matmul mm bmm mv dot vdot", "nn.MM, nn.Linear for a parameter")
@@ -109,16 +127,16 @@ def matmul(b: Builder, self: Any, other: Any, /) -> Any:
             shape = (*broadcast(self.shape[:-2], other.shape[:-2]), *self.shape[-2:-1], other.shape[-1])
             return b.reshape(applied(b, b.wire(self), turned, None), shape)
     if len(other.shape) == 1:
-        made = matmul(b, self, b.reshape(other, (*other.shape, 1)))
-        return b.reshape(made, made.shape[:-1])
+        column = matmul(b, self, b.reshape(other, (*other.shape, 1)))
+        return b.reshape(column, column.shape[:-1])
     if len(self.shape) == 1:
-        made = matmul(b, b.reshape(self, (1, *self.shape)), other)
-        return b.reshape(made, (*made.shape[:-2], made.shape[-1]))
+        row = matmul(b, b.reshape(self, (1, *self.shape)), other)
+        return b.reshape(row, (*row.shape[:-2], row.shape[-1]))
     if len(other.shape) == 2 and len(self.shape) > 2:
         first = b.wire(self)
-        flat = b.reshape(first, (flattened(first.shape[:-1]), first.shape[-1]))
-        made = b.emit(make("nn.MM"), flat, b.wire(other), shape=(flat.shape[0], other.shape[-1]))
-        return b.reshape(made, (*first.shape[:-1], other.shape[-1]))
+        flat = b.reshape(first, (prod(first.shape[:-1]), first.shape[-1]))
+        rows = b.emit(make("nn.MM"), flat, b.wire(other), shape=(flat.shape[0], other.shape[-1]))
+        return b.reshape(rows, (*first.shape[:-1], other.shape[-1]))
     return product(b, *_aligned(b, self, other))
 
 
@@ -129,8 +147,8 @@ def addmm(b: Builder, self: Any, mat1: Any, mat2: Any, beta: float, alpha: float
         turned = b.permute(mat2, (1, 0))
         if isinstance(turned, Stored):
             return applied(b, b.wire(mat1), turned, self)
-    made = matmul(b, mat1, mat2) * alpha
-    return made + (self if beta == 1 else b.wire(self) * beta)
+    total = matmul(b, mat1, mat2) * alpha
+    return total + (self if beta == 1 else b.wire(self) * beta)
 
 
 @operation("bilinear", "nn.Bilinear")
@@ -139,8 +157,10 @@ def bilinear(b: Builder, input1: Any, input2: Any, weight: Learned, bias: Learne
     if len(input1.shape) != 2:
         raise CannotError("nn.Bilinear takes two matrices")
     n_out, n_1, n_2 = weight.ref.size
-    args = (n_1, n_2, n_out, *(() if bias is not None else (False,)))
-    layer = make("nn.Bilinear", *args, weight=weight.ref, bias=None if bias is None else bias.ref)
+    if bias is None:
+        layer = make("nn.Bilinear", n_1, n_2, n_out, False, weight=weight.ref)
+    else:
+        layer = make("nn.Bilinear", n_1, n_2, n_out, weight=weight.ref, bias=bias.ref)
     return b.emit(layer, input1, input2, shape=b.shape)
 
 
@@ -152,12 +172,12 @@ def bilinear(b: Builder, input1: Any, input2: Any, weight: Learned, bias: Learne
 def weight_norm(b: Builder, v: Learned, g: Any, dim: int) -> Any:
     """Return a weight as direction times length."""
     place = None if dim == -1 else dim % len(v.shape)
-    order = sorted(range(len(v.shape)), key=lambda axis: axis != place)
+    order = sorted(range(len(v.shape)), key=lambda axis: axis != place)  # the place first
     count = 1 if place is None else v.shape[place]
     flat = b.reshape(b.permute(b.wire(v), order), (count, prod(v.shape) // count))
     norm = b.emit(make("nn.Square") >> make("nn.Sum", 2) >> make("nn.Sqrt"), flat, shape=(count,))
-    made = Scaled(v, b.wire(b.reshape(b.wire(g), (count,))) / norm, place)
-    return [made, norm] if b.kind.endswith("interface") else made
+    weight = Scaled(v, b.wire(b.reshape(b.wire(g), (count,))) / norm, place)
+    return [weight, norm] if b.kind.endswith("interface") else weight
 
 
 @operation(
@@ -179,28 +199,43 @@ def attention(
         key, value = (_repeated(b, shared, query.shape[-3]) for shared in (key, value))
     query, key, value = _aligned(b, query, key, value)
     scores = product(b, query, key, True) * (1 / sqrt(query.shape[-1]) if scale is None else scale)
-    mask = None
+    scores = _masked(b, scores, attn_mask, is_causal)
+    weights = softmax_of(b, scores, len(scores.shape) - 1)
+    if type(b.module).__name__.startswith("MultiheadAttention"):
+        dropout_p = dropout_p or b.module.dropout  # PyTorch traces evaluation with 0
+    if dropout_p:
+        weights = b.emit(make("nn.Dropout", dropout_p), weights)
+    return product(b, weights, value)
+
+
+def _masked(b: Builder, scores: Wire, attn_mask: Any, is_causal: bool) -> Any:
+    """Add a mask to scores: numbers, or minus infinity where a mask of booleans is false.
+
+    Raises:
+        CannotError: a constant mask leaves out all of a row, whose softmax is NaN.
+    """
+    is_choice = b.dtype_of("attn_mask") == "bool"
     if is_causal and not is_known(scores.shape[-2:]):
-        scores = scores + (b.triangle(scores.shape[-2:], 0) >> make("nn.Log"))
-    elif is_causal:
-        mask = np.tril(np.ones(known(*scores.shape[-2:]), bool))
+        return scores + (b.triangle(scores.shape[-2:], 0) >> make("nn.Log"))
+    if is_causal:
+        mask = np.tril(np.ones(fixed(*scores.shape[-2:]), bool))
     elif isinstance(attn_mask, Const):
         mask = attn_mask.array()
-        mask = mask != 0 if b.dtype_of("attn_mask") == "bool" else mask
-    elif attn_mask is not None:
-        if b.dtype_of("attn_mask") == "bool":
-            attn_mask = b.wire(attn_mask) >> make("nn.ZeroGrad") >> make("nn.Log")
-        scores = scores + attn_mask
-    if mask is not None and mask.dtype == bool:
+        if is_choice:
+            mask = mask != 0
+    elif attn_mask is None:
+        return scores
+    elif is_choice:
+        return scores + (b.wire(attn_mask) >> make("nn.ZeroGrad") >> make("nn.Log"))
+    else:
+        return scores + attn_mask
+    if mask.dtype == bool:
         mask = np.where(mask, 0, -inf).astype("f4")
-    if mask is not None and mask.any():
-        if np.isneginf(mask).all(-1).any():
-            raise CannotError("the mask leaves a row without any value")
-        scores = scores + b.constant(mask, scores.shape)
-    weights = softmax_of(b, scores, len(scores.shape) - 1)
-    inside = type(b.module).__name__.startswith("MultiheadAttention")
-    chance = dropout_p or (b.module.dropout if inside else 0.0)
-    return product(b, b.emit(make("nn.Dropout", chance), weights) if chance else weights, value)
+    if not mask.any():
+        return scores
+    if np.isneginf(mask).all(-1).any():
+        raise CannotError("the mask leaves a row without any value")
+    return scores + b.constant(mask, scores.shape)
 
 
 def _repeated(b: Builder, value: Any, heads: int) -> Any:
@@ -209,4 +244,5 @@ def _repeated(b: Builder, value: Any, heads: int) -> Any:
     if own == heads:
         return value
     wide = b.reshape(value, (*batch, own, 1, steps, width))
-    return b.reshape(b.expand(wide, (*batch, own, heads // own, steps, width), value), (*batch, heads, steps, width))
+    repeated = b.expand(wide, (*batch, own, heads // own, steps, width), value)
+    return b.reshape(repeated, (*batch, heads, steps, width))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, pairwise
 from math import isfinite, prod
 from typing import Any
 
@@ -20,10 +20,10 @@ from ..build import (
     operation,
     with_extents,
 )
-from ..layers import LuaLayer, make, sequential
-from ..sizes import CannotError, Extent, is_known, known
+from ..layers import LuaLayer, make
+from ..sizes import CannotError, Extent, fixed, is_known
 from .elementwise import filled as masked
-from .elementwise import flattened, is_nonzero, reduced
+from .elementwise import is_nonzero, reduced
 
 _END = 2**63 - 1
 """The end of a slice that has none."""
@@ -53,16 +53,18 @@ def _is_one(shape: Any) -> bool:
 )
 def same(b: Builder, self: Any) -> Any:
     """Return the same values. Element types are those of the whole model; real values may be complex numbers."""
-    wanted, dtype = b.dtype, b.dtype_of("self")
+    wanted = b.dtype
+    dtype = b.dtype_of("self")
     if b.call.op == "aten.view.dtype" and wanted != dtype:
         raise CannotError(f"reads the bits of {dtype} as {wanted}")
     if not isinstance(self, Wire) or wanted == dtype or not dtype.startswith(("float", "bfloat")):
         return self
     if wanted == "bool":
         return self >> is_nonzero(b, dtype)
-    if wanted.startswith("int"):
-        types = ("torch.FloatTensor", "torch.LongTensor")
-        return self >> make("nn.ZeroGrad") >> make("nn.Copy", *types, None, True) >> make("nn.Copy", *types[::-1])
+    if wanted.startswith("int"):  # rounded by a copy to whole numbers and back
+        to_whole = make("nn.Copy", "torch.FloatTensor", "torch.LongTensor", None, True)
+        to_float = make("nn.Copy", "torch.LongTensor", "torch.FloatTensor")
+        return self >> make("nn.ZeroGrad") >> to_whole >> to_float
     if not wanted.startswith(("float", "bfloat", "complex")):
         raise CannotError(f"converts to {wanted}")
     if wanted == "float64" and not b.program.is_double:
@@ -83,8 +85,10 @@ def detach(b: Builder, self: Any) -> Any:
 @operation("permute transpose.int t mT", "nn.Transpose")
 def permute(b: Builder, self: Any, dims: Any = None, dim0: int = -2, dim1: int = -1) -> Any:
     """Permute dimensions, or exchange two."""
-    order = [*range(len(self.shape))] if dims is None else [place % len(self.shape) for place in dims]
-    if dims is None and len(order) > 1:
+    if dims is not None:
+        return b.permute(self, dims)
+    order = list(range(len(self.shape)))
+    if len(order) > 1:
         order[dim0], order[dim1] = order[dim1], order[dim0]
     return b.permute(self, order)
 
@@ -108,7 +112,8 @@ def with_part(
     """Replace a range of a dimension, or one element of it."""
     extent = self.shape[dim]
     if index is not None:
-        start, end = (index, index + 1) if index >= 0 else (index + extent, index + extent + 1)
+        start = index if index >= 0 else index + extent
+        end = start + 1
         src = b.reshape(src, (*src.shape[:dim], 1, *src.shape[dim:]))
     begin, end = _range(extent, start, end)
     src = b.expand(src, with_extents(self.shape, dim, (end - begin + step - 1) // step))
@@ -129,25 +134,29 @@ def _range(extent: Any, start: Any, end: Any) -> tuple[Any, Any]:
     One that does not needs no condition, as nn.Narrow raises an error beyond the end.
     """
     begin = 0 if start is None else start
-    size, first = (item.in_example if isinstance(item, Extent) else item for item in (extent, begin))
-    if first < 0:
-        begin = begin + extent if -first <= size else 0
-    elif first > size:
+    size = _in_example(extent)
+    if _in_example(begin) < 0:
+        begin = begin + extent if -_in_example(begin) <= size else 0
+    elif _in_example(begin) > size:
         begin = extent
     if end is None or end == _END:
         return begin, extent
-    last = end.in_example if isinstance(end, Extent) else end
-    if last > size and extent <= end:
+    if _in_example(end) > size and extent <= end:
         return begin, extent
-    return begin, end + extent if last < 0 else end
+    return begin, end + extent if _in_example(end) < 0 else end
+
+
+def _in_example(extent: Any) -> int:
+    return extent.in_example if isinstance(extent, Extent) else extent
 
 
 def strided(b: Builder, value: Any, place: int, start: int, count: int, step: int) -> Any:
     """Return every `step`-th element of a dimension."""
     if step == 1:
         return b.narrow(value, place, start, count)
-    start, count = known(start, count)
+    start, count = fixed(start, count)
     if start + count * step <= value.shape[place]:
+        # The first column of rows of the step.
         part = b.narrow(value, place, start, count * step)
         return b.select(b.reshape(part, with_extents(value.shape, place, count, step)), place + 1, 0)
     return b.gathered(value, start + step * np.arange(count), place)
@@ -160,7 +169,8 @@ def select(b: Builder, self: Any, dim: Place, index: int) -> Any:
     if isinstance(extent, int) and isinstance(index, int):
         return b.select(self, dim, index % extent)
     if isinstance(index, int) and isinstance(self, Wire):
-        return b.emit(make("nn.Select", dim + 1, index + 1 if index >= 0 else index), self, shape=b.shape or (1,))
+        position = index + 1 if index >= 0 else index  # nn.Select counts from the end, too
+        return b.emit(make("nn.Select", dim + 1, position), self, shape=b.shape or (1,))
     raise CannotError("takes an element of the batch")
 
 
@@ -220,14 +230,14 @@ def triangle(b: Builder, self: Any, diagonal: int) -> Any:
         return b.wire(self) * b.constant(cut(np.ones(self.shape[-2:], "f4"), diagonal))
     is_lower = b.kind == "tril"
     below = b.triangle(self.shape[-2:], diagonal if is_lower else diagonal - 1)
-    kept = below if is_lower else 1 - below
+    mask = below if is_lower else 1 - below
     number = number_of(self)
     if number is None:
-        return masked(b, self, 1 - kept, 0.0)
+        return masked(b, self, 1 - mask, 0.0)
     if isfinite(number):
-        return b.expand(kept * number, b.shape)
+        return b.expand(mask * number, b.shape)
     # Infinity times the zeros would be NaN.
-    return b.expand(masked(b, kept * 0.0, kept, number), b.shape)
+    return b.expand(masked(b, mask * 0.0, mask, number), b.shape)
 
 
 @operation("repeat", "nn.JoinTable, nn.Replicate")
@@ -236,12 +246,16 @@ def repeat(b: Builder, self: Any, repeats: Any) -> Any:
     value = b.reshape(self, (*(1,) * (len(repeats) - len(self.shape)), *self.shape))
     if all(extent == 1 or times == 1 for extent, times in zip(value.shape, repeats)):
         return b.expand(value, b.shape)
-    repeats = known(*repeats)
-    pairs = [
-        ((extent,), (extent,)) if n == 1 else ((1, extent), (n, extent)) for extent, n in zip(value.shape, repeats)
-    ]
-    before, after = (tuple(chain.from_iterable(each)) for each in zip(*pairs))
-    return b.reshape(b.expand(b.reshape(value, before), after), b.shape)
+    # A dimension that is repeated has one of extent 1 before it, which is expanded.
+    before: list[Any] = []
+    after: list[Any] = []
+    for extent, times in zip(value.shape, fixed(*repeats)):
+        if times != 1:
+            before.append(1)
+            after.append(times)
+        before.append(extent)
+        after.append(extent)
+    return b.reshape(b.expand(b.reshape(value, before), tuple(after)), b.shape)
 
 
 @operation("flip", "nn.Narrow, nn.JoinTable")
@@ -266,20 +280,24 @@ def pixel_shuffle(b: Builder, self: Any, upscale_factor: int) -> Any:
 )
 def pad(b: Builder, self: Any, pad: Any, /, mode: str = "", value: Any = 0) -> Any:
     """Pad the last dimensions by a number, or by values inside."""
-    wire, rank, shape, pad = b.wire(self), len(self.shape), b.shape, known(*pad)
-    mode = mode or {"c": "constant", "r": b.kind.partition("_")[0]}[b.kind[0]]
+    wire = b.wire(self)
+    rank = len(self.shape)
+    pad = fixed(*pad)
+    if not mode:  # only `pad` states it: constant_pad_nd, reflection_pad1d, replication_pad1d
+        mode = b.kind.partition("_")[0]
     if mode == "constant":
         return constant_pad(b, wire, pad, float(value or 0))
     if mode == "circular":
         for place, (left, right) in enumerate(zip(pad[0::2], pad[1::2]), 1):
-            extent = int(wire.shape[rank - place])
+            extent = int(wire.shape[rank - place])  # the last dimension first
             wire = b.gathered(wire, np.arange(-left, extent + right) % extent, rank - place)
         return wire
     kind = "Reflection" if mode.startswith("reflect") else "Replication"
     if (len(pad), rank) in ((2, 3), (4, 4)):
-        return on_image(b, make(f"nn.Spatial{kind}Padding", *[*pad, 0, 0][:4]), wire, shape)
+        sides = [*pad, 0, 0][:4]  # a signal has no height
+        return on_image(b, make(f"nn.Spatial{kind}Padding", *sides), wire, b.shape)
     if len(pad) == 6 and kind == "Replication":
-        return b.emit(make("nn.VolumetricReplicationPadding", *pad), wire, shape=shape)
+        return b.emit(make("nn.VolumetricReplicationPadding", *pad), wire, shape=b.shape)
     raise CannotError("nn has no such padding for values of these dimensions")
 
 
@@ -290,24 +308,30 @@ def as_image(b: Builder, value: Any) -> Any:
 
 def on_image(b: Builder, layer: LuaLayer, value: Any, shape: Any, *others: Any) -> Any:
     """Apply a layer of images or volumes to a value, also to a signal, and to others that it takes besides."""
-    made = b.emit(layer, as_image(b, value), *others, shape=(*shape[:-1], 1, shape[-1]) if len(shape) == 3 else shape)
-    return b.reshape(made, shape)
+    image_shape = (*shape[:-1], 1, shape[-1]) if len(shape) == 3 else shape
+    return b.reshape(b.emit(layer, as_image(b, value), *others, shape=image_shape), shape)
 
 
 def constant_pad(b: Builder, value: Wire, padding: list[int], number: float) -> Wire:
     """Pad with a number; negative padding cuts."""
-    rank, padding = len(value.shape), [*known(*padding)]
+    rank = len(value.shape)
+    padding = list(fixed(*padding))
+    if not any(padding):
+        return value
     if number == 0 and len(padding) == 4 and rank == 4 and min(padding) >= 0:
         left, right, top, bottom = padding
         shape = (*value.shape[:2], value.shape[2] + top + bottom, value.shape[3] + left + right)
-        return b.emit(make("nn.SpatialZeroPadding", *padding), value, shape=shape) if any(padding) else value
+        return b.emit(make("nn.SpatialZeroPadding", *padding), value, shape=shape)
     for position, amount in enumerate(padding):
-        place, first = rank - 1 - position // 2, position % 2 == 0
+        place = rank - 1 - position // 2  # the last dimension first, before and after it
+        is_before = position % 2 == 0
         extent = value.shape[place] + amount
         if amount < 0:
-            value = b.narrow(value, place, -amount if first else 0, extent)
+            value = b.narrow(value, place, -amount if is_before else 0, extent)
         elif amount:
-            args = (place + 1, -amount if first else amount, *((rank, number) if number else ()))
+            args: tuple[Any, ...] = (place + 1, -amount if is_before else amount)
+            if number:
+                args = (*args, rank, number)
             value = b.emit(make("nn.Padding", *args), value, shape=with_extents(value.shape, place, extent))
     return value
 
@@ -319,32 +343,40 @@ def constant_pad(b: Builder, value: Wire, padding: list[int], number: float) -> 
 )
 def filled(b: Builder, fill_value: Any = None, value: Any = None, s: Any = None) -> Any:
     """Return a constant."""
-    number = next((one for one in (fill_value, value, s) if one is not None), 1 if "ones" in b.kind else 0)
+    numbers = [number for number in (fill_value, value, s) if number is not None]  # names of several operations
+    numbers.append(1 if "ones" in b.kind else 0)
     element = np.dtype(b.dtype if b.dtype.startswith(("float", "int")) else "f4")
-    return b.constant(np.full(b.shape if is_known(b.shape) else (1,) * len(b.shape), number, element), b.shape)
+    size = b.shape if is_known(b.shape) else (1,) * len(b.shape)
+    return b.constant(np.full(size, numbers[0], element), b.shape)
 
 
 @operation("index_select", "nn.Narrow and nn.JoinTable, nn.Index, nn.LookupTable")
 @operation("index.Tensor", "nn.LookupTable of nn.Constant for a parameter, nn.Narrow and nn.JoinTable, nn.Index")
 def index(b: Builder, self: Any, indices: Any = None, dim: Place = 0, index: Any = None) -> Any:
     """Take elements at constant positions of one dimension."""
-    used = [(place, item) for place, item in enumerate(indices or ()) if item is not None] or [(dim, index)]
+    used = [(place, item) for place, item in enumerate(indices or ()) if item is not None]
+    if not used:  # index_select
+        used = [(dim, index)]
     place, item = used[0]
     if len(used) == 1 and indices and b.dtype_of("indices", place) == "bool":
         raise CannotError("gathers by a mask")
-    if len(used) == 2 and place == 0 and isinstance(item, Steps) and item.shape == self.shape[:1]:
-        return _of_each(b, self, *used[1])
     if len(used) > 1:
+        if len(used) == 2 and place == 0 and isinstance(item, Steps) and item.shape == self.shape[:1]:
+            return _of_each(b, self, *used[1])
         self, item = _merged(b, self, used)
+    if isinstance(item, Const):
+        return _at_constants(b, self, place, item.array())
     if isinstance(item, Wire) and "layers" in b.allow:
         return at_indices(b, self, place, item)
-    if not isinstance(item, Const):
-        raise CannotError("gathers by positions that depend on the inputs")
-    numbers, extent = item.array(), self.shape[place]
+    raise CannotError("gathers by positions that depend on the inputs")
+
+
+def _at_constants(b: Builder, value: Any, place: int, numbers: Any) -> Any:
+    """Return the elements of a dimension at constant positions, which may count from the end."""
     if numbers.size and numbers.min() < 0:
-        numbers = numbers % int(extent)
-    made = b.gathered(self, numbers, place)
-    return b.reshape(made, with_extents(self.shape, place, *numbers.shape))
+        numbers = numbers % int(value.shape[place])
+    elements = b.gathered(value, numbers, place)
+    return b.reshape(elements, with_extents(value.shape, place, *numbers.shape))
 
 
 @operation("diagonal_scatter", "nn.View, nn.Narrow, nn.JoinTable")
@@ -352,12 +384,12 @@ def with_diagonal(b: Builder, self: Any, src: Any, offset: int, dim1: Place, dim
     """Replace a diagonal of two dimensions."""
     rank = len(self.shape)
     order = [place for place in range(rank) if place not in (dim1, dim2)] + [dim1, dim2]
-    rows, columns = known(self.shape[dim1], self.shape[dim2])
+    rows, columns = fixed(self.shape[dim1], self.shape[dim2])
     turned = b.permute(self, order)
     flat = b.reshape(turned, (*turned.shape[:-2], rows * columns))
     places = np.diagonal(np.arange(rows * columns).reshape(rows, columns), offset)
-    made = b.replaced(flat, places, b.expand(src, (*turned.shape[:-2], len(places))), rank - 2)
-    return b.permute(b.reshape(made, turned.shape), [order.index(place) for place in range(rank)])
+    flat = b.replaced(flat, places, b.expand(src, (*turned.shape[:-2], len(places))), rank - 2)
+    return b.permute(b.reshape(flat, turned.shape), [order.index(place) for place in range(rank)])
 
 
 @operation("diagonal", "nn.View, nn.Narrow, nn.JoinTable")
@@ -365,8 +397,9 @@ def diagonal(b: Builder, self: Any, offset: int, dim1: Place, dim2: Place) -> An
     """Return a diagonal of two dimensions as the last."""
     rank = len(self.shape)
     order = [place for place in range(rank) if place not in (dim1, dim2)]
-    rows, columns = known(self.shape[dim1], self.shape[dim2])
-    flat = b.reshape(b.permute(self, [*order, dim1, dim2]), (*(self.shape[place] for place in order), rows * columns))
+    rows, columns = fixed(self.shape[dim1], self.shape[dim2])
+    turned = b.permute(self, [*order, dim1, dim2])
+    flat = b.reshape(turned, (*turned.shape[:-2], rows * columns))
     places = np.diagonal(np.arange(rows * columns).reshape(rows, columns), offset)
     return b.gathered(flat, places, rank - 2)
 
@@ -376,17 +409,18 @@ def _of_each(b: Builder, value: Any, place: int, item: Any) -> Any:
     if place != 1 or not isinstance(item, Wire) or len(item.shape) != 1 or "layers" not in b.allow:
         raise CannotError("gathers by positions that depend on the inputs; --allow layers writes one for each example")
     shape = with_extents(value.shape, 1, 1)
-    wide = b.expand(b.reshape(item, (item.shape[0], *(1,) * (len(shape) - 1))), shape)
-    return b.reshape(gather(b, value, 1, wide), b.shape)
+    column = b.reshape(item, (item.shape[0], *(1,) * (len(shape) - 1)))
+    return b.reshape(gather(b, value, 1, b.expand(column, shape)), b.shape)
 
 
 def _merged(b: Builder, value: Any, used: list[Any]) -> tuple[Any, Any]:
     """Return a value with indexed dimensions merged, and one index for them."""
-    first, count = used[0][0], len(used)
+    first = used[0][0]
+    count = len(used)
     extents = value.shape[first : first + count]
     if [place for place, _ in used] != list(range(first, first + count)):
         raise CannotError("gathers in dimensions that are apart")
-    extents = known(*extents)
+    extents = fixed(*extents)
     used = [(place, b.constant(item.array()) if isinstance(item, Steps) else item) for place, item in used]
     merged = b.reshape(value, (*value.shape[:first], prod(extents), *value.shape[first + count :]))
     if all(isinstance(item, Const) for _, item in used):
@@ -394,8 +428,7 @@ def _merged(b: Builder, value: Any, used: list[Any]) -> tuple[Any, Any]:
         return merged, b.constant(numbers)
     total: Any = used[0][1]
     for (_, item), extent in zip(used[1:], extents[1:]):
-        scaled = b.wire(total) * extent
-        total = b.joined("nn.CAddTable", scaled, item)
+        total = b.joined("nn.CAddTable", b.wire(total) * extent, item)
     return merged, total
 
 
@@ -417,20 +450,19 @@ def index_put(b: Builder, self: Any, indices: Any, values: Any, accumulate: bool
         rest = len(self.shape) - place - len(item.shape)
         mask = b.reshape(item, (*(1,) * place, *item.shape, *(1,) * rest))
         return b.expand(masked(b, self, mask, number), b.shape)
-    extent = self.shape[place]
     values = b.expand(values, with_extents(self.shape, place, *item.shape))
     if isinstance(item, Const):
-        item = b.constant(item.array() % int(extent))
-    if accumulate or not isinstance(item, Const):
-        if "layers" not in b.allow or len(item.shape) > 1:
-            raise CannotError("adds to elements, or chooses them by the inputs; --allow layers writes a layer")
-        values = b.wire(values, self if isinstance(self, Wire) else None)
-        spread = b.reshape(item, (*(1,) * place, *item.shape, *(1,) * (len(values.shape) - place - 1)))
-        spread = b.expand(b.wire(spread, values), values.shape, values)
-        return b.emit(make("pt.Scatter", place + 1, accumulate), b.wire(self, values), spread, values)
-    positions = item.array().reshape(-1)
-    values = b.reshape(values, with_extents(self.shape, place, len(positions)))
-    return b.replaced(self, positions, values, place)
+        item = b.constant(item.array() % int(self.shape[place]))
+    if not accumulate and isinstance(item, Const):
+        positions = item.array().reshape(-1)
+        values = b.reshape(values, with_extents(self.shape, place, len(positions)))
+        return b.replaced(self, positions, values, place)
+    if "layers" not in b.allow or len(item.shape) > 1:
+        raise CannotError("adds to elements, or chooses them by the inputs; --allow layers writes a layer")
+    values = b.wire(values, self if isinstance(self, Wire) else None)
+    positions = b.reshape(item, (*(1,) * place, *item.shape, *(1,) * (len(values.shape) - place - 1)))
+    positions = b.expand(b.wire(positions, values), values.shape, values)
+    return b.emit(make("pt.Scatter", place + 1, accumulate), b.wire(self, values), positions, values)
 
 
 @operation("masked_select", "nn.Narrow, nn.JoinTable")
@@ -438,17 +470,18 @@ def masked_select(b: Builder, self: Any, mask: Any) -> Any:
     """Return the elements where a constant mask is true."""
     if not isinstance(mask, Const):
         raise CannotError("the number of elements depends on the inputs")
-    numbers = np.flatnonzero(np.broadcast_to(mask.array(), known(*self.shape)))
+    numbers = np.flatnonzero(np.broadcast_to(mask.array(), fixed(*self.shape)))
     return b.reshape(b.gathered(b.reshape(self, (1, prod(self.shape))), numbers, 1), b.shape)
 
 
 @operation("unfold", "nn.Narrow and nn.JoinTable, nn.Index; nn.View, nn.Transpose")
 def windows(b: Builder, self: Wire, dimension: Place, size: int, step: int) -> Any:
     """Return the windows of a dimension, their elements last."""
-    extent, rank = int(self.shape[dimension]), len(self.shape)
+    extent = int(self.shape[dimension])
+    rank = len(self.shape)
     places = np.arange(0, extent - size + 1, step)[:, None] + np.arange(size)
-    made = b.reshape(b.gathered(self, places, dimension), with_extents(self.shape, dimension, *places.shape))
-    return b.permute(made, (*range(dimension + 1), *range(dimension + 2, rank + 1), dimension + 1))
+    frames = b.reshape(b.gathered(self, places, dimension), with_extents(self.shape, dimension, *places.shape))
+    return b.permute(frames, (*range(dimension + 1), *range(dimension + 2, rank + 1), dimension + 1))
 
 
 @operation("gather", "pt.Gather", package="layers")
@@ -474,40 +507,43 @@ def scatter(b: Builder, self: Any, dim: Place, index: Any, src: Any = None, valu
 
 def at_indices(b: Builder, value: Any, place: int, index: Wire) -> Any:
     """Return slices of a value at indices of a dimension that are computed."""
-    count = flattened(index.shape)
+    count = prod(index.shape)
     shape = with_extents(value.shape, place, count)
-    spread = b.reshape(index, (*(1,) * place, count, *(1,) * (len(value.shape) - place - 1)))
+    positions = b.reshape(index, (*(1,) * place, count, *(1,) * (len(value.shape) - place - 1)))
     like = value if isinstance(value, Wire) else None
-    made = gather(b, b.wire(value, index), place, b.expand(spread, shape, like))
-    return b.reshape(made, with_extents(value.shape, place, *index.shape))
+    slices = gather(b, b.wire(value, index), place, b.expand(positions, shape, like))
+    return b.reshape(slices, with_extents(value.shape, place, *index.shape))
 
 
 def _rows(weight: Stored, padding_idx: int, scale_grad_by_freq: bool) -> Any:
     """Return a layer that looks up rows by indices from 0."""
-    args = (*weight.ref.size, padding_idx + 1) if padding_idx >= 0 else weight.ref.size
+    args = weight.ref.size
+    if padding_idx >= 0:
+        args = (*args, padding_idx + 1)
     calls = (("scaleGradByFreq", ()),) if scale_grad_by_freq else ()
-    return sequential(make("nn.AddConstant", 1), make("nn.LookupTable", *args, calls=calls, weight=weight.ref))
+    return make("nn.AddConstant", 1) >> make("nn.LookupTable", *args, calls=calls, weight=weight.ref)
 
 
 @operation("embedding", "nn.LookupTable, after nn.AddConstant(1), as Lua counts from 1")
 def embedding(b: Builder, weight: Any, indices: Any, padding_idx: int, scale_grad_by_freq: bool) -> Any:
     """Look up rows."""
-    if isinstance(indices, Const) and not (
-        is_parameter(weight) and (scale_grad_by_freq or (indices.array() == padding_idx).any())
-    ):
+    if isinstance(indices, Const):
         numbers = indices.array()
-        made = b.reshape(b.gathered(weight, numbers, 0), (*numbers.shape, *weight.shape[1:]))
-        return b.expand(made, b.shape)
+        # Only nn.LookupTable scales gradients, or leaves out those of the padding.
+        has_own_gradient = scale_grad_by_freq or (numbers == padding_idx).any()
+        if not has_own_gradient or not is_parameter(weight):
+            rows = b.reshape(b.gathered(weight, numbers, 0), (*numbers.shape, *weight.shape[1:]))
+            return b.expand(rows, b.shape)
     indices = b.wire(indices)
     if not is_parameter(weight):
         if "layers" not in b.allow:
             raise CannotError("the rows are computed, or are not a parameter; --allow layers gathers them")
         return at_indices(b, b.wire(weight, indices), 0, indices)
-    lead = indices
+    matrix = indices
     if len(indices.shape) not in (1, 2):
-        lead = b.reshape(indices, (*indices.shape[:1], prod(indices.shape[1:])))
+        matrix = b.reshape(indices, (*indices.shape[:1], prod(indices.shape[1:])))
     layer = _rows(weight, padding_idx, scale_grad_by_freq)
-    return b.reshape(b.emit(layer, lead, shape=(*lead.shape, weight.ref.size[1])), b.shape)
+    return b.reshape(b.emit(layer, matrix, shape=(*matrix.shape, weight.ref.size[1])), b.shape)
 
 
 @operation("arange.start_step arange.start arange", "none: offsets of bags of embeddings")
@@ -516,7 +552,7 @@ def steps(b: Builder, start: Any = 0, step: Any = 1) -> Any:
     if start != 0 or step != int(step):
         raise CannotError("counts from another number than 0, or in other steps than whole ones")
     last = MOST_COUNTED * int(step)
-    b.bounds[b.call.name] = min(0, last), max(0, last)
+    b.bounds[b.call.name] = (min(0, last), max(0, last))
     return Steps(int(step), b.shape)
 
 

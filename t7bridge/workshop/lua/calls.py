@@ -1,0 +1,289 @@
+"""From the calls of a program to the steps of Lua layers: each is computed now, built by the table, or refused."""
+
+from __future__ import annotations
+
+from math import inf, prod
+from typing import Any
+
+from attrs import field
+
+from ...data import define, np
+from ...errors import T7BridgeError, UnsupportedError
+from . import whole
+from .build import EMPTY, OF_COMPLEX, OPERATIONS, Builder, Operation, Wire
+from .exporting import is_tensor
+from .layers import LuaNode, WeightRef, make
+from .sizes import CannotError, Extent, is_known
+from .trace import CallRef, TracedCall, tree_leaves, tree_map
+from .values import Complex, Const, Missing, Scaled, Steps, Stored
+
+BY_PARTS = """
+alias contiguous detach dropout expand expand_as broadcast_to feature_dropout flatten positive reshape reshape_as
+squeeze to type_as unflatten unsqueeze view view_as
+select unbind slice narrow split split_with_sizes chunk tensor_split unsafe_split unsafe_chunk
+transpose permute t mT unfold cat stack clone repeat roll flip index_select add sub neg sum mean
+"""
+"""Names of operations that act on the two parts of complex numbers alike."""
+OF_ANY_SIZE = ("zeros", "ones", "full", "new_zeros", "new_ones", "new_full", "empty", "new_empty", "arange")
+"""Names of operations without inputs whose values may have the size of the batch."""
+UNKNOWN = "Lua has no such operation, and no composition is known"
+RANDOM = "draws random numbers, which no layer of nn does"
+
+
+@define(eq=False)
+class ProgramBuilder(Builder):
+    """Runs the calls of a program on values that are wires of a Lua graph.
+
+    Attributes:
+        problems: inexpressible operations: line in the user's source, operation and reason.
+        scalars: the outputs without dimensions, counted from 1, which have one of extent 1 in Lua.
+        used: names of the values that are used.
+    """
+
+    problems: list[tuple[str, str, str]] = field(factory=list)
+    scalars: list[int] = field(factory=list)
+    used: set[str] = field(factory=set)
+
+    def run(self) -> tuple[list[LuaNode], list[LuaNode]]:
+        """Build everything.
+
+        Returns:
+            The input steps and the output steps.
+
+        Raises:
+            UnsupportedError: operations that cannot be expressed, all of them.
+        """
+        inputs = self._inputs()
+        for name, (key, learned) in self.program.stored.items():
+            shape = tuple(self.program.state[key].shape)
+            self.env[name] = Stored(WeightRef(key, 0, shape), shape, learned)
+        for name, value in self.program.constants.items():
+            self.env[name] = Const(value, tuple(value.shape)) if is_tensor(value) else value
+        for arguments in [*(call.args for call in self.program.calls), self.program.outputs]:
+            self.used.update(item.name for item in tree_leaves(arguments) if isinstance(item, CallRef))
+        for text in self.program.changed:
+            self.remark(text, warning=True)
+        for call in self.program.calls:
+            self.call = call
+            self.env[call.name] = self._value_of(call)
+        outputs = self._outputs()
+        if self.problems:
+            lines = dict.fromkeys(f"\n  {op} at {line or 'an unknown line'}: {why}" for line, op, why in self.problems)
+            count = f"{len(lines)} operation{'s' if len(lines) > 1 else ''}"
+            raise UnsupportedError(f"{count} of the module cannot be expressed with nn and nngraph{''.join(lines)}")
+        return inputs, outputs
+
+    def _inputs(self) -> list[LuaNode]:
+        """Return the steps of the inputs, whose values are floats."""
+        inputs = []
+        for index, (name, shape) in enumerate(self.program.inputs.items()):
+            step = LuaNode(None, [], shape, (), index)
+            inputs.append(step)
+            value = Wire(self, step, shape)
+            dtype = self.program.dtypes[name]
+            if dtype not in ("float32", "float64", "bfloat16"):  # Lua has no bfloat16
+                # The copy has gradients of the type that it takes: of half ones for half inputs.
+                source = "torch.HalfTensor" if dtype == "float16" else "torch.LongTensor"
+                value = value >> make("nn.Copy", source, "torch.FloatTensor")
+            self.env[name] = value
+        return inputs
+
+    def _outputs(self) -> list[LuaNode]:
+        """Return the steps of the values that the program returns."""
+        outputs: list[LuaNode] = []
+        for item in self.program.outputs:
+            value = item
+            dtype = ""
+            if isinstance(item, CallRef):
+                dtype = self.program.dtypes.get(item.name, "")
+                value = _returned(self.env[item.name], dtype)
+            if isinstance(value, Missing):
+                if value.reason:
+                    self.problems.append(("", "the output", value.reason))
+                continue
+            if value is None:
+                self.remark("an output that is None is left out: those after it move up")
+                continue
+            if isinstance(value, (int, float)):
+                self.remark(f"output {len(outputs) + 1} is a number: a tensor of one element in Lua")
+                value = self.constant(np.array(float(value)))
+            if dtype.startswith("int"):
+                self.remark(f"output {len(outputs) + 1} has whole numbers as floats, exact up to {1 << 24}")
+            outputs.append(self.wire(value).step)
+            if value.shape == ():
+                self.scalars.append(len(outputs))
+        return outputs
+
+    # Calls
+
+    def _value_of(self, call: TracedCall) -> Any:
+        """Build a call; failures are added to the problems."""
+        references = [item for item in tree_leaves(call.args) if isinstance(item, CallRef)]
+        missing = [value for value in (self.env[item.name] for item in references) if isinstance(value, Missing)]
+        args = tree_map(lambda item: self.env[item.name] if isinstance(item, CallRef) else item, call.args)
+        entry = OPERATIONS.get(call.op)
+        # Items of tuples, and arithmetic and assertions of sizes, are no operations on tensors.
+        is_plain = call.op.startswith(("operator.", "aten.sym_", "aten._assert"))
+        if missing:
+            reasons = [value.reason for value in missing]
+            if not is_plain:  # a problem of its own is named, too
+                reasons.append(self._refusal(entry))
+            self.problems += [self._problem(reason) for reason in reasons if reason]
+            return Missing("", call.shape)
+        if call.op == "operator.getitem":
+            return args["0"][args["1"]]
+        if is_plain:
+            return None
+        if 0 in call.shape:
+            return self.empty(call.shape)
+        try:
+            return self._built(call, entry, args)
+        except CannotError as error:
+            self.problems.append(self._problem(str(error)))
+        except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, T7BridgeError):
+                raise
+            self.problems.append(self._problem(f"with these arguments no composition is known ({error})"))
+        return Missing("", call.shape)
+
+    def _problem(self, reason: str) -> tuple[str, str, str]:
+        """Return the line and operation of the source, and a reason, which names the part of it that fails."""
+        if self.call.origin:
+            return self.call.line, self.call.origin, f"{self.call.op}: {reason}"
+        return self.call.line, self.call.op, reason
+
+    def _refusal(self, entry: Operation | None) -> str:
+        """Return why an operation cannot be expressed, whatever its arguments; empty if it can."""
+        if entry is None:
+            return RANDOM if self.call.is_random else UNKNOWN
+        if entry.package and entry.package not in self.allow:
+            return f"nn has no such layer; --allow {entry.package} writes one"
+        return ""
+
+    def _built(self, call: TracedCall, entry: Operation | None, args: dict[str, Any]) -> Any:
+        """Return the value of a call whose arguments are all there.
+
+        Raises:
+            CannotError: it cannot be expressed.
+        """
+        args = self._plain_args(call, entry, args)
+        constant = self._folded(call, args)
+        if constant is not None:
+            return constant
+        args = tree_map(_with_parts, args)
+        if any(isinstance(value, (Complex, complex)) for value in tree_leaves(args)):
+            return self._of_complex(call, entry, args)
+        refusal = self._refusal(entry)
+        if entry is None or refusal:
+            raise CannotError(refusal)
+        self._check_whole(call)
+        value = entry.call(self, args)
+        if isinstance(value, Wire) and call.shape == () and value.shape == (1,):
+            return Wire(self, value.step, ())
+        returns_several = bool(call.shape) and isinstance(call.shape[0], tuple)
+        if returns_several and not isinstance(value, list):
+            return [value, *(Missing(entry.missing) for _ in call.shape[1:])]
+        return value
+
+    def _plain_args(self, call: TracedCall, entry: Operation | None, args: dict[str, Any]) -> dict[str, Any]:
+        """Return arguments of the kinds that an operation takes: few take steps, or tensors with a scale."""
+        if not call.op.startswith(("aten.index.", "aten.embedding_bag")):  # these have layers of their own
+            args = tree_map(lambda item: self.counted(item) if isinstance(item, Steps) else item, args)
+        if entry is None or not entry.scaled:
+            args = tree_map(lambda item: self.wire(item) if isinstance(item, Scaled) else item, args)
+        return args
+
+    def _folded(self, call: TracedCall, args: dict[str, Any]) -> Any:
+        """Compute a call on constants now; `None` if its arguments are no constants, or its value depends on chance."""
+        if call.is_random:
+            return None if call.name in self.used else Missing()
+        values = tree_leaves(args)
+        if any(isinstance(value, (Wire, Stored, Scaled, Complex)) for value in values):
+            return None
+        extents = [value for value in [*values, *tree_leaves(call.shape)] if isinstance(value, Extent)]
+        if extents and self.kind in (*OF_ANY_SIZE, "slice"):
+            return None
+        is_broadcast = any(isinstance(value, Const) and value.shape != tuple(value.value.shape) for value in values)
+        return None if is_broadcast else self.compute(args)
+
+    # Whole numbers
+
+    def _check_whole(self, call: TracedCall) -> None:
+        """Refuse whole numbers that may not be exact as floats, and note the bounds of the others.
+
+        Raises:
+            CannotError: a product may be too large, or the type has few bits and wraps around.
+        """
+        dtype = self.program.dtypes.get(call.name, "")
+        is_double = self.program.is_double
+        if not dtype.startswith(("int", "uint")):
+            return
+        names = ("self", "other", "min", "max", "exponent", "tensors")
+        arguments = [call.args[name] for name in names if call.args.get(name) is not None]
+        if call.args.get("alpha", 1) != 1:  # the factor of a sum
+            arguments.append(call.args["alpha"])
+        bounds = [self._bounds_of(item, is_double) for item in tree_leaves(arguments)]
+        first = [self.env[item.name] for item in tree_leaves(arguments[:1]) if isinstance(item, CallRef)]
+        extents = [extent for value in first for extent in value.shape]
+        count = prod(extents) if is_known(extents) else inf
+        low, high = whole.bounds_of(self.kind, [pair for pair in bounds if pair is not None], count)
+        reason = whole.refusal(self.kind, dtype, (low, high), is_double)
+        if reason:
+            raise CannotError(reason)
+        largest = whole.EXACT[is_double]
+        self.bounds[call.name] = (max(low, -largest), min(high, largest))
+
+    def _bounds_of(self, item: Any, is_double: bool) -> whole.Bounds | None:
+        """Return the bounds of an argument; `None` if it is neither a number nor a value."""
+        if isinstance(item, (int, float)):
+            return item, item
+        if not isinstance(item, CallRef):
+            return None
+        value = self.env[item.name]
+        if isinstance(value, Const) and value.value.numel() and not value.value.is_complex():
+            array = value.array()
+            return float(array.min()), float(array.max())
+        return self.bounds.get(item.name) or whole.of_type(self.program.dtypes.get(item.name, ""), is_double)
+
+    # Complex numbers
+
+    def _of_complex(self, call: TracedCall, entry: Operation | None, args: dict[str, Any]) -> Any:
+        """Build a call on complex numbers: by an entry for these, or one for each part."""
+        entry_of_complex = OF_COMPLEX.get(call.op)
+        if entry_of_complex is not None:
+            return entry_of_complex.call(self, args)
+        if entry is None or self.kind not in BY_PARTS.split():
+            raise CannotError("no composition for complex numbers is known")
+        real_args = tree_map(lambda item: item.real if isinstance(item, (Complex, complex)) else item, args)
+        imag_args = tree_map(_imaginary, args)
+        for name in ("self", "other"):  # a number that is added has no imaginary part
+            if name in args and not isinstance(args[name], (Complex, complex)):
+                imag_args[name] = 0.0
+        real = entry.call(self, real_args)
+        imag = entry.call(self, imag_args)
+        if isinstance(real, list):
+            return [Complex(*pair) for pair in zip(real, imag)]
+        return Complex(real, imag)
+
+
+def _with_parts(value: Any) -> Any:
+    """Return a complex constant as one of two real ones; others unchanged."""
+    if not isinstance(value, Const) or not value.value.is_complex():
+        return value
+    return Complex(Const(value.value.real, value.shape), Const(value.value.imag, value.shape))
+
+
+def _imaginary(value: Any) -> Any:
+    """Return the imaginary part of a value; what is no value, such as a dimension, stays."""
+    if isinstance(value, (Complex, complex)):
+        return value.imag
+    return 0.0 if isinstance(value, (Wire, Const, Stored)) else value
+
+
+def _returned(value: Any, dtype: str) -> Any:
+    """Return an output; complex numbers and values without elements are none."""
+    if isinstance(value, Const) and 0 in value.shape:
+        return Missing(EMPTY)
+    if dtype.startswith("complex") and not isinstance(value, Missing):
+        return Missing("complex numbers")
+    return value

@@ -1,0 +1,492 @@
+"""Calls of `torch.export`: programs of PyTorch modules with sizes as open as the modules allow, and their errors.
+
+A module is exported first for inputs of any size, then of any batch, then of the example's sizes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+import io
+import logging
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator
+from enum import IntEnum
+from functools import partial
+from importlib.resources import files
+from typing import Any
+
+import sympy
+import torch
+from torch import nn
+from torch.autograd.function import Function
+from torch.export import Dim, ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.fx.experimental import _config as symbolic_config
+from torch.overrides import TorchFunctionMode
+
+from ...errors import ModelError, UnsupportedError
+from .sizes import Sizes
+
+
+class Freedom(IntEnum):
+    """The extents of the inputs that may differ from the example's."""
+
+    ALL = 0
+    BATCH = 1
+    NONE = 2
+
+
+TORCH_FOLDER = os.path.dirname(torch.__file__)
+_FOLDERS = (
+    TORCH_FOLDER,
+    str(files(__package__.partition(".")[0])),
+    contextlib.__file__,
+    inspect.__file__,
+    "<",
+)
+"""Beginnings of the paths of code that is not the user's; `<` is that of generated code."""
+
+
+def is_tensor(value: Any) -> bool:
+    """Return whether a value is a tensor of PyTorch."""
+    return isinstance(value, torch.Tensor)
+
+
+# Modules to programs
+
+
+def export_module(
+    module: Any, inputs: tuple[Any, ...], own_backwards: list[str], freedom: Freedom = Freedom.ALL
+) -> Any:
+    """Export a module for inputs of any size if it allows that, else of any batch, else of the example's sizes.
+
+    Args:
+        module: the module, or a script module.
+        inputs: example inputs.
+        own_backwards: receives the names of the user's classes with a backward of their own.
+        freedom: the most that is tried.
+
+    Raises:
+        UnsupportedError: it cannot be exported.
+    """
+    runner = module
+    ways = [partial(export_open, module)]
+    if isinstance(module, torch.jit.ScriptModule):
+        # torch.export does not trace a script module: PyTorch runs its code, or converts it.
+        runner = _ScriptRunner(module)
+        ways = [partial(export_open, runner), partial(_convert_script, module)]
+    levels = []
+    if any(is_tensor(value) and value.dim() for value in inputs):
+        levels = [level for level in (Freedom.ALL, Freedom.BATCH) if level >= freedom]
+    # The first program without an open batch is the result if no other attempt leaves the batch open.
+    of_one_batch: Any = None
+    for level in levels:
+        for way in ways:
+            exported = way(inputs, own_backwards, level)
+            if exported is None:
+                continue
+            if _has_open_batch(exported):
+                return exported
+            if of_one_batch is None:
+                of_one_batch = exported
+    if of_one_batch is not None:
+        return of_one_batch
+    own_backwards.clear()  # those of attempts that failed
+    try:
+        return export_plainly(runner, inputs, None, own_backwards)
+    except Exception as error:
+        raise untraceable(error) from error
+
+
+class _ScriptRunner(nn.Module):
+    """Runs the code of a script module, which `torch.export` does not trace itself."""
+
+    def __init__(self, script: Any) -> None:
+        super().__init__()
+        self.code = script._c._get_method("forward")
+
+    def forward(self, *args: Any) -> Any:
+        return self.code(*args)
+
+
+def _has_open_batch(exported: ExportedProgram) -> bool:
+    """Return whether the first extent of every input stayed open."""
+    tensors = [value for value in inputs_of(exported) if is_tensor(value) and value.dim()]
+    return all(_is_open(tensor.shape[0]) for tensor in tensors)
+
+
+def _convert_script(script: Any, inputs: tuple[Any, ...], own_backwards: list[str], freedom: Freedom) -> Any:
+    """Return a script module converted for inputs of other sizes, `None` if its code does not allow that.
+
+    Unlike a run, PyTorch's converter keeps sizes open where the code reads them.
+    """
+    with quiet():
+        try:
+            from torch._export.converter import TS2EPConverter  # private: not in every release
+
+            class Converter(TS2EPConverter):
+                def retrace_as_exported_program(self, gm: Any, name_to_constant: Any) -> Any:
+                    return export_open(gm, self.sample_args, own_backwards, freedom)
+
+            return Converter(script, inputs).convert()
+        except Exception:
+            return None
+
+
+def export_open(module: nn.Module, inputs: tuple[Any, ...], own_backwards: list[str], freedom: Freedom) -> Any:
+    """Return a module exported for inputs of other sizes than the example, `None` if it does not allow that.
+
+    Extents of 1 are fixed, but for that of the batch: PyTorch repeats what has an extent of 1 where another is longer,
+    and a module may mean that.
+    """
+    # A batch of one becomes one of two, as torch.export fixes extents of 1.
+    batches = tuple(_as_batch_of_two(value) for value in inputs)
+    shapes: Any = tuple(_open_extents(value, freedom) for value in batches)
+    kinds = [parameter.kind for parameter in inspect.signature(module.forward).parameters.values()]
+    if kinds == [inspect.Parameter.VAR_POSITIONAL]:
+        shapes = (shapes,)
+    try:
+        exported = export_plainly(module, batches, shapes, own_backwards)
+    except Exception:
+        return None
+    # A branch for a batch of one is not in the graph of two examples.
+    if not sizes_of(exported, inputs, is_ours=True).holds():
+        return None
+    return exported
+
+
+def _as_batch_of_two(value: Any) -> Any:
+    if is_tensor(value) and value.dim() and value.shape[0] == 1:
+        return torch.cat([value, value])
+    return value
+
+
+def _open_extents(value: Any, freedom: Freedom) -> dict[int, Any] | None:
+    """Return the dimensions of an input that may have other extents; `None` if it is not a tensor."""
+    if not is_tensor(value):
+        return None
+    rank = value.dim()
+    if freedom == Freedom.BATCH:
+        rank = min(rank, 1)
+    return {place: Dim.AUTO for place in range(rank) if place == 0 or value.shape[place] > 1}
+
+
+def export_plainly(module: nn.Module, inputs: tuple[Any, ...], shapes: Any, own_backwards: list[str]) -> Any:
+    """Call `torch.export.export` with dynamic shapes of its form; `None` fixes all sizes."""
+    with quiet(), _plain_attention(), _watch_backwards(own_backwards), _Traceable():
+        try:
+            return torch.export.export(module, inputs, dynamic_shapes=shapes, strict=False)
+        except Exception:
+            with torch.no_grad():  # custom autograd functions may only export without gradients
+                return torch.export.export(module, inputs, dynamic_shapes=shapes, strict=False)
+
+
+def copy_for_evaluation(module: nn.Module) -> nn.Module:
+    """Return a copy on the CPU in evaluation mode.
+
+    Attributes may be computed tensors, as by an old `weight_norm`, which PyTorch does not copy itself.
+    """
+    copies = {
+        id(value): value.detach().clone()
+        for inner in module.modules()
+        for value in vars(inner).values()
+        if isinstance(value, torch.Tensor) and not value.is_leaf
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of gradients of script modules
+        return copy.deepcopy(module, copies).eval().cpu()
+
+
+# Programs of the user
+
+
+def copy_program(exported: ExportedProgram) -> ExportedProgram:
+    """Return a copy of a program whose graph may be changed; its tensors are the same."""
+    tensors = [*exported.state_dict.values(), *exported.constants.values()]
+    copied = copy.deepcopy(exported, {id(value): value for value in tensors if is_tensor(value)})
+    names = iter(spec.arg.name for spec in copied.graph_signature.input_specs)
+    for node in copied.graph.nodes:
+        if node.op == "placeholder":
+            node.name = next(names)  # a copy of a graph gives other names to inputs called as functions of Python
+    return copied
+
+
+def check_program_inputs(exported: ExportedProgram, inputs: tuple[Any, ...]) -> bool:
+    """Return whether all extents of a program but the batch are numbers.
+
+    Raises:
+        ModelError: the inputs have other sizes than the program, or are missing and its sizes are open.
+    """
+    shapes = [
+        tuple(_extent_for_message(extent) for extent in value.shape)
+        for value in inputs_of(exported)
+        if isinstance(value, torch.Tensor)
+    ]
+    text = ", ".join("x".join(map(str, shape)) for shape in shapes)
+    sizes = [tuple(value.shape) for value in inputs if isinstance(value, torch.Tensor)]
+    if sizes and [len(shape) for shape in sizes] != [len(shape) for shape in shapes]:
+        raise ModelError("the program has other inputs", expected=text, found=f"{sizes}")
+    if not all(_fits(size, shape) for size, shape in zip(sizes, shapes)):
+        raise ModelError("the sizes of the program's inputs are fixed", expected=text, found=f"{sizes}")
+    has_fixed_sizes = all(isinstance(extent, int) for shape in shapes for extent in shape[1:])
+    if not has_fixed_sizes and not sizes:
+        raise ModelError("the sizes of the program's inputs are open", found=text, hint="State them: --input SIZES.")
+    return has_fixed_sizes
+
+
+def _fits(size: tuple[int, ...], shape: tuple[int | str, ...]) -> bool:
+    """Return whether an input has the extents of a program's that are numbers."""
+    return all(isinstance(wanted, str) or wanted == extent for extent, wanted in zip(size, shape))
+
+
+def inputs_of(exported: ExportedProgram) -> list[Any]:
+    """Return what a program has for the inputs of its user: tensors without elements, and other values."""
+    names = {spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT}
+    return [node.meta["val"] for node in exported.graph.nodes if node.op == "placeholder" and node.name in names]
+
+
+def _is_open(extent: Any) -> bool:
+    """Return whether an extent of a program depends on its inputs."""
+    return isinstance(extent, torch.SymInt) and extent.node.maybe_as_int() is None
+
+
+def _extent_for_message(extent: Any) -> int | str:
+    """Return a number, or the expression of its symbols as text."""
+    if _is_open(extent):
+        return str(extent)
+    return int(extent)
+
+
+def load_program(path: str, script: bool) -> Any:
+    """Load a TorchScript file or a `.pt2` archive by PyTorch, which runs what is in it: it was judged before.
+
+    Raises:
+        UnsupportedError: PyTorch cannot load it.
+    """
+    load: Any = partial(torch.jit.load, map_location="cpu") if script else torch.export.load
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # TorchScript is deprecated
+            return load(path)
+    except Exception as error:
+        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise UnsupportedError("PyTorch cannot load the program", file=path, found=reason[:200]) from error
+
+
+# Sizes
+
+
+@contextlib.contextmanager
+def open_sizes() -> Iterator[None]:
+    """Let sizes of 0 and 1 count as any other, and remember what Python code asks of sizes.
+
+    PyTorch's functions in C++ ask, too, at the line of the source that calls them, but not by these objects.
+    """
+    config: Any = symbolic_config
+    original: Any = torch.SymBool.__bool__
+
+    def ask(answer: Any) -> bool:
+        environment = getattr(answer.node, "shape_env", None)
+        caller = sys._getframe(1).f_code.co_filename
+        if environment is not None and not caller.startswith(TORCH_FOLDER):
+            relation = answer.node.expr
+            texts = vars(environment).setdefault(_ASKED, set())
+            texts.add(str(relation))
+            texts.add(str(sympy.Not(relation)))
+        return bool(original(answer))
+
+    torch.SymBool.__bool__ = ask  # type: ignore[method-assign]
+    try:
+        with quiet(), config.patch(backed_size_oblivious=True):
+            yield
+    finally:
+        torch.SymBool.__bool__ = original  # type: ignore[method-assign]
+
+
+_ASKED = "asked_by_python"
+"""Attribute of an environment of symbols: texts of the relations that Python code asked for, and of their opposites."""
+
+
+def sizes_of(exported: ExportedProgram, inputs: tuple[Any, ...], is_ours: bool) -> Sizes:
+    """Return the symbols of a program with their values in the example, and the conditions of its source.
+
+    Args:
+        exported: the program.
+        inputs: the example, whose sizes may be others than those of the trace.
+        is_ours: whether it was exported here, and not by the user, who may have stated ranges.
+    """
+    sizes = Sizes()
+    values = inputs_of(exported)
+    examples = [*inputs, *[None] * len(values)]  # the user's program needs no example
+    environment: Any = None
+    for value, example in zip(values, examples):
+        if not is_tensor(value):
+            continue
+        for place, extent in enumerate(value.shape):
+            if not _is_open(extent):
+                continue
+            environment = extent.node.shape_env
+            size = example.shape[place] if is_tensor(example) else extent.node.hint
+            if extent.node.expr.is_Symbol and size is not None:
+                sizes.example.setdefault(extent.node.expr, int(size))
+    if environment is None:
+        return sizes
+    for symbol, size in _sizes_in_trace(environment).items():
+        sizes.example.setdefault(symbol, int(size))
+    sizes.conditions += _conditions(environment)
+    if not is_ours:
+        sizes.conditions += _stated_ranges(exported, sizes)
+    return sizes
+
+
+def _sizes_in_trace(environment: Any) -> dict[Any, Any]:
+    """Return the value of each symbol in the trace: an attribute with another name in newer releases of PyTorch."""
+    for name in ("var_to_val", "backed_var_to_val"):
+        if hasattr(environment, name):
+            return dict(getattr(environment, name))
+    return {}
+
+
+def _conditions(environment: Any) -> list[Any]:
+    """Return the relations of symbols that the source of a program, and not PyTorch itself, needs."""
+    conditions: list[Any] = [sympy.Eq(symbol, other) for symbol, other in environment.replacements.items()]
+    asked = vars(environment).get(_ASKED, ())
+    for guard in environment.guards:
+        condition = environment.replace(guard.expr)
+        is_asked = str(guard.expr) in asked
+        if condition.free_symbols and not _is_internal(guard, condition, is_asked):
+            conditions.append(condition)
+    return conditions
+
+
+def _stated_ranges(exported: ExportedProgram, sizes: Sizes) -> list[Any]:
+    """Return the ranges that the user stated for the symbols of a program."""
+    conditions = []
+    for symbol, limits in exported.range_constraints.items():
+        if symbol not in sizes.example:
+            continue
+        # PyTorch's own limits, which nobody stated, are at most 2 below and infinite above.
+        if limits.lower > 2:
+            conditions.append(symbol >= limits.lower)
+        if limits.upper < 1 << 30:
+            conditions.append(symbol <= limits.upper)
+    return conditions
+
+
+_COUNTING = (
+    ("_prims_common/__init__.py", "infer_size"),
+    ("fake_impls.py", "_view_unbacked_meta"),
+    ("_refs/__init__.py", "_reshape_view_helper"),
+    ("_ops.py", "__call__"),
+)
+"""Functions of PyTorch that compare numbers of elements, as Lua's views do."""
+
+
+def _is_internal(guard: Any, condition: Any, is_asked: bool) -> bool:
+    """Return whether a condition was made by PyTorch itself, for the layout of memory or to refuse what is too small.
+
+    Lua's layers refuse that too. Comparisons for equality of extents count wherever they are made.
+    """
+    place: Any = getattr(guard.sloc, "framework_loc", None)
+    path = getattr(place, "filename", "")
+    is_in_torch = path.startswith((TORCH_FOLDER, "<"))  # or in a graph that PyTorch runs
+    if not is_in_torch:
+        return not is_asked and isinstance(condition, sympy.Ne)
+    if not isinstance(condition, sympy.Eq):
+        return True
+    if len(condition.free_symbols) < 2:
+        return False
+    return any(path.endswith(file) and place.name == name for file, name in _COUNTING)
+
+
+# What PyTorch does while it exports
+
+
+class _Traceable(TorchFunctionMode):
+    """Runs by operations that `torch.export` can trace for any size what it cannot trace, or for one size only."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if function == torch.Tensor.data.__get__:  # type: ignore[attr-defined]
+            return args[0].detach()
+        if function == torch.Tensor.data.__set__:  # type: ignore[attr-defined]
+            return args[0].detach().copy_(args[1])
+        is_pool_of_signals = function in (torch.max_pool1d, nn.functional.max_pool1d)
+        if is_pool_of_signals and not kwargs.pop("return_indices", False):
+            return _pool_signals(*args, **kwargs)
+        return function(*args, **kwargs)
+
+
+def _pool_signals(
+    input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+) -> Any:
+    """Pool signals as images of height 1: PyTorch's own function fixes their length."""
+    options = (kernel_size, stride or kernel_size, padding, dilation)
+    size, step, pad, gap = (value if isinstance(value, int) else value[0] for value in options)
+    images = input.unsqueeze(-2)
+    pooled = torch.max_pool2d(images, (1, size), (1, step), (0, pad), (1, gap), ceil_mode)
+    return pooled.squeeze(-2)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Prevent PyTorch from warning of attempts to trace, and from logging and printing what fails."""
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
+@contextlib.contextmanager
+def _plain_attention() -> Iterator[None]:
+    """Prevent PyTorch from using fused attention kernels, and from checking a mask's values for causality."""
+    transformer = torch.nn.modules.transformer
+    is_fast = torch.backends.mha.get_fastpath_enabled()
+    detect = transformer._detect_is_causal_mask
+    torch.backends.mha.set_fastpath_enabled(False)
+    transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: False
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(is_fast)
+        transformer._detect_is_causal_mask = detect
+
+
+@contextlib.contextmanager
+def _watch_backwards(names: list[str]) -> Iterator[None]:
+    """Collect the names of the user's classes with a backward of their own."""
+    original: Any = Function.__dict__["apply"]
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if not cls.__module__.startswith("torch."):
+            names.append(cls.__name__)
+        return original.__get__(None, cls)(*args, **kwargs)
+
+    Function.apply = classmethod(apply)  # type: ignore[assignment,method-assign]
+    try:
+        yield
+    finally:
+        Function.apply = original  # type: ignore[method-assign]
+
+
+def untraceable(error: Exception) -> UnsupportedError:
+    """Return the error for a module that cannot be traced, with the innermost line that is not PyTorch's."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    reason = ": ".join([type(error).__name__, *lines[:1]])
+    reason = reason.partition(" (unhinted")[0].rstrip(".")
+    if "data-dependent" in str(error).lower() or "GuardOnDataDependent" in type(error).__name__:
+        reason = f"control flow depends on data: {reason}"
+    frames = [f'File "{frame.filename}", line {frame.lineno}' for frame in traceback.extract_tb(error.__traceback__)]
+    frames += [line for line in lines if line.startswith("File ")]  # of a trace that the message quotes
+    places = [frame for frame in frames if not any(f'"{folder}' in frame for folder in _FOLDERS)]
+    hint = f"At {places[-1]}." if places else ""
+    return UnsupportedError("the module cannot be traced", found=reason[:400], hint=hint)

@@ -1,0 +1,274 @@
+"""The fields of freshly constructed Lua modules.
+
+The table of classes has one row a class: the arguments of the constructor, stored under the same names, then the other
+fields. Sources: the `__init` functions of nn 8726825 and nngraph 3ed3b9b.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+from ...data import define, np
+from ...graph.dtypes import ELEMENT_TYPES, FLOAT32, INT64, ElementType
+from ...graph.lua import Table
+from ...graph.lua import Value as LuaValue
+from ...graph.storage import Storage
+from ...graph.tensor import Tensor
+from .layers import LuaLayer
+
+CONTAINERS = frozenset({"nn.Sequential", "nn.ConcatTable", "nn.Concat", "nn.Bottle", "nn.gModule"})
+
+
+@define(frozen=True)
+class LuaClass:
+    """Fields stored by a constructor.
+
+    Attributes:
+        args: names of its arguments; `-` for one that is not stored.
+        defaults: of the last arguments, for shorter source.
+        fields: other fields, as text.
+        version: of the class in files.
+    """
+
+    args: tuple[str, ...]
+    defaults: dict[str, Any]
+    fields: dict[str, str]
+    version: int
+
+
+# Names, version if it is not 1, arguments with defaults, and other fields with their values.
+_TABLE = """
+Abs Exp Identity Log LogSigmoid LogSoftMax Sigmoid SoftMax SpatialSoftMax Square Tanh Contiguous Sequential ZeroGrad
+CAdd CMul Copy PReLU PixelShuffle Reshape Transpose View Bottle
+AddConstant MulConstant (constant_scalar inplace=false)
+BatchNormalization SpatialBatchNormalization VolumetricBatchNormalization 2 \
+    (- eps=0.00001 momentum=0.1 affine=true) train=true
+Bilinear (- - -) gradInput={Tensor,Tensor}
+CAddTable (inplace=nil) gradInput={}
+CDivTable CMulTable CSubTable gradInput={}
+CMaxTable gradInput={} maxIdx=Tensor mask=Tensor maxVals=Tensor gradMaxVals=Tensor
+CMinTable gradInput={} minIdx=Tensor mask=Tensor minVals=Tensor gradMaxVals=Tensor
+Concat (dimension) outputSize=LongStorage0
+ConcatTable output={}
+Constant (value nInputDim=nil)
+Dropout (p) train=true stochastic_inference=false v2=true noise=Tensor
+SpatialDropout VolumetricDropout (p) train=true stochastic_inference=false noise=Tensor
+ELU (alpha=1 inplace=false)
+HardShrink SoftShrink (lambda=0.5)
+HardTanh (min_val=-1 max_val=1 inplace=false)
+Index (dimension) gradInput={Tensor,Tensor}
+JoinTable (dimension nInputDims=nil) size=LongStorage0 gradInput={}
+LeakyReLU (negval inplace=false)
+Linear (- -)
+LookupTable 4 (- - paddingValue=0 maxNorm=nil normType=nil) _count=IntTensor _input=LongTensor
+MM (transA=false transB=false) gradInput={Tensor,Tensor}
+Max Min (dimension)
+Mean (dimension) sizeAverage=true squeeze=true
+Sum (dimension) sizeAverage=false squeeze=true
+Narrow (dimension index length)
+Padding (dim pad nInputDim=nil value=0) index=1 outputSize=LongStorage0
+Power (pow)
+RReLU (lower upper) noise=Tensor train=true inplace=false
+ReLU (inplace=false) threshold=0 val=0
+Replicate (nfeatures dim ndim=nil)
+Select (dimension index)
+SelectTable (index) gradInput={}
+SeqLSTM cell=Tensor gates=Tensor buffer1=Tensor buffer2=Tensor buffer3=Tensor grad_a_buffer=Tensor h0=Tensor c0=Tensor \
+    grad_c0=Tensor grad_h0=Tensor grad_x=Tensor gradInput={} _remember=neither batchfirst=false maskzero=false
+SeqReverseSequence (dim)
+SoftPlus (beta=1) threshold=20
+SpatialAdaptiveAveragePooling SpatialAdaptiveMaxPooling (W H)
+SpatialAveragePooling (kW kH dW=1 dH=1 padW=0 padH=0) ceil_mode=false count_include_pad=true divide=true
+SpatialConvolution SpatialDepthWiseConvolution (nInputPlane nOutputPlane kW kH dW=1 dH=1 padW=0 padH=0)
+SpatialDilatedConvolution (nInputPlane nOutputPlane kW kH dW=1 dH=1 padW=0 padH=0 dilationW=1 dilationH=1)
+SpatialFullConvolution (nInputPlane nOutputPlane kW kH dW=1 dH=1 padW=0 padH=0 adjW=0 adjH=0) ones=Tensor
+SpatialMaxPooling (kW kH dW dH padW=0 padH=0) ceil_mode=false indices=LongTensor
+SpatialDilatedMaxPooling (kW kH dW dH padW=0 padH=0 dilationW=1 dilationH=1) ceil_mode=false indices=LongTensor
+SpatialReflectionPadding SpatialReplicationPadding SpatialZeroPadding (pad_l pad_r pad_t pad_b)
+SpatialUpSamplingBilinear inputSize=LongStorage4 outputSize=LongStorage4
+SpatialUpSamplingNearest (scale_factor) inputSize=LongStorage4 outputSize=LongStorage4
+Sqrt (eps=0)
+Squeeze (dim)
+Threshold (threshold val inplace=false)
+Unsqueeze (pos)
+VolumetricAveragePooling (kT kW kH dT dW dH)
+VolumetricConvolution (nInputPlane nOutputPlane kT kW kH dT=1 dW=1 dH=1 padT=0 padW=0 padH=0)
+VolumetricDilatedConvolution (nInputPlane nOutputPlane kT kW kH dT=1 dW=1 dH=1 padT=0 padW=0 padH=0 dilationT=1 \
+    dilationW=1 dilationH=1)
+VolumetricFullConvolution (nInputPlane nOutputPlane kT kW kH dT=1 dW=1 dH=1 padT=0 padW=0 padH=0 adjT=0 adjW=0 adjH=0) \
+    ones=Tensor finput=Tensor fgradInput=Tensor
+VolumetricMaxPooling 2 (kT kW kH dT dW dH padT=0 padW=0 padH=0) ceil_mode=false indices=LongTensor
+VolumetricDilatedMaxPooling (kT kW kH dT dW dH padT=0 padW=0 padH=0 dilationT=1 dilationW=1 dilationH=1) \
+    ceil_mode=false indices=LongTensor
+VolumetricReplicationPadding (pleft pright ptop pbottom pfront pback)
+Function (name)
+Binary (name) gradInput={}
+CumProd (dim)
+Sort (dim descending=false)
+ArgMax (dim smallest=false)
+Gather (dim) gradInput={}
+Scatter (dim adds=false) gradInput={}
+Fold (height width kH kW dH dW padH padW dilationH dilationW)
+GridSample (mode padding align) gradInput={}
+Convolution (dW dH padW padH dilationW dilationH) gradInput={}
+MaxPlaces (kW kH dW dH padW padH dilationW dilationH ceil_mode)
+"""
+
+
+_WORDS = {"true": True, "false": False, "nil": None, "neither": "neither"}
+"""Values of the table that are neither numbers nor objects."""
+
+
+def _new_value(text: str, element: ElementType) -> LuaValue:
+    """Return the value of a field as the table has it: tensors and tables are new ones, numbers doubles."""
+    if text.startswith("{"):
+        return Table.from_list([_new_value(part, element) for part in text[1:-1].split(",") if part])
+    if text.startswith("LongStorage"):
+        count = int(text.removeprefix("LongStorage"))
+        return long_storage(*[0] * count)
+    if text == "IntTensor":
+        return Tensor(ELEMENT_TYPES["int32"], None)
+    if text == "LongTensor":
+        return Tensor(INT64, None)
+    if text == "Tensor":
+        return Tensor(element, None)
+    if text in _WORDS:
+        return _WORDS[text]
+    return float(text)
+
+
+_ROW = re.compile(r"(?P<names>[A-Z][\w ]*?)(?: (?P<version>\d))?(?: +\((?P<args>.*?)\))?(?P<fields>(?: +\w+=\S+)*)")
+"""A row of the table: names, a version, arguments in parentheses, fields."""
+
+
+def _read_classes(table: str) -> dict[str, LuaClass]:
+    """Read the table of classes."""
+    classes = {}
+    for line in table.replace("\\\n", "").strip().splitlines():
+        row = _ROW.fullmatch(line)
+        assert row is not None, line
+        args = []
+        defaults = {}
+        for word in (row["args"] or "").split():
+            name, _, default = word.partition("=")
+            args.append(name)
+            if default:
+                defaults[name] = _new_value(default, FLOAT32)
+        fields = dict(word.split("=") for word in row["fields"].split())
+        for name in row["names"].split():
+            classes[name] = LuaClass(tuple(args), defaults, fields, int(row["version"] or 1))
+    return classes
+
+
+CLASSES = _read_classes(_TABLE)
+
+
+def long_storage(*values: int) -> Storage:
+    """Return a LongStorage of the values."""
+    return Storage.from_array(np.array(values, dtype="i8"))
+
+
+# Fields that are computed from the arguments
+
+
+def _bottle(n_in: int, n_out: int) -> dict[str, LuaValue]:
+    return {
+        "nInputDim": float(n_in),
+        "nOutputDim": float(n_out),
+        "dimDelta": float(n_in - n_out),
+        "inShape": Tensor.from_numpy(np.zeros(n_in, "f4")),
+        "outShape": Tensor.from_numpy(np.zeros(n_out, "f4")),
+    }
+
+
+_COPIED = {"torch.LongTensor": INT64, "torch.HalfTensor": ELEMENT_TYPES["float16"], "torch.FloatTensor": FLOAT32}
+"""Types of tensors that an nn.Copy takes and returns."""
+
+
+def _copy(source: str, target: str, force_copy: None = None, dont_cast: bool = False) -> dict[str, LuaValue]:
+    fields: dict[str, LuaValue] = {"gradInput": Tensor(_COPIED[source], None)}
+    if dont_cast:
+        fields["output"] = Tensor(_COPIED[target], None)
+        fields["dontCast"] = True
+    return fields
+
+
+def _reshape(*args: Any) -> dict[str, LuaValue]:
+    *sizes, batch_mode = args
+    return {
+        "size": long_storage(*sizes),
+        "batchsize": long_storage(0, *sizes),
+        "nelement": float(prod(sizes)),
+        "batchMode": batch_mode,
+    }
+
+
+def _seq_lstm(width: int, hidden: int) -> dict[str, LuaValue]:
+    return {"inputsize": float(width), "hiddensize": float(hidden), "outputsize": float(hidden)}
+
+
+def _transpose(*swaps: tuple[int, int]) -> dict[str, LuaValue]:
+    pairs = [Table.from_list([float(place) for place in swap]) for swap in swaps]
+    return {"permutations": Table.from_list(pairs)}
+
+
+def _view(*sizes: int) -> dict[str, LuaValue]:
+    count = prod(extent for extent in sizes if extent >= 0)  # -1 is inferred
+    return {"size": long_storage(*sizes), "numElements": float(count)}
+
+
+_COMPUTED: dict[str, Callable[..., dict[str, LuaValue]]] = {
+    "Bottle": _bottle,
+    "CAdd": lambda *sizes: {"size": long_storage(*sizes)},
+    "CMul": lambda *sizes: {"size": long_storage(*sizes)},
+    "Copy": _copy,
+    "PReLU": lambda count=0: {"nOutputPlane": float(count)},
+    "PixelShuffle": lambda factor: {"upscaleFactor": float(factor), "upscaleFactorSquared": float(factor**2)},
+    "Reshape": _reshape,
+    "SeqLSTM": _seq_lstm,
+    "SpatialUpSamplingBilinear": lambda sizes: {name: float(value) for name, value in sizes},
+    "Transpose": _transpose,
+    "View": _view,
+}
+"""Classes → the fields that their arguments become."""
+METHODS: dict[str, Callable[..., dict[str, LuaValue]]] = {
+    "noBias": dict,
+    "ceil": lambda: {"ceil_mode": True},
+    "setCountExcludePad": lambda: {"count_include_pad": False},
+    "setNumInputDims": lambda count: {"numInputDims": float(count)},
+    "scaleGradByFreq": lambda: {"shouldScaleGradByFreq": True},
+}
+"""Methods called after construction → the fields that they set."""
+
+
+def fields_of(layer: LuaLayer, element: ElementType) -> dict[str, LuaValue]:
+    """Return the fields set by a constructor call and the methods called after it.
+
+    Args:
+        layer: the call.
+        element: of the tensors.
+    """
+    name = layer.name.partition(".")[2]
+    row = CLASSES[name]
+    fields = {word: _new_value(text, element) for word, text in row.fields.items()}
+    if name in _COMPUTED:
+        fields.update(_COMPUTED[name](*layer.args))
+    arguments = {**row.defaults, **dict(zip(row.args, layer.args))}
+    for word in row.args:
+        if word != "-" and arguments[word] is not None:
+            fields[word] = lua_value(arguments[word], element)
+    for method, args in layer.calls:
+        fields.update(METHODS[method](*args))
+    return fields
+
+
+def lua_value(value: Any, element: ElementType) -> LuaValue:
+    """Return a Python value as Lua has it: numbers are doubles, arrays tensors of an element type."""
+    if isinstance(value, bool) or value is None or isinstance(value, str):
+        return value
+    if isinstance(value, (int, float)):
+        return float(value)
+    return Tensor.from_numpy(value.astype(element.code))

@@ -1,0 +1,256 @@
+"""Exported programs rewritten: without changes in place, without blocks, and operations as parts of others."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+
+from .exporting import is_tensor, quiet
+
+DETACH = torch.ops.aten.detach.default
+
+
+def make_functional(exported: ExportedProgram, operations: frozenset[str]) -> tuple[ExportedProgram, list[str]]:
+    """Return a program without changes in place, and texts of what Lua does otherwise.
+
+    Most are changes of a value that only they use, as by `ReLU(inplace=True)`: the same operation that returns a new
+    value will do. PyTorch rewrites the others, and views of what is changed, with the whole program, which takes four
+    times as long as all else for a residual network.
+
+    Args:
+        exported: the program, whose graph is changed.
+        operations: those that stay as they are.
+    """
+    graph = exported.graph
+    _inline_blocks(exported.graph_module)
+    _keep_learned(exported)
+    texts = []
+    if any(_is_change(node) and node.args[0].target is DETACH for node in graph.nodes):
+        texts.append("forward changes values by their data: these have no gradient in Lua")
+    for node in [*graph.nodes]:
+        if _is_change(node):
+            _replace_change(node)
+    graph.eliminate_dead_code(lambda node: bool(node.users) or node.op != "call_function" or _is_change(node))
+    if not any(_is_change(node) for node in graph.nodes):
+        return exported, texts
+    for node in graph.nodes:
+        node.target = _PLACEHOLDERS.get(node.target, node.target)
+    exported.graph_module.recompile()
+    return exported.run_decompositions(_decompositions_but(operations)), texts
+
+
+# Changes in place
+
+
+def _is_change(node: Any) -> bool:
+    """Return whether a node changes its first argument in place."""
+    schema = getattr(node.target, "_schema", None)
+    return bool(node.op == "call_function" and schema is not None and schema.is_mutable)
+
+
+def _replace_change(node: Any) -> None:
+    """Replace a change of a value that shares its memory with no other by the operation that returns a new one."""
+    changed = node.args[0] if node.args else None
+    operation = _without_change(node.target)
+    if operation is None or not isinstance(changed, torch.fx.Node) or changed.op != "call_function":
+        return
+    nodes = [*node.graph.nodes]
+    earlier = set(nodes[: nodes.index(node)])
+    earlier_users = [user for user in changed.users if user in earlier]
+    if _may_share(changed) or any(_may_share(user) for user in earlier_users):
+        return
+    node.target = operation
+    for user in [*changed.users]:
+        if user is not node and user not in earlier:
+            user.replace_input_with(changed, node)
+
+
+def _without_change(target: Any) -> Any:
+    """Return the operation that returns what another writes to its argument, `aten.relu.default` for `aten.relu_`."""
+    name, _, overload = str(target).removeprefix("aten.").partition(".")
+    return getattr(getattr(torch.ops.aten, name.removesuffix("_"), None), overload, None)
+
+
+def _may_share(node: Any) -> bool:
+    """Return whether a value may share memory with an argument of its operation."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return bool(node.op != "output")
+    if any(result.alias_info is not None for result in schema.returns):
+        return True
+    # Operations that PyTorch composes of others may return their argument, as dropout in evaluation does.
+    is_composed = torch._C._dispatch_has_kernel_for_dispatch_key(node.target.name(), "CompositeImplicitAutograd")
+    return bool(is_composed) and str(node.target) not in _ALWAYS_NEW
+
+
+_ALWAYS_NEW = frozenset(
+    {
+        "aten.batch_norm.default",
+        "aten.layer_norm.default",
+        "aten.group_norm.default",
+        "aten.linear.default",
+        "aten.conv1d.default",
+        "aten.conv2d.default",
+        "aten.conv3d.default",
+        "aten.conv_transpose2d.input",
+        "aten.matmul.default",
+        "aten.max_pool2d.default",
+        "aten.softmax.int",
+        "aten.log_softmax.int",
+    }
+)
+"""Composed operations that return a new value always."""
+
+
+def _keep_learned(exported: ExportedProgram) -> None:
+    """Let parameters whose `data` is changed, as by a mask, have their gradients.
+
+    In the graph, `data` is the detached parameter: the parameter itself takes its place, there and in all else that
+    detaches it.
+    """
+    learned = {spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind == InputKind.PARAMETER}
+    changed = {node.args[0] for node in exported.graph.nodes if _is_change(node)}
+    detached = [node for node in exported.graph.nodes if node.target is DETACH]
+    sources = {node.args[0] for node in detached if node in changed}
+    for node in detached:
+        source = node.args[0]
+        if source in sources and source.name in learned:
+            node.replace_all_uses_with(source)
+            exported.graph.erase_node(node)
+
+
+# Dropouts in evaluation, which PyTorch leaves out when it rewrites a program
+
+
+def _placeholder(name: str) -> Any:
+    """Return an operation that stands for a dropout while PyTorch rewrites a program."""
+
+    def forward(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+        return input.clone()
+
+    dropout = torch.library.custom_op(f"t7bridge::{name}", forward, mutates_args=())
+    dropout.register_fake(lambda input, p, train: torch.empty_like(input))
+    return dropout._opoverload
+
+
+_PLACEHOLDERS = {
+    getattr(torch.ops.aten, name).default: _placeholder(name)
+    for name in ("dropout", "feature_dropout", "alpha_dropout")
+}
+"""Dropouts → the operations that stand for them while PyTorch rewrites a program."""
+_DROPOUTS = {placeholder: dropout for dropout, placeholder in _PLACEHOLDERS.items()}
+
+
+def operation_of(node: Any) -> Any:
+    """Return the operation that a node of a rewritten program calls."""
+    return _DROPOUTS.get(node.target, node.target)
+
+
+# Blocks
+
+_GRADIENTS = "wrap_with_set_grad_enabled"
+_BLOCKS = (_GRADIENTS, "wrap_with_autocast")
+
+
+def _inline_blocks(module: Any) -> None:
+    """Put blocks such as `with torch.no_grad()` into the graph; what one without gradients returns is detached."""
+    for node in [*module.graph.nodes]:
+        if node.op == "call_function" and getattr(node.target, "__name__", "") in _BLOCKS:
+            _inline_block(module, node)
+
+
+def _inline_block(module: Any, node: Any) -> None:
+    """Replace a block by its calls. Its arguments are the settings, the graph of its body, and the inputs of that."""
+    place = next(number for number, item in enumerate(node.args) if getattr(item, "op", "") == "get_attr")
+    body = getattr(module, node.args[place].target)
+    _inline_blocks(body)
+    inputs = iter(node.args[place + 1 :])
+    values: dict[Any, Any] = {}
+    results: list[Any] = []
+    with module.graph.inserting_before(node):
+        for inner in body.graph.nodes:
+            if inner.op == "placeholder":
+                values[inner] = next(inputs)
+            elif inner.op == "get_attr":
+                name = f"{node.name}_{inner.target}"
+                setattr(module, name, getattr(body, inner.target))
+                values[inner] = module.graph.get_attr(name)
+                values[inner].meta = dict(inner.meta)
+            elif inner.op == "output":
+                results = [values.get(item, item) for item in inner.args[0]]
+            else:
+                values[inner] = module.graph.node_copy(inner, values.__getitem__)
+        has_no_gradients = node.target.__name__ == _GRADIENTS and not node.args[0]
+        if has_no_gradients:
+            results = [_detached(module.graph, item) for item in results]
+    for item in [*node.users]:
+        item.replace_all_uses_with(results[item.args[1]])
+        module.graph.erase_node(item)
+    module.graph.erase_node(node)
+
+
+def _detached(graph: Any, node: Any) -> Any:
+    """Return a value of a graph without a gradient."""
+    value = node.meta.get("val")
+    if not is_tensor(value) or not value.is_floating_point():
+        return node
+    detached = graph.call_function(DETACH, (node,))
+    detached.meta = dict(node.meta)
+    return detached
+
+
+# Decompositions
+
+
+@cache
+def _decompositions_but(operations: frozenset[str]) -> dict[Any, Any]:
+    """Return PyTorch's decompositions of all operations but some."""
+    table = torch.export.default_decompositions().materialize()
+    return {target: rule for target, rule in table.items() if str(target) not in operations}
+
+
+def decompose(node: Any, operations: frozenset[str]) -> tuple[Any, list[Any]] | None:
+    """Return a call as a graph of other calls, and the nodes that are its inputs; `None` if PyTorch has none.
+
+    Args:
+        node: the call.
+        operations: those that stay as they are.
+    """
+    target = node.target
+    flat, spec = pytree.tree_flatten((node.args, node.kwargs))
+    places = [place for place, item in enumerate(flat) if isinstance(item, torch.fx.Node)]
+    inputs = [flat[place] for place in places]
+
+    def run(*values: Any) -> Any:
+        items = list(flat)
+        for place, value in zip(places, values):
+            items[place] = value
+        args, kwargs = pytree.tree_unflatten(items, spec)
+        return target(*args, **kwargs)
+
+    graph_module = _trace_parts(run, [item.meta["val"] for item in inputs], operations)
+    if graph_module is None:
+        return None
+    for inner in [*graph_module.graph.nodes]:
+        if _is_change(inner):
+            _replace_change(inner)
+    if any(inner.op == "call_function" and inner.target is target for inner in graph_module.graph.nodes):
+        return None
+    return graph_module, inputs
+
+
+def _trace_parts(run: Any, values: list[Any], operations: frozenset[str]) -> Any:
+    """Return the graph of a call's decomposition; `None` if its rule needs values that only a run has."""
+    for _ in range(2):  # PyTorch 2.13's transforms fail where they limit a size for the first time, and work then
+        try:
+            with torch.no_grad(), quiet():
+                return make_fx(run, decomposition_table=_decompositions_but(operations))(*values)
+        except Exception:
+            continue
+    return None

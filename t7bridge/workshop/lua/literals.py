@@ -1,0 +1,113 @@
+"""Values as Lua source, and long lines of it as several."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from itertools import groupby
+from typing import Any
+
+WIDTH = 100
+"""Columns of a line."""
+
+
+def lua_string(text: str) -> str:
+    """Return text as a Lua string literal; special characters are escaped byte by byte."""
+    escaped = ""
+    for byte in text.encode("utf-8", "surrogatepass"):
+        char = chr(byte)
+        is_plain = (char.isalnum() and byte < 128) or char in "._-/ :"
+        escaped += char if is_plain else f"\\{byte:03d}"
+    return f"'{escaped}'"
+
+
+def lua_text(value: Any) -> str:
+    """Return a value as Lua source: an argument of a constructor."""
+    if value is None:
+        return "nil"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return lua_string(value)
+    if isinstance(value, (int, float)):
+        return _number(value)
+    if isinstance(value, tuple):
+        if value and isinstance(value[0], tuple):  # names and values
+            return "{" + ", ".join(f"{name} = {lua_text(item)}" for name, item in value) + "}"
+        return "{" + ", ".join(map(lua_text, value)) + "}"
+    return _tensor(value)
+
+
+def _number(value: float) -> str:
+    if value != value:
+        return "0/0"
+    if value in (float("inf"), float("-inf")):
+        return "math.huge" if value > 0 else "-math.huge"
+    if float(value).is_integer() and abs(value) < 2**53:
+        return str(int(value))
+    return repr(float(value))
+
+
+def _tensor(array: Any) -> str:
+    """Return a constant tensor: filled if all elements are equal, else listed with repetitions."""
+    sizes = ", ".join(map(str, array.shape))
+    flat = array.reshape(-1)
+    if (flat == flat[0]).all():
+        return f"torch.Tensor({sizes}):fill({_number(float(flat[0]))})"
+    words = []
+    for value, group in groupby(flat.tolist()):
+        number = f"{value:.9g}" if array.dtype.itemsize == 4 else repr(value)  # enough digits for a float
+        times = len(list(group))
+        words.append(number if times == 1 else f"{number}*{times}")
+    text = " ".join(words)
+    if len(text) <= WIDTH // 2:
+        return f"numbers({{{sizes}}}, '{text}')"
+    return f"numbers({{{sizes}}}, [[\n{textwrap.fill(text, WIDTH, break_on_hyphens=False)}]])"
+
+
+def wrapped(source: str) -> str:
+    """Return source whose lines are not too long, where they can be broken."""
+    return re.sub(f".{{{WIDTH + 1},}}", lambda line: _wrapped_line(line[0]), source)
+
+
+def _wrapped_line(line: str) -> str:
+    """Return a line as several, those after the first indented by two levels more."""
+    rest = line
+    indent = " " * (len(line) - len(line.lstrip()) + 6)
+    lines = []
+    while len(rest) > WIDTH:
+        end = _break_of(rest)
+        if end is None:
+            break
+        lines.append(rest[:end])
+        rest = indent + rest[end:].lstrip()
+    return "\n".join([*lines, rest])
+
+
+def _break_of(line: str) -> int | None:
+    """Return where a long line is broken: behind the last of its outermost commas that fits.
+
+    If none of these fits, the line is broken where their bracket opens. `None` if no comma fits at all.
+    """
+    depth = 0
+    commas: list[tuple[int, int]] = []  # the depth and the end of each
+    brackets: dict[int, int] = {}  # depth → the end of the last bracket that opens it and fits
+    for match in re.finditer(r"'[^']*'|[(){},]", line[: 2 * WIDTH]):
+        token = match[0]
+        if token == ",":
+            commas.append((depth, match.end()))
+        elif token in ("(", "{"):
+            depth += 1
+            if match.end() <= WIDTH:
+                brackets[depth] = match.end()
+        elif token in (")", "}"):
+            depth -= 1
+    fitting = [(depth, end) for depth, end in commas if end <= WIDTH]
+    if not fitting:
+        return None
+    outermost = min(depth for depth, _ in commas)
+    depth = min(depth for depth, _ in fitting)
+    last_comma = max(end for comma_depth, end in fitting if comma_depth == depth)
+    if depth == outermost:
+        return last_comma
+    return brackets.get(outermost, last_comma)

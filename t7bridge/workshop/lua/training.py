@@ -1,0 +1,207 @@
+"""Differences between a module in training and in evaluation, whose graph is the one that becomes a Lua model."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+from torch.export.graph_signature import OutputKind
+from torch.utils import _pytree as pytree
+
+from ...data import define
+from ...text import counted, listed
+from .exporting import TORCH_FOLDER, Freedom, export_open, export_plainly, open_sizes, untraceable
+
+NoteOfClass = tuple[str, str, str]
+"""The path of a module, its class, and the text of a note."""
+
+_MODAL = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
+"""Layers that compute otherwise in training."""
+_MODES = re.compile("dropout|norm|lstm|gru|rnn_")
+"""Names of operations that Lua's layers, too, compute otherwise in training."""
+
+
+@define(frozen=True)
+class Computation:
+    """What a program computes, in a form that is equal for programs that compute the same.
+
+    Attributes:
+        operations: path of a module → its operations on tensors, with their numbers, without sizes.
+        outputs: the operations whose values are returned, and the form of the outputs.
+    """
+
+    operations: dict[str, list[Any]]
+    outputs: list[Any]
+
+
+def computation_of(exported: ExportedProgram) -> Computation:
+    """Return what a program computes."""
+    return Computation(_operations_of(exported), _outputs_of(exported))
+
+
+def _operations_of(exported: ExportedProgram) -> dict[str, list[Any]]:
+    operations: dict[str, list[Any]] = {}
+    for graph_module in exported.graph_module.modules():  # with the graphs of blocks, such as `with torch.no_grad()`
+        if not isinstance(graph_module, torch.fx.GraphModule):
+            continue
+        for node in graph_module.graph.nodes:
+            if node.op != "call_function" or not _is_on_tensors(node):
+                continue
+            name = str(node.target)
+            # The numbers of a layer with modes are its own: only those of other operations may tell the modes apart.
+            kinds = (float,) if _MODES.search(name) else (float, bool)
+            numbers = [item for item in pytree.tree_leaves((node.args, node.kwargs)) if isinstance(item, kinds)]
+            operations.setdefault(_path_of(node), []).append((name, numbers))
+    return operations
+
+
+def _is_on_tensors(node: Any) -> bool:
+    """Return whether a call returns tensors, other than one whole number, as a count of batches is."""
+    value = node.meta.get("val")
+    if isinstance(value, torch.Tensor):
+        return value.dtype != torch.int64 or value.dim() > 0
+    return isinstance(value, (tuple, list))
+
+
+def _outputs_of(exported: ExportedProgram) -> list[Any]:
+    """Return where outputs come from: module, operation, and its number among its like; and their form."""
+    counts: dict[Any, int] = {}
+    origins: dict[Any, Any] = {}
+    for node in exported.graph.nodes:
+        # A dropout has another name in training.
+        name = _MODES.sub("mode", str(node.target)) if node.op == "call_function" else node.name
+        place = (_path_of(node), name)
+        counts[place] = counts.get(place, 0) + 1
+        origins[node] = (*place, counts[place])
+    returned = next(node.args[0] for node in exported.graph.nodes if node.op == "output")
+    kinds = [spec.kind for spec in exported.graph_signature.output_specs]
+    outputs = [origins.get(item, item) for item, kind in zip(returned, kinds) if kind == OutputKind.USER_OUTPUT]
+    return [*outputs, str(exported.call_spec.out_spec)]
+
+
+def _path_of(node: Any) -> str:
+    """Return the path of the module that a node belongs to; a second call is `conv@1` in PyTorch's."""
+    stack = node.meta.get("nn_module_stack") or {"": ("", "")}
+    path, _ = [*stack.values()][-1]
+    return str(path).partition("@")[0]
+
+
+@contextlib.contextmanager
+def reads_of_mode() -> Iterator[set[str]]:
+    """Return a set that collects the functions outside of torch.nn that read the attribute `training` of a module."""
+    readers: set[str] = set()
+
+    def read(module: nn.Module) -> bool:
+        code = sys._getframe(1).f_code
+        if not code.co_filename.startswith(TORCH_FOLDER):
+            readers.add(code.co_name)
+        return bool(vars(module).get("training"))
+
+    def write(module: nn.Module, value: bool) -> None:
+        vars(module)["training"] = value
+
+    original = vars(nn.Module).get("training")
+    nn.Module.training = property(read, write)  # type: ignore[assignment]
+    try:
+        yield readers
+    finally:
+        if original is None:
+            del nn.Module.training
+        else:
+            nn.Module.training = original
+
+
+def notes_on_modes(module: nn.Module, inputs: tuple[Any, ...], evaluated: Computation | None) -> list[NoteOfClass]:
+    """Compare a module in evaluation with the same in training; return what is not written, for each class.
+
+    Args:
+        module: in evaluation mode, in which it is left.
+        inputs: the example inputs.
+        evaluated: what it computes; `None` if training cannot differ.
+    """
+    module.train()
+    fixed = [path for path, inner in module.named_modules() if not inner.training and isinstance(inner, _MODAL)]
+    module.eval()
+    notes = []
+    if evaluated is not None:
+        notes = _differences_in_training(module, inputs, evaluated)
+    if fixed:
+        kind = type(module.get_submodule(fixed[0])).__name__
+        count = counted(len(fixed), "layer")
+        text = f"Lua's training() changes {count} that train() leaves in evaluation: {listed(fixed, 1)}"
+        notes.append((fixed[0], kind, text))
+    return notes
+
+
+def _differences_in_training(module: nn.Module, inputs: tuple[Any, ...], evaluated: Computation) -> list[NoteOfClass]:
+    """Return which classes compute, or return, otherwise in training."""
+    module.train()
+    try:
+        with open_sizes():
+            exported = export_open(module, inputs, [], Freedom.ALL) or export_plainly(module, inputs, None, [])
+    except Exception as error:
+        text = "the graph of training cannot be traced; that of evaluation is written"
+        return [("", type(module).__name__, f"{text} ({untraceable(error).found[:200]})")]
+    finally:
+        module.eval()
+    trained = computation_of(exported)
+    notes = []
+    for kind, paths in _differing_paths(module, evaluated.operations, trained.operations).items():
+        text = f"the forward of {kind} computes otherwise in training; the graph of evaluation is written"
+        if len(paths) > 1:
+            text += f" (at {len(paths)} places)"
+        notes.append((paths[0], kind, text))
+    if not notes and evaluated.outputs != trained.outputs:
+        kind = type(module).__name__
+        text = f"the forward of {kind} returns other outputs in training; those of evaluation are written"
+        notes.append(("", kind, text))
+    return notes
+
+
+def _differing_paths(
+    module: nn.Module, evaluated: dict[str, list[Any]], trained: dict[str, list[Any]]
+) -> dict[str, list[str]]:
+    """Return class → paths of its modules that have other operations in training.
+
+    A module that runs in training only is named once, and not the modules inside it.
+    """
+    modules = dict(module.named_modules())
+    differing: dict[str, list[str]] = {}
+    only_in_training: tuple[str, ...] = ()
+    for path in sorted({*trained, *evaluated}):
+        if evaluated.get(path) == trained.get(path) or path.startswith(only_in_training):
+            continue
+        if path not in evaluated:
+            only_in_training += (f"{path}.",)
+        kind = type(modules.get(path, module)).__name__
+        differing.setdefault(kind, []).append(path)
+    return differing
+
+
+def notes_on_gradients(modules: dict[str, nn.Module], parameters: dict[str, torch.Tensor]) -> list[NoteOfClass]:
+    """Return what has another gradient in Lua: modules with hooks, and parameters that are not trained.
+
+    Args:
+        modules: by their paths.
+        parameters: by their keys in the state dict.
+    """
+    notes = []
+    for path, inner in modules.items():
+        if inner._backward_hooks or inner._backward_pre_hooks:
+            kind = type(inner).__name__
+            notes.append((path, kind, f"the backward hooks of a {kind} are not carried to Lua"))
+    frozen = [key for key, parameter in parameters.items() if not parameter.requires_grad]
+    if frozen:
+        text = (
+            f"{len(frozen)} parameters with requires_grad=False are trained in Lua, which has no such mark: {frozen[0]}"
+        )
+        if len(frozen) > 1:
+            text += ", …"
+        notes.append(("", "", text))
+    return notes

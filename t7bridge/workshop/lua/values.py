@@ -1,0 +1,157 @@
+"""Values of a program while it becomes a Lua model, but for those that are computed when the model runs, and shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...data import define, np
+from .layers import WeightRef
+from .sizes import CannotError, Extent, Shape, are_equal
+from .trace import to_array
+
+Place = int
+"""A dimension, counted from the front."""
+
+
+@define(eq=False)
+class Const:
+    """A value known at build time. Its tensor is broadcast to `shape`."""
+
+    value: Any
+    shape: Shape
+
+    def array(self) -> Any:
+        """The elements as a numpy array, not broadcast."""
+        return to_array(self.value)
+
+
+@define(eq=False)
+class Stored:
+    """A tensor of the state dict, or a contiguous part of one, broadcast to `shape`.
+
+    Attributes:
+        ref: the tensor.
+        shape: of the value.
+        learned: whether it is a parameter with a gradient, and not a buffer or detached.
+    """
+
+    ref: WeightRef
+    shape: Shape
+    learned: bool = True
+
+    @property
+    def whole(self) -> bool:
+        """Whether it has the layout of the tensor, and is not broadcast."""
+        return self.ref.size == self.shape and not self.ref.transposed
+
+
+Learned = Stored
+"""A parameter, which layers can learn."""
+
+
+@define(eq=False)
+class Scaled:
+    """A learned tensor times a scale, which layers with weights apply to their inputs or outputs.
+
+    Attributes:
+        param: the learned tensor.
+        scale: a number, or a wire of one number or of one for each index of a dimension.
+        place: that dimension; `None` if the scale is one number.
+    """
+
+    param: Stored
+    scale: Any
+    place: int | None
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of the product."""
+        return self.param.shape
+
+
+@define(eq=False)
+class Complex:
+    """Complex numbers.
+
+    Attributes:
+        real: the real part, a value of any other kind.
+        imag: the imaginary part.
+    """
+
+    real: Any
+    imag: Any
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of both."""
+        shape: Shape = self.real.shape
+        return shape
+
+
+@define(eq=False)
+class Steps:
+    """The numbers 0, step, 2 step, … as many as an extent of the inputs.
+
+    Bags of embeddings, and an element of each example, have layers of their own. Others count when the model runs.
+    """
+
+    step: int
+    shape: Any = ()
+
+    def array(self) -> Any:
+        """Return the numbers, for the extent in the example."""
+        return np.arange(int(self.shape[0])) * self.step
+
+
+@define(eq=False)
+class Missing:
+    """A value that Lua does not have.
+
+    Attributes:
+        reason: the reason, which is an error if the value is used; empty if it has been named already.
+    """
+
+    reason: str = ""
+    shape: Any = ()
+
+
+def number_of(value: Any) -> float | None:
+    """Return the number that a value has everywhere, if it is known."""
+    if isinstance(value, (int, float, Extent)):
+        return float(value)
+    if isinstance(value, Const) and value.value.numel() == 1:
+        return float(value.array().reshape(-1)[0])
+    return None
+
+
+def is_parameter(*values: Any) -> bool:
+    """Return whether all values are parameters, which layers can learn."""
+    return all(isinstance(value, Stored) and value.learned for value in values)
+
+
+def check_learned(value: Any, name: str) -> None:
+    """Refuse an argument that is no parameter, if it is given.
+
+    Raises:
+        CannotError: it is computed, or a buffer.
+    """
+    if value is not None and not is_parameter(value):
+        raise CannotError(f"the {name} is computed, or is not a parameter")
+
+
+def with_extents(shape: Shape, place: int, *extents: Any) -> Shape:
+    """Return a shape with one dimension replaced: by one of another extent, by several, or by none."""
+    return (*shape[:place], *extents, *shape[place + 1 :])
+
+
+def broadcast(*shapes: Shape) -> Shape:
+    """Return the shape to which shapes broadcast."""
+    rank = max(map(len, shapes))
+    padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
+    result = []
+    for extents in zip(*padded):
+        longer = {extent for extent in extents if extent != 1}
+        if len(longer) > 1 and not are_equal(*longer):
+            raise CannotError(f"the extents {' and '.join(map(str, sorted(longer, key=str)))} do not match")
+        result.append(longer.pop() if longer else 1)
+    return tuple(result)
