@@ -362,15 +362,17 @@ class _Filling:
     def _update_derived(self) -> None:
         """Recompute what Lua stores although it follows from other tensors."""
         items = []
-        for name, origin, before, given in self._derived:
+        for name, origin, before, pt_tensor in self._derived:
             after = recomputed(origin)
             if after is None:
                 continue
-            tensor = origin.tensor or existing_field(origin, after)
+            # Where PyTorch's tensor is computed from others, Lua may store it too, and read it in evaluation.
+            lua_tensor = origin.tensor or existing_field(origin, after)
             # What does not change keeps Lua's own bits.
-            if tensor is not None and (before is None or not same_elements(before, after)):
-                items.append(Assignment(name, tensor, after))
-            if given is not None and not is_close(given, after):
+            has_changed = before is None or not same_elements(before, after)
+            if lua_tensor is not None and has_changed:
+                items.append(Assignment(name, lua_tensor, after))
+            if pt_tensor is not None and not is_close(pt_tensor, after):
                 self._note("warning", f"{name} follows from other tensors in Lua; the .pt's own value is not taken")
         assign(items)
 

@@ -33,6 +33,7 @@ from ..report import Printed
 from ..text import printable
 
 _MOST_NILS = 1_000
+"""Number of nils in a row after which reading stops: every four zero bytes are one, in gigabytes of them too."""
 _SHOWN_LETTERS = 200
 _LOADED = (*SUFFIXES, ".pt2", ".pkl", ".pickle", ".npy", ".distcp")
 """Suffixes of files that programs load, so that what cannot be read is an error in a folder too."""
@@ -294,7 +295,10 @@ def _scan_t7(source: ByteSource, limits: Limits, report: ScanReport) -> None:
 
 
 def _all_values(source: ByteSource, limits: Limits, report: ScanReport) -> list[Any]:
-    """Read every value that Lua could read one after another; also nil, which is never written after a value."""
+    """Read every value that Lua could read one after another.
+
+    Nil is read too, although no writer appends it: Lua would read on, and a value may follow.
+    """
     reader = T7Reader(source, limits=limits)
     roots = [reader.read_object()]
     nils = 0
@@ -305,7 +309,10 @@ def _all_values(source: ByteSource, limits: Limits, report: ScanReport) -> list[
         except T7BridgeError:
             report.add_unread(f"{source.size - start} bytes after the values are not a value")
             return roots
-        nils = nils + 1 if roots[-1] is None else 0
+        if roots[-1] is None:
+            nils += 1
+        else:
+            nils = 0
     if not reader.at_end:
         report.add_unread(f"{source.size - reader.position} bytes after {_MOST_NILS} nils are not read")
     return roots
