@@ -50,7 +50,7 @@ from ..values.widened import HINTS
 
 _MANY_OBJECTS = 100_000
 """Number of objects of a `.t7` from which on values are compared without what they are made from in memory."""
-_LESS = frozenset({"left-out", "metadata", "precision", "trailing"})
+_LEFT_OUT_CODES = frozenset({"left-out", "metadata", "precision", "trailing"})
 """The codes of notes about what a target does not show; the others are about types, names and shared memory."""
 
 
@@ -434,9 +434,9 @@ class Form:
     @property
     def left_out(self) -> list[str]:
         """Return what the file has, and the form has not, as sentences."""
-        sentences: dict[str, None] = {}  # each once, in order
+        sentences: dict[str, None] = {}  # as an ordered set: each once
         for note in self.notes:
-            if note.code in _LESS:
+            if note.code in _LEFT_OUT_CODES:
                 sentence = f"{note.path}: {note.message}" if note.path else note.message
                 sentences[sentence] = None
         return list(sentences)
