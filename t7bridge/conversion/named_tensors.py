@@ -336,8 +336,8 @@ def name_tensors(
         report.note("info", message, code="storage")
     excess = _excess(flat.tensors)
     if excess is not None:
-        expected, found = excess
-        raise LimitError("the tensors repeat the same elements excessively", expected=expected, found=found)
+        allowed, written = excess
+        raise LimitError("the tensors repeat the same elements excessively", expected=allowed, found=written)
     fit_names(flat, goal, limits)
     # Before the notes: names of texts can be taken too.
     texts = _named_texts(flat, goal, metadata or {}) if goal.text_bytes else {}

@@ -230,6 +230,7 @@ def main() -> None:
     jobs: queue.SimpleQueue[Record] = queue.SimpleQueue()
 
     def listen() -> None:
+        """Read jobs ahead, and end the process with its input, even in the middle of a file: its supervisor is gone."""
         try:
             for line in lines:
                 for job in from_line(line):

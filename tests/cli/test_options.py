@@ -157,6 +157,7 @@ def test_a_new_option_is_one_field(monkeypatch: pytest.MonkeyPatch) -> None:
         return "!" * request.volume
 
     monkeypatch.setattr(cli, "class_of", lambda name: Louder)
+    monkeypatch.setattr("t7bridge.cli.parsers.class_of", lambda name: Louder)
     check_parser("convert")
     check_signature(louder, options_of(Louder), set())
     asked = arguments_of(parser_for("convert").parse_args(["a", "b", "--volume", "3"]), "convert")
