@@ -214,7 +214,7 @@ def _formatter(prog: str) -> argparse.HelpFormatter:
             width = str(os.get_terminal_size().columns)
         except OSError:  # no terminal
             width = "80"
-    return _Formatter(prog, width=int(width) - 2)
+    return _Formatter(prog, width=int(width) - 2)  # argparse's own margin
 
 
 def _count(text: str) -> int:
@@ -232,11 +232,12 @@ def _number(text: str) -> int:
 
 
 def _size(text: str) -> int:
-    """Bytes of `512M` or `4G`."""
-    found = re.fullmatch(r"(\d+)([KMG]?)(i?B)?", text.strip(), re.IGNORECASE)
-    if found is None:
+    """Return the bytes of `512M` or `4G`."""
+    match = re.fullmatch(r"(\d+)([KMG]?)(i?B)?", text.strip(), re.IGNORECASE)
+    if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 512M or 4G")
-    return int(found.group(1)) * _UNITS[found.group(2).upper()]
+    number, unit, _ = match.groups()
+    return int(number) * _UNITS[unit.upper()]
 
 
 def _tolerance(text: str) -> float:

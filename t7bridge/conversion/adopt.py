@@ -108,6 +108,11 @@ class Adopter(Rebuilder):
         return Tensor(element, Storage(element, flat.size, flat), array.shape, whole.stride, is_scalar=not array.shape)
 
     def _tensor(self, tensor: Any) -> Tensor:
+        """Return a tensor of PyTorch as one of the graph, over the same memory where that is possible.
+
+        Raises:
+            UnsupportedError: it is not dense, has no elements, or has elements of an unknown type.
+        """
         torch = self._torch
         if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type == "meta":
             raise UnsupportedError(
@@ -126,6 +131,7 @@ class Adopter(Rebuilder):
             tuple(plain.stride()),
             plain.storage_offset(),
             is_scalar=plain.dim() == 0,
+            # Results of operations require gradients too, but no file restores the operations.
             requires_grad=bool(tensor.requires_grad and tensor.is_leaf),
             is_parameter=isinstance(tensor, torch.nn.Parameter),
         )

@@ -41,6 +41,7 @@ _LONGEST_NAME = 10_000
 _SCALARS = 1_000
 """Number of texts in the metadata from which on those of one table are one; most tensors for numbers and lists."""
 _SHOWN = 5
+"""Names that a note lists."""
 _DEPTH = 50
 """Steps of a name that are not charged to `Limits.work`."""
 _RESERVED = frozenset({(METADATA_KEY,), ("format",), *((key,) for key in HINTS)})
@@ -49,6 +50,8 @@ _LONGEST_KEY = 200
 """Characters of the text of a key that is neither text nor a number."""
 _REPEATED = 16
 """Maximum bytes of all tensors, as a multiple of those of the storages."""
+_ALWAYS_ALLOWED = 64 << 20
+"""Bytes of tensors that are written however often they repeat their storages."""
 _COPIES = 10_000
 """Maximum values in containers that are written under several names: graphs of shared containers grow exponentially."""
 _SHARED = "container present under another name"
@@ -57,21 +60,21 @@ _CYCLE = "container that contains itself"
 
 @define(eq=False)
 class _Names:
-    """Names that are taken: keys that differ may have one text, as 1.0 and "1.0" have.
+    """Names in use: keys that differ may have one text, as 1.0 and "1.0" have.
 
     Attributes:
-        taken: the names.
+        used: the names.
         repeats: of those that were wanted again, the number to try next.
     """
 
-    taken: set[Name] = field(factory=set)
+    used: set[Name] = field(factory=set)
     repeats: dict[Name, int] = field(factory=dict)
 
     def free(self, name: Name) -> Name:
         """Return a name that is free: the name, or `name~2`, …."""
         candidate = name
         number = self.repeats.get(name, 2)
-        while candidate in self.taken:
+        while candidate in self.used:
             candidate = (*name[:-1], f"{name[-1]}~{number}")
             number += 1
             self.repeats[name] = number
@@ -80,7 +83,7 @@ class _Names:
     def take(self, name: Name, renamed: list[tuple[Name, Name]] | None = None) -> Name:
         """Return a name that is free, and take it; note it in a list if it is another."""
         free_name = self.free(name)
-        self.taken.add(free_name)
+        self.used.add(free_name)
         if renamed is not None and free_name != name:
             renamed.append((name, free_name))
         return free_name
@@ -96,7 +99,7 @@ class Flat:
         left_out: paths of everything else, by kind.
         storages: steps to storages, each of which becomes a tensor of one dimension.
         renamed: what has another name, as its own was taken: the steps to it, and the name.
-        numbers: kinds of the tensors that are numbers or lists of numbers, by identity.
+        number_kinds: kinds of the tensors that are numbers or lists of numbers, by identity.
         copies: number of values in containers that were named before.
         names: of the tensors.
     """
@@ -106,7 +109,7 @@ class Flat:
     left_out: dict[str, list[str]] = field(factory=dict)
     storages: list[Name] = field(factory=list)
     renamed: list[tuple[Name, Name]] = field(factory=list)
-    numbers: dict[int, str] = field(factory=dict)
+    number_kinds: dict[int, str] = field(factory=dict)
     copies: int = 0
     names: _Names = field(factory=_Names)
 
@@ -241,8 +244,8 @@ class _Flattening:
         if is_container:
             self._lists[id(item)] = tensor_and_kind
         tensor, kind = tensor_and_kind
-        self._flat.numbers[id(tensor)] = kind
-        if len(self._flat.numbers) > _SCALARS:
+        self._flat.number_kinds[id(tensor)] = kind
+        if len(self._flat.number_kinds) > _SCALARS:
             raise _TooManyNumbers
         return tensor
 
@@ -333,8 +336,8 @@ def name_tensors(
         report.note("info", message, code="storage")
     excess = _excess(flat.tensors)
     if excess is not None:
-        expected, found = excess
-        raise LimitError("the tensors repeat the same elements excessively", expected=expected, found=found)
+        allowed, written = excess
+        raise LimitError("the tensors repeat the same elements excessively", expected=allowed, found=written)
     fit_names(flat, goal, limits)
     # Before the notes: names of texts can be taken too.
     texts = _named_texts(flat, goal, metadata or {}) if goal.text_bytes else {}
@@ -402,10 +405,11 @@ def _hints(flat: Flat, with_elements: Mapping[Name, Tensor]) -> dict[str, str]:
         # The integers of a quantized tensor stay integers when they are read: its scale stands beside them.
         if tensor.element is not original and not original.name.startswith("q"):
             elements[".".join(name)] = original.name
+    # Which tensors were numbers or lists of numbers, and of what type.
     kinds: dict[str, str] = {}
     for name, tensor in flat.tensors.items():
-        if id(tensor) in flat.numbers:
-            kinds[".".join(name)] = flat.numbers[id(tensor)]
+        if id(tensor) in flat.number_kinds:
+            kinds[".".join(name)] = flat.number_kinds[id(tensor)]
     hints: dict[str, str] = {}
     if elements:
         hints[ELEMENTS_KEY] = json.dumps(elements)
@@ -488,7 +492,7 @@ def _take_in_groups(steps: Name, names: _Names, groups: set[Name]) -> Name:
         groups: those of groups; receives the groups around the tensor.
     """
     for length in range(1, len(steps)):
-        if steps[:length] in names.taken:  # a tensor has the name of this group
+        if steps[:length] in names.used:  # a tensor has the name of this group
             steps = names.free(steps[:length]) + steps[length:]
             break
     groups.update(steps[:length] for length in range(1, len(steps)))
@@ -509,14 +513,11 @@ def check_tensors(named: NamedTensors, goal: FormatSpec, report: Report) -> None
 
 
 def _excess(tensors: dict[Name, Tensor]) -> tuple[str, str] | None:
-    """Return what is allowed and what there is if tensors repeat far more bytes than exist, as a stride of 0 lets them.
-
-    64 MiB are always allowed.
-    """
+    """Return what is allowed and what there is if tensors repeat far more bytes than exist, as with a stride of 0."""
     storages = {id(tensor.storage): tensor.storage for tensor in tensors.values()}
     stored = sum(storage.nbytes for storage in storages.values() if storage is not None)
     written = sum(tensor.numel * tensor.element.itemsize for tensor in tensors.values())
-    if written <= _REPEATED * stored + (1 << 26):
+    if written <= _REPEATED * stored + _ALWAYS_ALLOWED:
         return None
     return f"at most {_REPEATED} times the {stored} bytes stored", f"{written} bytes"
 

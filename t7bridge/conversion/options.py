@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 else:
 
     def dataclass_transform(**options: Any) -> Any:
-        """Leave the decorator as it is."""
+        """Leave the decorator as it is: it tells type checkers only."""
         return lambda decorator: decorator
 
 
@@ -90,15 +90,22 @@ class Option:
 
     def spellings(self) -> tuple[str, ...]:
         """Return the spellings on the command line: `--no-record` for a flag that is on by default."""
+        if self.flags:
+            return self.flags
         inverse = "no-" if self.kind == "flag" and self.default is True else ""
-        return self.flags or (f"--{inverse}{self.name.replace('_', '-')}",)
+        return (f"--{inverse}{self.name.replace('_', '-')}",)
 
     def refused(self, request: Any, source: str, target: str) -> str:
         """Return why it does not apply to a conversion between two formats; empty if it does."""
-        one, other = FORMATS[source].values, FORMATS[target].values
-        if one not in self.sources or other not in self.targets or (self.formats and target not in self.formats):
+        source_values = FORMATS[source].values
+        target_values = FORMATS[target].values
+        has_kinds = source_values in self.sources and target_values in self.targets
+        has_format = not self.formats or target in self.formats
+        if not has_kinds or not has_format:
             return f"from {FORMATS[source].suffix} to {FORMATS[target].suffix}"
-        return self.unless(request, one, other) if self.unless else ""
+        if self.unless is None:
+            return ""
+        return self.unless(request, source_values, target_values)
 
     def check(self, value: Any) -> None:
         """Check that a value is one of the choices; `None` means not given.
@@ -106,14 +113,14 @@ class Option:
         Raises:
             ModelError: it is not.
         """
-        if value is not None and self.choices and self.kind != "list" and value not in self.choices:
-            raise ModelError(
-                f"unknown {'format' if self.name == 'to' else self.name} {value!r}",
-                expected=" or ".join(map(str, self.choices)),
-            )
+        if value is None or not self.choices or self.kind == "list" or value in self.choices:
+            return
+        noun = "format" if self.name == "to" else self.name
+        raise ModelError(f"unknown {noun} {value!r}", expected=" or ".join(map(str, self.choices)))
 
 
 _KINDS = {"int": "int", "int | None": "int", "float": "tolerance"}
+"""The kind of an option by the type of its field, as it is written."""
 
 
 def _kind(default: Any, type_name: str) -> str:
@@ -123,7 +130,12 @@ def _kind(default: Any, type_name: str) -> str:
 
 
 def option(
-    help: str | Option, *, default: Any = REQUIRED, kw_only: bool = True, choices: tuple[Any, ...] = (), **facts: Any
+    help: str | Option,
+    *,
+    default: Any = REQUIRED,
+    kw_only: bool = True,
+    choices: tuple[Any, ...] = (),
+    **facts: Any,
 ) -> Any:
     """Return the value of a field that is an option; see `Option`.
 
@@ -153,29 +165,31 @@ def verb(cls: type[Request]) -> type[Request]:
     The class gets `OPTIONS`, all of them by name, operands first. A request does not change while it is served.
     """
     types = vars(cls).get("__annotations__", {})
-    options = {
-        name: evolve(each, name=name, python=name in types, kind=each.kind or _kind(each.default, types.get(name, "")))
-        for name, each in vars(cls).items()
-        if isinstance(each, Option)
-    }
-    for name, each in options.items():
-        if each.python:
-            default = {} if each.default is REQUIRED else {"default": each.default}
-            setattr(cls, name, field(kw_only=each.kw_only, **default))
-    made: Any = define(eq=False, frozen=True)(cls)
-    known = {**getattr(cls, "OPTIONS", {}), **options}
-    made.OPTIONS = dict(sorted(known.items(), key=lambda item: not item[1].is_operand))
-    return made  # type: ignore[no-any-return]
+    options: dict[str, Option] = {}
+    for name, value in vars(cls).items():
+        if isinstance(value, Option):
+            kind = value.kind or _kind(value.default, types.get(name, ""))
+            options[name] = evolve(value, name=name, python=name in types, kind=kind)
+    for name, argument in options.items():
+        # One without annotation exists on the command line only.
+        if argument.python:
+            default = {} if argument.default is REQUIRED else {"default": argument.default}
+            setattr(cls, name, field(kw_only=argument.kw_only, **default))
+    request_class: Any = define(eq=False, frozen=True)(cls)
+    with_inherited = {**getattr(cls, "OPTIONS", {}), **options}
+    operands_first = sorted(with_inherited.items(), key=lambda item: not item[1].is_operand)
+    request_class.OPTIONS = dict(operands_first)
+    return request_class  # type: ignore[no-any-return]
 
 
 def options_of(request: Any) -> dict[str, Option]:
     """Return the options of a verb's class, or of an instance, by name."""
-    found: dict[str, Option] = request.OPTIONS
-    return found
+    options: dict[str, Option] = request.OPTIONS
+    return options
 
 
 def takes(
-    request: Callable[Arguments, Request],
+    request_class: Callable[Arguments, Request],
 ) -> Callable[[Callable[[Request], Result]], Callable[Arguments, Result]]:
     """Make the arguments of a function those of a verb's class, of which it gets an instance with valid choices.
 
@@ -184,30 +198,35 @@ def takes(
     """
 
     def decorate(function: Callable[[Request], Result]) -> Callable[Arguments, Result]:
-        def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-            for old in kwargs.keys() & old_names:
-                if (new := old_names[old]) not in kwargs:
-                    message = f"{function.__name__}({old}=…) is deprecated; use {new}=…"
-                    warnings.warn(message, DeprecationWarning, stacklevel=2)
-                    kwargs[new] = kwargs.pop(old)
-            made: Any = request(*args, **kwargs)
-            for name, each in options_of(made).items():
-                if each.python:
-                    each.check(getattr(made, name))
-            if not in_notebook():
-                return function(made)
-            path = made.source if function.__name__ == "convert" else ""
-            with progress(function.__name__, path if isinstance(path, str) else ""):
-                return function(made)
+        old_names: dict[str, str] = getattr(request_class, "OLD_NAMES", {})
 
-        old_names: dict[str, str] = getattr(request, "OLD_NAMES", {})
-        made: Any = update_wrapper(call, function)
-        del made.__wrapped__
-        cls: Any = request
+        def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+            for old_name in kwargs.keys() & old_names:
+                new_name = old_names[old_name]
+                if new_name in kwargs:
+                    continue  # both are given: Python's error names the old one
+                message = f"{function.__name__}({old_name}=…) is deprecated; use {new_name}=…"
+                warnings.warn(message, DeprecationWarning, stacklevel=2)
+                kwargs[new_name] = kwargs.pop(old_name)
+            request: Any = request_class(*args, **kwargs)
+            for name, argument in options_of(request).items():
+                if argument.python:
+                    argument.check(getattr(request, name))
+            if not in_notebook():
+                return function(request)
+            # The bar shows a fraction where an output of about the size of the source is written.
+            path = request.source if function.__name__ == "convert" else ""
+            with progress(function.__name__, path if isinstance(path, str) else ""):
+                return function(request)
+
+        wrapper: Any = update_wrapper(call, function)
+        # `inspect` would take the signature of the function wrapped, which has the request only.
+        del wrapper.__wrapped__
+        cls: Any = request_class
         cls.__init__.__qualname__ = function.__name__  # named in Python's errors
-        made.__signature__ = signature(cls).replace(return_annotation=function.__annotations__["return"])
-        made.__doc__ = _documented(function.__doc__ or "", options_of(cls).values())
-        made.request = request
+        wrapper.__signature__ = signature(cls).replace(return_annotation=function.__annotations__["return"])
+        wrapper.__doc__ = _documented(function.__doc__ or "", options_of(cls).values())
+        wrapper.request = request_class
         return call
 
     return decorate
@@ -215,16 +234,24 @@ def takes(
 
 def _documented(text: str, options: Iterable[Option]) -> str:
     """Return a docstring whose section `Args` has each option."""
-    found = re.search(r"^( *)Args:\n", text, re.MULTILINE)
-    if found is None:
+    heading = re.search(r"^( *)Args:\n", text, re.MULTILINE)
+    if heading is None:
         return text
-    rows = [
-        f"{found[1]}    {each.name}: {'`False`: ' if each.default is True else ''}{each.help}.\n"
-        for each in options
-        if each.python and not re.search(rf"^ *{each.name}: ", text, re.MULTILINE)
-    ]
-    end = text.find("\n\n", found.end())
-    end = end + 1 if end >= 0 else len(text.rstrip()) + 1
+    indent = heading[1]
+    rows = []
+    for argument in options:
+        is_explained = re.search(rf"^ *{argument.name}: ", text, re.MULTILINE)
+        if not argument.python or is_explained:
+            continue
+        # The help of a flag that is on by default says what the command line's `--no-` does.
+        value = "`False`: " if argument.default is True else ""
+        rows.append(f"{indent}    {argument.name}: {value}{argument.help}.\n")
+    # The rows go to the end of the section: before the next blank line, or at the end of the text.
+    end = text.find("\n\n", heading.end())
+    if end >= 0:
+        end += 1
+    else:
+        end = len(text.rstrip()) + 1
     return text[:end] + "".join(rows) + text[end:]
 
 

@@ -263,10 +263,12 @@ class Shown:
             if structure != self.structure:
                 continue
             equal_storages: set[tuple[int, int]] = set()
-            for key, (_, lua_storage, is_exact) in tree.storages.items():
-                if is_exact and key in sources:
-                    equal_storages.add((id(lua_storage), id(sources[key])))
-            if not Comparer(limits=limits, equal_storages=equal_storages).run(storages, self.storages):
+            for original_id, (_, lua_storage, is_exact) in tree.storages.items():
+                # One that Lua's cannot be turned back into is compared by its elements.
+                if is_exact and original_id in sources:
+                    equal_storages.add((id(lua_storage), id(sources[original_id])))
+            differences = Comparer(limits=limits, equal_storages=equal_storages).run(storages, self.storages)
+            if not differences:
                 return True
         return False
 

@@ -134,7 +134,10 @@ class Attempt(Convert):
             request: the options that were asked for.
             **facts: the fields of an attempt, and options that follow from others.
         """
-        options = {name: getattr(request, name) for name, each in options_of(request).items() if each.python}
+        options = {}
+        for name, argument in options_of(request).items():
+            if argument.python:
+                options[name] = getattr(request, name)
         return cls(**{**options, **facts})
 
     def without_records(self) -> Attempt:

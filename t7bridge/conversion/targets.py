@@ -249,12 +249,12 @@ def differences(source: str, target: str, limits: Limits, **options: Any) -> lis
             attempt = Attempt(source, target, limits=limits, believed=believed, **options)
             named = named_value(document, written.spec, attempt, report)
             try:
-                found: list[str] = home(written.format).differences(target, named)
+                messages: list[str] = home(written.format).differences(target, named)
                 break
             except RecordError:
                 if not believed:
                     raise
-        return found
+        return messages
 
 
 def _has_lua_objects(root: Any) -> bool:

@@ -52,6 +52,7 @@ _MAX_WRAPPERS = 4
 _BATCHES = "num_batches_tracked"
 """PyTorch's batch counter; Lua has none."""
 _ABSENT: Any = object()
+"""The state dict of a path that the `.pt` does not have."""
 _Note = Callable[[str, str], None]
 _PREFIXES = ("module.", "_orig_mod.")
 """Prefixes that `DataParallel` and `torch.compile` add to every key."""
@@ -362,15 +363,17 @@ class _Filling:
     def _update_derived(self) -> None:
         """Recompute what Lua stores although it follows from other tensors."""
         items = []
-        for name, origin, before, given in self._derived:
+        for name, origin, before, pt_tensor in self._derived:
             after = recomputed(origin)
             if after is None:
                 continue
-            tensor = origin.tensor or existing_field(origin, after)
+            # Where PyTorch's tensor is computed from others, Lua may store it too, and read it in evaluation.
+            lua_tensor = origin.tensor or existing_field(origin, after)
             # What does not change keeps Lua's own bits.
-            if tensor is not None and (before is None or not same_elements(before, after)):
-                items.append(Assignment(name, tensor, after))
-            if given is not None and not is_close(given, after):
+            has_changed = before is None or not same_elements(before, after)
+            if lua_tensor is not None and has_changed:
+                items.append(Assignment(name, lua_tensor, after))
+            if pt_tensor is not None and not is_close(pt_tensor, after):
                 self._note("warning", f"{name} follows from other tensors in Lua; the .pt's own value is not taken")
         assign(items)
 
@@ -469,14 +472,18 @@ def plain_keys(obj: TorchObject, wanted: StateDict, state: dict[Any, Any], note:
         if not state or not all(isinstance(key, str) and key.startswith(prefix) for key in state):
             continue
         if not any(key.startswith(prefix) for key in wanted.origins):
-            state = {key[len(prefix) :]: value for key, value in state.items()}
+            state = {key.removeprefix(prefix): value for key, value in state.items()}
             note("info", f"all keys begin with {prefix}, which is left out")
     if not state:
         return state
+    # The keys that the module had in PyTorch, if `save_module` made it.
     record = recorded(obj, wanted) if ROOT_FIELD in obj else None
     # Recorded keys come first: `1.weight` may be another layer among Lua's.
-    for names in (record.keys if record is not None else (), wanted.origins):
-        renamed = _with_prefix(state, names, note)
+    possible_keys: list[Iterable[str]] = [wanted.origins]
+    if record is not None:
+        possible_keys.insert(0, record.keys)
+    for keys in possible_keys:
+        renamed = _with_prefix(state, keys, note)
         if renamed is not None:
             state = renamed
             break
@@ -490,41 +497,41 @@ def plain_keys(obj: TorchObject, wanted: StateDict, state: dict[Any, Any], note:
         state = record.inner(state, wanted)
     if set(state) <= set(wanted.origins):
         return state
-    return _of_page(obj, state, note)
+    return _from_model_file(obj, state, note)
 
 
-def _of_page(obj: TorchObject, state: dict[Any, Any], note: _Note) -> dict[Any, Any]:
+def _from_model_file(obj: TorchObject, state: dict[Any, Any], note: _Note) -> dict[Any, Any]:
     """Return a state dict with the keys of a module's `model.py` under those of `auto` mode, others as they are."""
-    for lift in (True, False):  # a page may have been written with cells of torch.nn, or without
+    for lift in (True, False):  # a `model.py` may have been written with cells of torch.nn, or without
         try:
-            page = generate(obj, lift=lift, only_keys=True)
+            model_file = generate(obj, lift=lift, only_keys=True)
         except T7BridgeError:  # it has no model.py
             return state
-        page_keys = set(page.tensors)
-        page_state: dict[Any, Any] | None = state
-        if set(state) != page_keys:
-            page_state = _with_prefix(state, page.tensors, note)
-        if page_state is None or set(page_state) != page_keys:
+        file_keys = set(model_file.tensors)
+        file_state: dict[Any, Any] | None = state
+        if set(state) != file_keys:
+            file_state = _with_prefix(state, model_file.tensors, note)
+        if file_state is None or set(file_state) != file_keys:
             continue
         note("info", "the keys are those of the model.py for this module")
-        page_state = _with_lua_types(page_state)
-        wrong = _page_differences(page, page_state)
+        file_state = _with_lua_types(file_state)
+        wrong = _differences_of_model_file(model_file, file_state)
         if wrong:
             raise ModelError(_report("the tensors do not match the model.py of the template", wrong))
-        return {**page.converted(page_state)}
+        return {**model_file.converted(file_state)}
     return state
 
 
-def _page_differences(page: Generated, state: dict[Any, Any]) -> list[str]:
+def _differences_of_model_file(model_file: Generated, state: dict[Any, Any]) -> list[str]:
     """Return what does not fit in a state dict with the keys of a `model.py`: other shapes, and ties that are none."""
     wrong: list[str] = []
-    for key, expected in page.tensors.items():
+    for key, expected in model_file.tensors.items():
         value = state[key]
         if not isinstance(value, Tensor) or value.shape != expected.shape:
             wrong.append(f"wrong {key}: expected {_shown(expected)}; found {_shown(value)}")
     if wrong:
         return wrong
-    for first, *others in page.keys.values():
+    for first, *others in model_file.keys.values():
         for other in others:
             if not same_elements(state[first], state[other]):
                 wrong.append(f"different values in {first} and {other}, which are one tensor in the model")
@@ -555,12 +562,15 @@ def _with_prefix(state: dict[Any, Any], wanted: Iterable[str], note: _Note) -> d
         `None` if the keys fit as they are, or no prefix makes all fit.
     """
     names = set(wanted)
-    keys = [key for key in state if not _counts_batches(key)]
-    if not keys or not names or not all(isinstance(key, str) for key in keys) or names.issuperset(keys):
+    keys = [key for key in state if not _counts_batches(key)]  # Lua has no such counters
+    if not keys or not names or not all(isinstance(key, str) for key in keys):
+        return None
+    if names.issuperset(keys):
         return None
     for own in _prefixes(keys):
         for other in _prefixes(names):
-            if own != other and all(other + key[len(own) :] in names for key in keys):
+            fits = all(other + key.removeprefix(own) in names for key in keys)
+            if own != other and fits:
                 note("info", f"all keys begin with {other or 'no prefix'} in the template, not with {own or 'none'}")
                 return {_with_other_prefix(key, own, other): value for key, value in state.items()}
     return None
@@ -576,7 +586,8 @@ def _prefixes(keys: Iterable[str]) -> list[str]:
     """Return the prefixes that all keys have in common, the empty one first: whole steps, `net.` and `net.0.`."""
     # What the first and the last in order have in common, all between them have.
     in_order = sorted(keys)
-    first, last = in_order[0], in_order[-1]
+    first = in_order[0]
+    last = in_order[-1]
     prefixes = [""]
     for place, (letter, other) in enumerate(zip(first, last)):
         if letter != other:
@@ -601,7 +612,8 @@ def torch_weights(path: str, limits: Limits = DEFAULT_LIMITS) -> dict[str, Any]:
         ModelError: it holds no state dict, or several.
     """
     with formats.open(path, limits=limits) as document:
-        state = None if document.spec.values == formats.LUA else state_dict_in(document.value)
+        is_lua = document.spec.values == formats.LUA
+        state = None if is_lua else state_dict_in(document.value)
         if state is None:
             kind = type(document.value).__name__
             raise ModelError("the file holds no state dict", file=document.path, found=f"a value of type {kind}")

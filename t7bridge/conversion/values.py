@@ -30,7 +30,7 @@ def value_of(document: Document, request: Attempt, report: Report) -> Any:
     if any(name.startswith("torch.distributed") for name in document.foreign):
         from ..formats.pt.pickle.tensors import check_whole
 
-        check_whole(value)
+        check_whole(value)  # a DTensor is one process's part of a tensor
     note_foreign(document.foreign, report)
     report.notes += document.notes
     return _use_metadata(value, document, request, report) if document.metadata else value

@@ -380,7 +380,7 @@ def tensor_of_bytes(
 
 def compared(
     expected: Mapping[str, Tensor],
-    found: Mapping[str, Any],
+    by_library: Mapping[str, Any],
     described: Callable[[Any], tuple[Any, Any, bytes]],
     described_so: Callable[[Tensor], Any],
 ) -> list[str]:
@@ -388,15 +388,15 @@ def compared(
 
     Args:
         expected: by name.
-        found: the library's tensors by name.
+        by_library: the library's tensors by name.
         described: returns element type, shape and bytes of one of these.
         described_so: returns the library's name of a tensor's element type.
     """
-    faults = [f"{name} is missing" for name in expected if name not in found]
-    faults += [f"{name} is unexpected" for name in found if name not in expected]
-    for name in expected.keys() & found.keys():
+    faults = [f"{name} is missing" for name in expected if name not in by_library]
+    faults += [f"{name} is unexpected" for name in by_library if name not in expected]
+    for name in expected.keys() & by_library.keys():
         tensor = expected[name]
-        kind, shape, data = described(found[name])
+        kind, shape, data = described(by_library[name])
         if (kind, tuple(shape)) != (described_so(tensor), tensor.shape):
             faults.append(f"{name} is {kind} of shape {shape}")
         elif data != b"".join(rows(tensor)):

@@ -80,6 +80,7 @@ def _arrays(archive: ZipArchive, limits: Limits, notes: list[Note]) -> dict[str,
 
 
 def _array(archive: ZipArchive, member: str, name: str, limits: Limits, notes: list[Note]) -> Tensor | None:
+    """Return the array of a member as a tensor; `None`, with a note, if tensors cannot have such elements."""
     source, start = archive.span(member)
     end = start + archive.members[member].size
     descr, fortran, shape, start = read_header(source, start, end, name)
@@ -132,23 +133,27 @@ def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written
     writer = ZipWriter(output)
     order = write_order(named) if named.views else list(named.tensors)
     for steps in order:
-        tensor, name = named.tensors[steps], ".".join(steps)
+        tensor = named.tensors[steps]
+        name = ".".join(steps)
         if not tensor.element.native:
             raise UnsupportedError(f"numpy has no elements of type {tensor.element.name}", path=name)
         if len(name.encode("utf-8", "backslashreplace")) > _LONGEST_NAME:
             raise UnsupportedError(f"a zip archive has names of at most {_LONGEST_NAME} bytes", path=name)
         writer.add(f"{name}.npy", content(tensor), tensor.numel * tensor.element.itemsize, _npy_header(tensor))
-    comment, no_room = _comment(named)
+    comment, without_room = _comment(named)
     writer.finish(comment)
     output.flush()
-    return Written(len(order), named.storages, no_room)
+    return Written(len(order), named.storages, without_room)
 
 
 def _npy_header(tensor: Tensor) -> bytes:
     """Return the header of an array, as numpy writes it: padded by spaces to a multiple of 64 bytes."""
-    descr = f"{'|' if tensor.element.itemsize == 1 else '<'}{tensor.element.code}"
+    byte_order = "|" if tensor.element.itemsize == 1 else "<"
+    descr = f"{byte_order}{tensor.element.code}"
     text = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {tuple(tensor.shape)!r}, }}".encode()
-    text += b" " * (-(10 + len(text) + 1) % _ALIGNMENT) + b"\n"
+    # Before the text are the signature, two bytes of version and two of length; after it a line feed.
+    length = len(MAGIC) + 2 + 2 + len(text) + 1
+    text += b" " * (-length % _ALIGNMENT) + b"\n"
     return MAGIC + b"\x01\x00" + len(text).to_bytes(2, "little") + text
 
 

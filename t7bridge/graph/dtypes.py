@@ -167,8 +167,8 @@ def numpy_dtype(element: ElementType) -> np.dtype[Any]:
             f"numpy has no {element.name}",
             hint="Install ml_dtypes (pip install ml_dtypes), or take the bits as integers from `array`.",
         ) from None
-    found = getattr(ml_dtypes, element.name, None)
-    if found is None:
+    scalar_type = getattr(ml_dtypes, element.name, None)
+    if scalar_type is None:
         raise UnsupportedError(f"numpy has no {element.name}", hint="Take the bits as integers from `array`.")
-    dtype: np.dtype[Any] = np.dtype(found)
+    dtype: np.dtype[Any] = np.dtype(scalar_type)
     return dtype

@@ -184,9 +184,13 @@ class Tensor(Holder):
             key: an int (0-based, negative from the end), a slice with any step, `...`, `None` for a new dimension, or
                 a tuple of them.
         """
-        size, stride, offset = _view_of(self.shape, self.stride or (1,) * len(self.shape), self.offset, key)
+        # Lua's empty tensor has no stride, but the shape (0,).
+        old_stride = self.stride or (1,) * len(self.shape)
+        size, stride, offset = _view_of(self.shape, old_stride, self.offset, key)
         view = evolve(self, size=size, stride=stride, offset=offset, is_scalar=not size, alias=None)
-        return view if size or _asks_for_view(key) else view.item()
+        if size or _asks_for_view(key):
+            return view
+        return view.item()
 
     def __iter__(self) -> Iterator[Any]:
         if not self.shape:

@@ -47,12 +47,16 @@ class Run:
 
     def pieces(self) -> Iterator[tuple[int, int]]:
         """Yield start and end of each piece, in bytes of the source from the beginning of the run."""
-        start, change, length = 0, self.extent.change, self.extent.length
+        change = self.extent.change
+        length = self.extent.length
+        start = 0
         while start < length:
             if self._plain:
+                # Pieces end where the target has a multiple of their size: no two threads write into one page.
                 end = start + PIECE_BYTES - (self._position + start) % PIECE_BYTES
             else:
-                end = start + max(1, PIECE_BYTES // max(change.taken, change.made)) * change.taken
+                elements = max(1, PIECE_BYTES // max(change.source_bytes, change.target_bytes))
+                end = start + elements * change.source_bytes
             yield start, min(end, length)
             start = end
 
@@ -69,37 +73,46 @@ class Run:
             TruncatedError: the source has become shorter than it was.
             WriteError: the target cannot hold what the bytes mean.
         """
-        extent, at = self.extent, start
-        read = written = 0
+        extent = self.extent
+        at = start
+        source_crc = 0
+        target_crc = 0
         while at < end:
-            room = CHUNK_BYTES - (self._position + at) % CHUNK_BYTES if self._plain else len(buffer.view)
+            room = len(buffer.view)
+            if self._plain:
+                room = CHUNK_BYTES - (self._position + at) % CHUNK_BYTES
             chunk = buffer.view[: min(room, end - at)]
             if extent.source.read_into(extent.offset + at, chunk) != len(chunk):
                 message = "became shorter while it was read"
                 raise TruncatedError(message, file=extent.source.name, offset=extent.offset + at)
             if self._reads_crc:
-                read = crc32(chunk, read)
+                source_crc = crc32(chunk, source_crc)
             try:
                 data = buffer.changed(len(chunk))
             except ModelError as error:
                 raise unwritable(error, name) from error
             if self._writes_crc:
-                written = crc32(data, written)
+                target_crc = crc32(data, target_crc)
             yield self._position + extent.change.length(at), data
             at += len(chunk)
-        self._crcs[start] = read, written
+        self._crcs[start] = source_crc, target_crc
 
     def finish(self) -> None:
         """Compute the CRC-32 of the whole from those of its pieces, and call `check` and `done`."""
-        read = written = 0
-        for start, end in self.pieces() if self._reads_crc or self._writes_crc else ():
-            of_read, of_written = self._crcs[start]
-            read = combine(read, of_read, end - start) if read else of_read
-            written = combine(written, of_written, self.extent.change.length(end - start)) if written else of_written
+        source_crc = 0
+        target_crc = 0
+        if self._reads_crc or self._writes_crc:
+            for start, end in self.pieces():
+                of_source, of_target = self._crcs[start]
+                # Before the first piece it is 0, and to combine 0 with another is the other.
+                source_crc = combine(source_crc, of_source, end - start) if source_crc else of_source
+                length = self.extent.change.length(end - start)
+                target_crc = combine(target_crc, of_target, length) if target_crc else of_target
         if self.extent.check is not None:
-            self.extent.check(written if self._plain else read)
+            # Without a change both are the same, and only the target's was computed.
+            self.extent.check(target_crc if self._plain else source_crc)
         if self._done is not None:
-            self._done(written)
+            self._done(target_crc)
 
 
 class Transfers:
@@ -154,7 +167,8 @@ class Transfers:
         except BaseException as error:  # an interrupt, say: the others must not write into a closed file
             self._error = self._error or error
         self._join()
-        runs, self._runs = self._runs, []
+        runs = self._runs
+        self._runs = []
         if self._error is not None:
             raise self._error
         for run in runs:
@@ -183,14 +197,17 @@ class Transfers:
                 self._ended.append(None)
 
     def _work(self) -> None:
-        change, buffer = NO_CHANGE, Buffer()
+        """Copy pieces until there are no more, or an error occurs in any thread."""
+        change = NO_CHANGE
+        buffer = Buffer()
         while self._error is None and self._pieces:
             try:
                 run, start, end = self._pieces.popleft()
             except IndexError:  # another thread was faster
                 return
             if run.extent.change is not change:
-                change, buffer = run.extent.change, run.extent.change.buffer()
+                change = run.extent.change
+                buffer = change.buffer()
             for position, data in run.copied(start, end, buffer, self._name):
                 write_at(self._target, data, position, self._name)
 
@@ -212,7 +229,8 @@ def write_at(target: int, data: bytes | memoryview, position: int, name: str) ->
     Raises:
         WriteError: the file does not accept them.
     """
-    written, view = 0, memoryview(data)
+    view = memoryview(data)
+    written = 0
     try:
         while written < len(view):
             written += pwrite(target, view[written:], position + written)
@@ -272,20 +290,20 @@ class Change:
     """A change of elements on their way from file to file.
 
     Attributes:
-        taken: bytes of one element in the source.
-        made: bytes of it in the target.
+        source_bytes: bytes of one element in the source.
+        target_bytes: bytes of it in the target.
         buffer: makes the memory in which it is carried out, for one thread. `changed` of it may raise a ModelError,
             for what the target cannot hold.
     """
 
-    def __init__(self, taken: int, made: int, buffer: Callable[[], Buffer]) -> None:
-        self.taken = taken
-        self.made = made
+    def __init__(self, source_bytes: int, target_bytes: int, buffer: Callable[[], Buffer]) -> None:
+        self.source_bytes = source_bytes
+        self.target_bytes = target_bytes
         self.buffer = buffer
 
-    def length(self, taken: int) -> int:
-        """Count of bytes that so many bytes of the source become."""
-        return taken // self.taken * self.made
+    def length(self, length: int) -> int:
+        """Return the number of bytes in the target that so many bytes of the source become."""
+        return length // self.source_bytes * self.target_bytes
 
 
 NO_CHANGE = Change(1, 1, Buffer)
@@ -375,7 +393,9 @@ def _product(first: int, second: int) -> int:
 @cache
 def _shift(length: int) -> int:
     """Return x to the power of this many bytes: the factor of a CRC-32 that they follow."""
-    power, square = 1 << 31, 1 << 23  # 1 and x to the eighth
+    # Polynomials have their bits reversed: the highest is that of 1, the next that of x.
+    power = 1 << 31  # 1
+    square = 1 << 23  # x to the eighth: a byte
     while length:
         if length & 1:
             power = _product(square, power)
@@ -397,21 +417,22 @@ def digest(path: str | os.PathLike[str] | ByteSource) -> tuple[str, int]:
     Raises:
         OSError: it cannot be read.
     """
-    found, size = sha256(), 0
+    checksum = sha256()
+    size = 0
     if isinstance(path, ByteSource):
         while piece := path.read(size, 1 << 20):
-            found.update(piece)
+            checksum.update(piece)
             size += len(piece)
-        return found.hexdigest(), size
+        return checksum.hexdigest(), size
     if os.path.isdir(path):
         for name in sorted(os.listdir(path)):
             inner, count = digest(os.path.join(path, name))
-            found.update(f"{name}\0{inner}\n".encode("utf-8", "surrogateescape"))
+            checksum.update(f"{name}\0{inner}\n".encode("utf-8", "surrogateescape"))
             size += count
-        return found.hexdigest(), size
+        return checksum.hexdigest(), size
     with open(path, "rb", buffering=0) as file:
         # A small first piece: most files are small, and a large buffer would be allocated each time.
         while piece := file.read(1 << 20 if size else 1 << 16):
-            found.update(piece)
+            checksum.update(piece)
             size += len(piece)
-    return found.hexdigest(), size
+    return checksum.hexdigest(), size

@@ -35,7 +35,7 @@ def is_address(name: object) -> bool:
 FOLDER_HINT = "Give the path of a file; t7bridge zoo FOLDER -o OUT converts all files of a folder."
 
 
-def _meant(name: str) -> str:
+def _hint_for_missing(name: str) -> str:
     """Return a hint with the file of the same folder whose name is nearest; empty if none is near."""
     from difflib import get_close_matches
 
@@ -104,7 +104,9 @@ class ByteSource:
         try:
             fd = os.open(name, READING)
         except FileNotFoundError as error:
-            raise MissingFileError(f"cannot be read: {error.strerror}", file=name, hint=_meant(name)) from error
+            raise MissingFileError(
+                f"cannot be read: {error.strerror}", file=name, hint=_hint_for_missing(name)
+            ) from error
         except OSError as error:
             raise T7BridgeError(f"cannot be read: {error.strerror}", file=name) from error
         except ValueError as error:
@@ -134,7 +136,7 @@ class ByteSource:
         if isinstance(source, ByteSource):
             file, _ = source.resolve(0)
             if file.fd is not None:
-                add_input(None, file.fd)
+                add_input(None, file.fd)  # so that no output replaces it
             return source, 0
         if isinstance(source, (str, os.PathLike)):
             return cls.from_path(source), 0
@@ -146,8 +148,10 @@ class ByteSource:
 
     @classmethod
     def _from_file(cls, file: IO[bytes]) -> tuple[ByteSource, int]:
+        """Read a file object by a descriptor of our own where it has one, else read all of it into memory."""
         name = getattr(file, "name", None)
-        name = name if isinstance(name, str) else f"<{type(file).__name__}>"
+        if not isinstance(name, str):  # of a file opened by its descriptor, `name` is the number
+            name = f"<{type(file).__name__}>"
         inner = getattr(file, "file", file)  # a temporary file of `tempfile` is a wrapper
         if isinstance(getattr(inner, "raw", inner), io.FileIO):
             # Only for these does the descriptor yield the bytes that `read` returns: a GzipFile's yields compressed
@@ -158,7 +162,7 @@ class ByteSource:
             except (OSError, ValueError):  # a pipe has no position, a closed file nothing at all
                 pass
             else:
-                add_input(None, fd)
+                add_input(None, fd)  # so that no output replaces it
                 return cls(name, os.fstat(fd).st_size, fd=fd), start
         return cls._from_stream(file, name)
 
@@ -271,7 +275,8 @@ class ByteSource:
         return data
 
     def _mapped(self, fd: int, offset: int, length: int) -> memoryview:
-        if offset + length > os.fstat(fd).st_size:  # a page beyond the end of the file would be a signal
+        if offset + length > os.fstat(fd).st_size:
+            # To touch a page beyond the end of the file would end the process (SIGBUS): here is an error instead.
             self.read_exact(offset, length, "its data")
         if self._map is None or len(self._map) < offset + length:
             import mmap
@@ -437,7 +442,7 @@ def inputs_protected() -> Iterator[None]:
 
 
 def add_input(path: str | os.PathLike[str] | None, fd: int | None = None) -> None:
-    """Add a file that is read.
+    """Add a file that is read to the inputs of the call, which `check_target` protects from being replaced.
 
     Args:
         path: of the file; `None` if only the descriptor is known.

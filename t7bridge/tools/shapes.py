@@ -43,8 +43,16 @@ _LENGTHS = (16, 32, 64, 128, 8, 4)
 """Sequence lengths tried."""
 _DEEPEST = 80
 """Maximum nesting of blocks."""
+_MOST_GUESSES = 10
+"""Guessed inputs with which PyTorch runs a model."""
 _ELEMENTS = 64
 """Maximum elements of a guessed list."""
+_MOST_BATCHES = 3
+"""Recorded sizes of batches that are tried, the smallest first."""
+_SHOWN_TENSORS = 8
+"""Tensors of a list whose shapes a block has."""
+_SHOWN_ELEMENTS = 12
+"""Elements of a list whose shapes are in its text."""
 _STEPS = 60_000
 """Maximum number of layers evaluated, over all attempts."""
 
@@ -92,10 +100,15 @@ def shapes_of(models: list[tuple[str, TorchObject, list[Block]]], wanted: Inputs
             )
         path, module, blocks = models[0]
         return _run(module, path, wanted, blocks, limits)
-    found = [infer(blocks) for _, _, blocks in models]
-    if len(found) == 1:
-        return found[0]
-    sources = {"a guess from the layers" if "guess" in each.source else each.source for each in found if each.source}
+    shapes_of_models = [infer(blocks) for _, _, blocks in models]
+    if len(shapes_of_models) == 1:
+        return shapes_of_models[0]
+    sources: set[str] = set()
+    for shapes in shapes_of_models:
+        if "guess" in shapes.source:
+            sources.add("a guess from the layers")  # without the input, which is that of one model
+        elif shapes.source:
+            sources.add(shapes.source)
     return Shapes(source=", or ".join(sorted(sources)))
 
 
@@ -106,39 +119,53 @@ def infer(blocks: list[Block]) -> Shapes:
         blocks: all of them, each before those inside it; the first is the model.
     """
     root = blocks[0]
-    recorded = any(block.shape for block in blocks)
-    best = _best_trial(blocks, recorded)
+    has_recorded_shapes = any(block.shape for block in blocks)
+    best = _best_trial(blocks, has_recorded_shapes)
     if best is None:
-        source = "of the last forward before the file was saved" if recorded else ""
+        source = "of the last forward before the file was saved" if has_recorded_shapes else ""
         return Shapes("", shape_text(root.shape), source, (None, [*root.shape]))
     x, trial = best
     for block in blocks:
         if not block.shape and block.kind != "end":
             block.shape = trial.shapes(block)
-    source = "as recorded by the last forward" if recorded else f"for an input of {_text(x)}, a guess from the layers"
-    return Shapes(_text(x), shape_text(root.shape) or _text(trial.output), source, (x, [*root.shape] or trial.output))
+    input_text = _text(x)
+    if has_recorded_shapes:
+        source = "as recorded by the last forward"
+    else:
+        source = f"for an input of {input_text}, a guess from the layers"
+    # A block has no shape if one of its tensors has none: then the output shows the others.
+    output_text = shape_text(root.shape) or _text(trial.output)
+    output = [*root.shape] or trial.output
+    return Shapes(input_text, output_text, source, (x, output))
 
 
-def _best_trial(blocks: list[Block], recorded: bool) -> tuple[Value, Evaluation] | None:
-    """Return the input that leaves the fewest shapes unknown, and its evaluation, if the layers accept any."""
-    best: tuple[int, Value, Evaluation] | None = None
+def _best_trial(blocks: list[Block], has_recorded_shapes: bool) -> tuple[Value, Evaluation] | None:
+    """Return the input that leaves the fewest shapes unknown, and its evaluation, if the layers accept any.
+
+    All evaluations together have the steps of one.
+    """
+    best: tuple[Value, Evaluation] | None = None
+    least_doubt = 0
     trial = evaluate(blocks, None)
     for x in _inputs(blocks, trial.entered):
         trial = evaluate(blocks, x, trial.left)
         if trial.completed:
-            x = [trial.completed.get((at,), each) for at, each in enumerate(x)]
+            # Elements of the input that no layer determines follow from those with which they are added or multiplied.
+            x = [trial.completed.get((index,), element) for index, element in enumerate(x)]
             trial = evaluate(blocks, x, trial.left)
         if trial.left < 0:
             break
-        if trial.failed or (recorded and not _agrees(blocks, trial)):
+        if trial.failed or (has_recorded_shapes and not _agrees(blocks, trial)):
             continue
         doubt = sum(not trial.shapes(block) for block in blocks if block.kind != "end")
-        doubt += 0 if _keeps_batch(x, trial.output) else len(blocks)
-        if best is None or doubt < best[0]:
-            best = (doubt, x, trial)
-        if not best[0]:
+        if not _keeps_batch(x, trial.output):
+            doubt += len(blocks)  # worse than any that keeps it
+        if best is None or doubt < least_doubt:
+            best = (x, trial)
+            least_doubt = doubt
+        if not least_doubt:
             break
-    return best[1:] if best else None
+    return best
 
 
 def _run(module: TorchObject, path: str, wanted: Inputs, blocks: list[Block], limits: Limits) -> Shapes:
@@ -160,13 +187,13 @@ def _run(module: TorchObject, path: str, wanted: Inputs, blocks: list[Block], li
         UnsupportedError: the rules leave a shape open, and PyTorch is not installed.
     """
     guess = wanted in ("guess", ("guess",))
-    tried: list[Examples]
+    candidates: list[Examples]
     if guess:
-        tried = [Example("", shape) for shape in _guessed_inputs(blocks)]
+        candidates = [Example("", shape) for shape in _guessed_inputs(blocks)]
     else:
-        tried = [parse_inputs(wanted, limits=limits)]
+        candidates = [parse_inputs(wanted, limits=limits)]
     reason = ModelError("the input's shape cannot be guessed", hint="State it: --input-shape 1x3x224x224.")
-    for inputs in tried:
+    for inputs in candidates:
         outputs = _by_rules(blocks, inputs)
         if any(not shapes for shapes in outputs):
             try:
@@ -174,13 +201,15 @@ def _run(module: TorchObject, path: str, wanted: Inputs, blocks: list[Block], li
             except ModelError as error:
                 reason = error
                 continue
-        modules = (block for block in blocks if block.kind != "end")
         for block in blocks:
-            block.shape = ()
+            block.shape = ()  # recorded shapes are those of another input
+        modules = (block for block in blocks if block.kind != "end")
         for block, shapes in zip(modules, outputs):
             block.shape = shapes
         text = inputs_text(inputs, "×")
-        source = f"for an input of {text}" + (", a guess from the layers" if guess else "")
+        source = f"for an input of {text}"
+        if guess:
+            source += ", a guess from the layers"
         return Shapes(text, shape_text(blocks[0].shape), source, (inputs, [*blocks[0].shape]))
     raise reason
 
@@ -192,18 +221,23 @@ Outputs = list[tuple[Shape, ...]]
 def _by_rules(blocks: list[Block], inputs: Examples) -> Outputs:
     """Return what the declared rules say of the outputs of a model's modules for an input."""
     trial = evaluate(blocks, _value(inputs))
-    return [() if trial.failed else trial.shapes(block) for block in blocks if block.kind != "end"]
+    modules = [block for block in blocks if block.kind != "end"]
+    if trial.failed:
+        return [()] * len(modules)
+    return [trial.shapes(block) for block in modules]
 
 
 def _value(inputs: Examples) -> Value:
-    return inputs.shape if isinstance(inputs, Example) else [_value(each) for each in inputs]
+    """Return the shapes of inputs, in lists as the inputs are."""
+    if isinstance(inputs, Example):
+        return inputs.shape
+    return [_value(element) for element in inputs]
 
 
 def _by_torch(
-    module: TorchObject, path: str, inputs: Examples, blocks: list[Block], known: Outputs, limits: Limits
+    module: TorchObject, path: str, inputs: Examples, blocks: list[Block], by_rules: Outputs, limits: Limits
 ) -> Outputs:
-    """Return the outputs of a model's modules, of those that are not known by running it on PyTorch's meta device.
-
+    """Return the outputs of a model's modules: where the rules leave them open, by running it on PyTorch's meta device.
     Raises:
         ModelError: the model does not accept such an input.
         UnsupportedError: PyTorch is not installed.
@@ -213,14 +247,18 @@ def _by_torch(
 
     returned = output_shapes(module, path, inputs, limits)
     modules = (block for block in blocks if block.kind != "end")
-    return [shapes or returned.get(block.key, ()) for block, shapes in zip(modules, known)]
+    return [shapes or returned.get(block.key, ()) for block, shapes in zip(modules, by_rules)]
 
 
 def _guessed_inputs(blocks: list[Block]) -> list[Shape]:
-    """Return shapes of one input that the first layers may accept, in the order of attempts; at most ten."""
-    shapes = [shape for shape in _inputs(blocks, evaluate(blocks, None).entered) if isinstance(shape, tuple)]
+    """Return shapes of one input that the first layers may accept, in the order of attempts; at most ten.
+
+    If the rules refuse all of them, PyTorch may still accept one.
+    """
+    entered = evaluate(blocks, None).entered
+    shapes = [shape for shape in _inputs(blocks, entered) if isinstance(shape, tuple)]
     likely = [shape for shape in shapes if not evaluate(blocks, shape).failed]
-    return likely[:10] or shapes[:10]
+    return likely[:_MOST_GUESSES] or shapes[:_MOST_GUESSES]
 
 
 def evaluate(blocks: list[Block], x: Value, steps: int = _STEPS) -> Evaluation:
@@ -260,11 +298,15 @@ class Evaluation(Kinds):
             self.failed = True
 
     def shapes(self, block: Block) -> tuple[Shape, ...]:
-        """Return the shapes of the tensors in a block's output, of a list the first eight; none if unknown."""
+        """Return the shapes of the tensors in a block's output, of a list the first; none if one is unknown."""
         kind = self._kinds.get(block.place, ANY)
-        found = [each.shape for each in kind.items] if kind.items is not None else [kind.shape]
-        known = [shape for shape in found if shape is not None]
-        return tuple(known[:8]) if len(known) == len(found) else ()
+        tensors = [kind] if kind.items is None else kind.items
+        shapes: list[Shape] = []
+        for tensor in tensors:
+            if tensor.shape is None:
+                return ()
+            shapes.append(tensor.shape)
+        return tuple(shapes[:_SHOWN_TENSORS])
 
     def visit(self, spec: ModuleSpec, kind: Kind) -> Kind:
         """Return the kind of a module's output, and note the layers that the input of the model enters."""
@@ -272,13 +314,15 @@ class Evaluation(Kinds):
         if self._depth > _DEEPEST:
             return ANY
         if kind.origin is not None:
-            if self.entered.setdefault(kind.origin, None) is None and _input_of(spec, 1, 0) is not None:
+            has_no_layer = self.entered.setdefault(kind.origin, None) is None
+            if has_no_layer and _input_of(spec, 1, 0) is not None:
                 self.entered[kind.origin] = spec
             if rule is same:
-                return kind
+                return kind  # still the model's input: the next layer may determine its shape
         self._depth += 1
         output = super().visit(spec, kind)
         self._depth -= 1
+        # A sum or product of a list: elements of the input in it that no layer determines have the shape of the others.
         if rule is fold and output.shape is not None:
             for item in kind.items or ():
                 if item.origin is not None:
@@ -296,21 +340,27 @@ class Evaluation(Kinds):
 
 def _inputs(blocks: list[Block], entered: dict[tuple[int, ...], ModuleSpec | None]) -> Iterator[Value]:
     """Yield inputs that the layers that a model's input enters may accept, the most likely first."""
-    batches = {sizes[0] for block in blocks for sizes in block.shape[:1] if sizes} or {1}
-    found: list[Value] = []
-    for batch in sorted(batches)[:3]:
+    batches: set[int] = set()
+    for block in blocks:
+        first_shape = block.shape[0] if block.shape else ()
+        if first_shape:
+            batches.add(first_shape[0])
+    values: list[Value] = []
+    for batch in sorted(batches or {1})[:_MOST_BATCHES]:
         for number in range(len(_SIDES)):
             value = _guess(entered, (), batch, number)
-            if value is not None and value not in found:
-                found.append(value)
+            if value is not None and value not in values:
+                values.append(value)
                 yield value
 
 
 def _input_kind(x: Value, origin: tuple[int, ...] = ()) -> Kind:
     """Return the kind of an input, whose unknown elements have their indices."""
     if isinstance(x, list):
-        return listed([_input_kind(each, (*origin, at)) for at, each in enumerate(x)])
-    return Kind("any", origin=origin) if x is None else kind_of(x)
+        return listed([_input_kind(element, (*origin, index)) for index, element in enumerate(x)])
+    if x is None:
+        return Kind("any", origin=origin)
+    return kind_of(x)
 
 
 def _guess(
@@ -320,12 +370,15 @@ def _guess(
     layer = entered.get(origin)
     if layer is not None:
         return _input_of(layer, batch, number)
+    # Without a layer it may be a list, of which layers enter elements.
     depth = len(origin)
-    inside = [each[depth] for each in entered if each[:depth] == origin and len(each) > depth]
-    if not inside or max(inside) >= _ELEMENTS:
+    indices = [path[depth] for path in entered if path[:depth] == origin and len(path) > depth]
+    if not indices or max(indices) >= _ELEMENTS:
         return None
-    found = [_guess(entered, (*origin, at), batch, number) for at in range(max(inside) + 1)]
-    return found if any(each is not None for each in found) else None
+    elements = [_guess(entered, (*origin, index), batch, number) for index in range(max(indices) + 1)]
+    if all(element is None for element in elements):
+        return None
+    return elements
 
 
 def _keeps_batch(x: Value, output: Value) -> bool:
@@ -338,32 +391,55 @@ def _keeps_batch(x: Value, output: Value) -> bool:
 
 
 def _sizes(value: Value) -> list[Any]:
-    items = value if isinstance(value, list) else [value]
-    shapes = [getattr(each, "shape", each) for each in items]
-    return [_sizes(each) if isinstance(each, list) else None if each is None else list(each) for each in shapes]
+    """Return the sizes of each tensor of a value, in lists as the tensors are; `None` for an unknown one."""
+    sizes: list[Any] = []
+    for item in value if isinstance(value, list) else [value]:
+        shape = getattr(item, "shape", item)  # a stated input is an `Example`
+        if shape is None:
+            sizes.append(None)
+        elif isinstance(shape, list):
+            sizes.append(_sizes(shape))
+        else:
+            sizes.append(list(shape))
+    return sizes
 
 
 def _text(value: Value) -> str:
+    """Return a shape, or those of a list, as text: `1×3×224×224, (1×20, ?)`."""
     if isinstance(value, tuple):
         return extents(value)
     if isinstance(value, list):
-        return ", ".join(f"({_text(each)})" if isinstance(each, list) else _text(each) for each in value[:12])
+        texts = []
+        for element in value[:_SHOWN_ELEMENTS]:
+            text = _text(element)
+            texts.append(f"({text})" if isinstance(element, list) else text)
+        return ", ".join(texts)
     return "?"
 
 
 def _agrees(blocks: list[Block], trial: Evaluation) -> bool:
     """Return whether the inferred shapes agree with the recorded ones, for all blocks that have both."""
-    pairs = [(block.shape, trial.shapes(block)) for block in blocks if block.shape and block.mark != "again"]
-    known = [pair for pair in pairs if pair[1]]
-    return bool(known) and all(one == two for one, two in known)
+    has_both = False
+    for block in blocks:
+        # A module that is called several times recorded its last call, whichever block that is.
+        if not block.shape or block.mark == "again":
+            continue
+        inferred = trial.shapes(block)
+        if not inferred:
+            continue
+        if inferred != block.shape:
+            return False
+        has_both = True
+    return has_both
 
 
 def _input_of(spec: ModuleSpec, batch: int, number: int) -> Value:
     """Return the `number`-th guess of the input of a layer; `None` if its arguments do not determine one."""
-    name, args, rule = like_of(spec.target), spec.args, traits_of(spec.target).output
+    name = like_of(spec.target)
+    rule = traits_of(spec.target).output
     if rule is unknown:
         return None
-    channels = args[0] if args and isinstance(args[0], int) else 0
+    channels = spec.args[0] if spec.args and isinstance(spec.args[0], int) else 0
     if name == "ConvTranspose2d":
         side = _SMALL[number % len(_SMALL)]
         return (batch, channels, side, side)
@@ -374,7 +450,15 @@ def _input_of(spec: ModuleSpec, batch: int, number: int) -> Value:
     if name in ("Linear", "BatchNorm1d"):
         return (batch, channels)
     if name == "Conv1d" and rule is temporal:
-        return (batch, _LENGTHS[number], channels) if number < len(_LENGTHS) else None
+        if number < len(_LENGTHS):
+            return (batch, _LENGTHS[number], channels)
+        return None
     if name == "Embedding":
-        return (batch, _LENGTHS[number]) if number < len(_LENGTHS) else (batch,) if number == len(_LENGTHS) else None
-    return (batch,) if rule is one_hot else None
+        if number < len(_LENGTHS):
+            return (batch, _LENGTHS[number])
+        if number == len(_LENGTHS):
+            return (batch,)  # one index for each example, last
+        return None
+    if rule is one_hot:
+        return (batch,)
+    return None

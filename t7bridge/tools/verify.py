@@ -50,7 +50,7 @@ from ..values.widened import HINTS
 
 _MANY_OBJECTS = 100_000
 """Number of objects of a `.t7` from which on values are compared without what they are made from in memory."""
-_LESS = frozenset({"left-out", "metadata", "precision", "trailing"})
+_LEFT_OUT_CODES = frozenset({"left-out", "metadata", "precision", "trailing"})
 """The codes of notes about what a target does not show; the others are about types, names and shared memory."""
 
 
@@ -202,6 +202,7 @@ def verify(request: Verify) -> VerifyReport:
             for document in (first, second):
                 if document.path not in report.readers:  # a file compared with itself is read once
                     report.readers[document.path] = _ask_others(document, report)
+        # Formats of named tensors have no strides and views that could be compared.
         comparer_class = RowComparer if sides.has_named else Comparer
         sides.compare(report, partial(comparer_class, limits=request.limits))
         are_lua = first.spec.values == second.spec.values == formats.LUA
@@ -263,7 +264,8 @@ def diff(request: Diff) -> DiffReport:
         sides = Sides(first, second, request.limits)
         make = partial(ValueComparer, limits=request.limits, rtol=request.rtol, atol=request.atol)
         comparer = sides.compare(report, make)
-        report.tensors = getattr(comparer, "tensors", 0)
+        if isinstance(comparer, ValueComparer):  # there is none if a hash says that files without tensors are equal
+            report.tensors = comparer.tensors
         for document in (first, second):
             if report.differences and document.spec.values == formats.LUA:
                 report.differences = _with_layers(report.differences, document, request.limits)
@@ -432,9 +434,9 @@ class Form:
     @property
     def left_out(self) -> list[str]:
         """Return what the file has, and the form has not, as sentences."""
-        sentences: dict[str, None] = {}  # each once, in order
+        sentences: dict[str, None] = {}  # as an ordered set: each once
         for note in self.notes:
-            if note.code in _LESS:
+            if note.code in _LEFT_OUT_CODES:
                 sentence = f"{note.path}: {note.message}" if note.path else note.message
                 sentences[sentence] = None
         return list(sentences)
@@ -492,7 +494,7 @@ class Sides:
             first = _with_note_on_nans(first)
         if _is_text(self.first):
             second = _with_note_on_nans(second)
-        # What neither shows is the same in both.
+        # What is left out of both forms has no place in either.
         only_first = [sentence for sentence in first.left_out if sentence not in second.left_out]
         only_second = [sentence for sentence in second.left_out if sentence not in first.left_out]
         if only_first:
@@ -662,8 +664,9 @@ class Sides:
             # Through each format in turn, so that both sides lose what either format loses.
             for goal in goals:
                 named = name_tensors(tensors, goal, report, metadata, self.limits)
-                without_room = getattr(formats.home(goal.name), "left_out", lambda named: ())(named)
-                note_texts(Written(0, 0, without_room), named, goal, report)
+                left_out_by_format = getattr(formats.home(goal.name), "left_out", None)
+                without_room = () if left_out_by_format is None else left_out_by_format(named)
+                note_texts(Written(0, 0, without_room), named, goal, report)  # the sizes, 0, are not used for notes
                 metadata = {name: text for name, text in named.metadata.items() if name not in without_room}
                 tensors = {".".join(steps): tensor for steps, tensor in named.tensors.items()}
                 if len(tensors) < len(named.tensors):  # "a.b" beside "b" in a group "a"

@@ -24,7 +24,10 @@ _NAMED = 4
 
 MOST = 400
 """Maximum number of blocks shown, if containers can be closed."""
-_DEEPEST, _BRANCHES = 40, 10
+_DEEPEST = 40
+"""Levels of containers that are opened."""
+_BRANCHES = 10
+"""Maximum number of blocks of a container of branches that is opened together with its container."""
 
 
 @define(frozen=True)
@@ -50,9 +53,10 @@ def folds_of(blocks: list[Block]) -> dict[int, list[Fold]]:
     """
     numbers: dict[object, int] = {}
     looks: dict[int, int] = {}
-    found: dict[int, list[Fold]] = {}
+    """By the id of a block: a number that is the same for equal blocks."""
+    folds_by_id: dict[int, list[Fold]] = {}
     for block in reversed(blocks):  # inner blocks first
-        inside = [looks[id(each)] for each in block.inside]
+        inside = [looks[id(member)] for member in block.inside]
         flows = tuple((flow.start, flow.end, flow.label) for flow in block.flows)
         look = (
             block.title,
@@ -65,7 +69,9 @@ def folds_of(blocks: list[Block]) -> dict[int, list[Fold]]:
         )
         looks[id(block)] = numbers.setdefault(look, len(numbers))
         if block.kind == "chain":
-            folds = _runs(inside, len(inside), _LONGEST, [3 - bool(each.inside) for each in block.inside])
+            # Two containers are worth folding, but not two single layers.
+            minimum_counts = [2 if member.inside else 3 for member in block.inside]
+            folds = _runs(inside, len(inside), _LONGEST, minimum_counts)
         elif block.kind == "graph":
             folds = _graph_runs(block, inside)
         elif block.kind == "side":
@@ -73,23 +79,28 @@ def folds_of(blocks: list[Block]) -> dict[int, list[Fold]]:
         else:
             folds = []
         if folds:
-            found[id(block)] = folds
-    return found
+            folds_by_id[id(block)] = folds
+    return folds_by_id
 
 
 def _graph_runs(block: Block, looks: list[int]) -> list[Fold]:
     """Return the runs in a graph: repetitions with the same flows inside, from the one before, and from elsewhere."""
-    takes: list[list[Flow]] = [[] for _ in looks]
-    goes: list[list[Flow]] = [[] for _ in looks]
+    entering: list[list[Flow]] = [[] for _ in looks]
+    leaving: list[list[Flow]] = [[] for _ in looks]
     for flow in block.flows:
-        takes[flow.end].append(flow)
-        goes[flow.start].append(flow)
-    few = [2 if is_branching(block) else 3] * len(looks)
-    return _runs(looks, len(looks) - 2, _LONGEST_GRAPH, few, lambda fold: _crossing(fold, takes, goes))
+        entering[flow.end].append(flow)
+        leaving[flow.start].append(flow)
+    minimum_counts = [2 if is_branching(block) else 3] * len(looks)
+    nodes = len(looks) - 2  # the last two blocks are the input and the output of the graph
+    return _runs(looks, nodes, _LONGEST_GRAPH, minimum_counts, lambda fold: _crossing(fold, entering, leaving))
 
 
 def _runs(
-    looks: list[int], stop: int, longest: int, few: list[int], crossing: Callable[[Fold], int | None] = lambda fold: 0
+    looks: list[int],
+    stop: int,
+    longest: int,
+    minimum_counts: list[int],
+    crossing: Callable[[Fold], int | None] = lambda fold: 0,
 ) -> list[Fold]:
     """Return the runs in a sequence, from the left, each with maximum coverage.
 
@@ -97,27 +108,51 @@ def _runs(
         looks: the same number for equal blocks.
         stop: number of blocks.
         longest: maximum period.
-        few: minimum repetitions of a period of at most 3 that begins at each block.
+        minimum_counts: minimum repetitions of a period of at most 3 that begins at each block; of longer ones it is 2.
         crossing: returns the number of flows from a repetition to the next, the fewer the better; `None` for no run.
     """
-    found: list[Fold] = []
-    place, left = 0, _WORK * stop
-    while place < stop and left > 0:
+    runs: list[Fold] = []
+    place = 0
+    steps_left = _WORK * stop
+    while place < stop and steps_left > 0:
         best: Fold | None = None
         for period, end in _repeating(looks, place, stop, longest):
-            left -= end - place
-            if (end - place) // period < (2 if period > 3 else few[place]):
+            length = end - place
+            steps_left -= length
+            count = length // period
+            if count < (2 if period > 3 else minimum_counts[place]):
                 continue
-            if best is None or (end - place) // period * period > best.count * best.period:
-                folds = [Fold(place + at, period, (end - place - at) // period) for at in range(period)]
-                folds = [fold for fold in folds if fold.count > 1]
-                left -= period * (end - place)
-                costs = {fold: number for fold in folds if (number := crossing(fold)) is not None}
-                best = min(costs, key=lambda fold: (-fold.count, costs[fold]), default=best)
-        if best is not None:
-            found.append(best)
-        place = place + 1 if best is None else best.start + best.period * best.count
-    return found
+            if best is None or count * period > best.count * best.period:
+                steps_left -= period * length
+                best = _best_start(place, period, end, crossing) or best
+        if best is None:
+            place += 1
+        else:
+            runs.append(best)
+            place = best.start + best.period * best.count
+    return runs
+
+
+def _best_start(place: int, period: int, end: int, crossing: Callable[[Fold], int | None]) -> Fold | None:
+    """Return the run in a repeating sequence that begins where repetitions are most, and flows between them fewest.
+
+    The sequence `a b a b a` is `a b` twice, or, from its second block on, `b a` twice.
+
+    Args:
+        place: the first block of the sequence.
+        period: blocks of one repetition.
+        end: the block after the last.
+        crossing: as of `_runs`.
+    """
+    costs: dict[Fold, int] = {}
+    for start in range(place, place + period):
+        fold = Fold(start, period, (end - start) // period)
+        if fold.count < 2:
+            continue
+        cost = crossing(fold)
+        if cost is not None:
+            costs[fold] = cost
+    return min(costs, key=lambda fold: (-fold.count, costs[fold]), default=None)
 
 
 def _repeating(looks: list[int], place: int, stop: int, longest: int) -> Iterator[tuple[int, int]]:
@@ -129,30 +164,44 @@ def _repeating(looks: list[int], place: int, stop: int, longest: int) -> Iterato
         yield period, end
 
 
-def _crossing(fold: Fold, takes: list[list[Flow]], goes: list[list[Flow]]) -> int | None:
+def _crossing(fold: Fold, entering: list[list[Flow]], leaving: list[list[Flow]]) -> int | None:
     """Return the number of flows from a repetition to the next; `None` if the repetitions have different flows.
 
     Nodes outside are the same for each, or each has the next of a run, so that their numbers have one distance.
+
+    Args:
+        fold: the run.
+        entering: the flows that enter each node.
+        leaving: those that leave it.
     """
-    start, period = fold.start, fold.period
-    last = start + period * fold.count
+    period = fold.period
+    run = range(fold.start, fold.start + period * fold.count)
     crossing = 0
-    for at in range(start, start + period):
-        kinds: list[list[list[tuple[int, str]]]] = []
+    for first_node in run[:period]:
+        inner_flows: list[list[tuple[int, str]]] = []
+        """Of each repetition of the node: the flows that begin in the same repetition, as offset from its first."""
+        flows_before: list[list[tuple[int, str]]] = []
+        """Those that begin in the repetition before, with negative offsets."""
         sources: list[list[int]] = []
         targets: list[list[int]] = []
-        for number in range(at, last, period):
-            first = number - at + start
-            ends = [(flow.start - first, flow.label) for flow in takes[number] if start <= flow.start < last]
-            if any(not -period <= end < period for end, _ in ends):
+        """The nodes outside of the run from which flows come, and to which they go."""
+        for node in run[first_node - fold.start :: period]:
+            repetition_start = node - first_node + fold.start
+            starts = [(flow.start - repetition_start, flow.label) for flow in entering[node] if flow.start in run]
+            if any(not -period <= offset < period for offset, _ in starts):
                 return None
-            kinds.append([sorted(each for each in ends if (each[0] < 0) == before) for before in (False, True)])
-            if kinds[-1][0] != kinds[0][0] or kinds[-1][1] != kinds[min(len(kinds) - 1, 1)][1]:
+            inner_flows.append(sorted(start for start in starts if start[0] >= 0))
+            flows_before.append(sorted(start for start in starts if start[0] < 0))
+            if inner_flows[-1] != inner_flows[0]:
                 return None
-            sources.append(sorted(flow.start for flow in takes[number] if not start <= flow.start < last))
-            targets.append(sorted(flow.end for flow in goes[number] if not start <= flow.end < last))
-        crossing += len(kinds[1][1])
-        if not (_is_even(sources[1:]) and _is_even(targets[:-1])):
+            # Nothing comes before the first repetition: the others are like the second.
+            if len(flows_before) > 1 and flows_before[-1] != flows_before[1]:
+                return None
+            sources.append(sorted(flow.start for flow in entering[node] if flow.start not in run))
+            targets.append(sorted(flow.end for flow in leaving[node] if flow.end not in run))
+        crossing += len(flows_before[1])
+        # The first repetition may take its values from elsewhere, the last may pass them elsewhere.
+        if not _is_even(sources[1:]) or not _is_even(targets[:-1]):
             return None
     return crossing
 
@@ -188,19 +237,22 @@ def view_of(root: Block, folds: Mapping[int, list[Fold]], opened: Container[int]
     queue = [(copied, root)]
     for copy, block in queue:  # grows: level by level
         if block.inside and id(block) not in opened:
-            copy.kind, copy.flows = "closed", []
+            copy.kind = "closed"
+            copy.flows = []
             continue
         runs = folds.get(id(block), [])
-        sources, copy.flows = _visible(block, runs)
-        for each, run in sources:
+        members, copy.flows = _visible(block, runs)
+        for member, run in members:
             if run is not None and run.period > 1:
                 inner = _repetition(block, run)
+                # Without the ends, which come after the members.
                 queue += zip(inner.inside, block.inside[run.start : run.start + run.period])
             else:
-                inner = _copy(each)
-                queue.append((inner, each))
+                inner = _copy(member)
+                queue.append((inner, member))
                 if run is not None:
-                    inner.name = f"{each.name} … {block.inside[run.start + run.count - 1].name}"
+                    last_member = block.inside[run.start + run.count - 1]
+                    inner.name = f"{member.name} … {last_member.name}"
                     inner.repeat = run.count
             copy.inside.append(inner)
     return list(copied.walk())
@@ -209,23 +261,38 @@ def view_of(root: Block, folds: Mapping[int, list[Fold]], opened: Container[int]
 def _repetition(block: Block, run: Fold) -> Block:
     """Return one repetition of a run; in a graph, an end names each block from which it takes a value."""
     members = block.inside[run.start : run.start + run.period]
-    count = run.count * sum(each.parameters for each in members)
-    inner = Block("", "", block.kind, "repeat", parameters=count, repeat=run.count, shape=members[-1].shape)
+    parameters = run.count * sum(member.parameters for member in members)
+    inner = Block("", "", block.kind, "repeat", parameters=parameters, repeat=run.count, shape=members[-1].shape)
     inner.inside = [_copy(member) for member in members]
     second = run.start + run.period
     places = {number: number - run.start for number in range(run.start, second)}
+    """By the number of a block in the container: its number in the repetition."""
     ends: dict[int, int] = {}
+    """By the number of a block outside of the repetition: the number of its end."""
     for flow in block.flows:
         if flow.start in places and flow.end in places:
             inner.flows.append(Flow(places[flow.start], places[flow.end], flow.label))
-        elif flow.end - run.period in places and flow.start - run.period not in places:
-            if flow.start not in ends:
-                source = block.inside[flow.start]
-                name = ": ".join(filter(None, (source.name, source.title, *source.lines[: source.kind == "end"])))
-                ends[flow.start] = len(inner.inside)
-                inner.inside.append(Block("", "", "end", lines=["last " * (flow.start in places) + name]))
-            inner.flows.append(Flow(ends[flow.start], places[flow.end - run.period], flow.label))
+            continue
+        # What enters a repetition is that of the second: the first may take its values from elsewhere.
+        enters_second = flow.end - run.period in places and flow.start - run.period not in places
+        if not enters_second:
+            continue
+        if flow.start not in ends:
+            ends[flow.start] = len(inner.inside)
+            name = _name_of_end(block.inside[flow.start])
+            if flow.start in places:  # the block of that name in the repetition before
+                name = f"last {name}"
+            inner.inside.append(Block("", "", "end", lines=[name]))
+        inner.flows.append(Flow(ends[flow.start], places[flow.end - run.period], flow.label))
     return inner
+
+
+def _name_of_end(block: Block) -> str:
+    """Return how an end names the block from which its value comes."""
+    parts = [block.name, block.title]
+    if block.kind == "end":
+        parts += block.lines[:1]
+    return ": ".join(filter(None, parts))
 
 
 def opened_of(root: Block, folds: Mapping[int, list[Fold]], most: int) -> set[int]:
@@ -239,24 +306,35 @@ def opened_of(root: Block, folds: Mapping[int, list[Fold]], most: int) -> set[in
         most: maximum number of blocks shown.
     """
     opened: set[int] = set()
-    count, level = 1, [root]
+    count = 1
+    level = [root]
     for depth in range(_DEEPEST):
         queue = [block for block in level if block.inside]
-        below = list[Block]()
-        group = set[int]()
+        next_level: list[Block] = []
+        opened_now: set[int] = set()
         added = 0
         for block in queue:  # grows: branches
-            group.add(id(block))
-            for each, run in _visible(block, folds.get(id(block), []))[0]:
-                members = [each] if run is None else block.inside[run.start : run.start + run.period]
+            opened_now.add(id(block))
+            visible, _ = _visible(block, folds.get(id(block), []))
+            for block_inside, run in visible:
+                members = [block_inside]
+                if run is not None:
+                    members = block.inside[run.start : run.start + run.period]
                 added += len(members)
                 for member in members:
-                    few = is_branching(member) and len(member.inside) <= _BRANCHES
-                    (queue if few else below).append(member)
-        if not group or (count + added > most if depth else added > 10 * MOST):
+                    if is_branching(member) and len(member.inside) <= _BRANCHES:
+                        queue.append(member)
+                    else:
+                        next_level.append(member)
+        has_room = count + added <= most
+        if depth == 0:
+            # A closed root would show nothing: it is opened unless its content is far too much.
+            has_room = added <= 10 * MOST
+        if not opened_now or not has_room:
             break
-        opened |= group
-        count, level = count + added, below
+        opened |= opened_now
+        count += added
+        level = next_level
     return opened
 
 
@@ -269,6 +347,7 @@ def _visible(block: Block, runs: list[Fold]) -> tuple[list[tuple[Block, Fold | N
     starts = {run.start: run for run in runs}
     visible: list[tuple[Block, Fold | None]] = []
     numbers: list[int] = []
+    """Of each block of the container: the number of the visible block that shows it."""
     while len(numbers) < len(block.inside):
         place = len(numbers)
         run = starts.get(place)
@@ -277,80 +356,91 @@ def _visible(block: Block, runs: list[Fold]) -> tuple[list[tuple[Block, Fold | N
     labels: dict[tuple[int, int], set[str]] = {}
     for flow in block.flows:
         labels.setdefault((numbers[flow.start], numbers[flow.end]), set()).add(flow.label)
-    flows = [
-        Flow(start, end, "".join(found) if len(found) == 1 else "")
-        for (start, end), found in labels.items()
-        if start != end
-    ]
+    flows: list[Flow] = []
+    for (start, end), labels_between in labels.items():
+        if start == end:  # inside of a run
+            continue
+        # One arrow for all flows between two blocks: it has a label if all have the same.
+        label = "".join(labels_between) if len(labels_between) == 1 else ""
+        flows.append(Flow(start, end, label))
     return visible, flows
 
 
 def skips_of(blocks: list[Block]) -> list[str]:
     """Return the arrows of graphs that bypass other nodes, `3 → 9`; those from inputs and to outputs do not count."""
-    found: list[str] = []
+    skips: list[str] = []
     for block in blocks:
         if block.kind != "graph" or is_branching(block):
             continue
         leaving = Counter(flow.start for flow in block.flows)
         ranks = ranks_of(len(block.inside), block.flows)
         for flow in block.flows:
-            start, end = block.inside[flow.start], block.inside[flow.end]
-            if (
-                leaving[flow.start] > 1
-                and "end" not in (start.kind, end.kind)
-                and ranks[flow.end] - ranks[flow.start] > 1
-            ):
-                found.append(f"{start.key or start.name} → {end.key or end.name}")
-    return found
+            start = block.inside[flow.start]
+            end = block.inside[flow.end]
+            if "end" in (start.kind, end.kind):
+                continue
+            has_other_way = leaving[flow.start] > 1
+            if has_other_way and ranks[flow.end] - ranks[flow.start] > 1:
+                skips.append(f"{start.key or start.name} → {end.key or end.name}")
+    return skips
 
 
 def branches_of(blocks: list[Block]) -> list[str]:
     """Return the containers that pass their input to several branches: the key of each, and the number of branches."""
-    found = [block for block in blocks if is_branching(block) and len(block.inside) > 3]
-    return [f"{block.key or '(model)'} {block.title} ({len(block.inside) - 2})" for block in found]
+    lines: list[str] = []
+    for block in blocks:
+        branches = len(block.inside) - 2  # without the input and the output
+        if is_branching(block) and branches > 1:
+            lines.append(f"{block.key or '(model)'} {block.title} ({branches})")
+    return lines
 
 
 def shared_of(blocks: list[Block]) -> list[str]:
     """Return the layers that have the weights of another, or are the same module: `0.1.0 = 0.0.0`."""
-    found: list[str] = []
+    lines: list[str] = []
     for block in blocks:
-        if block.owner:
-            owner = block.owner if block.mark == "again" else block.owner.rpartition(".")[0]
-            found.append(f"{block.key or block.name} = {owner}")
-    return found
+        if not block.owner:
+            continue
+        owner = block.owner
+        if block.mark != "again":  # the owner of weights is named with the weight: `0.0.0.weight`
+            owner = owner.rpartition(".")[0]
+        lines.append(f"{block.key or block.name} = {owner}")
+    return lines
 
 
 def is_branching(block: Block) -> bool:
     """Return whether a block consists of branches between one input and one output."""
-    count = len(block.inside) - 2
-    if block.kind != "graph" or count < 1 or len(block.flows) != 2 * count:
+    branches = len(block.inside) - 2  # the last two blocks are the input and the output
+    if block.kind != "graph" or branches < 1 or len(block.flows) != 2 * branches:
         return False
-    return all(flow.start == count or flow.end == count + 1 for flow in block.flows)
+    return all(flow.start == branches or flow.end == branches + 1 for flow in block.flows)
 
 
-def first_places(found: list[str]) -> str:
+def first_places(places: list[str]) -> str:
     """Return the number of places, and the first of them."""
-    more = ", …" if len(found) > _NAMED else ""
-    return f"{len(found)}: {', '.join(found[:_NAMED])}{more}"
+    more = ", …" if len(places) > _NAMED else ""
+    return f"{len(places)}: {', '.join(places[:_NAMED])}{more}"
 
 
 def ranks_of(count: int, flows: list[Flow]) -> list[int]:
     """Return the layer of each node: below all its inputs, and, without inputs, just above its first user."""
-    after: list[list[int]] = [[] for _ in range(count)]
-    waiting = [0] * count
+    users: list[list[int]] = [[] for _ in range(count)]
+    missing_inputs = [0] * count
+    """Of each node: its inputs that have no rank yet."""
     for flow in flows:
-        after[flow.start].append(flow.end)
-        waiting[flow.end] += 1
+        users[flow.start].append(flow.end)
+        missing_inputs[flow.end] += 1
     ranks = [0] * count
-    roots = [node for node in range(count) if not waiting[node]]
+    roots = [node for node in range(count) if not missing_inputs[node]]
     order = list(roots)
-    for node in order:
-        for end in after[node]:
-            ranks[end] = max(ranks[end], ranks[node] + 1)
-            waiting[end] -= 1
-            if not waiting[end]:
-                order.append(end)
+    for node in order:  # grows: nodes of which all inputs have a rank
+        for user in users[node]:
+            ranks[user] = max(ranks[user], ranks[node] + 1)
+            missing_inputs[user] -= 1
+            if not missing_inputs[user]:
+                order.append(user)
+    # The first root is at the top, others just above their first users.
     for node in roots[1:]:
-        if after[node]:
-            ranks[node] = max(ranks[node], min(ranks[end] for end in after[node]) - 1)
+        if users[node]:
+            ranks[node] = max(ranks[node], min(ranks[user] for user in users[node]) - 1)
     return ranks

@@ -122,7 +122,10 @@ def write_module(request: WriteModule) -> Report:
         omitted: list[tuple[str, str, Any]] = []
         for field_name, item in data.items():
             row = (f"{path}.{field_name}", module.class_name, item)
-            (in_config if field_name in json_data else omitted).append(row)
+            if field_name in json_data:
+                in_config.append(row)
+            else:
+                omitted.append(row)
         note_data(in_config, report, "in config.json")
         note_data(omitted, report, "")
         check_strict(report, request.strict)
@@ -168,6 +171,7 @@ def _paths_of_another(folder: str, names: Sequence[str]) -> list[str]:
 
 
 _PLAIN = (bytes, bool, float)
+"""Types of texts, truth values and numbers in a Lua value."""
 _DEEPEST = 4
 """Maximum depth of a vocabulary in a checkpoint."""
 
@@ -216,8 +220,11 @@ def _sampling_of(
         return None
     if is_stateful:
         return Sampling(tokens, index_base, None)
-    states = _states(*infer(blocks).values, count)
-    return None if states is None else Sampling(tokens, index_base, states)
+    inputs, outputs = infer(blocks).values
+    states = _states(inputs, outputs, count)
+    if states is None:
+        return None
+    return Sampling(tokens, index_base, states)
 
 
 def _outputs(root: ModuleSpec) -> int:
@@ -239,7 +246,9 @@ def _states(inputs: Any, outputs: Any, count: int) -> list[list[int]] | None:
     token, *states = inputs
     *new_states, scores = outputs
     is_step = token == (1,) and states == new_states and scores == (1, count)
-    return [list(shape[1:]) for shape in states] if is_step else None
+    if not is_step:
+        return None
+    return [list(shape[1:]) for shape in states]
 
 
 def _vocabularies(root: Value, limits: Limits) -> Iterator[list[str]]:
@@ -270,12 +279,15 @@ def _vocabularies(root: Value, limits: Limits) -> Iterator[list[str]]:
 def _numbered(table: Table) -> list[str]:
     """Return the texts that a table numbers from 1 on, in order: as its keys, or as its items."""
     items = items_of(table) or []
-    if not items:
+    if not items:  # `{a = 1, b = 2}` in place of `{"a", "b"}`
         text_of_number = {number: text for text, number in table.raw_items() if isinstance(number, float)}
         items = [text_of_number.get(float(number)) for number in range(1, len(table) + 1)]
     texts = [item for item in items if isinstance(item, bytes)]
-    is_vocabulary = len(texts) == len(items) == len(set(texts)) == len(table)
-    return [text.decode("utf-8", "surrogateescape") for text in texts] if is_vocabulary else []
+    holds_texts_only = len(texts) == len(items) == len(table)
+    has_duplicates = len(set(texts)) < len(texts)
+    if not holds_texts_only or has_duplicates:
+        return []
+    return [text.decode("utf-8", "surrogateescape") for text in texts]
 
 
 def _beside(checkpoint: Value) -> dict[str, Value]:
@@ -286,16 +298,21 @@ def _beside(checkpoint: Value) -> dict[str, Value]:
     """
     if not isinstance(checkpoint, Table):
         return {}
-    entries = ((name, item) for name, item in checkpoint.items() if isinstance(name, str))
-    return {name: item for name, item in entries if isinstance(item, _PLAIN) or _describes(item)}
+    entries: dict[str, Value] = {}
+    for name, item in checkpoint.items():
+        if isinstance(name, str) and (isinstance(item, _PLAIN) or _describes(item)):
+            entries[name] = item
+    return entries
 
 
 def _describes(value: Any) -> bool:
     """Return whether a value is a table of texts and numbers, and not of numbers alone."""
     if not isinstance(value, Table):
         return False
-    inside = [*value.raw_keys, *value.raw_values]
-    return all(isinstance(part, _PLAIN) for part in inside) and any(isinstance(part, bytes) for part in inside)
+    parts = [*value.raw_keys, *value.raw_values]
+    if not all(isinstance(part, _PLAIN) for part in parts):
+        return False
+    return any(isinstance(part, bytes) for part in parts)
 
 
 def _json(value: Any) -> bytes:

@@ -225,11 +225,15 @@ class _PythonDescriber(_Describer):
     def __init__(self, limits: Limits) -> None:
         self._budget = Budget(limits, "a description that repeats shared values")
         self._numbers: dict[tuple[int, int], int] = {}
+        """The number of each address at which a storage begins: identity of the memory, and offset in it."""
         self._sums: dict[int, int] = {}
+        """The CRC of each storage, by its identity."""
         self._seen: set[int] = set()
+        """Identities of the containers described so far; to describe one again costs budget."""
         self._around: dict[int, int] = {}
         """The containers being described, each with its depth."""
         self._alive: list[Storage] = []
+        """Storages made here: kept, so that no later object gets the identity of one."""
 
     def scalar(self, value: Any) -> Node:
         if value is None:
@@ -304,19 +308,26 @@ class _PythonDescriber(_Describer):
         return node, sum(map(len, groups.values()))
 
     def _tensor(self, value: Tensor) -> Node:
+        """Return the node of a tensor as PyTorch has it."""
         storage = value.storage
         if storage is None:
+            # On the device "meta", for example: described with a storage of no bytes.
             storage = Storage.empty(value.element)
             self._alive.append(storage)
+        stride = value.stride
+        if not value.size and not value.is_scalar:
+            # Lua's empty tensor has no dimension; in PyTorch it has one, of extent 0.
+            stride = (1,)
         base = storage.base or storage
-        number = self._numbers.setdefault((id(base), storage.base_offset), len(self._numbers) + 1)
+        address = (id(base), storage.base_offset)
+        number = self._numbers.setdefault(address, len(self._numbers) + 1)
         if id(storage) not in self._sums:
             self._sums[id(storage)] = storage.crc32()
         return {
             "t": "tensor",
             "dtype": value.element.name,
             "size": list(value.shape),
-            "stride": list(value.stride if value.size or value.is_scalar else (1,)),
+            "stride": list(stride),
             "offset": value.offset,
             "storage": number,
             "nbytes": storage.nbytes,

@@ -79,7 +79,8 @@ class Record:
 
     def fail(self, kind: str, message: str, reason: str = "") -> Record:
         """Mark the file as failed; return it."""
-        self.status, self.kind = FAILED, kind
+        self.status = FAILED
+        self.kind = kind
         # Numbers and names differ between files; the text by which failures are grouped must not.
         self.message = re.sub(r"'[^']*'|(?<![A-Za-z0-9])-?\d(?:[\d ,.]*\d)?", "…", message)
         self.reason = reason or message
@@ -92,7 +93,7 @@ class Record:
         return self
 
 
-_NAMES = tuple(each.name for each in fields(Record))
+_NAMES = tuple(column.name for column in fields(Record))
 _values = attrgetter(*_NAMES)
 
 
@@ -107,11 +108,14 @@ def from_line(line: str | bytes) -> list[Record]:
 
 
 _SQL = {"int": "INTEGER", "bool": "INTEGER", "float": "REAL"}
-_COLUMNS = {each.name: f"{_SQL.get(str(each.type), 'TEXT')} NOT NULL" for each in fields(Record)}
+_COLUMNS = {column.name: f"{_SQL.get(str(column.type), 'TEXT')} NOT NULL" for column in fields(Record)}
 _COLUMNS |= {"number": "INTEGER PRIMARY KEY", "name": "TEXT UNIQUE NOT NULL"}
 _TEXTS = tuple(map(_NAMES.index, ("name", "place", "output", "reason", "message", "kind")))
+"""Places of the columns with text that may not be UTF-8."""
 _LISTS = tuple(map(_NAMES.index, ("notes", "layers")))
+"""Places of the columns with lists, as JSON."""
 _FLAGS = tuple(map(_NAMES.index, ("claimed", "ours")))
+"""Places of the columns with truth values, which SQLite has as integers."""
 _STORE = f"INSERT OR REPLACE INTO files VALUES ({', '.join('?' * len(_NAMES))})"
 _NOTHING = "[]"
 
@@ -121,11 +125,13 @@ def _pack(text: str) -> str | bytes:
     try:
         text.encode()
     except UnicodeEncodeError:
+        # Other surrogates come from JSON and names in pickles.
         return text.encode("utf-8", "surrogateescape" if _is_escaped(text) else "surrogatepass")
     return text
 
 
 def _is_escaped(text: str) -> bool:
+    """Return whether all surrogates in a text are those of `surrogateescape`: U+DC80 to U+DCFF."""
     return all(not 0xD800 <= ord(char) <= 0xDFFF or 0xDC80 <= ord(char) <= 0xDCFF for char in text)
 
 
@@ -220,10 +226,11 @@ class Journal:
         with self._changing():
             if restart:
                 self._base.execute("DELETE FROM files")
-            (last,) = self._base.execute("SELECT coalesce(max(number), 0) FROM files").fetchone()
+            (last_number,) = self._base.execute("SELECT coalesce(max(number), 0) FROM files").fetchone()
             for record in records:
                 if not record.number or restart:
-                    record.number = last = last + 1
+                    last_number += 1
+                    record.number = last_number
             self._base.executemany(_STORE, map(_line, records))
             self._base.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", lines)
 

@@ -29,7 +29,11 @@ READ_ONLY = (*ARCHIVES, "http", "https")
 WHOLE_OBJECTS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "memory")
 """File systems on which an object appears whole or not at all, so that no temporary name is needed."""
 _AT_ONCE = 32
-_STORE_SECONDS, _SHARE = 10.0, 20
+"""Requests to a store at the same time."""
+_STORE_SECONDS = 10.0
+"""Least time between two uploads of the journal."""
+_STORE_FACTOR = 20
+"""Time between two uploads, as a multiple of that which an upload takes."""
 
 
 def local_path(place: str) -> str | None:
@@ -46,7 +50,9 @@ def is_in_memory(places: Iterable[str]) -> bool:
 def join(folder: str, inside: str) -> str:
     """Return the place of `inside`, a path with `/`, in a folder."""
     path = local_path(folder)
-    return f"{folder.rstrip('/')}/{inside}" if path is None else os.path.join(path, *inside.split("/"))
+    if path is None:
+        return f"{folder.rstrip('/')}/{inside}"
+    return os.path.join(path, *inside.split("/"))
 
 
 def real(place: str) -> str:
@@ -168,17 +174,18 @@ def scratch_output(place: str) -> Iterator[str]:
         yield os.path.join(folder, re.split(r"[/\\]", place)[-1])
 
 
-_made: set[str] = set()
+_existing_folders: set[str] = set()
+"""Folders made or seen by `_make_folder`: thousands of outputs go into the same few."""
 
 
 def _make_folder(folder: str) -> None:
     """Make a folder unless it existed when last checked."""
-    if folder and folder not in _made:
+    if folder and folder not in _existing_folders:
         try:
             os.makedirs(folder, exist_ok=True)
         except OSError as error:
             raise WriteError(f"the folder cannot be created: {error.strerror}", file=folder) from error
-        _made.add(folder)
+        _existing_folders.add(folder)
 
 
 def heads(places: Sequence[str], count: int) -> Iterator[bytes | None]:
@@ -224,27 +231,31 @@ def list_source(source: str, output: str) -> tuple[str, list[Record], bool]:
     Raises:
         T7BridgeError: it does not exist, or cannot be listed.
     """
-    own = real(output) if output else ""
+    output_path = real(output) if output else ""
     path = local_path(source)
     if path is None:
         records, is_file = _list_remote(source)
-        inside = [record for record in records if not own or not real(record.place).startswith(f"{own}/")]
-        return source.split("::")[-1].rstrip("/").rpartition("/")[2], inside, is_file
-    whole = os.path.abspath(path)
+        if output:
+            records = [record for record in records if not real(record.place).startswith(f"{output_path}/")]
+        # In `zip://*.t7::s3://bucket/models.zip`, the archive at the end has the name.
+        container = source.split("::")[-1].rstrip("/")
+        return container.rpartition("/")[2], records, is_file
+    absolute_path = os.path.abspath(path)
     start = os.path.abspath(_fixed_part(path))  # the folder before the first wildcard
     name = os.path.basename(start)
     if os.path.isdir(path):
-        return name, list(_walk(whole, whole, own)), False
+        return name, list(_walk(absolute_path, absolute_path, output_path)), False
     if os.path.exists(path):
-        return name, [_local_record(whole, os.path.dirname(whole))], True
+        return name, [_local_record(absolute_path, os.path.dirname(absolute_path))], True
     records = []
-    for match in sorted(glob.iglob(whole, recursive=True)):
-        if own and f"{os.path.realpath(match)}{os.sep}".startswith(own + os.sep):
+    for match in sorted(glob.iglob(absolute_path, recursive=True)):
+        # A separator ends both, so that an output folder `out` leaves out itself, but not `out2`.
+        if output and f"{os.path.realpath(match)}{os.sep}".startswith(f"{output_path}{os.sep}"):
             continue
         if os.path.isfile(match):
             records.append(_local_record(match, start))
         elif "**" not in path:  # a recursive pattern lists the files itself
-            records += _walk(match, start, own)
+            records += _walk(match, start, output_path)
     if not records:
         raise T7BridgeError("no such file or folder", file=path)
     return name, records, False
@@ -254,12 +265,17 @@ def folder_of(source: str) -> str | None:
     """Return the folder or URL below which a source has its files; `None` for a single local file."""
     path = local_path(source)
     if path is None:
-        start = _wildcard_at(source)
-        return source if start is None else source[:start].rpartition("/")[0]
-    return None if os.path.isfile(path) else _fixed_part(path)
+        wildcard = _wildcard_at(source)
+        if wildcard is None:
+            return source
+        return source[:wildcard].rpartition("/")[0]
+    if os.path.isfile(path):
+        return None
+    return _fixed_part(path)
 
 
 def _wildcard_at(path: str) -> int | None:
+    """Return the position of the first wildcard of a pattern; `None` if there is none."""
     return min((path.index(char) for char in "*?[" if char in path), default=None)
 
 
@@ -278,8 +294,14 @@ def _local_record(path: str, start: str) -> Record:
     return Record(name=name, place=path, bytes=status.st_size, stamp=str(status.st_mtime_ns))
 
 
-def _walk(folder: str, start: str, own: str) -> Iterator[Record]:
-    """Yield regular files below a folder. Links to files are followed; those to folders may be cyclic, and are not."""
+def _walk(folder: str, start: str, output_path: str) -> Iterator[Record]:
+    """Yield regular files below a folder. Links to files are followed; those to folders may be cyclic, and are not.
+
+    Args:
+        folder: the folder.
+        start: the folder to which the names of the files are relative.
+        output_path: real path of the output folder, which is left out.
+    """
     stack = [folder]
     while stack:
         current = stack.pop()
@@ -292,11 +314,13 @@ def _walk(folder: str, start: str, own: str) -> Iterator[Record]:
             if item.name.startswith("."):
                 continue
             if item.is_dir(follow_symlinks=False):
-                if os.path.realpath(item.path) != own:
+                if os.path.realpath(item.path) != output_path:
                     stack.append(item.path)
             elif item.is_file():
                 status = item.stat()
-                yield Record(0, prefix + item.name, item.path, status.st_size, str(status.st_mtime_ns))
+                yield Record(
+                    name=prefix + item.name, place=item.path, bytes=status.st_size, stamp=str(status.st_mtime_ns)
+                )
 
 
 def _list_remote(place: str) -> tuple[list[Record], bool]:
@@ -334,10 +358,23 @@ def _is_file(system: Any, path: str) -> bool:
 
 
 def _remote_record(system: Any, place: str, start: str, name: str, info: dict[str, Any]) -> Record:
-    head, chained, rest = place.partition("::")
-    url = f"{head.split('://')[0]}://{name}{chained}{rest}" if chained else system.unstrip_protocol(name)
-    inside = name[len(start) :] if name.startswith(start) else name
-    return Record(name=inside.lstrip("/"), place=url, bytes=info.get("size") or 0, stamp=stamp_of(info))
+    """Return the record of a remote file.
+
+    Args:
+        system: fsspec's.
+        place: URL of the source.
+        start: path of the folder to which the name of the file is relative.
+        name: path of the file in the system.
+        info: the system's, about the file.
+    """
+    inner, separator, container = place.partition("::")
+    if separator:  # a member of an archive, `zip://member::https://host/archive.zip`
+        protocol = inner.split("://")[0]
+        url = f"{protocol}://{name}::{container}"
+    else:
+        url = system.unstrip_protocol(name)
+    relative_name = name.removeprefix(start).lstrip("/")
+    return Record(name=relative_name, place=url, bytes=info.get("size") or 0, stamp=stamp_of(info))
 
 
 # The output folder
@@ -446,7 +483,9 @@ class RemoteFolder(Folder):
         self.place = place.rstrip("/")
         self._system, self._path = connect(self.place)
         self._sizes: dict[str, int] = {}
+        """The size of each file that there was at the beginning of the run, by its name in the folder."""
         self._inside: dict[str, list[str]] = {}
+        """The names of the files of each folder in it."""
         with errors_of(self.place, "listed"), contextlib.suppress(FileNotFoundError):
             self._system.invalidate_cache()
             start = len(self._path.rstrip("/"))
@@ -493,7 +532,7 @@ class RemoteFolder(Folder):
         if now or began > self._due:
             put(self.journal_path, f"{self.place}/{NAME}")
             stored = time.monotonic()
-            self._due = stored + max(_STORE_SECONDS, _SHARE * (stored - began))
+            self._due = stored + max(_STORE_SECONDS, _STORE_FACTOR * (stored - began))
 
     def write(self, name: str, data: bytes) -> None:
         """See `Folder`."""

@@ -27,6 +27,7 @@ CLAIMS = (".t7", ".t7b", ".pt", ".pth", ".safetensors")
 """Suffixes that declare a file to be a model: such a file that is something else is a failure."""
 REPORTS = ("report.html", "report.json", "report.csv")
 _STRIPPED = {*SUFFIXES, ".th", ".dat"}
+"""Suffixes of inputs that their outputs do not keep."""
 
 
 @define(frozen=True)
@@ -70,14 +71,21 @@ class Settings:
     def asked(self) -> dict[str, Any]:
         """Return the settings on which the bytes of the outputs depend, besides the inputs."""
         asked: dict[str, Any] = {"to": self.to, "module": self.module, "verify": self.verify, **self.options}
-        asked |= {name: True for name in ("draw", "prove") if getattr(self, name)}
+        # Absent if off, as in journals of releases that did not have them.
+        if self.draw:
+            asked["draw"] = True
+        if self.prove:
+            asked["prove"] = True
         return asked
 
     def suffix(self, kind: str) -> str:
         """Return the suffix of an output, for the format of its input."""
         if self.module:
             return ""
-        return FORMATS[self.to or ("pt" if FORMATS[kind].values == LUA else "t7")].suffix
+        if self.to:
+            return FORMATS[self.to].suffix
+        is_lua = FORMATS[kind].values == LUA
+        return FORMATS["pt" if is_lua else "t7"].suffix
 
 
 # Inputs
@@ -125,10 +133,13 @@ def safe_name(inside: str) -> str:
     """Return a path that stays inside its folder, whatever an archive or a server calls its members."""
     parts: list[str] = []
     for part in inside.replace("\\", "/").replace("\0", "_").split("/"):
+        if part in ("", "."):
+            continue
         if part == "..":
-            parts.append("__")
-        elif part not in ("", "."):
-            parts.append(platform.windows_name(part) if platform.IS_WINDOWS else part)
+            part = "__"
+        elif platform.IS_WINDOWS:
+            part = platform.windows_name(part)
+        parts.append(part)
     return "/".join(parts) or "_"
 
 
@@ -145,7 +156,9 @@ def _named(roots: list[tuple[str, list[Record]]], singles: list[Record]) -> Iter
                 record.name = f"{folder}/{record.name}"
             yield record, False
     local_places = {record.place for record in singles if local_path(record.place) is not None}
-    common_folder = os.path.commonpath([os.path.dirname(place) for place in local_places]) if local_places else ""
+    common_folder = ""
+    if local_places:
+        common_folder = os.path.commonpath([os.path.dirname(place) for place in local_places])
     for record in singles:
         if record.place in local_places:
             record.name = os.path.relpath(record.place, common_folder).replace(os.sep, "/")
@@ -160,16 +173,17 @@ def kind_of(head: bytes) -> str:
         if not formats:
             return ""
         # Several formats are zip archives: the name of the first member, at byte 30 of a local file header, tells.
-        member = head[30 : 30 + int.from_bytes(head[26:28], "little")].decode("utf-8", "replace")
+        name_length = int.from_bytes(head[26:28], "little")
+        member = head[30 : 30 + name_length].decode("utf-8", "replace")
         for spec in formats:
             if spec.members is not None and spec.members([member]):
                 return spec.name
         return formats[0].name
     # A binary file begins with a type tag from 0 to 8; a file in ascii with one on a line of its own.
-    if len(head) >= 4 and min(int.from_bytes(head[:4], "little"), int.from_bytes(head[:4], "big")) <= 8:
-        return "t7"
+    tags = int.from_bytes(head[:4], "little"), int.from_bytes(head[:4], "big")
+    is_binary = len(head) >= 4 and min(tags) <= 8
     is_ascii = head[:1] in b"012345678" and head[1:2] in (b"\n", b"\r")
-    return "t7" if is_ascii else ""
+    return "t7" if is_binary or is_ascii else ""
 
 
 def title_of(head: bytes) -> str:
@@ -177,14 +191,16 @@ def title_of(head: bytes) -> str:
     signature = identify(head)
     if signature is not None:
         return signature.title
-    return "something else" if head else "empty"
+    if not head:
+        return "empty"
+    return "something else"
 
 
 # Names of outputs
 
 
 def output_names(
-    wanted: Iterable[tuple[str, str]], taken: Iterable[str], suffixes: Callable[[str], str]
+    new_inputs: Iterable[tuple[str, str]], used_names: Iterable[str], suffixes: Callable[[str], str]
 ) -> dict[str, str]:
     """Return the names of the outputs of new inputs: those of the inputs, with the suffix of the format.
 
@@ -192,25 +208,27 @@ def output_names(
     differ in more than case, which some file systems ignore.
 
     Args:
-        wanted: names of the inputs, and the format of each (`t7` or `pt`).
-        taken: names of outputs that exist for other inputs.
+        new_inputs: names of the inputs, and the format of each (`t7` or `pt`).
+        used_names: names of outputs that exist for other inputs.
         suffixes: the suffix of the output for each input format.
 
     Returns:
         The name of the output by that of the input.
     """
-    inputs = dict(wanted)
+    inputs = dict(new_inputs)
     short_names = {name: _stem(name) + suffixes(kind) for name, kind in inputs.items()}
-    used = {name.casefold() for name in taken}
+    used = {name.casefold() for name in used_names}
     used |= _folders({*short_names.values(), *used})
     counts = Counter(name.casefold() for name in short_names.values())
     names: dict[str, str] = {}
     for name, kind in inputs.items():
         # `net.pt`, then `net.t7.pt`, `net.t7.2.pt`, …
         choice = short_names[name]
+        is_wanted_twice = counts[choice.casefold()] > 1
         number = 1
-        while (counts[choice.casefold()] > 1 and choice == short_names[name]) or choice.casefold() in used:
-            choice = name + ("" if number == 1 else f".{number}") + suffixes(kind)
+        while choice.casefold() in used or (is_wanted_twice and choice == short_names[name]):
+            counter = "" if number == 1 else f".{number}"
+            choice = name + counter + suffixes(kind)
             if number > len(inputs) + 2:
                 raise ModelError(f"no name is free for the output of {name}")
             number += 1
@@ -224,7 +242,9 @@ def _stem(name: str) -> str:
     stem, suffix = os.path.splitext(name)
     if suffix.lower() == ".tar" and os.path.splitext(stem)[1].lower() in _STRIPPED:
         stem, suffix = os.path.splitext(stem)
-    return stem if suffix.lower() in _STRIPPED and os.path.basename(stem) else name
+    if suffix.lower() in _STRIPPED and os.path.basename(stem):
+        return stem
+    return name
 
 
 def _folders(names: Iterable[str]) -> set[str]:
@@ -261,7 +281,7 @@ class RunPlan:
 
 def make_plan(
     sources: Sequence[str],
-    known: Iterable[Record],
+    journal: Iterable[Record],
     folder: Folder,
     settings: Settings,
     *,
@@ -275,7 +295,7 @@ def make_plan(
 
     Args:
         sources: paths of files and folders, patterns, URLs.
-        known: the journal's rows.
+        journal: its rows.
         folder: the output folder.
         settings: of each conversion.
         retry_failed: whether to retry failed files.
@@ -286,15 +306,15 @@ def make_plan(
         ModelError: two inputs have the same name, or links of the output folder lead into a source.
     """
     plan = RunPlan()
-    journal_rows = {row.name: row for row in known}
+    journal_rows = {row.name: row for row in journal}
     rows: dict[str, Record] = {}
-    fresh: list[Record] = []
+    fresh: list[Record] = []  # new inputs, and those to be done again
     for item in find_inputs(sources, folder.place):
         row = journal_rows.pop(item.name, None)
         if row is None:
             fresh.append(item)
             continue
-        updated = _known(row, item, folder, plan)
+        updated = _updated(row, item, folder, plan)
         if updated.status == FAILED and retry_failed:
             updated = evolve(updated, status=PLANNED)
         rows[item.name] = updated
@@ -302,7 +322,7 @@ def make_plan(
             fresh.append(item)
         elif updated != row:
             plan.stale.append(updated)
-    missing = journal_rows.values()  # those of inputs were removed
+    missing = journal_rows.values()  # what is left in it: rows of inputs that were removed
     for row in missing:
         if row.status != GONE:
             plan.stale.append(evolve(row, status=GONE))
@@ -310,32 +330,44 @@ def make_plan(
     _plan_fresh(fresh, rows, missing, settings)
     inputs: set[Hashable] | None = None
     for row in fresh:
-        old = rows.get(row.name)
+        old_row = rows.get(row.name)
         rows[row.name] = row
-        existing = folder.files(row.output) if row.output and row.status == PLANNED else {}
-        if existing:
-            if inputs is None:  # asks for the state of each input, and is rarely needed
-                read = (*(record.place for record in (*rows.values(), *fresh)), settings.options.get("classes"))
-                inputs = {identity(place) for place in read if place} - {None}
-            _keep_others(row, old, [*existing], inputs, retry=retry_failed, force=force)
+        existing: dict[str, int] = {}
+        if row.output and row.status == PLANNED:
+            existing = folder.files(row.output)
+        if not existing:
+            continue
+        if inputs is None:  # asks for the state of each input, and is rarely needed
+            places = [record.place for record in (*rows.values(), *fresh)]
+            places.append(settings.options.get("classes") or "")
+            inputs = {identity(place) for place in places if place} - {None}
+        _keep_others(row, old_row, [*existing], inputs, retry=retry_failed, force=force)
     plan.stale += fresh
     plan.rows = sorted(rows.values(), key=lambda row: row.name)
     _check_links(plan.rows, sources, folder)
     return plan
 
 
-def _known(row: Record, item: Record, folder: Folder, plan: RunPlan) -> Record:
-    """Return the updated row of an input that the journal knows, and note in the plan why it is to be done again."""
+def _updated(row: Record, item: Record, folder: Folder, plan: RunPlan) -> Record:
+    """Return the updated row of an input of the journal, and note in the plan why it is to be done again.
+
+    Args:
+        row: the journal's.
+        item: the input as it is now.
+        folder: the output folder.
+        plan: receives the name of the input if it changed, or if its output is missing.
+    """
     is_unchanged = row.stamp == item.stamp and item.bytes in (0, row.bytes)  # 0: its server does not tell
     if row.place != item.place:
         row = evolve(row, place=item.place)
-    if not is_unchanged and row.status == PLANNED:
-        row = evolve(row, bytes=item.bytes, stamp=item.stamp)
-    elif not is_unchanged and _has_hash(item, row):
-        row = evolve(row, stamp=item.stamp)
-    elif not is_unchanged:
-        plan.changed.append(row.name)
-        return evolve(row, status=PLANNED, bytes=item.bytes, stamp=item.stamp)
+    if not is_unchanged:
+        if row.status == PLANNED:
+            row = evolve(row, bytes=item.bytes, stamp=item.stamp)
+        elif _has_hash(item, row):  # it was only touched
+            row = evolve(row, stamp=item.stamp)
+        else:
+            plan.changed.append(row.name)
+            return evolve(row, status=PLANNED, bytes=item.bytes, stamp=item.stamp)
     if row.status == DONE and folder.size(row.output) != row.output_bytes:
         plan.lost.append(row.name)
         return evolve(row, status=PLANNED)
@@ -365,6 +397,7 @@ def _plan_fresh(fresh: list[Record], rows: dict[str, Record], gone: Iterable[Rec
         else:
             row.status = FOREIGN
             row.reason = title_of(head or b"")
+    # An input that is done again keeps the name of its output, if it is of the same format.
     names: dict[str, str] = {}
     for name, kind in kinds.items():
         if name in rows and _fits(rows[name].output, settings.suffix(kind)):
@@ -373,9 +406,10 @@ def _plan_fresh(fresh: list[Record], rows: dict[str, Record], gone: Iterable[Rec
     used = [row.output for row in (*rows.values(), *gone) if row.output]
     names |= output_names(unnamed, (*used, *REPORTS, NAME), settings.suffix)
     for row in fresh:
-        old = rows.get(row.name)
-        row.number = old.number if old else 0
-        row.output = names.get(row.name, old.output if old else "")
+        old_row = rows.get(row.name)
+        row.number = 0 if old_row is None else old_row.number
+        old_output = "" if old_row is None else old_row.output
+        row.output = names.get(row.name, old_output)
 
 
 def _fits(output: str, suffix: str) -> bool:
@@ -386,7 +420,7 @@ def _fits(output: str, suffix: str) -> bool:
 
 
 def _keep_others(
-    row: Record, old: Record | None, existing: list[str], inputs: set[Hashable], *, retry: bool, force: bool
+    row: Record, old_row: Record | None, existing: list[str], inputs: set[Hashable], *, retry: bool, force: bool
 ) -> None:
     """Keep files that exist at the place of an output: inputs always, and foreign ones without `force`.
 
@@ -395,7 +429,9 @@ def _keep_others(
     name = os.path.basename(row.output)
     if any(identity(place) in inputs for place in existing):
         row.fail("TargetExistsError", "the output would replace an input", f"{name} is an input of this run")
-    elif not (force or (old and old.ours and old.output == row.output)):
+        return
+    is_ours = old_row is not None and old_row.ours and old_row.output == row.output
+    if not force and not is_ours:
         row.ours = False
         if not retry:
             fail_foreign(row)
@@ -417,7 +453,8 @@ def _check_links(rows: Iterable[Record], sources: Sequence[str], folder: Folder)
         return
     outputs = {row.output.rpartition("/")[0]: row for row in rows if row.output and row.status == PLANNED}
     for subfolder, row in outputs.items():
-        if is_inside(join(folder.place, subfolder) if subfolder else folder.place, roots, own):
+        place = join(folder.place, subfolder) if subfolder else folder.place
+        if is_inside(place, roots, own):
             raise ModelError(
                 f"the output {row.output} would be in a source",
                 file=folder.place,

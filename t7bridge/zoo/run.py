@@ -80,10 +80,10 @@ def convert_zoo(request: Zoo) -> ZooReport:
         ModelError: the options contradict each other, or those of earlier runs; outputs would be in a source.
         UnsupportedError: a library is not installed.
     """
-    places = [
-        os.fspath(source)
-        for source in ([request.sources] if isinstance(request.sources, (str, os.PathLike)) else request.sources)
-    ]
+    sources = request.sources
+    if isinstance(sources, (str, os.PathLike)):
+        sources = [sources]
+    places = [os.fspath(source) for source in sources]
     settings = _settings(request)
     with closing(open_folder(settings.folder, places, make=not request.dry_run)) as folder:
         settings = evolve(settings, folder=folder.place)
@@ -92,23 +92,26 @@ def convert_zoo(request: Zoo) -> ZooReport:
             return _planned(request.on_start, plan, folder)
         with closing(Journal(folder.journal_path)) as journal, ExitStack() as last, ExitStack() as stack:
 
-            def start(places: Iterable[str]) -> Engine:
-                opened = open_engine(
+            def start(inputs: Iterable[str]) -> Engine:
+                """Start the workers, which end with the stack."""
+                engine = open_engine(
                     request.engine,
                     settings,
-                    (folder.place, *places),
+                    (folder.place, *inputs),
                     workers=request.workers,
                     timeout=request.timeout,
                     scheduler=request.scheduler,
                 )
                 stack.callback(folder.sweep)  # leftovers of killed workers
-                return stack.enter_context(closing(opened))
+                return stack.enter_context(closing(engine))
 
             restart = _compare_options(journal, settings, request.force)
-            known = () if restart else tuple(journal.records())
-            # If all files are new, the workers can start while the plan is made.
-            started = start(places) if not known and not request.dry_run else None
-            plan = make_plan(places, known, folder, settings, retry_failed=request.retry_failed, force=request.force)
+            rows = () if restart else tuple(journal.records())
+            engine: Engine | None = None
+            if not rows and not request.dry_run:
+                # All files are new: the workers can start while the plan is made.
+                engine = start(places)
+            plan = make_plan(places, rows, folder, settings, retry_failed=request.retry_failed, force=request.force)
             if request.dry_run:
                 return _planned(request.on_start, plan, folder)
             facts = {"options": settings.asked(), "version": __version__, "sources": places}
@@ -122,8 +125,8 @@ def convert_zoo(request: Zoo) -> ZooReport:
                 request.on_start(plan)
             with _Run(journal, folder, todo, request.on_file, request.on_progress) as run:
                 if todo:
-                    run.go(started or start(row.place for row in todo))
-                stack.close()
+                    run.go(engine or start(row.place for row in todo))
+                stack.close()  # before the report: the workers end, and their leftovers are removed
                 report = summarize(folder.place, plan.rows, settings.asked(), __version__)
                 report.seconds, report.now = run.progress.seconds, dict(run.progress.counts)
                 reports = report_files(report)  # while the last outputs go to the disk
@@ -138,14 +141,26 @@ def _settings(request: Zoo) -> Settings:
     Raises:
         ModelError: an option does not apply, or excludes another.
     """
-    options = {
-        name: getattr(request, name) for name in _CONVERSION if getattr(request, name) != _CONVERSION[name].default
-    }
+    options: dict[str, Any] = {}
+    for name, option in _CONVERSION.items():
+        value = getattr(request, name)
+        if value != option.default:
+            options[name] = value
     _check(request, options)
     if "classes" in options:
-        options["classes"] = os.path.abspath(options["classes"])
-    same = {name: getattr(request, name) for name in ("to", "module", "verify", "draw", "prove", "limits", "memory")}
-    return Settings(os.fspath(request.output), options=options, flush=request.engine != "local", **same)
+        options["classes"] = os.path.abspath(options["classes"])  # workers may have another working directory
+    return Settings(
+        os.fspath(request.output),
+        to=request.to,
+        module=request.module,
+        verify=request.verify,
+        draw=request.draw,
+        prove=request.prove,
+        options=options,
+        limits=request.limits,
+        memory=request.memory,
+        flush=request.engine != "local",
+    )
 
 
 def _check(request: Zoo, options: dict[str, Any]) -> None:
@@ -154,16 +169,20 @@ def _check(request: Zoo, options: dict[str, Any]) -> None:
     Args:
         options: the options of each conversion that have a value.
     """
-    target = FORMATS[request.to].values if request.to else None
+    target_values = FORMATS[request.to].values if request.to else None
     reads_safetensors = request.verify and request.to == "safetensors" and request.engine == "local"
-    wrong = [name for name in options if name != "index_base" and target not in (None, *_CONVERSION[name].targets)]
-    for refused, message in (
+    without_effect: list[str] = []
+    if target_values is not None:
+        for name in options:
+            if name != "index_base" and target_values not in _CONVERSION[name].targets:
+                without_effect.append(name)
+    for is_wrong, message in (
         (
             request.module and (request.to or request.verify or not _OF_MODULES.issuperset(options)),
             f"module excludes to, verify and all options of conversions but {listed(sorted(_OF_MODULES))}",
         ),
         ("index_base" in options and not request.module, "index_base requires module"),
-        (wrong, f"{listed(wrong)} does not apply to {request.to}"),
+        (without_effect, f"{listed(without_effect)} does not apply to {request.to}"),
         (
             reads_safetensors and not find_spec("safetensors"),
             "verify reads .safetensors files with the library safetensors, which is not installed: "
@@ -172,7 +191,7 @@ def _check(request: Zoo, options: dict[str, Any]) -> None:
         (request.scheduler and request.engine != "dask", "only the Dask engine has a scheduler"),
         (request.workers == 0 and (request.timeout or request.memory), "time and memory limits need worker processes"),
     ):
-        if refused:
+        if is_wrong:
             raise ModelError(message)
 
 
@@ -196,7 +215,8 @@ def _compare_options(journal: Journal, settings: Settings, force: bool) -> bool:
     words = {"None": "not given", "True": "on", "False": "off"}
     differences: list[str] = []
     for name in sorted({*before, *now}):
-        old, new = before.get(name), now.get(name)
+        old = before.get(name)
+        new = now.get(name)
         if old != new:
             differences.append(f"{name} was {words.get(str(old), old)} and is {words.get(str(new), new)}")
     changes = ", ".join(differences)
@@ -220,9 +240,13 @@ class _Run:
     on_progress: Callable[[Progress], None] | None
     progress: Progress = field(init=False)
     _pending: list[Record] = field(factory=list)
+    """Finished files that are not recorded yet."""
     _writing: Future[None] | None = None
+    """The recording of earlier ones."""
     _due: float = 0.0
+    """When the pending ones are to be recorded."""
     _show_at: float = 0.0
+    """When the progress is to be shown."""
     _pool: ThreadPoolExecutor = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -264,6 +288,7 @@ class _Run:
             self._show_at = now + _SHOW_SECONDS
 
     def _take(self, row: Record) -> None:
+        """Count a finished file; it is recorded with the next ones."""
         row.version = __version__
         self.progress.add(row.status, row.bytes)
         self._pending.append(row)
@@ -271,6 +296,7 @@ class _Run:
             self.on_file(row)
 
     def _write(self) -> None:
+        """Begin to record the finished files, when those before are recorded."""
         self._finish_writing()
         if self._pending:
             self._writing = self._pool.submit(self._commit, self._pending)

@@ -51,15 +51,25 @@ NO_PICTURE = "no picture: "
 READY = b"ready"
 _START = "import sys; sys.path[:] = sys.argv[1:]; from t7bridge.zoo.workers import main; main()"
 _NOTES_KEPT = 50
-_AHEAD_JOBS, _AHEAD_BYTES = 48, 4 << 20
+"""Notes of a file that the journal has."""
+_AHEAD_JOBS = 48
+"""Files in the queue of a worker, so that it never waits for the next."""
+_AHEAD_BYTES = 4 << 20
+"""Bytes of these files: the rest of a queue waits for its worker at the end of a run."""
 _TICK_SECONDS = 0.1
+"""Seconds after which an engine returns even without an outcome."""
 _NO_MEMORY = 12
 """Exit code of a worker whose file left no memory for anything else: ENOMEM."""
 _PAUSE_SECONDS = 0.01
 """Seconds for which answers are collected: waking up for each of a thousand a second would take a core."""
-_GROUP_JOBS, _GROUP_BYTES = 32, 16 << 20
+_GROUP_JOBS = 32
+"""Files that are sent to a cluster together: each message takes milliseconds."""
+_GROUP_BYTES = 16 << 20
+"""Bytes from which on no more files are added to a group."""
 _GROUPS_A_THREAD = 3
+"""Groups that are sent for each thread of the cluster, so that it never waits for the next."""
 _NO_WORKER_SECONDS = 30.0
+"""Seconds that a cluster may be without workers."""
 
 Outcomes = Generator["Record | None", None, None]
 """The finished files in any order, and `None` now and then when there are none."""
@@ -102,10 +112,10 @@ def _convert(record: Record, settings: Settings, source: str) -> None:
             _verify(settings, source, target)
         if settings.prove:
             _prove(record, settings, source)
-        written = digest(target)
+        hash_and_size = digest(target)
         if not record.ours:  # a file of that name exists: it is adopted if it is this output, and never replaced
             with as_local_input(place) as existing:
-                if digest(existing) != written:
+                if digest(existing) != hash_and_size:
                     fail_foreign(record)
                     return
             record.ours = True
@@ -113,11 +123,12 @@ def _convert(record: Record, settings: Settings, source: str) -> None:
             _draw(record, settings, source, picture_of(place))
         if settings.flush:
             flush_to_disk(target)
-    record.output_hash, record.output_bytes = written
+    record.output_hash, record.output_bytes = hash_and_size
     record.status = DONE
 
 
 def _fail_for_memory(record: Record, settings: Settings) -> Record:
+    """Mark a file as failed that needs too much memory; return it."""
     limit = f"{settings.memory / (1 << 20):,.0f} MiB of memory" if settings.memory else "memory"
     return record.fail("OutOfMemory", f"needs more than the {limit} available")
 
@@ -219,6 +230,7 @@ def main() -> None:
     jobs: queue.SimpleQueue[Record] = queue.SimpleQueue()
 
     def listen() -> None:
+        """Read jobs ahead, and end the process with its input, even in the middle of a file: its supervisor is gone."""
         try:
             for line in lines:
                 for job in from_line(line):
@@ -241,7 +253,7 @@ def main() -> None:
 
 def _warm_up(settings: Settings) -> None:
     """Import what the work needs, so that the first file does not pay for it in time or memory."""
-    wanted = [
+    modules = [
         "conversion.convert",
         "conversion.targets",
         "conversion.records",
@@ -251,11 +263,15 @@ def _warm_up(settings: Settings) -> None:
         "formats.pt.writer",
         "graph.decimals",
     ]
-    wanted += ["tools.write_module", "codegen.generate"] if settings.module else []
-    wanted += ["workshop.draw.drawing"] if settings.draw else []
-    wanted += ["workshop.prove"] if settings.prove else []
-    wanted += ["tools.verify", "formats.torchfile"] if settings.verify else []
-    for name in wanted:
+    if settings.module:
+        modules += ["tools.write_module", "codegen.generate"]
+    if settings.draw:
+        modules += ["workshop.draw.drawing"]
+    if settings.prove:
+        modules += ["workshop.prove"]
+    if settings.verify:
+        modules += ["tools.verify", "formats.torchfile"]
+    for name in modules:
         importlib.import_module(f"t7bridge.{name}")
 
 
@@ -441,12 +457,15 @@ class LocalEngine(Engine):
         return [worker.jobs[0] for worker in self._workers if worker.jobs and worker.began is not None]
 
     def _feed(self, waiting: Iterator[Record]) -> bool:
+        """See `Engine`; watch the memory and the time of each worker, too."""
         now = time.monotonic()
         for worker in self._workers:
             self._refill(worker, waiting)
-            if self._settings.memory and worker.began is not None and worker.jobs:
+            if not worker.jobs or worker.began is None:
+                continue
+            if self._settings.memory:
                 worker.memory.relieve()
-            if self._timeout and worker.jobs and worker.began is not None and now - worker.began > self._timeout:
+            if self._timeout and now - worker.began > self._timeout:
                 worker.late = True
                 worker.kill()
         return any(worker.jobs for worker in self._workers)
@@ -460,31 +479,43 @@ class LocalEngine(Engine):
         while room > 0 and len(worker.jobs) + len(more) < _AHEAD_JOBS:
             if not self._returned:
                 self._returned.extend(islice(waiting, 1))
-            if not self._returned or (self._weight(self._returned[0]) > room and (worker.jobs or more)):
+            if not self._returned:
+                break
+            weight = self._weight(self._returned[0])
+            is_idle = not worker.jobs and not more
+            if weight > room and not is_idle:
                 break  # a large file waits for an idle worker
             more.append(self._returned.popleft())
-            room -= self._weight(more[-1])
+            room -= weight
         if more:
             worker.give(more)
 
     def _weight(self, job: Record) -> int:
         """Return the weight of a job for queuing ahead. A small remote file may take long too: few queue behind it."""
         is_remote = local_path(job.place) is None or local_path(self._settings.folder) is None
-        return job.bytes + (_AHEAD_BYTES // 4 if is_remote else 0)
+        if is_remote:
+            return job.bytes + _AHEAD_BYTES // 4
+        return job.bytes
 
-    def _take(self, answer: tuple[_Worker, list[bytes] | None]) -> Iterable[Record | None]:
+    def _take(self, answer: tuple[_Worker, list[bytes] | None]) -> Iterator[Record | None]:
+        """See `Engine`: an answer is a worker, and the lines that it wrote."""
         worker, lines = answer
-        if lines is None:
-            return [self._replace(worker)] if worker in self._workers else []
+        if lines is None:  # its end
+            if worker in self._workers:
+                yield self._replace(worker)
+            return
         worker.began = time.monotonic()
-        return (worker.jobs.popleft().take(*from_line(line)) for line in lines if line != READY)
+        for line in lines:
+            if line != READY:
+                (outcome,) = from_line(line)
+                yield worker.jobs.popleft().take(outcome)
 
     def _replace(self, worker: _Worker) -> Record | None:
         """Replace a dead worker, and mark the file that it was working on as failed."""
-        how = worker.end()
+        cause = worker.end()
         if worker.began is None:
             raise T7BridgeError(
-                f"a worker process cannot be started: it ended with {how}",
+                f"a worker process cannot be started: it ended with {cause}",
                 hint="T7BRIDGE_TRACEBACK=1 in the environment shows why.",
             )
         self._workers[self._workers.index(worker)] = _Worker(self._settings, self._answers)
@@ -495,10 +526,10 @@ class LocalEngine(Engine):
         if worker.late:
             reason = f"took longer than the {self._timeout:g} seconds of --timeout"
             return job.fail("Timeout", "took longer than --timeout", reason)
-        if how == f"exit code {_NO_MEMORY}":
+        if cause == f"exit code {_NO_MEMORY}":
             return _fail_for_memory(job, self._settings)
-        reason = f"the process that worked on it ended with {how}"
-        if how == "signal SIGKILL":
+        reason = f"the process that worked on it ended with {cause}"
+        if cause == "signal SIGKILL":
             reason += ", possibly out of memory"
         return job.fail("WorkerDied", reason)
 
@@ -578,6 +609,7 @@ class DaskEngine(Engine):
         return [jobs[0] for jobs in islice(self._running.values(), self._threads)]
 
     def _feed(self, waiting: Iterator[Record]) -> bool:
+        """See `Engine`; raise an error if the cluster has no worker for too long."""
         self._threads = sum(self._client.nthreads().values())
         if self._threads:
             self._seen = time.monotonic()
@@ -591,11 +623,13 @@ class DaskEngine(Engine):
         return bool(self._running)
 
     def _submit(self, jobs: list[Record]) -> None:
+        """Send a group to the cluster; its answer is the future."""
         future = self._client.submit(convert_group, self._settings, self._timeout, to_line(jobs), pure=False)
         self._running[future] = jobs
         future.add_done_callback(self._answers.put)
 
     def _take(self, answer: Any) -> Iterator[Record]:
+        """See `Engine`: an answer is the future of a group."""
         jobs = self._running.pop(answer)
         if answer.status == "finished":
             by_number = {job.number: job for job in jobs}

@@ -406,8 +406,11 @@ def _describe(data_set: Any, names: dict[str, Name], view: TensorView | None) ->
         record["names"] = {path: list(steps) for path, steps in names.items()}
     if view is not None:
         record["view"] = view.as_list()
+    if not record:
+        return
     text = json.dumps(record, separators=(",", ":"))
-    if record and len(text) <= _MOST_ATTRIBUTE:
+    # HDF5 refuses larger attributes: then the tensor is read under its valid name, with memory of its own.
+    if len(text) <= _MOST_ATTRIBUTE:
         data_set.attrs[METADATA_KEY] = text
 
 

@@ -293,11 +293,11 @@ class PtArchive:
         members = self.zip.members
         uses_storages = any(members[name].size for name in self._located() if name in members)
         if names and not uses_storages:
-            found = f"{counted(len(names), 'member')}, {self._size(names):,} bytes, that nothing reads"
+            members_and_bytes = f"{counted(len(names), 'member')}, {self._size(names):,} bytes, that nothing reads"
             raise CorruptError(
                 "holds weights, but its value refers to none of them",
                 expected="a pickle that refers to them",
-                found=f"{found}: {few(names, longest=60)}",
+                found=f"{members_and_bytes}: {few(names, longest=60)}",
                 hint="Load the file in the program that wrote it, and save its state dict with torch.save.",
             )
         what = "member of the archive is" if len(names) == 1 else "members of the archive are"

@@ -97,6 +97,12 @@ class PtReader:
         self.source.close()
 
     def _detect(self) -> str:
+        """Return the kind of the file, and open it if it is a zip archive.
+
+        Raises:
+            UnknownFormatError: PyTorch does not read it.
+            CorruptError: it is another file for readers that begin elsewhere.
+        """
         head = self.source.read(self._start, HEAD_BYTES)
         signature = identify(head)
         kind = signature.kind if signature else ""
@@ -111,17 +117,17 @@ class PtReader:
             return "tar"
         if kind == "pickle" or (not kind and head[:1] and head[:1] in _OLD_PICKLES):
             refuse_two(self.source, self._start, "a pickle")
-            old = _part("streams").is_legacy(self.source, self._start, self._origin.limits)
-            return "legacy" if old else "pickle"
-        raise UnknownFormatError(
-            f"is {signature.title}" if signature else "is not a file of PyTorch",
-            expected="a zip archive, a pickle or a tar archive of PyTorch",
-            found="" if signature else f"{head[:16]!r}" if head else "no bytes",
-            hint=signature.hint if signature else "",
-        )
+            is_legacy = _part("streams").is_legacy(self.source, self._start, self._origin.limits)
+            return "legacy" if is_legacy else "pickle"
+        expected = "a zip archive, a pickle or a tar archive of PyTorch"
+        if signature is not None:
+            raise UnknownFormatError(f"is {signature.title}", expected=expected, hint=signature.hint)
+        first_bytes = f"{head[:16]!r}" if head else "no bytes"
+        raise UnknownFormatError("is not a file of PyTorch", expected=expected, found=first_bytes)
 
     @staticmethod
     def _kind_of_zip(archive: PtArchive) -> str:
+        """Return the kind of a zip archive, by the members that it has."""
         if not archive.has(DATA_MEMBER):
             for kind, members in _WITHOUT_DATA.items():
                 if any(map(archive.has, members)):
@@ -154,9 +160,11 @@ class PtReader:
         self._value = _UNSET
 
     def _read(self) -> Any:
+        """Return the value, and set what is only known after it: kind, storages and notes."""
         archive = self._archive
         if archive is None:
-            read = _part("streams").read_tar if self.kind == "tar" else _part("streams").read_stream
+            streams = _part("streams")
+            read = streams.read_tar if self.kind == "tar" else streams.read_stream
             value, self.kind, self._storages = read(self._origin, self._start)
             return value
         value = self._read_archive(archive)

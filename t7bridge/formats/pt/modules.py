@@ -360,7 +360,10 @@ def read_modules(archive: PtArchive, cpp: bool) -> ScriptModule:
 
 
 def _content(module: PythonObject, code: _Code) -> Any:
-    """Return the entries of a module (parameters, buffers, then others), its submodules, and the number of all."""
+    """Return the entries of a module (parameters, buffers, then others), its submodules, and the number of all.
+
+    An entry is its name, its value, and whether it is in the state dict.
+    """
     cls = code.find(module.path)
     parameter_names = frozenset(cls.parameters) if cls else frozenset()
     parameters: list[tuple[str, Any, bool]] = []

@@ -53,10 +53,14 @@ class StorageTable:
         self._locate = locate
         self._one_type = one_type
         self._classes: dict[Hashable, ElementType | None] = {}
+        """The element type with which the pickle named each key first; `None` for an untyped storage."""
         self.roots: dict[Hashable, Storage] = {}
+        """The storage of each key, with the element type that was used first."""
         self._views: dict[tuple[int, str, int, int], Storage] = {}
+        """Parts and retyped views of roots: identity of the root, element type, offset in bytes, and count."""
         self._untyped: dict[Hashable, UntypedStorage] = {}
         self._claims: dict[int, Hashable] = {}
+        """The key of each untyped storage, by its identity, for the tensors that claim it."""
 
     def get(self, key: Hashable, element: ElementType, count: int, device: str) -> Storage:
         """Return the storage of a key, viewed as elements of a type.
@@ -93,9 +97,10 @@ class StorageTable:
         if isinstance(storage, UntypedStorage) and id(storage) in self._claims:
             key = self._claims[id(storage)]
             untyped = storage.storage
-            root = self.roots.get(key)
+            root = self.roots.get(key)  # of an earlier tensor with these bytes
             if element is None:
                 element = root.element if root else UINT8
+            # If there is a root, `get` ignores the count, and `retype` checks the root's bytes.
             if root is None and untyped.nbytes % element.itemsize:
                 raise _uneven(untyped.nbytes, element)
             return self.get(key, element, untyped.nbytes // element.itemsize, untyped.device)
@@ -120,24 +125,29 @@ class StorageTable:
         if element is None:
             named = kind.path if isinstance(kind, PythonGlobal) else type(kind).__name__
             raise CorruptError("a storage has an unknown class", found=named)
-        device, part = text(location), rest[0] if rest else None
+        device = text(location)
+        part = rest[0] if rest else None
         if not isinstance(key, (str, int, bytes)) or not is_count(count) or device is None:
             raise CorruptError("a persistent id has no key, location or count")
         if part is not None and not (isinstance(part, tuple) and len(part) == 3):
             raise CorruptError("the description of a part of a storage is invalid")
         key = text(key) or key
-        typed = None if kind.name in _UNTYPED else element
-        first = self._classes.setdefault(key, typed)
-        if self._one_type and typed not in (None, first):
+        # An untyped storage has the element type of the tensor that claims it.
+        named_element = None if kind.name in _UNTYPED else element
+        first_element = self._classes.setdefault(key, named_element)
+        if self._one_type and named_element not in (None, first_element):
             raise CorruptError(
                 "a storage is named with two classes",
                 expected="one, as PyTorch uses the first for both",
                 found=f"key {key!s:.60}",
             )
-        if typed is None:
+        if named_element is None:
             return self.untyped(key, count, device)
-        storage = self.get(key, typed, count, device)
-        return storage if part is None else self.part(storage, *part[1:])
+        storage = self.get(key, named_element, count, device)
+        if part is None:
+            return storage
+        _, start, part_count = part
+        return self.part(storage, start, part_count)
 
     def retype(self, storage: Storage, element: ElementType) -> Storage:
         """Return the same memory viewed as elements of another type."""
@@ -200,8 +210,11 @@ class StorageTable:
 
     def claim_rest(self) -> None:
         """Set the elements of untyped storages without tensors to bytes."""
-        for key, bare in self._untyped.items():
-            bare.storage = self.roots.get(key) or self.get(key, UINT8, bare.storage.nbytes, bare.storage.device)
+        for key, untyped in self._untyped.items():
+            root = self.roots.get(key)
+            if root is None:
+                root = self.get(key, UINT8, untyped.storage.nbytes, untyped.storage.device)
+            untyped.storage = root
 
     def finish(self) -> None:
         """Complete what had to wait for the end of the pickle."""

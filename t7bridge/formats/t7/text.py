@@ -28,11 +28,18 @@ _NUMBER = re.compile(rb"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf|
 _OTHERS_NUMBER = re.compile(rb"[+-]?(\d+,\d*([eE][+-]?\d+)?|1\.#(?:QNAN|SNAN|IND|INF)0*|nan\(\w*\))\Z")
 """Numbers as other C libraries print them: see `plain_numbers`."""
 _NUMBER_BYTES = b"0123456789+-.eEinfa \n"
-_FULL_DIGITS, _FLOAT_DIGITS, _OLD_DIGITS = 17, 9, 6
+_FULL_DIGITS = 17
+"""Digits with which a double is written exactly."""
+_FLOAT_DIGITS = 9
+"""Digits with which a float is written exactly."""
+_OLD_DIGITS = 6
+"""Digits of numbers that Torch wrote until 2014 and 2015, with `%g`: docs/format-t7.md."""
 _SAMPLE_BYTES = 1 << 12
+"""Bytes of a storage that are searched for a number which shows the digits."""
 _MANY = 1 << 22
 """Numbers from which on it pays to load numpy only to count them."""
 _LARGEST_FLOAT = 3.4e38
+"""Below the largest float, which `struct` would refuse to round to."""
 
 
 def _words(line: bytes, is_large: bool) -> int:
@@ -175,25 +182,29 @@ class TextInput(Window):
         return TextSpan(self.source, start, end - start, is_plain)
 
     def _sample(self, text: bytes, element: ElementType) -> None:
-        """Learn the digits from the first numbers of a storage; the last word may be cut off."""
+        """Set `rounded` by the first numbers of a storage that show it; the last word may be cut off."""
         for token in text.split()[:-1]:
-            value = float(token) if _NUMBER.match(token) else math.nan
+            value = float(token) if _NUMBER.match(token) else math.nan  # a NaN shows nothing
             if element.itemsize == 8:
                 self._learn_digits(token, value, _FULL_DIGITS)
             elif abs(value) < _LARGEST_FLOAT:
-                self._learn_digits(token, struct.unpack("f", struct.pack("f", value))[0], _FLOAT_DIGITS)
+                (value_as_float,) = struct.unpack("f", struct.pack("f", value))
+                self._learn_digits(token, value_as_float, _FLOAT_DIGITS)
             if self.rounded is not None:
                 return
 
     def _learn_digits(self, token: bytes, value: float, digits: int) -> None:
-        """Tell how numbers are printed from those that have different texts with 6 digits and with all.
+        """Set `rounded` by a number whose text with 6 digits is another than that with all; others do not show it.
 
         One that does not have its text of 6 digits is enough for all: it would not be the same when written so.
         """
-        if value == value and not (token.isdigit() and len(token) <= _OLD_DIGITS):
-            short = number_text(value, _OLD_DIGITS).encode()
-            if short != number_text(value, digits).encode():
-                self.rounded = token == short
+        is_nan = value != value
+        is_short_integer = token.isdigit() and len(token) <= _OLD_DIGITS  # spares most numbers the formatting
+        if is_nan or is_short_integer:
+            return
+        short = number_text(value, _OLD_DIGITS).encode()
+        if short != number_text(value, digits).encode():
+            self.rounded = token == short
 
     def _pass_numbers(self, count: int, what: str) -> bool:
         """Move behind `count` numbers, looking only at where words end and which bytes there are.

@@ -58,7 +58,7 @@ class T7Writer:
         payloads: list[Storage] | None = None,
     ) -> None:
         self._output = target if isinstance(target, Output) else Output(target)
-        self._owned = not isinstance(target, Output)
+        self._is_own_output = not isinstance(target, Output)
         self.layout = layout or T7Layout()
         kind = TextWriter if self.layout.encoding == "ascii" else BinaryWriter
         self._stream: BinaryWriter | TextWriter = kind(self._output, self.layout)
@@ -69,12 +69,15 @@ class T7Writer:
         self.places: dict[int, Storage] = {}
         """Each storage by the position of its elements in the output, in bytes."""
         self._count = 0
+        """Number of objects that have a number."""
         self._inside: list[Value] = []
         """The values being written, each inside the one before."""
         self._halves: list[int] = []
         """For each of them how many keys and values, two an entry, are written or being written."""
+        # The object after the last of the layout's has the number after the greatest of these: see `_new_number`.
         self._beyond = max(self.layout.numbers, default=0) - len(self.layout.numbers) + 1
         self._payload_depth = 0
+        """How many payloads, each inside another, are being written: their values are not values of the file."""
 
     @property
     def plain_nans(self) -> int:
@@ -135,7 +138,7 @@ class T7Writer:
 
     def _done(self) -> None:
         """Write what is buffered after a value of its own, to a file object that may be used between values."""
-        if self._owned and not self._payload_depth:
+        if self._is_own_output and not self._payload_depth:
             self._output.flush()
 
     # Objects
@@ -259,7 +262,9 @@ class T7Writer:
     def _new_number(self, value: Value) -> int:
         """Return the number of an object that is written now: the layout's, and after these the next free one."""
         numbers = self.layout.numbers
-        number = numbers[self._count] if self._count < len(numbers) else self._beyond + self._count
+        number = self._beyond + self._count
+        if self._count < len(numbers):
+            number = numbers[self._count]
         self._count += 1
         self._numbers[value] = number
         return number

@@ -491,8 +491,9 @@ def _of_dtype(value: NumpyDtype, naming: Naming) -> Form:
 
 
 def _set_dtype_state(meaning: PtMeaning, value: NumpyDtype, state: Any) -> NumpyDtype:
-    """Set the byte order of an element type, and keep its state for writing."""
-    order = _item(_numpy_state(state), 1)
+    """Set the byte order of an element type, and keep its state, described in `_of_dtype`, for writing."""
+    state = _numpy_state(state)
+    order = _item(state, 1)
     if isinstance(order, bytes):
         order = order.decode("latin1")
     if order not in _BYTE_ORDERS:
@@ -508,10 +509,11 @@ _REFERENCES, _OBJECT_FLAGS, _WITH_OBJECTS = 0b111, 63, 27
 
 
 def _check_dtype(dtype: NumpyDtype, state: tuple[Any, ...]) -> None:
-    """Refuse a state that makes numpy take numbers for references, or read behind an element: it does not check.
+    """Refuse a state with which numpy, which does not check it, would take numbers for references, or read behind an
+    element.
 
     Raises:
-        CorruptError: it does.
+        CorruptError: it is such a state.
     """
     inner_dtypes = _inner_dtypes(subarray=_item(state, 2), fields=_item(state, 4))
     is_valid = _are_inside(inner_dtypes, _item(state, 5)) and _has_fitting_flags(dtype, inner_dtypes, _item(state, 7))
@@ -575,6 +577,11 @@ def _holds_objects(dtype: NumpyDtype) -> bool:
 
 
 def _numpy_state(state: Any) -> tuple[Any, ...]:
+    """Return the state of a numpy value, which is a tuple.
+
+    Raises:
+        CorruptError: it is not.
+    """
     if not isinstance(state, tuple):
         raise CorruptError("a numpy value receives a state that is not a tuple")
     return state

@@ -108,10 +108,11 @@ class _Bytes:
         """Return the text up to the next line feed."""
         stop = self._buffer.find(b"\n", self._at)
         while stop < 0:
-            known = len(self._buffer) - self._at
-            if known > _LONGEST or not self._fill(2 * known + 1):
+            searched = len(self._buffer) - self._at
+            # Twice as many each time: a long line is searched in linear time.
+            if searched > _LONGEST or not self._fill(2 * searched + 1):
                 raise EOFError
-            stop = self._buffer.find(b"\n", self._at + known)
+            stop = self._buffer.find(b"\n", self._at + searched)
             if stop < 0 and self._next >= self._end:
                 raise EOFError
         data = self._buffer[self._at : stop]
@@ -125,8 +126,8 @@ class _Bytes:
     def _fill(self, count: int) -> bool:
         """Make bytes available from the position on; return whether there were more."""
         rest = self._buffer[self._at :]
-        wanted = min(max(count - len(rest), _CHUNK_BYTES), self._end - self._next)
-        data = self._source.read(self._next, wanted) if wanted > 0 else b""
+        length = min(max(count - len(rest), _CHUNK_BYTES), self._end - self._next)
+        data = self._source.read(self._next, length) if length > 0 else b""
         self._next += len(data)
         self._buffer = rest + data
         self._at = 0
@@ -160,14 +161,14 @@ def refused(source: ByteSource, position: int, end: int, parts: int, operations:
     try:
         loader.run(operations)
     except _Refusal as refusal:
-        loader.found.use = str(refusal)
+        loader.refused.use = str(refusal)
     except EOFError:
-        loader.found.use = "the pickle ends in the middle"
+        loader.refused.use = "the pickle ends in the middle"
     except UnicodeDecodeError:
-        loader.found.use = "a text that is not UTF-8"
+        loader.refused.use = "a text that is not UTF-8"
     except (IndexError, KeyError):
-        loader.found.use = "a value is taken from where the pickle put none"
-    return loader.found
+        loader.refused.use = "a value is taken from where the pickle put none"
+    return loader.refused
 
 
 class _SafeLoader:
@@ -178,15 +179,17 @@ class _SafeLoader:
         parts: as in `refused`.
 
     Attributes:
-        found: what is refused.
+        refused: what is refused.
     """
 
     def __init__(self, data: _Bytes, parts: int) -> None:
-        self.found = Refused({})
+        self.refused = Refused({})
         self._data = data
         self._parts = parts
         self._stack: list[Any] = []
+        """Kinds of values since the last mark."""
         self._stacks: list[list[Any]] = []
+        """Those before it: of each mark that is open, what was on the stack."""
         self._memo: dict[int, Any] = {}
 
     def run(self, operations: int) -> None:
@@ -222,6 +225,7 @@ class _SafeLoader:
     # Names, calls and objects
 
     def _global(self) -> None:
+        """GLOBAL: module and name. A name that the loader does not have is noted, and stands for itself."""
         module = self._data.line()
         name = self._data.line()
         module = SAFE.modules.get(module, module)
@@ -229,7 +233,7 @@ class _SafeLoader:
         if path in SAFE.names:
             self._push(_Name(path))
         else:
-            self.found.names[module, name] = None
+            self.refused.names[module, name] = None
             self._push(_REFUSED)
 
     def _reduce(self) -> None:
@@ -273,19 +277,20 @@ class _SafeLoader:
         self._push(_RESULTS.get(cls.path, _OTHER))
 
     def _build(self) -> None:
+        """BUILD: set the state of the value below it, which stays on the stack."""
         state = self._stack.pop()
         value = self._stack[-1]
-        if value is _REFUSED or state is _REFUSED:
+        if value is _REFUSED or state is _REFUSED:  # noted before
             return
         if value is _ORDERED:
-            is_taken = state in _DICTS
+            is_allowed = state in _DICTS
         elif value is _TENSOR:  # set_(storage, offset, size, stride)
-            is_taken = type(state) is tuple and len(state) == 4
+            is_allowed = type(state) is tuple and len(state) == 4
         elif value is _PARAMETER:  # the same, or a state of PyTorch 0.1
-            is_taken = type(state) is tuple and len(state) in (3, 4, 5)
+            is_allowed = type(state) is tuple and len(state) in (3, 4, 5)
         else:
-            is_taken = False
-        if not is_taken:
+            is_allowed = False
+        if not is_allowed:
             raise _Refusal(f"a state for {_shown(value)}")
 
     # Containers
@@ -354,6 +359,7 @@ class _SafeLoader:
         self._push(self._memo[self._data.number(form)])
 
     def _persistent(self) -> None:
+        """BINPERSID: the id of a storage becomes the storage."""
         saved_id = self._stack.pop()
         if type(saved_id) is not tuple or not saved_id or saved_id[0] != "storage":
             raise _Refusal("a persistent id that does not name a storage")
