@@ -112,7 +112,9 @@ class Halves(nn.Module):
         return [part.clone() for part in input.chunk(2, dim=-1)]
 
 
-@register_module("my.Residual", children=modules, traits=Traits(flow=flows.sequence), text=Printed("decorator"))
+@register_module(
+    "my.Residual", children=modules, traits=Traits(flow=flows.sequence, transparent=True), text=Printed("decorator")
+)
 class Residual(nn.Sequential):
     """A container: what its modules compute, one after another."""
 

@@ -44,6 +44,8 @@ class Traits:
         returns_list: the output is a list.
         flow: how it passes its input to the modules inside, and what it returns, as a function of `walk`, or one of the
             same form; without it the output is a tensor, or a list of anything.
+        transparent: it does nothing besides what `flow` says: it computes, converts and keeps nothing itself, and has
+            no method of its own. False also if that is not known.
         may_take_list: the input is a tensor, or a list whose second element is used for its size.
         shares_memory: the output may share memory with the input.
         copies: the output has memory of its own, though the expression named by `written` is a view.
@@ -75,6 +77,7 @@ class Traits:
     takes_list: bool = False
     returns_list: bool = False
     flow: Flow | None = None
+    transparent: bool = False
     may_take_list: bool = False
     shares_memory: bool = False
     copies: bool = False

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from attrs import evolve
+
 from ...data import np
 from ...graph.dtypes import LUA_CLASSES
 from ...graph.lua import TorchObject, Value
@@ -105,21 +107,30 @@ register_layer(
     module=_MODULES,
     traits={
         "containers.Concat": Traits(
-            flow=walk.concatenated, written=("concat",), block="Branches", typed="containers.TypedConcat"
+            flow=walk.concatenated,
+            transparent=True,
+            written=("concat",),
+            block="Branches",
+            typed="containers.TypedConcat",
         ),
         "containers.TypedConcat": Traits(flow=walk.concatenated),
         "containers.DepthConcat": Traits(flow=walk.padded, typed="containers.DepthConcat"),
-        "containers.Bottle": Traits(flow=walk.bottled),
+        "containers.Bottle": Traits(flow=walk.bottled, transparent=True),
         "containers.Batched": Traits(flow=walk.sequence),
         "containers.ConcatTable": Traits(
-            returns_list=True, flow=walk.branches, written=("branches",), block="Branches"
+            returns_list=True, flow=walk.branches, transparent=True, written=("branches",), block="Branches"
         ),
         "containers.ParallelTable": Traits(
-            takes_list=True, returns_list=True, flow=walk.parallel, written=("parallel",), block="Block"
+            takes_list=True,
+            returns_list=True,
+            flow=walk.parallel,
+            transparent=True,
+            written=("parallel",),
+            block="Block",
         ),
         "containers.DontCast": Traits(flow=walk.sequence, casts=True),
         "containers.Parallel": Traits(flow=walk.sliced, typed="containers.Parallel"),
-        "torch.nn.Sequential": Traits(flow=walk.sequence),
+        "torch.nn.Sequential": Traits(flow=walk.sequence, transparent=True),
     },
     text={
         **dict.fromkeys(("nn.Sequential", "nn.Maxout", "nn.SpatialLPPooling"), Printed("sequential")),
@@ -137,7 +148,7 @@ register_layer(
     "nn.SharedParallelTable",
     children=named_modules("unit"),
     module=of_runtime("containers.SharedParallelTable"),
-    traits=_MAPPED,
+    traits=evolve(_MAPPED, transparent=True),
 )
 register_layer(
     "nn.Convert",
@@ -229,15 +240,16 @@ register_layer(
 )
 
 
+_GRAPH = Traits(flow=walk.graph, written=("graph",), block="Graph", is_graph=True)
 register_layer(
     "nn.gModule",
     children=graph_modules,
     scratch="fg bg innode outnode forwardnodes backwardnodes",
     module=of_runtime("containers.Graph"),
-    traits=dict.fromkeys(
-        ("containers.Graph", "containers.Stateful"),
-        Traits(flow=walk.graph, written=("graph",), block="Graph", is_graph=True),
-    ),
+    traits={
+        "containers.Graph": evolve(_GRAPH, transparent=True),
+        "containers.Stateful": _GRAPH,  # it takes and returns states as arguments of their own
+    },
 )
 
 

@@ -659,7 +659,9 @@ register_layer(
         "sequence.MaskedSequencer": Traits(flow=walk.stepped),
         "sequence.VariableLength": Traits(flow=walk.unknown),
         "sequence.Sequencer": Traits(flow=walk.stepped),
-        "sequence.Steps": Traits(takes_list=True, returns_list=True, flow=walk.stacked, written=("stacked",)),
+        "sequence.Steps": Traits(
+            takes_list=True, returns_list=True, flow=walk.stacked, transparent=True, written=("stacked",)
+        ),
         "sequence.Repeater": Traits(flow=walk.repeated),
         "sequence.BiSequencerLM": Traits(flow=walk.unknown),
         "sequence.RecurrentAttention": Traits(flow=walk.unknown),
