@@ -72,6 +72,19 @@ def graph_spec(obj: TorchObject, path: str) -> GraphSpec:
     return GraphSpec(tuple(nodes), outputs, len(outputs) > 1)
 
 
+def recorded_nodes(obj: TorchObject) -> list[Table]:
+    """Return what Lua keeps of each node with a module, in the order of execution.
+
+    The fields `input` and `gradOutput` are lists of the values that the node received in the last pass.
+    """
+    kept = []
+    for node in items_of(obj.get("forwardnodes")) or []:
+        data = lookup(node, "data")
+        if isinstance(data, Table) and data.get("module") is not None:
+            kept.append(data)
+    return kept
+
+
 def _links(data: Table, made: dict[int, Link], path: str) -> tuple[Link, ...]:
     """Return the inputs of a node, in order. Their nodes are run before it."""
     links: list[Link] = []

@@ -627,6 +627,48 @@ def run_elsewhere(functions: Mapping[str, Children]) -> None:
     _RUNNING.update(functions)
 
 
+@define(frozen=True)
+class Recording:
+    """How Lua runs a class and what it keeps of a pass, where that does not follow from the PyTorch module.
+
+    Attributes:
+        flow: how the elements of `modules` get their inputs in Lua, if PyTorch's class has none of these inside, or
+            others; `walk.unknown` if their inputs cannot be said.
+        transparent: whether Lua's class does nothing besides; see `Traits.transparent`.
+        inputs: the fields that hold the inputs of modules inside, by the names of these.
+        states: of a cell that runs copies of one module, one for each step: the fields of each state that is passed
+            from step to step, and of its first value if the user sets it.
+        first_step: the field of the module that runs the first step instead of a copy.
+        places: the numbers of the elements of `modules` that hold the weights of modules inside these copies, by the
+            paths from the object to what ran.
+        over_sequences: its input is a whole sequence, though it keeps outputs as a cell does.
+        restores_input: working in place, it undoes its change of the input when it runs backwards.
+    """
+
+    flow: Flow | None = None
+    transparent: bool = False
+    inputs: Mapping[str, str] = field(factory=dict)
+    states: tuple[tuple[str, str], ...] | None = None
+    first_step: str = ""
+    places: Mapping[str, int] = field(factory=dict)
+    over_sequences: bool = False
+    restores_input: bool = False
+
+
+_RECORDINGS: dict[str, Recording] = {}
+_PLAIN_RECORDING = Recording()
+
+
+def declare_recordings(recordings: Mapping[str, Recording]) -> None:
+    """Declare what Lua's classes keep of a pass, by the names of their entries."""
+    _RECORDINGS.update(recordings)
+
+
+def recording_of(obj: TorchObject) -> Recording:
+    """Return what an object's class keeps of a pass; nothing special for classes of users."""
+    return _RECORDINGS.get(stock_name(obj), _PLAIN_RECORDING)
+
+
 def modules(obj: TorchObject) -> Iterator[Child]:
     """Yield the modules that Lua runs: the elements of `modules`, named from `0` on, but for `run_elsewhere`."""
     return _RUNNING.get(obj.class_name, listed_modules)(obj)

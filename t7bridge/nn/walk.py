@@ -16,6 +16,8 @@ from .mapping import GraphNode, ModuleSpec
 from .output_shapes import Mismatch
 
 V = TypeVar("V")
+LARGEST = 400
+"""Maximum number of elements of a list that a flow makes."""
 
 
 class Domain(ABC, Generic[V]):
@@ -94,12 +96,21 @@ class Domain(ABC, Generic[V]):
         """Apply a function to each element of a list, or to each slice of a tensor along its first dimension."""
         return each(self, value, lambda number, step: apply(step))
 
+    def repeat(self, times: int | None, apply: Callable[[], V]) -> V:
+        """Return a list of what a function returns, called several times; `None` if that number is not known."""
+        output = apply()
+        if times is None or not 0 <= times <= LARGEST:
+            return self.many([output])
+        return self.items([output] * times)
+
     def stack(self, value: V, apply: Callable[[V], V]) -> V:
         """Apply a function to the tensors of a list as one tensor with a further dimension, and list its slices."""
         output = apply(self.tensor())
         return each(self, value, lambda number, step: output)
 
 
+FLOW_ERRORS = (ArithmeticError, AttributeError, LookupError, Mismatch, TypeError, ValueError)
+"""What a flow, which a user may have written, raises for values of which nothing is known, or for damaged fields."""
 Flow = Callable[[ModuleSpec, Any, Domain[Any]], Any]
 """What a module does: its output in a domain, for the module, its input and the domain."""
 
@@ -200,15 +211,21 @@ def stacked(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
 
 def repeated(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
     """Return a list of the outputs of several calls; their number is the first argument, or that of a sequence."""
-    output = sequence(spec, value, d)
-    times = spec.args[0]
-    if spec.kwargs.get("as_sequence") or not 0 <= times <= LARGEST:
-        return d.many([output])
-    return d.items([output] * times)
+    times = None if spec.kwargs.get("as_sequence") else spec.args[0]
+    return d.repeat(times, lambda: sequence(spec, value, d))
 
 
-LARGEST = 400
-"""Maximum number of elements of a list that a flow makes."""
+def both_ways(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
+    """Pass all steps but the last forward, all but the first backward, and both outputs on to be joined."""
+    forward, backward, joining = spec.children
+    count = d.length(value)
+    if count is None:
+        before, after = d.unknown(), d.unknown()
+    else:
+        before = d.items([d.item(value, number) for number in range(count - 1)])
+        after = d.items([d.item(value, number) for number in range(1, count)])
+    outputs = [d.call(spec, forward, before), d.call(spec, backward, after)]
+    return d.call(spec, joining, d.items(outputs))
 
 
 def recurrence(spec: ModuleSpec, value: V, d: Domain[V]) -> V:

@@ -35,9 +35,11 @@ from ..registry import (
     Child,
     Layer,
     Param,
+    Recording,
     Source,
     Traits,
     children_at,
+    declare_recordings,
     first_module,
     keeps,
     layer_of,
@@ -56,6 +58,14 @@ from .shape import dpnn_convert
 
 # Lua runs the first module from its own field.
 run_elsewhere(dict.fromkeys(("nn.Profile", "nn.MapTable"), run_from("module")))
+declare_recordings(
+    {
+        # Each element has a copy of the module, which keeps its own output.
+        "nn.MapTable": Recording(flow=walk.mapped, transparent=True),
+        # The weight of the module inside is not in the file.
+        "nn.WeightNorm": Recording(flow=walk.unknown),
+    }
+)
 
 # Containers that only call their children.
 _SEQUENTIAL = (

@@ -33,7 +33,7 @@ from ..mapping import (
     shape,
 )
 from ..output_shapes import same, unknown
-from ..registry import Param, Traits, add_traits, buffer, param, register_layer
+from ..registry import Param, Recording, Traits, add_traits, buffer, declare_recordings, param, register_layer
 from ..torch_nn import Refused, Tensors, constructed
 
 WEIGHT, BIAS = param("weight"), param("bias")
@@ -206,6 +206,7 @@ def _addend(lua: Lua) -> float | tuple[float, ...]:
     return lua.number("constant_scalar") if tensor is None else tuple(map(float, lua.numbers("constant_scalar")))
 
 
+declare_recordings(dict.fromkeys(("nn.MulConstant", "nn.AddConstant"), Recording(restores_input=True)))
 register_layer(
     module={
         "nn.MulConstant": of_runtime("linear.MulConstant", number("constant_scalar"), inplace=INPLACE),
