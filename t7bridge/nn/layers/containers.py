@@ -61,7 +61,7 @@ run_elsewhere(dict.fromkeys(("nn.Profile", "nn.MapTable"), run_from("module")))
 declare_recordings(
     {
         # Each element has a copy of the module, which keeps its own output.
-        "nn.MapTable": Recording(flow=walk.mapped, transparent=True),
+        "nn.MapTable": Recording(flow=walk.parallel, transparent=True),
         # The weight of the module inside is not in the file.
         "nn.WeightNorm": Recording(flow=walk.unknown),
     }

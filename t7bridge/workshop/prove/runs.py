@@ -19,7 +19,7 @@ from typing import Any
 from attrs import evolve, field
 
 from ...data import define, np
-from ...errors import ModelError
+from ...errors import LimitError, ModelError
 from ...graph.lua import Table, TorchObject, Value
 from ...graph.tensor import Tensor, contiguous
 from ...limits import DEFAULT_LIMITS, STEPS_PER_NODE, Budget, Limits
@@ -209,15 +209,39 @@ def _state(obj: TorchObject, name: str, step: int) -> Recorded:
 
 
 @define(eq=False)
+class Place:
+    """Where a module is; the whole path is made only when somebody asks for it, as files nest deep.
+
+    Attributes:
+        above: the place of the container; `None` for the model.
+        step: the step from there.
+    """
+
+    above: Place | None
+    step: str
+
+    def path(self) -> str:
+        """Return the path in the file."""
+        steps: list[str] = []
+        place: Place | None = self
+        while place is not None:
+            steps.append(place.step)
+            place = place.above
+        return "".join(reversed(steps))
+
+
+@define(eq=False)
 class Pass:
     """One pass through a model.
 
     Attributes:
         in_other_mode: whether the model ran in another mode than that in which it was saved.
+        budget: resource limits of following it.
         times: how often each module runs in it, by its id; empty while this is not known.
     """
 
-    in_other_mode: bool = False
+    in_other_mode: bool
+    budget: Budget = field(repr=False)
     times: Mapping[int, int] = field(factory=dict)
 
     def is_in_evaluation(self, obj: TorchObject) -> bool:
@@ -244,11 +268,11 @@ class Run:
     """One run of one module; of a container, in addition to those of its modules, where it does more than these.
 
     Attributes:
-        path: the module's path in the file.
+        place: the module's place in the file.
         obj: the module.
         input: its input; `None` if missing from the file.
-        grad_output: the gradient with respect to its output.
         of: the pass.
+        grad_output: the gradient with respect to its output.
         output: its output.
         grad_input: the gradient with respect to its input.
         inside: the runs of the modules inside, in order.
@@ -261,14 +285,14 @@ class Run:
         contradiction: what is wrong with the fields of a container, which cannot have run with them.
         number: in a sequence, the step from 0 and the number of steps; `None` elsewhere.
         before: the module's output one step before, if a sequence keeps a copy of it.
-        names: the paths of modules inside that differ from their places, by id.
+        names: the places of modules inside whose weights belong to others, by id.
     """
 
-    path: str
+    place: Place
     obj: TorchObject
     input: Recorded
+    of: Pass = field(repr=False)
     grad_output: Recorded = None
-    of: Pass = field(factory=Pass, repr=False)
     output: Recorded = None
     grad_input: Recorded = None
     inside: list[Run] = field(factory=list, repr=False)
@@ -281,7 +305,12 @@ class Run:
     contradiction: str = ""
     number: tuple[int, int] | None = None
     before: Recorded = None
-    names: dict[int, str] = field(factory=dict)
+    names: dict[int, Place] = field(factory=dict)
+
+    @property
+    def path(self) -> str:
+        """The module's path in the file."""
+        return self.place.path()
 
     @property
     def name(self) -> str:
@@ -310,17 +339,18 @@ class Run:
         """True outside of sequences where the steps of a recurrent module are not recorded."""
         return self.number is None and self.obj.get("step") == 1.0
 
-    def run_inside(self, path: str, obj: TorchObject, inputs: Recorded, twin: Run | None = None) -> Run:
+    def run_inside(self, step: str, obj: TorchObject, inputs: Recorded, twin: Run | None = None) -> Run:
         """Add the run of a module inside, in the same step of a sequence.
 
         Args:
-            path: its path.
+            step: the step to it.
             obj: the module.
             inputs: its input.
             twin: the same run in another reading of the pass.
         """
-        path = self.names.get(id(obj), path)
-        run = Run(path, obj, inputs, of=self.of, number=self.number, names=self.names)
+        self.of.budget.spend(STEPS_PER_NODE)
+        place = self.names.get(id(obj)) or Place(self.place, step)
+        run = Run(place, obj, inputs, self.of, number=self.number, names=self.names)
         if self.of.times:
             run.is_last = twin.is_last if twin is not None else self.of.times.get(id(obj), 0) <= 1
         self.inside.append(run)
@@ -376,15 +406,17 @@ def runs(
         LimitError: there are too many.
     """
     # How often a module runs is known after a first reading of the pass, and in the second which run was its last.
-    reading = Run(path, root, None, of=Pass(in_other_mode))
-    begun, _ = _follow(reading, None, limits)
+    budget = Budget(limits, "following the runs of the layers")
+    reading = Run(Place(None, path), root, None, Pass(in_other_mode, budget))
+    begun, _ = _follow(reading, None)
     times = Counter(id(run.obj) for run in begun)
     seen: set[int] = set()
     for run in reversed(begun):
         run.is_last = id(run.obj) not in seen
         seen.add(id(run.obj))
-    start = Run(path, root, None, of=Pass(in_other_mode, times), is_last=reading.is_last)
-    _, ended = _follow(start, reading, limits)
+    budget = Budget(limits, "following the runs of the layers")
+    start = Run(reading.place, root, None, Pass(in_other_mode, budget, times), is_last=reading.is_last)
+    _, ended = _follow(start, reading)
     listed = [run for run in ended if run.is_listed]
     written: set[int] = set()
     for run in listed:
@@ -393,15 +425,13 @@ def runs(
     return listed
 
 
-def _follow(start: Run, twin: Run | None, limits: Limits) -> tuple[list[Run], list[Run]]:
+def _follow(start: Run, twin: Run | None) -> tuple[list[Run], list[Run]]:
     """Return the runs inside a run, and itself, in the order in which they begin and in that in which they end.
 
     Args:
         start: the run.
         twin: the same run in another reading of the pass.
-        limits: `work` bounds the number of runs.
     """
-    budget = Budget(limits, "following the runs of the layers")
     begun: list[Run] = []
     ended: list[Run] = []
     # Runs to begin, with their twins; and those to end, behind what is inside.
@@ -414,13 +444,11 @@ def _follow(start: Run, twin: Run | None, limits: Limits) -> tuple[list[Run], li
             run.finish()
             ended.append(run)
             continue
-        budget.spend(STEPS_PER_NODE)
         if id(run.obj) in running:
             continue  # it contains itself
         begun.append(run)
         running.add(id(run.obj))
         _run_modules(run, twin)
-        budget.spend(STEPS_PER_NODE * len(run.inside))
         stack.append((run, None, True))
         twins = twin.inside if twin is not None else []
         pairs = zip_longest(run.inside, twins[: len(run.inside)])
@@ -521,6 +549,8 @@ def _run_modules(run: Run, twin: Run | None) -> None:
     run.whole = True
     try:
         result: Passed = flow(spec, Passed(run.input), values)
+    except LimitError:
+        raise
     except FLOW_ERRORS:
         run.inside.clear()
         return
@@ -545,9 +575,9 @@ def _container_of(run: Run) -> tuple[ModuleSpec, Flow, bool] | None:
     if module is None or layer.children is first_module:
         return None  # copies of one module for several devices have seen parts of the batch
     try:
-        call = module(Lua(obj, run.path, layer.defaults, shapes={}))
+        call = module(Lua(obj, "", layer.defaults, shapes={}))
         facts = traits_of(call.target)
-        graph = graph_spec(obj, run.path) if facts.is_graph else None
+        graph = graph_spec(obj, "") if facts.is_graph else None
     except NotMappedError:
         return None
     except ModelError as error:
@@ -565,9 +595,9 @@ def _container_of(run: Run) -> tuple[ModuleSpec, Flow, bool] | None:
 
 
 def _spec(run: Run, call: Call, children: Mapping[str, Child]) -> ModuleSpec:
-    """Return a container as a flow reads it; of the modules inside only objects and paths are known."""
-    inside = {name: ModuleSpec("", obj=child.value, path=run.path + child.path) for name, child in children.items()}
-    return ModuleSpec(call.target, call.args, call.kwargs, inside, obj=run.obj, path=run.path)
+    """Return a container as a flow reads it; of the modules inside only objects and the steps to them are known."""
+    inside = {name: ModuleSpec("", obj=child.value, path=child.path) for name, child in children.items()}
+    return ModuleSpec(call.target, call.args, call.kwargs, inside, obj=run.obj)
 
 
 @define(eq=False)
@@ -746,21 +776,21 @@ def _run_step(run: Run, recording: Recording, twin: Run | None) -> None:
     is_first = bool(recording.first_step) and run.step == 1
     if recording.first_step and run.is_unknown_step:
         return
-    path, module, inputs = f"{run.path}.recurrentModule", obj.get(recording.first_step), run.input
+    step, module, inputs = ".recurrentModule", obj.get(recording.first_step), run.input
     if not is_first:
-        path, module = _copy_of_step(run)
+        step, module = _copy_of_step(run)
         states = [_state_before(run, *fields) for fields in recording.states or ()]
         inputs = [inputs, *states] if states else inputs
     if not isinstance(module, TorchObject):
         return
-    step = run.run_inside(path, module, inputs, twin.inside[0] if twin is not None and twin.inside else None)
-    step.before = run.before
+    inside = run.run_inside(step, module, inputs, twin.inside[0] if twin is not None and twin.inside else None)
+    inside.before = run.before
     if recording.places:
-        step.names = _names_in_copy(run, module, recording)
+        inside.names = _names_in_copy(run, module, recording)
 
 
-def _names_in_copy(run: Run, module: TorchObject, recording: Recording) -> dict[int, str]:
-    """Return the paths of the modules inside a copy: those of the elements of `modules` that hold their weights."""
+def _names_in_copy(run: Run, module: TorchObject, recording: Recording) -> dict[int, Place]:
+    """Return the places of the modules inside a copy: those of the elements of `modules` that hold their weights."""
     places = {id(item): place for place, item in enumerate(_modules_of(run.obj), 1)}
     for path, place in recording.places.items():
         holder, _, rest = path.partition(".")
@@ -768,11 +798,11 @@ def _names_in_copy(run: Run, module: TorchObject, recording: Recording) -> dict[
         if (holder == recording.first_step) == is_first:
             item = lookup(module, rest)
             places[id(item)] = place
-    return {key: f"{run.path}.modules[{place}]" for key, place in places.items()}
+    return {key: Place(run.place, f".modules[{place}]") for key, place in places.items()}
 
 
 def _copy_of_step(run: Run) -> tuple[str, Value]:
-    """Return the module that ran a step: its shared clone in training, the one module in evaluation; with the path of
+    """Return the module that ran a step: its shared clone in training, the one module in evaluation; with the step to
     the latter, whose weights they share.
     """
     obj, children = run.obj, _modules_of(run.obj)
@@ -781,7 +811,7 @@ def _copy_of_step(run: Run) -> tuple[str, Value]:
     if not run.of.is_in_evaluation(obj):
         clones = obj.get("sharedClones")
         module = clones.get(float(run.step)) if isinstance(clones, Table) else None
-    return run.path + at, module
+    return at, module
 
 
 def _state_before(run: Run, name: str, by_user: str) -> Recorded:
