@@ -13,6 +13,7 @@ __getattr__ = face(
         "graphs": "RESERVED",
         "kinds": "ANY TENSOR Kinds listed many",
         "layouts": "DeviationToVariance apply_layout compact_in compacted reshape undo_layout view",
+        "memory": "MemoryEffects",
         "mapping": "Choice GraphNode GraphSpec LAYERS ModuleSpec extent of_runtime specs_in",
         "output_shapes": "Example Examples",
         "places": "Places find_models find_modules is_module is_scratch layer_names module_at",
