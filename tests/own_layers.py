@@ -137,7 +137,11 @@ def _crossed(spec: Any, value: Any, d: Domain[Any]) -> Any:
     return d.items([d.call(spec, first, d.item(value, 1)), d.call(spec, second, d.item(value, 0))])
 
 
-@register_module("my.Crossed", children=modules, traits=Traits(takes_list=True, returns_list=True, flow=_crossed))
+@register_module(
+    "my.Crossed",
+    children=modules,
+    traits=Traits(takes_list=True, returns_list=True, flow=_crossed, transparent=True),
+)
 class Crossed(nn.Sequential):
     """A container, list in and list out: two modules, each for the element of the other."""
 

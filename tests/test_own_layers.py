@@ -19,6 +19,7 @@ from t7bridge import Table, Tensor, TorchObject
 from t7bridge.layers import unregister_layer
 
 CONTAINERS = ("Residual", "Summed", "Crossed", "Refined")
+TRANSPARENT = ("Residual", "Crossed")
 NAMES = ("Shift", "Scale", "Negate", "Rows", "Total", "Halves", *CONTAINERS, "Blink", "Leaky", "Quartic")
 SHAPES = {"Rows": "4×2×3", "Total": "4×6", "Halves": "4×3, 4×3", "Crossed": "4×6, 4×6"}
 """The output of the layer itself, if it is not that of the input, 4×6."""
@@ -199,6 +200,8 @@ def test_every_verb(tmp_path: Path, subtests: pytest.Subtests) -> None:
             assert torch.allclose(parts(live(*[each.clone() for each in inputs])), wanted, 1e-4, 1e-5)
         with subtests.test(name, verb="write_module"):
             made = page(path, folder / "page").eval()
+            # Of a transparent container the page has the steps.
+            assert (f"{name}(" in (folder / "page" / "model.py").read_text()) == (name not in TRANSPARENT)
             assert torch.allclose(parts(made(*[each.clone() for each in inputs])), wanted, 1e-4, 1e-5)
         with subtests.test(name, verb="convert"):
             t7bridge.convert(path, folder / "model.pt")
@@ -216,7 +219,7 @@ def test_every_verb(tmp_path: Path, subtests: pytest.Subtests) -> None:
             with subtests.test(name, verb="prove"):
                 verdicts = {each.class_name: each.verdict for each in t7bridge.prove(path).layers}
                 # A transparent container only passes values: its modules have verdicts.
-                assert verdicts.get(f"my.{name}") == (None if name == "Residual" else "agrees")
+                assert verdicts.get(f"my.{name}") == (None if name in TRANSPARENT else "agrees")
         with subtests.test(name, verb="repr"):
             text = {"Shift": "my.Shift(2)", "Residual": "my.Residual @ nn.", "Summed": "`-> (2): nn."}.get(
                 name, f"my.{name}"

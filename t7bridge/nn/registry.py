@@ -56,7 +56,8 @@ class Traits:
         plain_examples: the positional arguments with which `Call.plain` accepts single examples too.
         plain_rank: minimum dimensions of one example for `Call.plain` to be used; below, it would refuse examples.
         written: how generated source expresses it without the class: the name of a method of `Idioms` in
-            `codegen/idioms.py`, or of `Lists` in `codegen/flow.py`, and arguments for it.
+            `codegen/idioms.py`, or of `Lists` in `codegen/flow.py`, and arguments for it; or `flow`, by its flow if no
+            module inside keeps a state. Transparent classes always are.
         block: the base name of its class if it becomes a class of the source.
         shapes: the shapes of its tensors by name, as a function of its arguments, if known; it raises `Refused` where
             the constructor would raise. A module among the arguments has `tensors`, its own shapes.

@@ -96,6 +96,19 @@ class Domain(ABC, Generic[V]):
         """Apply a function to each element of a list, or to each slice of a tensor along its first dimension."""
         return each(self, value, lambda number, step: apply(step))
 
+    def each(self, value: V, apply: Callable[[int, V], V], different: int) -> V:
+        """Apply one module, or a copy of it, to each element of a list; see `each`."""
+        return each(self, value, apply, different)
+
+    def reversed(self, value: V) -> V:
+        """Return the elements of a list in the opposite order; what is not known to be a list as it is."""
+        count = self.length(value)
+        return value if count is None else self.items([self.item(value, number) for number in reversed(range(count))])
+
+    def node(self, spec: ModuleSpec, number: int, value: V) -> V:
+        """Return the output of a node of a graph; `number` is that of the node."""
+        return value
+
     def repeat(self, times: int | None, apply: Callable[[], V]) -> V:
         """Return a list of what a function returns, called several times; `None` if that number is not known."""
         output = apply()
@@ -191,7 +204,7 @@ def mapped(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
     children = list(spec.children)
     if not children:
         return value
-    return each(d, value, lambda number, item: d.call(spec, children[number], item), len(children))
+    return d.each(value, lambda number, item: d.call(spec, children[number], item), len(children))
 
 
 def stepped(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
@@ -243,7 +256,8 @@ def graph(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
     assert spec.graph is not None
 
     def step(number: int, node: GraphNode, inputs: V) -> V:
-        return inputs if node.module is None else d.call(spec, node.module, inputs, number - 1)
+        output = inputs if node.module is None else d.call(spec, node.module, inputs, number - 1)
+        return d.node(spec, number - 1, output)
 
     output: V = spec.graph.run(value, d.item, step, d.items)
     return output
@@ -305,8 +319,7 @@ def narrowed(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
 
 def turned(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
     """Return the elements in the opposite order."""
-    count = d.length(value)
-    return value if count is None else d.items([d.item(value, number) for number in reversed(range(count))])
+    return d.reversed(value)
 
 
 def flattened(spec: ModuleSpec, value: V, d: Domain[V]) -> V:

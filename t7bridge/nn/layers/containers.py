@@ -119,7 +119,6 @@ register_layer(
         "containers.Concat": Traits(
             flow=walk.concatenated,
             transparent=True,
-            written=("concat",),
             block="Branches",
             typed="containers.TypedConcat",
         ),
@@ -127,15 +126,12 @@ register_layer(
         "containers.DepthConcat": Traits(flow=walk.padded, typed="containers.DepthConcat"),
         "containers.Bottle": Traits(flow=walk.bottled, transparent=True),
         "containers.Batched": Traits(flow=walk.sequence),
-        "containers.ConcatTable": Traits(
-            returns_list=True, flow=walk.branches, transparent=True, written=("branches",), block="Branches"
-        ),
+        "containers.ConcatTable": Traits(returns_list=True, flow=walk.branches, transparent=True, block="Branches"),
         "containers.ParallelTable": Traits(
             takes_list=True,
             returns_list=True,
             flow=walk.parallel,
             transparent=True,
-            written=("parallel",),
             block="Block",
         ),
         "containers.DontCast": Traits(flow=walk.sequence, casts=True),
@@ -152,13 +148,13 @@ register_layer(
         "nn.NaN": Printed("decorator", "({id:s})"),
     },
 )
-_MAPPED = Traits(takes_list=True, returns_list=True, flow=walk.mapped, written=("map",))
+_MAPPED = Traits(takes_list=True, returns_list=True, flow=walk.mapped, written=("flow",))
 # CRNN: one module for every element of a table.
 register_layer(
     "nn.SharedParallelTable",
     children=named_modules("unit"),
     module=of_runtime("containers.SharedParallelTable"),
-    traits=evolve(_MAPPED, transparent=True),
+    traits=evolve(_MAPPED, transparent=True, written=()),
 )
 register_layer(
     "nn.Convert",
@@ -250,7 +246,7 @@ register_layer(
 )
 
 
-_GRAPH = Traits(flow=walk.graph, written=("graph",), block="Graph", is_graph=True)
+_GRAPH = Traits(flow=walk.graph, block="Graph", is_graph=True)
 register_layer(
     "nn.gModule",
     children=graph_modules,
@@ -258,7 +254,9 @@ register_layer(
     module=of_runtime("containers.Graph"),
     traits={
         "containers.Graph": evolve(_GRAPH, transparent=True),
-        "containers.Stateful": _GRAPH,  # it takes and returns states as arguments of their own
+        "containers.Stateful": evolve(
+            _GRAPH, written=("flow",)
+        ),  # it takes and returns states as arguments of their own
     },
 )
 

@@ -685,9 +685,7 @@ register_layer(
         "sequence.MaskedSequencer": Traits(flow=walk.stepped),
         "sequence.VariableLength": Traits(flow=walk.unknown),
         "sequence.Sequencer": Traits(flow=walk.stepped),
-        "sequence.Steps": Traits(
-            takes_list=True, returns_list=True, flow=walk.stacked, transparent=True, written=("stacked",)
-        ),
+        "sequence.Steps": Traits(takes_list=True, returns_list=True, flow=walk.stacked, transparent=True),
         "sequence.Repeater": Traits(flow=walk.repeated),
         "sequence.BiSequencerLM": Traits(flow=walk.unknown),
         "sequence.RecurrentAttention": Traits(flow=walk.unknown),

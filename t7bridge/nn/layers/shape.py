@@ -212,7 +212,6 @@ register_layer(
         "table.SelectTable": Traits(
             takes_list=True,
             shares_memory=True,
-            written=("element",),
             flow=walk.element,
             transparent=True,
             connecting="table.ConnectedSelectTable",
@@ -222,7 +221,6 @@ register_layer(
             takes_list=True,
             returns_list=True,
             shares_memory=True,
-            written=("slice",),
             flow=walk.narrowed,
             transparent=True,
             connecting="table.ConnectedNarrowTable",
@@ -230,9 +228,7 @@ register_layer(
         "table.ConnectedNarrowTable": Traits(
             takes_list=True, returns_list=True, shares_memory=True, flow=walk.narrowed
         ),
-        "table.JustTable": Traits(
-            returns_list=True, shares_memory=True, written=("list_of_one",), flow=walk.wrapped, transparent=True
-        ),
+        "table.JustTable": Traits(returns_list=True, shares_memory=True, flow=walk.wrapped, transparent=True),
         **{
             f"table.{name}Table": Traits(
                 takes_list=True,
@@ -240,11 +236,10 @@ register_layer(
                 shares_memory=True,
                 flow=flow,
                 transparent=True,
-                written=tuple(written),
             )
-            for name, flow, *written in (
-                ("Flatten", walk.flattened, "flat"),
-                ("Reverse", walk.turned, "reversed"),
+            for name, flow in (
+                ("Flatten", walk.flattened),
+                ("Reverse", walk.turned),
                 ("Zip", walk.zipped),
             )
         },
