@@ -611,6 +611,20 @@ class Steps(OnLists):
         self._lists_in(links)
         return output
 
+    def item(self, value: Value, index: int, dim: int | None = None) -> Value:
+        """Return an element of a list.
+
+        Raises:
+            ModelError: what a module inside returns has no such element.
+        """
+        try:
+            return super().item(value, index, dim)
+        except NotWritten as error:
+            found = f"element {index + 1}" if isinstance(index, int) else f"element {index!r}"
+            expected = f"one of {len(value)}" if isinstance(value, list) else "an element"
+            message = "takes an element of a list that has no such element"
+            raise ModelError(message, path=self._spec.path, expected=expected, found=found) from error
+
     def elements(self, value: Value, count: int) -> list[Value]:
         """Return the first elements of a list; those of the input of a class get names."""
         if value == Ref(0):
