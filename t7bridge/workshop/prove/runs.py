@@ -586,7 +586,8 @@ def _container_of(run: Run) -> tuple[ModuleSpec, Flow, bool] | None:
     except FLOW_ERRORS:
         return None
     children = [child for child in layer.children(obj) if isinstance(child.value, TorchObject)]
-    runs_others = [id(child.value) for child in children] != [id(child.value) for child in listed]
+    # Where others were put into `modules`, what is recorded there is of other passes.
+    runs_others = bool(listed) and [id(child.value) for child in children] != [id(child.value) for child in listed]
     if facts.flow is None or (runs_others and graph is None):
         return None
     spec = _spec(run, call, {child.name: child for child in children})
