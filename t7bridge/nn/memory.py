@@ -3,6 +3,9 @@
 Lua's in-place layers change a value for all later readers, and PyTorch's do so too if the order is kept. But in
 evaluation `torch.nn.Dropout` returns its input, and Lua's a copy. The difference shows only if a layer writes in
 place to one of the two, so only models with such a layer are changed, and in them only values that are used again.
+
+Two domains of `walk` answer this for containers: which values may be in the memory of the input (`Aliases`), and which
+calls use a value (`Calls`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """What each container does, said once: how it passes its input to the modules inside, and what it returns.
 
 Such a function is the `flow` of the traits of a class. It knows a value only by the operations of a `Domain`, which
-says what a value is: a kind or a shape (`nn/kinds`), an arrow of a picture (`nn/blocks`). Each such question
-about a model is answered by the same description of its containers. Layers that rearrange lists have a flow, too.
+says what a value is: a kind or a shape (`nn/kinds`), an arrow of a picture (`nn/blocks`), memory (`nn/memory`), a step
+of source (`codegen/flow`), what Lua recorded (`workshop/prove/runs`). Each such question about a model is answered by
+the same description of its containers. Layers that rearrange lists have a flow, too.
 Knows neither formats nor PyTorch.
 """
 

@@ -1,7 +1,8 @@
 """The runs of the layers of a Lua model, in order, and which of the values that they recorded are still in memory.
 
-The structure alone determines a layer's input: the previous layer's `output` in a Sequential, the same value for all
-branches of a Concat, `data.input` of a node in nngraph, the step before in a sequence. Sources: nn 8726825, nngraph
+A domain of `nn/walk`: a value is what Lua recorded of it. The flow of a container determines the inputs of the modules
+inside: the previous layer's `output` in a sequence, the same value for all branches. What a class keeps besides, as a
+cell keeps the copies that ran its steps, its entry declares (`Recording`). Sources: nn 8726825, nngraph
 3ed3b9b `gmodule.lua`, rnn ba937a0 `AbstractRecurrent.lua`, `Sequencer.lua`, `BiSequencer.lua`, `BiSequencerLM.lua`,
 `Repeater.lua`, `Recursor.lua`, `LSTM.lua`, `GRU.lua`, `Recurrent.lua`, `Recurrence.lua`, `MaskZero.lua`.
 May import graph and nn. Knows nothing of PyTorch.
