@@ -112,7 +112,9 @@ class Halves(nn.Module):
         return [part.clone() for part in input.chunk(2, dim=-1)]
 
 
-@register_module("my.Residual", children=modules, traits=Traits(flow=flows.sequence), text=Printed("decorator"))
+@register_module(
+    "my.Residual", children=modules, traits=Traits(flow=flows.sequence, transparent=True), text=Printed("decorator")
+)
 class Residual(nn.Sequential):
     """A container: what its modules compute, one after another."""
 
@@ -135,7 +137,11 @@ def _crossed(spec: Any, value: Any, d: Domain[Any]) -> Any:
     return d.items([d.call(spec, first, d.item(value, 1)), d.call(spec, second, d.item(value, 0))])
 
 
-@register_module("my.Crossed", children=modules, traits=Traits(takes_list=True, returns_list=True, flow=_crossed))
+@register_module(
+    "my.Crossed",
+    children=modules,
+    traits=Traits(takes_list=True, returns_list=True, flow=_crossed, transparent=True),
+)
 class Crossed(nn.Sequential):
     """A container, list in and list out: two modules, each for the element of the other."""
 

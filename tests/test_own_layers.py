@@ -19,6 +19,7 @@ from t7bridge import Table, Tensor, TorchObject
 from t7bridge.layers import unregister_layer
 
 CONTAINERS = ("Residual", "Summed", "Crossed", "Refined")
+TRANSPARENT = ("Residual", "Crossed")
 NAMES = ("Shift", "Scale", "Negate", "Rows", "Total", "Halves", *CONTAINERS, "Blink", "Leaky", "Quartic")
 SHAPES = {"Rows": "4×2×3", "Total": "4×6", "Halves": "4×3, 4×3", "Crossed": "4×6, 4×6"}
 """The output of the layer itself, if it is not that of the input, 4×6."""
@@ -163,6 +164,25 @@ def test_containers_say_once_what_they_do(tmp_path: Path, subtests: pytest.Subte
             assert shapes == [((1, 6),)] * 2
 
 
+def test_proofs_follow_containers_of_users(subtests: pytest.Subtests) -> None:
+    """The inputs of the modules inside follow from the flow: each agrees, and one whose weight changed is named."""
+    for name, model, *_ in cases():
+        if name not in CONTAINERS:
+            continue
+        with subtests.test(name):
+            before = {layer.path: layer.verdict for layer in t7bridge.prove(model).layers}
+            container = model["modules"].as_list()[-1]
+            inside = container["modules"].as_list()
+            place, linear = next(row for row in enumerate(inside, 1) if row[1].class_name == "nn.Linear")
+            path = f"root.modules[{len(model['modules'])}].modules[{place}]"
+            assert before[path] == "agrees"
+            weight = linear["weight"]
+            linear["weight"] = tensor(weight.numpy() * 1.01)
+            differing = [layer.path for layer in t7bridge.prove(model).layers if layer.verdict == "differs"]
+            linear["weight"] = weight  # other cases have the same layer
+            assert differing == [path]
+
+
 @pytest.mark.slow
 def test_every_verb(tmp_path: Path, subtests: pytest.Subtests) -> None:
     """Each layer loads, is written as a page, converted and back, has shapes, is proved and printed, and exported."""
@@ -180,6 +200,8 @@ def test_every_verb(tmp_path: Path, subtests: pytest.Subtests) -> None:
             assert torch.allclose(parts(live(*[each.clone() for each in inputs])), wanted, 1e-4, 1e-5)
         with subtests.test(name, verb="write_module"):
             made = page(path, folder / "page").eval()
+            # Of a transparent container the page has the steps.
+            assert (f"{name}(" in (folder / "page" / "model.py").read_text()) == (name not in TRANSPARENT)
             assert torch.allclose(parts(made(*[each.clone() for each in inputs])), wanted, 1e-4, 1e-5)
         with subtests.test(name, verb="convert"):
             t7bridge.convert(path, folder / "model.pt")
@@ -195,8 +217,9 @@ def test_every_verb(tmp_path: Path, subtests: pytest.Subtests) -> None:
                 assert name in (folder / "model.svg").read_text()
         if name != "Quartic":
             with subtests.test(name, verb="prove"):
-                verdicts = {str(each.class_name): str(each.verdict) for each in t7bridge.prove(path).layers}
-                assert verdicts[f"my.{name}"] == "agrees"
+                verdicts = {each.class_name: each.verdict for each in t7bridge.prove(path).layers}
+                # A transparent container only passes values: its modules have verdicts.
+                assert verdicts.get(f"my.{name}") == (None if name in TRANSPARENT else "agrees")
         with subtests.test(name, verb="repr"):
             text = {"Shift": "my.Shift(2)", "Residual": "my.Residual @ nn.", "Summed": "`-> (2): nn."}.get(
                 name, f"my.{name}"

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import ast
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from functools import reduce
-from itertools import pairwise
-from typing import TypeAlias
 
-from attrs import field
-
-from ..data import define
 from ..errors import ModelError, UnsupportedError
 from ..limits import Budget, Limits
+from ..nn import walk
 from ..nn.fields import items_of
 from ..nn.kinds import ANY, NEVER, NOTHING, TENSOR, Kind, Kinds, listed, many
 from ..nn.mapping import OURS, SEQUENTIAL, Link, ModuleSpec, end_of, specs_in
 from ..nn.memory import MemoryEffects
-from ..nn.pieces import IN_TORCH, STATEFUL, WITH_STATE
+from ..nn.pieces import IN_TORCH, WITH_STATE
 from ..nn.registry import tensor_shapes, traits_of
 from ..nn.torch_nn import TORCH
 from .attention import attention_names
@@ -36,6 +31,7 @@ from .idioms import (
     torch_call,
     traits,
 )
+from .steps import Attribute, CodeBlock, Ref, Step, Value, pick, refs
 
 TOO_DEEP = "the modules of this model are nested too deep to be written down"
 USE_CONVERT = "`t7bridge convert` converts the weights."
@@ -47,167 +43,6 @@ _MOST_FOLDED = 50
 """Maximum operands of one expression; Python's parser fails at some thousand."""
 SUM = ("fold", "+")
 """Writer of a layer that adds up the elements of a list."""
-
-
-# Steps
-
-
-@define(frozen=True)
-class Ref:
-    """Reference to the result of a step, or to an element of it.
-
-    Attributes:
-        step: its number; 0 is the input.
-        path: selected elements, one inside the other: from 0, or names.
-    """
-
-    step: int
-    path: tuple[int | str, ...] = ()
-
-
-Value: TypeAlias = "Ref | list[Value]"
-"""One value, or a list of values that is not created until it is needed as a whole."""
-
-
-@define(eq=False)
-class Attribute:
-    """A module that a class of the source holds.
-
-    Attributes:
-        base: its name, up to a number.
-        calls: the modules, in sequence.
-        own: whether it stays separate: used by several steps, or named by the user.
-        name: its final name.
-    """
-
-    base: str
-    calls: list[Construction]
-    own: bool = False
-    name: str = ""
-
-    @property
-    def call(self) -> Construction:
-        """Return the construction of the whole."""
-        return self.calls[0] if len(self.calls) == 1 else sequential(self.calls)
-
-
-@define(eq=False)
-class Step:
-    """One step.
-
-    Attributes:
-        write: makes its expression.
-        takes: its operands.
-        attribute: its module.
-        function: makes the expression of an equivalent function, if there is one.
-        unseen: the same for a module that changes its first input, if no other step sees that.
-        form: shape of the result, as far as it is known.
-        element: form of each element, if the result is a list of tensors of one shape.
-        kind: whether the result is a tensor or a list, as far as it is known.
-        inplace: whether it changes its input.
-        same: whether the result may be the memory of the input.
-        parts: the names of variables for the elements of the result, or for the result, of a recurrent layer; empty for
-            one without a name of its own.
-        hint: suggested name of a variable for the result.
-        named: whether `hint` is the user's name.
-    """
-
-    write: Write
-    takes: list[Value]
-    attribute: Attribute | None = None
-    function: Write | None = None
-    unseen: Write | None = None
-    form: Form = field(factory=Form)
-    element: Form | None = None
-    kind: Kind = TENSOR
-    inplace: bool = False
-    same: bool = False
-    parts: tuple[str, ...] = ()
-    hint: str = ""
-    named: bool = False
-
-
-def refs(value: Value) -> Iterator[Ref]:
-    """Yield all references in a value."""
-    stack = [value]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, Ref):
-            yield value
-        else:
-            stack += reversed(value)
-
-
-def _pick(value: Value, index: int | str) -> Value:
-    """Return one element of a value."""
-    if isinstance(value, Ref):
-        return Ref(value.step, (*value.path, index))
-    assert isinstance(index, int)
-    return value[index]
-
-
-@define(eq=False)
-class CodeBlock:
-    """A class of the source: modules, and steps between them.
-
-    Attributes:
-        spec: the module it represents.
-        base: the name of the class, up to a number.
-        name: the name of the class.
-        steps: the steps; number 0 is the input, and those merged into others are `None`.
-        result: the return value of `forward`.
-        attributes: the modules, in the order of their first use.
-        inputs: the user's names of the elements of the input, if it is a list, by their paths.
-        width: number of elements of the input, if known.
-        lists: number of elements of those elements of the input that are lists, if known.
-        states: the names of the elements of the input that are states of cells, by their paths.
-        returns: the names of the results that are, empty for others.
-        more: whether it may have more, which are ignored.
-        parameters: those of the constructor, with their annotations.
-        whole: whether it is the class of the whole model.
-    """
-
-    spec: ModuleSpec
-    base: str
-    name: str = ""
-    steps: list[Step | None] = field(factory=list)
-    result: Value = field(factory=list)
-    attributes: list[Attribute] = field(factory=list)
-    inputs: dict[tuple[int | str, ...], str] = field(factory=dict)
-    width: int = 0
-    lists: dict[int | str, int] = field(factory=dict)
-    states: dict[tuple[int | str, ...], str] = field(factory=dict)
-    returns: tuple[str, ...] = ()
-    more: bool = False
-    parameters: dict[str, str] = field(factory=dict)
-    whole: bool = False
-
-    @property
-    def input_kind(self) -> Kind:
-        """Whether the input is a tensor or a list, as far as it is known."""
-        return self.steps[0].kind if self.steps[0] is not None else ANY
-
-    @property
-    def is_stateful(self) -> bool:
-        """Whether its inputs are arguments, those after the first states, and its outputs a tuple."""
-        return self.spec.target == STATEFUL
-
-    def links(self) -> Iterator[tuple[int, Ref]]:
-        """Yield each reference with the number of the step that uses it; the result is beyond the last."""
-        for number, step in enumerate(self.steps):
-            for ref in refs(step.takes) if step else ():
-                yield number, ref
-        for ref in refs(self.result):
-            yield len(self.steps), ref
-
-    def uses(self) -> Counter[int]:
-        """Count the uses of each step's result."""
-        return Counter(ref.step for _, ref in self.links())
-
-    def constructions(self) -> Iterator[Construction]:
-        """Yield all constructions in it, outer ones first."""
-        for attribute in self.attributes:
-            yield from attribute.call.nested()
 
 
 # Modules
@@ -357,11 +192,11 @@ class SourceBuilder:
         A ParallelTable can if it certainly has an element for each module whose output is not nothing; a ConcatTable if
         its input is certainly something, or no output of it nothing otherwise.
         """
-        name, width = traits(spec).written[:1], len(spec.children)
-        if name == ("parallel",):
+        flow, width = traits(spec).flow, len(spec.children)
+        if flow is walk.parallel:
             after = self.flow(spec, kind)
             return after.items is not None and len(after.items) <= (width if kind.items is None else len(kind.items))
-        after = self.flow(spec, NOTHING) if name == ("branches",) and kind == ANY else NEVER
+        after = self.flow(spec, NOTHING) if flow is walk.branches and kind == ANY else NEVER
         return after is NEVER or len(after.items or ()) == width
 
     def is_shared(self, spec: ModuleSpec) -> bool:
@@ -371,10 +206,11 @@ class SourceBuilder:
 
 def _block_base(spec: ModuleSpec) -> str:
     """Return the name of a class, by its function."""
-    written = [traits(child).written for child in spec.children.values()]
-    if (("branches",), SUM) in pairwise(written):
+    inside = [traits(child) for child in spec.children.values()]
+    are_branches = [facts.flow is walk.branches for facts in inside]
+    if any(before and facts.written == SUM for before, facts in zip(are_branches, inside[1:])):
         return "Residual"
-    return "Branches" if ("branches",) in written else traits(spec).block or "Block"
+    return "Branches" if any(are_branches) else traits(spec).block or "Block"
 
 
 def _returns_list(spec: ModuleSpec) -> bool:
@@ -443,10 +279,7 @@ class Body:
 
     def sequence(self, spec: ModuleSpec, value: Value) -> Value:
         """Apply the modules of a Sequential, one after another."""
-        children = list(spec.children.values())
-        for child, following in zip(children, [*children[1:], None]):
-            value = self.apply(child, value, "", following)
-        return value
+        return Steps(self, spec, value).written()
 
     def apply(self, spec: ModuleSpec, value: Value, base: str = "", following: ModuleSpec | None = None) -> Value:
         """Return the output of a module for a value.
@@ -460,10 +293,10 @@ class Body:
         self.builder.budget.spend(1)
         facts, shared = traits(spec), self.builder.is_shared(spec)
         # A shared module is written once; except for layers on lists, which are not modules.
-        again = facts.block and (spec.graph is not None or shared)
-        name, *arguments = facts.written or ("",)
-        if name in LISTS and (not again or spec is self.block.spec):
-            done: Value | None = getattr(Lists(self, spec, value, following), name)(*arguments)
+        is_class = bool(facts.block) or (bool(spec.children) and not facts.written)
+        again = is_class and (spec.graph is not None or shared)
+        if not again or spec is self.block.spec:
+            done = self._without_class(spec, value, following)
             if done is not None:
                 return done
         if facts.is_identity:
@@ -471,6 +304,31 @@ class Body:
         if spec.target == SEQUENTIAL and (_returns_list(spec) or _takes_list(spec)) and not shared:
             return self.sequence(spec, value)
         return self._tensor(spec, value, base)
+
+    def _without_class(self, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value | None:
+        """Return the output of a module on lists that is written as steps; `None` where its class is needed."""
+        facts = traits(spec)
+        name, *arguments = facts.written or ("",)
+        if name in LISTS:
+            output: Value | None = getattr(Lists(self, spec, value), name)(*arguments)
+            return output
+        is_by_flow = facts.transparent or name == BY_FLOW
+        if not is_by_flow or facts.is_identity or spec.target == SEQUENTIAL:
+            return None
+        try:
+            steps = Steps(self, spec, value, following)
+        except (NotWritten, *walk.FLOW_ERRORS):
+            return None
+        return steps.written()
+
+    def joined(self, parts: Value, dim: int) -> Ref:
+        """Add a step that concatenates the elements of a list."""
+        return self.add(Step(formula("lambda x: torch.cat(x, dim)", dim=dim), [parts], form=self.common(parts)))
+
+    def common(self, parts: Value) -> Form:
+        """Return the form of concatenated values: their rank, if they share one."""
+        ranks = {self.form(part).rank for part in parts} if isinstance(parts, list) else set()
+        return Form(ranks.pop() if len(ranks) == 1 else None)
 
     def _tensor(self, spec: ModuleSpec, value: Value, base: str) -> Value:
         """Return the output of a module that is not written as steps on lists."""
@@ -522,20 +380,317 @@ class Body:
         )
 
 
-class Lists:
-    """Writers of modules on lists as steps, by the name in their entries; `None` where the class itself is needed.
+class NotWritten(Exception):
+    """A module cannot be written as steps: its class is needed."""
+
+
+class OnLists(walk.Domain[Value]):
+    """The domain of steps: a value is the result of a step, or a list of values.
+
+    Args:
+        body: the class that receives the steps.
+        spec: the module that is written.
+        value: its input.
+    """
+
+    def __init__(self, body: Body, spec: ModuleSpec, value: Value) -> None:
+        self._body = body
+        self._spec = spec
+        self._value = value
+
+    def tensor(self) -> Value:
+        """Refuse what the module computes itself."""
+        raise NotWritten
+
+    def items(self, values: Sequence[Value]) -> Value:
+        """Return a list."""
+        return list(values)
+
+    def many(self, values: Sequence[Value]) -> Value:
+        """Refuse a list of unknown length."""
+        raise NotWritten
+
+    def item(self, value: Value, index: int, dim: int | None = None) -> Value:
+        """Return an element of a list."""
+        is_there = isinstance(value, Ref) or (isinstance(index, int) and -len(value) <= index < len(value))
+        _require(dim is None and is_there)
+        return pick(value, index)
+
+    def length(self, value: Value, dim: int | None = None) -> int | None:
+        """Return the number of elements of a list, if it is known."""
+        _require(dim is None)
+        items = self._body.kind(value).items
+        return None if items is None else len(items)
+
+    def is_list(self, value: Value) -> bool | None:
+        """Return whether a value is a list, if it is known."""
+        kind = self._body.kind(value)
+        if kind.is_list:
+            return True
+        return False if kind == TENSOR else None
+
+    def elements(self, value: Value, count: int) -> list[Value]:
+        """Return the first elements of a list, at most those that it is known to have."""
+        kind = self._body.kind(value)
+        known = count if kind.items is None else len(kind.items)
+        return [pick(value, number) for number in range(min(known, count))]
+
+    def merge(self, value: Value, dims: int, apply: Callable[[Value], Value]) -> Value:
+        """Refuse other dimensions."""
+        raise NotWritten
+
+    def steps(self, value: Value, apply: Callable[[Value], Value]) -> Value:
+        """Refuse a loop."""
+        raise NotWritten
+
+    def repeat(self, times: int | None, apply: Callable[[], Value]) -> Value:
+        """Refuse a loop."""
+        raise NotWritten
+
+    def reversed(self, value: Value) -> Value:
+        """Return the elements of a list in the opposite order."""
+        _require(isinstance(value, list))
+        return super().reversed(value)
+
+
+class Trial(OnLists):
+    """The calls of the modules in a container, before any step is added.
+
+    Their outputs are references with negative numbers: -1 for that of the first call.
+
+    Attributes:
+        children: the names of the modules that are called, in order.
+        following: of each call, the module that receives its output.
+        branches: the numbers of the calls whose outputs are elements, or parts, of the container's.
+        repeated: the names of modules that are called for each element of a list, or several times.
+        splits_input: whether the container returns a list of what two modules return for its whole input.
+
+    Raises:
+        NotWritten: its class is needed.
+    """
+
+    def __init__(self, body: Body, spec: ModuleSpec, value: Value) -> None:
+        super().__init__(body, spec, value)
+        self.children: list[str] = []
+        self.following: dict[int, str] = {}
+        self.branches: set[int] = set()
+        self.repeated: set[str] = set()
+        self._is_for_each = False
+        self._of_input: set[int] = set()
+        facts = traits(spec)
+        assert facts.flow is not None
+        result: Value = facts.flow(spec, value, self)
+        parts = result if isinstance(result, list) else []
+        self._note_branches(parts)
+        self.splits_input = len(parts) == 2 and self.branches == self._of_input == {0, 1}
+        is_partial = value == Ref(0) and not body.block.whole
+        if facts.flow is walk.parallel or (facts.flow is walk.branches and is_partial):
+            _require(body.builder.has_steps(spec, body.kind(value)))
+
+    def was_list(self, value: Value) -> bool:
+        """Return whether the input of a class, of which nothing is known, was a list in the last call in Lua."""
+        is_unknown = value == Ref(0) and self._body.kind(value) == ANY
+        # What it returned was one then, too.
+        return is_unknown and self._spec.obj is not None and bool(items_of(self._spec.obj.get("output")))
+
+    def length(self, value: Value, dim: int | None = None) -> int | None:
+        """Return the number of elements of a list; that of an output is not known yet."""
+        _require(not _is_output(value))
+        return super().length(value, dim)
+
+    def is_list(self, value: Value) -> bool | None:
+        """Return whether a value is a list; of an output that is not known yet."""
+        _require(not _is_output(value))
+        return super().is_list(value)
+
+    def elements(self, value: Value, count: int) -> list[Value]:
+        """Return the first elements of a list; those of an output are not known yet."""
+        _require(not _is_output(value))
+        return super().elements(value, count)
+
+    def concat(self, values: Sequence[Value], dim: int, *, pads: bool = False) -> Value:
+        """Return a tensor."""
+        _require(not pads)
+        self._note_branches(values)
+        return Ref(_COMPUTED)
+
+    def stack(self, value: Value, apply: Callable[[Value], Value]) -> Value:
+        """Return a list, if no layer may write into it: it has the memory of one tensor."""
+        _require(not self._body.builder.inplace)
+        _require(self._body.kind(value).is_list or self.was_list(value))
+        apply(Ref(_COMPUTED))
+        return Ref(_COMPUTED)
+
+    def each(self, value: Value, apply: Callable[[int, Value], Value], different: int) -> Value:
+        """Apply one module, or copies of it, to all elements of a list."""
+        _require(isinstance(value, list))
+        self._is_for_each = True
+        output = super().each(value, apply, different)
+        self._is_for_each = False
+        return output
+
+    def call(self, spec: ModuleSpec, child: str, value: Value, node: int | None = None) -> Value:
+        """Note a call, and return its output."""
+        number = len(self.children)
+        _require(number < _MOST_CALLS)
+        if node is None:
+            self._note_call(number, spec.children[child], child, value)
+        self.children.append(child)
+        return Ref(-1 - number)
+
+    def _note_call(self, number: int, inside: ModuleSpec, child: str, value: Value) -> None:
+        is_again = child in self.repeated or child in self.children
+        if self._is_for_each:
+            _require(not (_returns_list(inside) or _takes_list(inside)))
+            # Each element has a state, and statistics, of its own.
+            _require(not any(map(remembers, specs_in(inside))))
+            _require(not (is_again and any(map(_keeps_statistics, specs_in(inside)))))
+        if self._is_for_each or is_again:
+            self.repeated.add(child)
+        if _is_output(value) and isinstance(value, Ref) and not value.path:
+            self.following[-1 - value.step] = child
+        if value is self._value:
+            self._of_input.add(number)
+
+    def _note_branches(self, parts: Sequence[Value]) -> None:
+        self.branches |= {-1 - part.step for part in parts if isinstance(part, Ref) and _is_output(part)}
+
+
+_COMPUTED = -(10**9)
+"""In a trial, the number of what a container computes of several values."""
+_MOST_CALLS = 100_000
+"""Maximum number of calls in one container."""
+
+
+def _is_output(value: Value) -> bool:
+    """Return whether a value is an output in a trial, which may become a list or a reference."""
+    return isinstance(value, Ref) and value.step < 0
+
+
+def _require(condition: bool) -> None:
+    """Refuse to write a module as steps unless a condition holds."""
+    if not condition:
+        raise NotWritten
+
+
+class Steps(OnLists):
+    """Adds the steps of a container, or of a layer that rearranges lists, to a class.
 
     Args:
         body: the class that receives the steps.
         spec: the module.
         value: its input.
         following: the module that uses its output, to help naming.
+
+    Raises:
+        NotWritten: its class is needed; nothing was added.
     """
 
-    def __init__(self, body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> None:
-        self._body, self._spec, self._value, self._following = body, spec, value, following
-        self._children = list(spec.children.values())
-        self._items = value if isinstance(value, list) else None
+    def __init__(self, body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None = None) -> None:
+        super().__init__(body, spec, value)
+        self._trial = Trial(body, spec, value)
+        self._following = following
+        self._calls = 0
+        self._values: list[Value] = [value]
+        """Of a graph, the input and the outputs of all nodes."""
+        self._hints: dict[int, str] = {}
+
+    def written(self) -> Value:
+        """Add the steps; return the output."""
+        graph, flow = self._spec.graph, traits(self._spec).flow
+        assert flow is not None
+        if graph is None:
+            output: Value = flow(self._spec, self._value, self)
+            return output
+        links = [link for node in graph.nodes for link in node.takes] + list(graph.outputs)
+        if all(path for source, path in links if not source):
+            self._unpack(1 + max((path[0] for source, path in links if not source), default=-1))
+        self._body.builder.budget.spend(sum(len(path) for _, path in links))
+        self._hints = attention_names(self._spec, graph)
+        output = flow(self._spec, self._value, self)
+        self._lists_in(links)
+        return output
+
+    def item(self, value: Value, index: int, dim: int | None = None) -> Value:
+        """Return an element of a list.
+
+        Raises:
+            ModelError: what a module inside returns has no such element.
+        """
+        try:
+            return super().item(value, index, dim)
+        except NotWritten as error:
+            found = f"element {index + 1}" if isinstance(index, int) else f"element {index!r}"
+            expected = f"one of {len(value)}" if isinstance(value, list) else "an element"
+            message = "takes an element of a list that has no such element"
+            raise ModelError(message, path=self._spec.path, expected=expected, found=found) from error
+
+    def elements(self, value: Value, count: int) -> list[Value]:
+        """Return the first elements of a list; those of the input of a class get names."""
+        if value == Ref(0):
+            kind = self._body.kind(value)
+            self._unpack(count if kind.items is None else len(kind.items), kind.items is None)
+        return super().elements(value, count)
+
+    def concat(self, values: Sequence[Value], dim: int, *, pads: bool = False) -> Value:
+        """Concatenate tensors."""
+        return self._body.joined(list(values), dim)
+
+    def stack(self, value: Value, apply: Callable[[Value], Value]) -> Value:
+        """Apply a function to the steps of a list as one tensor."""
+        body = self._body
+        first = body.block.steps[0]
+        if first is not None and self._trial.was_list(value):
+            first.kind = many(TENSOR)
+        stacked = body.add(Step(formula("lambda x: torch.stack(x)"), [value], kind=TENSOR))
+        unbound = formula("lambda x: x.unbind(0)")
+        output = apply(stacked)
+        return body.add(Step(unbound, [output], kind=many(TENSOR), hint="outputs", same=True, element=Form()))
+
+    def call(self, spec: ModuleSpec, child: str, value: Value, node: int | None = None) -> Value:
+        """Apply a module inside."""
+        number = self._calls
+        self._calls += 1
+        inside = spec.children[child]
+        if node is not None:
+            assert spec.graph is not None
+            return self._body.apply(inside, value, usable_name(spec.graph.nodes[node].name))
+        if child in self._trial.repeated:
+            call, _ = self._body.builder.construct(inside)
+            return value if call.name == "nn.Identity" else self._body.module(inside, call, value, "", Form())
+        after = self._trial.following.get(number)
+        return self._body.apply(inside, value, self._base(number), None if after is None else spec.children[after])
+
+    def _base(self, number: int) -> str:
+        """Return the name of the module of a call, if it is not derived from its class."""
+        if number not in self._trial.branches:
+            return ""
+        is_residual = self._following is not None and traits(self._following).written == SUM
+        if not is_residual or not self._trial.splits_input:
+            return "branch"
+        first, second = (_weight(self._spec.children[child]) for child in self._trial.children)
+        return "body" if (number == 0) == (first >= second) else "shortcut"
+
+    def node(self, spec: ModuleSpec, number: int, value: Value) -> Value:
+        """Name the output of a node of a graph as the user did."""
+        assert spec.graph is not None
+        node = spec.graph.nodes[number]
+        name = usable_name(node.name)
+        if node.module is None or traits(spec.children[node.module]).is_identity:
+            if name and isinstance(value, Ref) and not value.step:
+                self._body.block.inputs[value.path] = name
+        else:
+            self._name(value, name or self._hints.get(number + 1, ""))
+        self._values.append(value)
+        return value
+
+    def _name(self, value: Value, name: str) -> None:
+        """Name a value, and the module that returns it."""
+        step = self._body.block.steps[value.step] if isinstance(value, Ref) and not value.path else None
+        if name and step is not None:
+            step.hint, step.named = name, True
+            if step.attribute is not None and step.attribute.base == name:
+                step.attribute.own = True
 
     def _unpack(self, width: int, more: bool = False) -> None:
         """Give elements of the input names of their own, unless there are too many; `more` if others are ignored."""
@@ -543,103 +698,32 @@ class Lists:
         block.more = more and (block.more or not block.width)
         block.width = max(width, block.width) if width <= _MOST_UNPACKED else 0
 
-    # Containers
-
-    def branches(self) -> list[Value] | None:
-        """Apply every module to the input."""
-        body = self._body
-        if self._value == Ref(0) and not body.block.whole and not body.builder.has_steps(self._spec, body.kind(Ref(0))):
-            return None
-        bases = ["branch"] * len(self._children)
-        following = self._following
-        if following is not None and traits(following).written == SUM and len(self._children) == 2:
-            first = _weight(self._children[0]) >= _weight(self._children[1])
-            bases = ["body", "shortcut"] if first else ["shortcut", "body"]
-        return [self._body.apply(child, self._value, base) for child, base in zip(self._children, bases)]
-
-    def concat(self) -> Value:
-        """Concatenate the outputs of all modules."""
-        self._following = None
-        return self._joined(self.branches() or [], self._spec.kwargs["dim"])
-
-    def _joined(self, parts: Value, dim: int) -> Ref:
-        return self._body.add(Step(formula("lambda x: torch.cat(x, dim)", dim=dim), [parts], form=self._common(parts)))
-
-    def _common(self, parts: Value) -> Form:
-        """Return the form of concatenated values: their rank, if they share one."""
-        ranks = {self._body.form(part).rank for part in parts} if isinstance(parts, list) else set()
-        return Form(ranks.pop() if len(ranks) == 1 else None)
-
-    def parallel(self) -> Value | None:
-        """Apply each module to an element."""
-        value, kind = self._value, self._body.kind(self._value)
-        if not self._body.builder.has_steps(self._spec, kind):
-            return None
-        count = len(self._children) if kind.items is None else len(kind.items)
-        if value == Ref(0):
-            self._unpack(count, kind.items is None)
-        pairs = enumerate(self._children[:count])
-        return [self._body.apply(child, _pick(value, at), "branch") for at, child in pairs]
-
-    def map(self) -> Value | None:
-        """Apply one module, or clones of it, to all elements."""
-        children = self._children
-        if not children or self._items is None or any(_returns_list(each) or _takes_list(each) for each in children):
-            return None
-        if any(remembers(each) for child in children for each in specs_in(child)):
-            return None
-        if len(self._items) > len(children) and any(map(_keeps_statistics, specs_in(children[0]))):
-            return None  # each element has statistics of its own
-        mapped: list[Value] = []
-        for at, item in enumerate(self._items):
-            child = children[at if at < len(children) else 0]
-            call, _ = self._body.builder.construct(child)
-            mapped.append(item if call.name == "nn.Identity" else self._body.module(child, call, item, "", Form()))
-        return mapped
-
-    def graph(self) -> Value:
-        """Apply the modules of a graph."""
-        body, graph = self._body, self._spec.graph
-        assert graph is not None
-        values: list[Value] = [self._value]
-        links = [link for node in graph.nodes for link in node.takes] + list(graph.outputs)
-        if all(path for source, path in links if not source):
-            self._unpack(1 + max((path[0] for source, path in links if not source), default=-1))
-        body.builder.budget.spend(sum(len(path) for _, path in links))
-        hints = attention_names(self._spec, graph)
-
-        def fetch(link: Link) -> Value:
-            return reduce(_pick, link[1], values[link[0]])
-
-        for number, node in enumerate(graph.nodes, 1):
-            taken: Value = fetch(node.takes[0]) if len(node.takes) == 1 else [fetch(link) for link in node.takes]
-            name = usable_name(node.name)
-            if node.module is None or traits(self._spec.children[node.module]).is_identity:
-                if name and isinstance(taken, Ref) and not taken.step:
-                    body.block.inputs[taken.path] = name
-            else:
-                taken = body.apply(self._spec.children[node.module], taken, name)
-                self._name(taken, name or hints.get(number, ""))
-            values.append(taken)
-        self._lists_in(values, links)
-        results = [fetch(link) for link in graph.outputs]
-        return results if graph.returns_list else results[0]
-
-    def _lists_in(self, values: list[Value], links: list[Link]) -> None:
+    def _lists_in(self, links: list[Link]) -> None:
         """Note the elements of the input that are split, with the number of parts: Lua requires that all are used."""
         for source, path in links:
-            part = values[source]
+            part = self._values[source]
             if path and isinstance(part, Ref) and not part.step and len(part.path) == 1:
                 lists = self._body.block.lists
                 lists[part.path[0]] = max(lists.get(part.path[0], 0), path[0] + 1)
 
-    def _name(self, value: Value, name: str) -> None:
-        """Name a value, and the module that returns it, as the user did."""
-        step = self._body.block.steps[value.step] if isinstance(value, Ref) and not value.path else None
-        if name and step is not None:
-            step.hint, step.named = name, True
-            if step.attribute is not None and step.attribute.base == name:
-                step.attribute.own = True
+
+# Layers on lists
+
+
+class Lists:
+    """Writers of layers on lists as steps, by the name in their entries; `None` where the class itself is needed.
+
+    Args:
+        body: the class that receives the steps.
+        spec: the module.
+        value: its input.
+    """
+
+    def __init__(self, body: Body, spec: ModuleSpec, value: Value) -> None:
+        self._body = body
+        self._spec = spec
+        self._value = value
+        self._items = value if isinstance(value, list) else None
 
     def cell(self, letters: str) -> Value | None:
         """Apply a recurrent cell of torch.nn, or one that takes a list.
@@ -679,26 +763,6 @@ class Lists:
         write = formula("lambda module, x, state: module(x, state)")
         call = torch_call(name, self._spec.args, dict(self._spec.kwargs), self._spec)
         return self._with_state(self._items, call, TORCH[name].base, Form(2), write, ("", "state"))
-
-    def stacked(self) -> Value | None:
-        """Apply every module to the steps of a list as one tensor."""
-        body, value = self._body, self._value
-        if body.builder.inplace:  # no layer may write into the results of `unbind`
-            return None
-        first = body.block.steps[0]
-        if value == Ref(0) and first is not None and first.kind == ANY and self._returned_list():
-            first.kind = many(TENSOR)
-        if not body.kind(value).is_list:
-            return None
-        value = body.add(Step(formula("lambda x: torch.stack(x)"), [value], kind=TENSOR))
-        for child in self._children:
-            value = body.apply(child, value)
-        unbound = formula("lambda x: x.unbind(0)")
-        return body.add(Step(unbound, [value], kind=many(TENSOR), hint="outputs", same=True, element=Form()))
-
-    def _returned_list(self) -> bool:
-        """Return whether the layer returned a list in its last call in Lua."""
-        return self._spec.obj is not None and bool(items_of(self._spec.obj.get("output")))
 
     # Lists to tensors
 
@@ -760,8 +824,8 @@ class Lists:
 
     def join(self) -> Value | None:
         """Write a concatenation."""
-        dim = self._dimension(self._common(self._value).rank)
-        return None if dim is None else self._joined(self._value, dim)
+        dim = self._dimension(self._body.common(self._value).rank)
+        return None if dim is None else self._body.joined(self._value, dim)
 
     # Lists
 
@@ -776,43 +840,11 @@ class Lists:
             Step(write, [self._value], kind=many(TENSOR), hint="parts", same=True, element=Form()),
         )
 
-    def element(self) -> Value | None:
-        """Write an element."""
-        index, items = self._spec.args[0], self._items
-        known = items is None or (isinstance(index, int) and -len(items) <= index < len(items))
-        return _pick(self._value, index) if known else None
-
-    def slice(self) -> Value | None:
-        """Write a range of elements."""
-        start, length = self._spec.args
-        return None if self._items is None or start < 0 or length < 0 else self._items[start : start + length]
-
-    def list_of_one(self) -> Value:
-        """Write a list of the input."""
-        return [self._value]
-
-    def reversed(self) -> Value | None:
-        """Write the elements in the opposite order."""
-        return None if self._items is None else self._items[::-1]
-
-    def flat(self) -> Value | None:
-        """Flatten a list, if every part of it is known to be a tensor or a list of known length."""
-        found: list[Value] = []
-        stack = [self._value]
-        while stack:
-            part = stack.pop()
-            kind = self._body.kind(part)
-            if kind.is_list and kind.items is not None:
-                stack += [_pick(part, at) for at in range(len(kind.items) - 1, -1, -1)]
-            elif kind == TENSOR:
-                found.append(part)
-            else:
-                return None
-        return found if self._items is not None or self._body.kind(self._value).is_list else None
-
 
 LISTS = frozenset(name for name in vars(Lists) if not name.startswith("_"))
-"""The names by which entries request steps on lists."""
+"""The names by which entries request steps for layers on lists."""
+BY_FLOW = "flow"
+"""The name by which entries of containers request steps by their flow."""
 
 
 def _keeps_statistics(spec: ModuleSpec) -> bool:

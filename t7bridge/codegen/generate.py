@@ -36,9 +36,10 @@ from ..nn.torch_nn import SAME, TORCH
 from ..report import Note
 from .code import TAKEN, WIDTH, Construction, attribute, bracketed, checked_name, expression, lines, method
 from .copied import Owned, check_construction, import_lines, pieces, remembers, statement_text
-from .flow import TOO_DEEP, USE_CONVERT, Attribute, CodeBlock, SourceBuilder
+from .flow import TOO_DEEP, USE_CONVERT, SourceBuilder
 from .idioms import traits
 from .statements import Writer, merge_alike, tidy
+from .steps import Attribute, CodeBlock
 
 MADE_BY = "made from Lua Torch by t7bridge"
 """Words in the first line of each page."""

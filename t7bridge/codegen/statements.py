@@ -21,7 +21,7 @@ from .code import (
     names_in,
     text_of,
 )
-from .flow import Attribute, CodeBlock, Ref, Step, Value, refs
+from .steps import Attribute, CodeBlock, Ref, Step, Value, refs
 
 _TEXT = WIDTH - 24
 """Maximum length of an expression with inlined operands."""

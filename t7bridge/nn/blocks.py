@@ -25,12 +25,11 @@ from ..graph.walk import entries
 from ..limits import DEFAULT_LIMITS, Limits
 from ..text import clean, extents, listed, short
 from .mapping import OURS, SEQUENTIAL, GraphSpec, Link, Literal, ModuleSpec
-from .output_shapes import Mismatch
 from .places import Places, find_models, is_module, is_scratch
 from .plan import sketch
 from .registry import traits_of
 from .state_dict import StateDict, state_dict
-from .walk import Domain
+from .walk import FLOW_ERRORS, Domain
 
 MAX_BLOCKS = 20_000
 """Maximum number of blocks of a picture."""
@@ -529,10 +528,6 @@ def _field_text(value: Value) -> str:
     return f"{value:.6g}" if isinstance(value, float) else short(value)
 
 
-_FLOW_ERRORS = (ArithmeticError, AttributeError, LookupError, Mismatch, TypeError, ValueError)
-"""What the flow of a container, which a user may have written, raises for values of which nothing is known."""
-
-
 @define(frozen=True)
 class Wire:
     """A value in a container, of which only the source is known.
@@ -639,7 +634,7 @@ def _add_container_flows(block: Block, spec: ModuleSpec) -> None:
     wires = Wires()
     try:
         returned: Wire = facts.flow(spec, value, wires)
-    except _FLOW_ERRORS:
+    except FLOW_ERRORS:
         return
     if len(wires.inputs) < len(names):
         return

@@ -7,6 +7,7 @@ of an input, a list of expressions (a table in Lua), or a `Node`. May import gra
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from itertools import permutations
 from typing import Any
 
@@ -15,9 +16,10 @@ from ..errors import ModelError
 from ..graph.lua import TorchObject, Value
 from ..graph.storage import Storage
 from .fields import Fields, items_of, lookup
-from .graphs import graph_modules, graph_spec
-from .mapping import GraphNode, Lua, NotMappedError
-from .registry import modules, stock_name
+from .graphs import graph_spec
+from .mapping import Lua, ModuleSpec, NotMappedError, Row
+from .registry import Children, layer_of, modules, stock_name, traits_of
+from .walk import Domain, sequence
 
 _OPTIONS = {
     "nn.AddConstant": ("constant_scalar", "inplace"),
@@ -40,7 +42,6 @@ _OPTIONS = {
 }
 """Fields of layers that change what they compute."""
 _COMMUTE = ("nn.CAddTable", "nn.CMulTable")
-_CONTAINERS = ("nn.Sequential", "nn.ConcatTable", "nn.ParallelTable", "nn.MapTable")
 _LIKE = {"nn.LinearNoBias": "nn.Linear", "cudnn.SpatialAveragePooling": "nn.SpatialAveragePooling"}
 """Classes that compute what another does, in what patterns have: with a bias or without, and without padding."""
 _PART = "part"
@@ -91,7 +92,7 @@ def recognized(obj: TorchObject, start: str, inputs: Expression, pattern: Expres
         The paths of the modules that have a name in the pattern; `None` if something else is computed.
     """
     try:
-        found = _Run().output(lookup(obj, start) if start else obj, start, inputs)
+        found = Expressions().output(lookup(obj, start) if start else obj, start, inputs)
     except (LookupError, ModelError, TypeError, ValueError, RecursionError):
         return None
     return _match(pattern, found, {})
@@ -107,8 +108,11 @@ def require(lua: Lua, start: str, pattern: Expression, inputs: Expression = "x")
         raise NotMappedError("its modules inside were changed", path=f"{lua.path}.{start}")
 
 
-class _Run:
-    """Passes an expression through modules."""
+class Expressions(Domain[Expression]):
+    """Passes an expression through the modules of a compound.
+
+    What cannot be said, or a module that is not used as it should be, raises `LookupError`.
+    """
 
     def __init__(self) -> None:
         self._left = _MOST
@@ -116,29 +120,33 @@ class _Run:
     def output(self, module: Value, path: str, value: Expression) -> Expression:
         """Return what a module computes.
 
-        Raises:
-            LookupError: it cannot be said, or a module is not used as it should be.
+        Args:
+            module: the module.
+            path: its path in the compound; empty for the compound itself, as a Sequential.
+            value: its input.
         """
         self._spend(1)
         name = _LIKE.get(stock_name(module), stock_name(module))
         if not name or not isinstance(module, TorchObject):
             raise LookupError("not a module of nn")
-        fields = Fields(module)
-        if name == "nn.gModule":
-            return self._graph(module, path, value)
-        children = [(child.value, _below(path, child.path)) for child in modules(module)]
-        if name in _CONTAINERS or not path:
-            return self._container(name, children, value)
-        if name in ("nn.Identity", "nn.CopyGrad") or (name == "nn.Dropout" and fields.number("p", 0.5) == 0):
+        if not path:
+            return sequence(_spec(module, path, modules), value, self)
+        layer = layer_of(module.class_name)
+        row = layer.module_of(module.class_name) if layer is not None else None
+        if layer is not None and isinstance(row, Row):
+            facts = traits_of(row.target)
+            if facts.flow is not None and (facts.transparent or facts.written == ("flow",)):
+                spec = _spec(module, path, layer.children)
+                call = row(Lua(module, "", layer.defaults))
+                spec.args, spec.kwargs = call.args, call.kwargs
+                spec.graph = graph_spec(module, path) if facts.is_graph else None
+                return facts.flow(spec, value, self)
+        return self._layer(name, Fields(module), path, value)
+
+    def _layer(self, name: str, fields: Fields, path: str, value: Expression) -> Expression:
+        """Return what a layer computes."""
+        if name == "nn.Dropout" and fields.number("p", 0.5) == 0:
             return value
-        if name == "nn.SelectTable":
-            index = fields.integer("index")
-            return self._listed(value)[index - 1 if index > 0 else index]
-        if name == "nn.NarrowTable":
-            start = fields.integer("offset") - 1
-            return self._listed(value)[start : start + fields.integer("length", 1)]
-        if name == "nn.FlattenTable":
-            return self._flat(value)
         if name == "nn.SplitTable":
             return self._split(fields, value)
         if name == "nn.Mean" and fields.get("sizeAverage") is False:
@@ -148,31 +156,6 @@ class _Run:
             options = (options[0], None)  # it remembers the dimensions of its first input, here always a batch of rows
         return Node(name, options, path, value)
 
-    def _container(self, name: str, children: list[tuple[Value, str]], value: Expression) -> Expression:
-        if name == "nn.ConcatTable":
-            return [self.output(child, path, value) for child, path in children]
-        if name == "nn.ParallelTable":
-            return [self.output(*child, each) for child, each in zip(children, self._listed(value), strict=True)]
-        if name == "nn.MapTable":
-            elements = self._listed(value)
-            # Each element has a copy of the module, which Lua makes if it is missing.
-            copies = children[: len(elements)] + children[:1] * (len(elements) - len(children))
-            return [self.output(*copy, element) for copy, element in zip(copies, elements, strict=True)]
-        for child, path in children:
-            value = self.output(child, path, value)
-        return value
-
-    def _graph(self, module: TorchObject, path: str, value: Expression) -> Expression:
-        inside = {child.name: child for child in graph_modules(module)}
-
-        def apply(_: int, step: GraphNode, taken: Expression) -> Expression:
-            if step.module is None:
-                return taken
-            child = inside[step.module]
-            return self.output(child.value, _below(path, child.path), taken)
-
-        return graph_spec(module, path).run(value, lambda found, index: self._listed(found)[index], apply)
-
     def _split(self, fields: Fields, value: Expression) -> Expression:
         """Return the parts of a value that was reshaped before."""
         places = (fields.integer("dimension"), fields.get("nInputDims"))
@@ -180,15 +163,6 @@ class _Run:
         if places not in ((1, 2), (2, None)) or len(rows) != 2:
             raise LookupError("splits something else")
         return [part(value, at) for at in range(min(rows[0], _MOST))]
-
-    def _listed(self, value: Expression) -> list[Expression]:
-        if not isinstance(value, list):
-            raise LookupError("not a list")
-        return value
-
-    def _flat(self, value: Expression) -> list[Expression]:
-        self._spend(1)
-        return [part for each in value for part in self._flat(each)] if isinstance(value, list) else [value]
 
     def _plain(self, value: Value) -> Any:
         """Return the value of an option that can be compared; false is the same as missing."""
@@ -204,6 +178,74 @@ class _Run:
         self._left -= steps
         if self._left < 0:
             raise LookupError("too many modules")
+
+    # The domain
+
+    def tensor(self) -> Expression:
+        """Refuse a tensor of which nothing is known."""
+        raise LookupError("not known")
+
+    def items(self, values: Sequence[Expression]) -> Expression:
+        """Return a list."""
+        self._spend(len(values))
+        return list(values)
+
+    def many(self, values: Sequence[Expression]) -> Expression:
+        """Refuse a list of unknown length."""
+        raise LookupError("a list of unknown length")
+
+    def item(self, value: Expression, index: int, dim: int | None = None) -> Expression:
+        """Return an element of a list."""
+        if dim is not None:
+            raise LookupError("a slice")
+        self._spend(1)
+        return _listed(value)[index]
+
+    def elements(self, value: Expression, count: int) -> list[Expression]:
+        """Return the elements of a list, which must be as many."""
+        if len(_listed(value)) != count:
+            raise LookupError("another number of elements")
+        return _listed(value)
+
+    def length(self, value: Expression, dim: int | None = None) -> int | None:
+        """Return the number of elements of a list."""
+        if dim is not None:
+            raise LookupError("slices")
+        return len(_listed(value))
+
+    def is_list(self, value: Expression) -> bool | None:
+        """Return whether a value is a list."""
+        return isinstance(value, list)
+
+    def concat(self, values: Sequence[Expression], dim: int, *, pads: bool = False) -> Expression:
+        """Refuse tensors that follow one another."""
+        raise LookupError("joined")
+
+    def merge(self, value: Expression, dims: int, apply: Callable[[Expression], Expression]) -> Expression:
+        """Refuse other dimensions."""
+        raise LookupError("other dimensions")
+
+    def call(self, spec: ModuleSpec, child: str, value: Expression, node: int | None = None) -> Expression:
+        """Return what a module inside computes."""
+        inside = spec.children[child]
+        return self.output(inside.obj, inside.path, value)
+
+
+def _spec(module: TorchObject, path: str, children: Children | None) -> ModuleSpec:
+    """Return a container as a flow reads it; of the modules inside only objects and paths are known."""
+    inside: dict[str, ModuleSpec] = {}
+    for child in children(module) if children is not None else ():
+        # Two modules have one name only in damaged files.
+        if child.name in inside or not isinstance(child.value, TorchObject):
+            raise LookupError("not a module")
+        inside[child.name] = ModuleSpec("", obj=child.value, path=_below(path, child.path))
+    return ModuleSpec("", children=inside, obj=module)
+
+
+def _listed(value: Expression) -> list[Expression]:
+    if not isinstance(value, list):
+        raise LookupError("not a list")
+    return value
 
 
 def _below(path: str, step: str) -> str:

@@ -62,6 +62,19 @@ def graph_spec(obj: TorchObject, path: str) -> GraphSpec:
     return GraphSpec(tuple(nodes), outputs, len(outputs) > 1)
 
 
+def recorded_nodes(obj: TorchObject) -> list[Table]:
+    """Return what Lua keeps of each node with a module, in the order of execution.
+
+    The fields `input` and `gradOutput` are lists of the values that the node received in the last pass.
+    """
+    kept = []
+    for node in items_of(obj.get("forwardnodes")) or []:
+        data = lookup(node, "data")
+        if isinstance(data, Table) and data.get("module") is not None:
+            kept.append(data)
+    return kept
+
+
 def _node(data: Table, takes: tuple[Link, ...], names: dict[int, str], path: str) -> GraphNode:
     """Return a node that applies a module, or makes a list of its inputs."""
     module = data.get("module")

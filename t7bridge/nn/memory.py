@@ -3,16 +3,22 @@
 Lua's in-place layers change a value for all later readers, and PyTorch's do so too if the order is kept. But in
 evaluation `torch.nn.Dropout` returns its input, and Lua's a copy. The difference shows only if a layer writes in
 place to one of the two, so only models with such a layer are changed, and in them only values that are used again.
+
+Two domains of `walk` answer this for containers: which values may be in the memory of the input (`Aliases`), and which
+calls use a value (`Calls`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 
+from attrs import field
+
 from ..data import define
-from .mapping import SEQUENTIAL, GraphNode, GraphSpec, ModuleSpec, end_of, specs_in
+from .mapping import GraphNode, ModuleSpec, end_of, specs_in
 from .registry import traits_of
+from .walk import FLOW_ERRORS, Domain, sequence
 
 
 @define(frozen=True)
@@ -23,11 +29,13 @@ class Effect:
         changes: it changes its input in place.
         shares: its output may be the memory of its input.
         keeps: it may write to its input, or use it again after it returned.
+        elements: whether each element of the list that it returns may be, if that is known.
     """
 
     changes: bool
     shares: bool
     keeps: bool
+    elements: tuple[bool, ...] | None = None
 
     @property
     def uses_up(self) -> bool:
@@ -44,43 +52,114 @@ class MemoryEffects:
     """Effects of the modules of one model; `of(spec)` computes each once."""
 
     def __init__(self) -> None:
-        self.of = cache(self._found)
+        self.of = cache(self._effect)
 
     def of_node(self, node: GraphNode, children: Mapping[str, ModuleSpec]) -> Effect:
         """Return the effect of a node of a graph; one without a module returns its input."""
         return Effect(False, True, False) if node.module is None else self.of(children[node.module])
 
-    def _found(self, spec: ModuleSpec) -> Effect:
-        children = list(spec.children.values())
+    def _effect(self, spec: ModuleSpec) -> Effect:
         facts = traits_of(spec.target)
-        if spec.graph is not None:
-            return self._of_graph(spec.graph, spec.children)
-        if spec.target == SEQUENTIAL:
-            return self._of_sequence(children)
-        if children:
-            return Effect(any(self.of(child).changes for child in children), facts.written != ("concat",), keeps=True)
-        inplace = bool(spec.kwargs.get("inplace"))
-        return Effect(inplace, inplace or facts.shares_memory, not facts.shares_memory and not _is_of_torch(spec))
+        if not spec.children and facts.flow is not sequence and not facts.is_graph:
+            inplace = bool(spec.kwargs.get("inplace"))
+            return Effect(inplace, inplace or facts.shares_memory, not facts.shares_memory and not _is_of_torch(spec))
+        if facts.flow is not None and facts.transparent:
+            aliases = Aliases(self)
+            try:
+                output: Alias = facts.flow(spec, Alias(True), aliases)
+            except FLOW_ERRORS:
+                pass
+            else:
+                elements = None if output.items is None else tuple(item.is_input for item in output.items)
+                return Effect(aliases.changes, output.is_input, aliases.keeps, elements)
+        # It may do anything with its input besides what the modules inside do.
+        return Effect(any(self.of(child).changes for child in spec.children.values()), shares=True, keeps=True)
 
-    def _of_sequence(self, modules: list[ModuleSpec]) -> Effect:
-        changes, shares, keeps = False, True, False
-        for before, module in zip([None, *modules], modules):
-            effect, is_shared = self.of(module), shares
-            if before is not None and traits_of(before.target).written == ("branches",) and before.children:
-                # A layer writes into the first element of a list.
-                is_shared &= self.of(next(iter(before.children.values()))).shares
-            changes |= is_shared and effect.changes
-            keeps |= shares and effect.keeps
-            shares &= effect.shares
-        return Effect(changes, shares, keeps)
 
-    def _of_graph(self, graph: GraphSpec, children: dict[str, ModuleSpec]) -> Effect:
-        changes, shares = False, [True]
-        for node in graph.nodes:
-            is_shared, effect = any(shares[number] for number, _ in node.takes), self.of_node(node, children)
-            changes |= is_shared and effect.changes
-            shares.append(is_shared and effect.shares)
-        return Effect(changes, any(shares[number] for number, _ in graph.outputs), keeps=True)
+@define(eq=False)
+class Alias:
+    """A value in a container.
+
+    Attributes:
+        is_input: whether it may be in the memory of the container's input, or have such elements.
+        items: the elements of a list, if they are known.
+        users: number of modules inside that received it.
+    """
+
+    is_input: bool
+    items: tuple[Alias, ...] | None = None
+    users: int = 0
+
+
+class Aliases(Domain[Alias]):
+    """Which values in a container may be in the memory of its input.
+
+    Attributes:
+        changes: whether a module inside changes that memory.
+        keeps: whether one may write to it later, or several use it.
+    """
+
+    def __init__(self, effects: MemoryEffects) -> None:
+        self._effects = effects
+        self.changes = False
+        self.keeps = False
+
+    def tensor(self) -> Alias:
+        """Return a new tensor."""
+        return Alias(False)
+
+    def unknown(self) -> Alias:
+        """Return a value that may be anything."""
+        return Alias(True)
+
+    def items(self, values: Sequence[Alias]) -> Alias:
+        """Return a list."""
+        return Alias(any(value.is_input for value in values), tuple(values))
+
+    def many(self, values: Sequence[Alias]) -> Alias:
+        """Return a list of unknown length."""
+        return Alias(any(value.is_input for value in values))
+
+    def item(self, value: Alias, index: int, dim: int | None = None) -> Alias:
+        """Return an element, or a view of a slice."""
+        if value.items is not None and dim is None:
+            return value.items[index]
+        return Alias(value.is_input)
+
+    def length(self, value: Alias, dim: int | None = None) -> int | None:
+        """Return the number of elements of a list."""
+        return None if value.items is None or dim is not None else len(value.items)
+
+    def is_list(self, value: Alias) -> bool | None:
+        """Return whether a value is a list, if that is known."""
+        return None if value.items is None else True
+
+    def concat(self, values: Sequence[Alias], dim: int, *, pads: bool = False) -> Alias:
+        """Return a new tensor."""
+        return Alias(False)
+
+    def merge(self, value: Alias, dims: int, apply: Callable[[Alias], Alias]) -> Alias:
+        """Apply a function to a view."""
+        return apply(value)
+
+    def call(self, spec: ModuleSpec, child: str, value: Alias, node: int | None = None) -> Alias:
+        """Note what a module inside does with its input."""
+        effect = self._effects.of(spec.children[child])
+        # A layer that works in place writes into the first element of a list.
+        target = value.items[0] if value.items else value
+        self.changes |= target.is_input and effect.changes
+        for part in (value, *(value.items or ())):
+            part.users += 1
+            if part.users > _MOST_USERS:
+                raise LookupError("a value is used too often")
+            self.keeps |= part.is_input and (effect.keeps or part.users > 1)
+        if effect.elements is not None:
+            return self.items([Alias(value.is_input and is_shared) for is_shared in effect.elements])
+        return Alias(value.is_input and effect.shares)
+
+
+_MOST_USERS = 100_000
+"""Maximum number of uses of a value that are followed."""
 
 
 def copy_as_lua(root: ModuleSpec) -> None:
@@ -101,26 +180,140 @@ def copy_as_lua(root: ModuleSpec) -> None:
 def _places(root: ModuleSpec, effects: MemoryEffects) -> Iterator[tuple[ModuleSpec, bool]]:
     """Yield each module, with whether it may return its input: both if it is at places of both kinds.
 
-    It may if its output is used up before anything else runs, or if its input has no other use.
+    It may if its output is used up before anything else runs, or if its input is new and has no other use.
     """
     seen: set[tuple[int, bool]] = set()
     stack = [(root, True)]
     while stack:
         spec, is_safe = stack.pop()
-        if (id(spec), is_safe) in seen:
-            continue
-        seen.add((id(spec), is_safe))
-        yield spec, is_safe
-        if spec.target == SEQUENTIAL:
-            children = list(spec.children.values())
-            for child, before in zip(reversed(children), [*reversed(children[:-1]), None]):
-                is_new = before is not None and not child.children and _makes_new(before)
-                stack.append((child, is_safe or is_new))
-                effect = effects.of(child)
-                is_safe = effect.uses_up or (effect.passes and is_safe)
+        if (id(spec), is_safe) not in seen:
+            seen.add((id(spec), is_safe))
+            yield spec, is_safe
+            stack += _places_inside(spec, is_safe, effects)
+
+
+def _places_inside(spec: ModuleSpec, is_safe: bool, effects: MemoryEffects) -> list[tuple[ModuleSpec, bool]]:
+    """Return the modules in a container, with whether they may return their inputs.
+
+    Args:
+        spec: the container.
+        is_safe: whether it may itself.
+        effects: those of the modules.
+    """
+    facts = traits_of(spec.target)
+    calls = Calls()
+    try:
+        if facts.flow is None or not facts.transparent:
+            raise LookupError("what it does besides is not known")
+        result: Value = facts.flow(spec, Value(), calls)
+    except FLOW_ERRORS:
+        return [(child, False) for child in spec.children.values()]
+    for leaf in result.leaves():
+        leaf.users.append(-1)
+    places: list[tuple[ModuleSpec, bool]] = []
+    is_next_safe = False
+    # From the last to the first: whether an output is used up depends on what comes after.
+    for number, call in reversed(list(enumerate(calls.made))):
+        if call.output.users == [number + 1]:
+            effect = effects.of(calls.made[number + 1].module)
+            is_used_up = effect.uses_up or (effect.passes and is_next_safe)
         else:
-            safe = set() if spec.graph is None else _safe_nodes(spec.graph, spec.children, effects)
-            stack += [(child, name in safe) for name, child in spec.children.items()]
+            is_used_up = call.output is result and call.output.users == [-1] and is_safe
+        maker = call.input.maker
+        has_no_other_use = call.input.users == [number] and not call.module.children
+        is_new = has_no_other_use and maker is not None and _makes_new(maker)
+        places.append((call.module, is_used_up or is_new))
+        is_next_safe = is_used_up
+    return places
+
+
+@define(eq=False)
+class Value:
+    """A value in a container.
+
+    Attributes:
+        maker: the module inside that returned it; `None` for the input, or for what the container makes.
+        items: the elements of a list that the container makes.
+        users: the numbers of the calls that receive it, and -1 for each other use.
+    """
+
+    maker: ModuleSpec | None = None
+    items: list[Value] | None = None
+    users: list[int] = field(factory=list)
+
+    def leaves(self) -> Iterator[Value]:
+        """Yield the value, or the elements of nested lists."""
+        stack = [self]
+        while stack:
+            value = stack.pop()
+            if value.items is None:
+                yield value
+            else:
+                stack += reversed(value.items)
+
+
+@define(frozen=True)
+class Call:
+    """A call of a module inside a container."""
+
+    module: ModuleSpec
+    input: Value
+    output: Value
+
+
+class Calls(Domain[Value]):
+    """The calls of the modules in a container, in order, and the uses of their inputs and outputs.
+
+    Attributes:
+        made: the calls.
+    """
+
+    def __init__(self) -> None:
+        self.made: list[Call] = []
+
+    def tensor(self) -> Value:
+        """Return a new tensor."""
+        return Value()
+
+    def items(self, values: Sequence[Value]) -> Value:
+        """Return a list."""
+        return Value(items=list(values))
+
+    def item(self, value: Value, index: int, dim: int | None = None) -> Value:
+        """Return an element; of another value, something of which nothing is known."""
+        if value.items is not None and dim is None:
+            return value.items[index]
+        value.users.append(-1)
+        return Value()
+
+    def length(self, value: Value, dim: int | None = None) -> int | None:
+        """Return the number of elements of a list."""
+        return None if value.items is None or dim is not None else len(value.items)
+
+    def is_list(self, value: Value) -> bool | None:
+        """Return whether a value is a list, if that is known."""
+        return None if value.items is None else True
+
+    def concat(self, values: Sequence[Value], dim: int, *, pads: bool = False) -> Value:
+        """Return a new tensor, for which others are used."""
+        for value in values:
+            value.users.append(-1)
+        return Value()
+
+    def merge(self, value: Value, dims: int, apply: Callable[[Value], Value]) -> Value:
+        """Apply a function to a view."""
+        return apply(value)
+
+    def call(self, spec: ModuleSpec, child: str, value: Value, node: int | None = None) -> Value:
+        """Note a call, and return its output."""
+        if len(self.made) > _MOST_USERS:
+            raise LookupError("there are too many calls")
+        for leaf in value.leaves():
+            leaf.users.append(len(self.made))
+        module = spec.children[child]
+        output = Value(module)
+        self.made.append(Call(module, value, output))
+        return output
 
 
 def _makes_new(spec: ModuleSpec) -> bool:
@@ -133,28 +326,3 @@ def _makes_new(spec: ModuleSpec) -> bool:
 def _is_of_torch(spec: ModuleSpec) -> bool:
     """Return whether a module is of torch.nn, or like one: it keeps no value for its next call."""
     return (spec.plain or spec.target).startswith("torch.nn.")
-
-
-def _safe_nodes(graph: GraphSpec, children: dict[str, ModuleSpec], effects: MemoryEffects) -> set[str]:
-    """Return the children of a graph that may return their input: it has no other use, and is new or used up."""
-    users: dict[int, list[str | None]] = {}
-    for node in graph.nodes:
-        for number, _ in node.takes:
-            users.setdefault(number, []).append(node.module)
-    for number, _ in graph.outputs:
-        users.setdefault(number, []).append(None)
-
-    def uses_up(module: str | None) -> bool:
-        return module is not None and effects.of(children[module]).uses_up
-
-    safe: dict[str, bool] = {}
-    for number, node in enumerate(graph.nodes, 1):
-        if node.module is None:
-            continue
-        source = node.takes[0][0] if len(node.takes) == 1 else 0
-        maker = graph.nodes[source - 1].module if source else None
-        is_safe = maker is not None and len(users[source]) == 1 and not children[node.module].children
-        if is_safe and not _makes_new(children[maker or ""]):
-            is_safe = uses_up(maker) and all(map(uses_up, users.get(number, [])))
-        safe[node.module] = safe.get(node.module, True) and is_safe
-    return {name for name, each in safe.items() if each}

@@ -43,6 +43,8 @@ class Traits:
         returns_list: the output is a list.
         flow: how it passes its input to the modules inside, and what it returns, as a function of `walk`, or one of the
             same form; without it the output is a tensor, or a list of anything.
+        transparent: it does nothing besides what `flow` says: it computes, converts and keeps nothing itself, and has
+            no method of its own. False also if that is not known.
         may_take_list: the input is a tensor, or a list whose second element is used for its size.
         shares_memory: the output may share memory with the input.
         copies: the output has memory of its own, though the expression named by `written` is a view.
@@ -53,7 +55,8 @@ class Traits:
         plain_examples: the positional arguments with which `Call.plain` accepts single examples too.
         plain_rank: minimum dimensions of one example for `Call.plain` to be used; below, it would refuse examples.
         written: how generated source expresses it without the class: the name of a method of `Idioms` in
-            `codegen/idioms.py`, or of `Lists` in `codegen/flow.py`, and arguments for it.
+            `codegen/idioms.py`, or of `Lists` in `codegen/flow.py`, and arguments for it; or `flow`, by its flow if no
+            module inside keeps a state. Transparent classes always are.
         polynomial: how its output is written as a polynomial, by which cells are recognized: the name of a method of
             `Values` in `workshop/cells/polynomials.py`, and arguments for it.
         block: the base name of its class if it becomes a class of the source.
@@ -78,6 +81,7 @@ class Traits:
     takes_list: bool = False
     returns_list: bool = False
     flow: Flow | None = None
+    transparent: bool = False
     may_take_list: bool = False
     shares_memory: bool = False
     copies: bool = False
@@ -675,6 +679,48 @@ _RUNNING: dict[str, Children] = {}
 def run_elsewhere(functions: Mapping[str, Children]) -> None:
     """Declare classes that hold in other fields what they run, besides `modules`, by functions for these modules."""
     _RUNNING.update(functions)
+
+
+@define(frozen=True)
+class Recording:
+    """How Lua runs a class and what it keeps of a pass, where that does not follow from the PyTorch module.
+
+    Attributes:
+        flow: how the elements of `modules` get their inputs in Lua, if PyTorch's class has none of these inside, or
+            others; `walk.unknown` if their inputs cannot be said.
+        transparent: whether Lua's class does nothing besides; see `Traits.transparent`.
+        inputs: the fields that hold the inputs of modules inside, by the names of these.
+        states: of a cell that runs copies of one module, one for each step: the fields of each state that is passed
+            from step to step, and of its first value if the user sets it.
+        first_step: the field of the module that runs the first step instead of a copy.
+        places: the numbers of the elements of `modules` that hold the weights of modules inside these copies, by the
+            paths from the object to what ran.
+        over_sequences: its input is a whole sequence, though it keeps outputs as a cell does.
+        restores_input: working in place, it undoes its change of the input when it runs backwards.
+    """
+
+    flow: Flow | None = None
+    transparent: bool = False
+    inputs: Mapping[str, str] = field(factory=dict)
+    states: tuple[tuple[str, str], ...] | None = None
+    first_step: str = ""
+    places: Mapping[str, int] = field(factory=dict)
+    over_sequences: bool = False
+    restores_input: bool = False
+
+
+_RECORDINGS: dict[str, Recording] = {}
+_PLAIN_RECORDING = Recording()
+
+
+def declare_recordings(recordings: Mapping[str, Recording]) -> None:
+    """Declare what Lua's classes keep of a pass, by the names of their entries."""
+    _RECORDINGS.update(recordings)
+
+
+def recording_of(obj: TorchObject) -> Recording:
+    """Return what an object's class keeps of a pass; nothing special for classes of users."""
+    return _RECORDINGS.get(stock_name(obj), _PLAIN_RECORDING)
 
 
 def modules(obj: TorchObject) -> Iterator[Child]:

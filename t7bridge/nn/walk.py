@@ -1,8 +1,9 @@
 """What each container does, said once: how it passes its input to the modules inside, and what it returns.
 
 Such a function is the `flow` of the traits of a class. It knows a value only by the operations of a `Domain`, which
-says what a value is: a kind or a shape (`nn/kinds`), an arrow of a picture (`nn/blocks`). Each such question
-about a model is answered by the same description of its containers. Layers that rearrange lists have a flow, too.
+says what a value is: a kind or a shape (`nn/kinds`), an arrow of a picture (`nn/blocks`), memory (`nn/memory`), a step
+of source (`codegen/flow`), what Lua recorded (`workshop/prove/runs`). Each such question about a model is answered by
+the same description of its containers. Layers that rearrange lists have a flow, too.
 Knows neither formats nor PyTorch.
 """
 
@@ -16,6 +17,8 @@ from .mapping import GraphNode, ModuleSpec
 from .output_shapes import Mismatch
 
 V = TypeVar("V")
+LARGEST = 400
+"""Maximum number of elements of a list that a flow makes."""
 
 
 class Domain(ABC, Generic[V]):
@@ -94,12 +97,34 @@ class Domain(ABC, Generic[V]):
         """Apply a function to each element of a list, or to each slice of a tensor along its first dimension."""
         return each(self, value, lambda number, step: apply(step))
 
+    def each(self, value: V, apply: Callable[[int, V], V], different: int) -> V:
+        """Apply one module, or a copy of it, to each element of a list; see `each`."""
+        return each(self, value, apply, different)
+
+    def reversed(self, value: V) -> V:
+        """Return the elements of a list in the opposite order; what is not known to be a list as it is."""
+        count = self.length(value)
+        return value if count is None else self.items([self.item(value, number) for number in reversed(range(count))])
+
+    def node(self, spec: ModuleSpec, number: int, value: V) -> V:
+        """Return the output of a node of a graph; `number` is that of the node."""
+        return value
+
+    def repeat(self, times: int | None, apply: Callable[[], V]) -> V:
+        """Return a list of what a function returns, called several times; `None` if that number is not known."""
+        output = apply()
+        if times is None or not 0 <= times <= LARGEST:
+            return self.many([output])
+        return self.items([output] * times)
+
     def stack(self, value: V, apply: Callable[[V], V]) -> V:
         """Apply a function to the tensors of a list as one tensor with a further dimension, and list its slices."""
         output = apply(self.tensor())
         return each(self, value, lambda number, step: output)
 
 
+FLOW_ERRORS = (ArithmeticError, AttributeError, LookupError, Mismatch, TypeError, ValueError)
+"""What a flow, which a user may have written, raises for values of which nothing is known, or for damaged fields."""
 Flow = Callable[[ModuleSpec, Any, Domain[Any]], Any]
 """What a module does: its output in a domain, for the module, its input and the domain."""
 
@@ -180,7 +205,7 @@ def mapped(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
     children = list(spec.children)
     if not children:
         return value
-    return each(d, value, lambda number, item: d.call(spec, children[number], item), len(children))
+    return d.each(value, lambda number, item: d.call(spec, children[number], item), len(children))
 
 
 def stepped(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
@@ -200,15 +225,21 @@ def stacked(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
 
 def repeated(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
     """Return a list of the outputs of several calls; their number is the first argument, or that of a sequence."""
-    output = sequence(spec, value, d)
-    times = spec.args[0]
-    if spec.kwargs.get("as_sequence") or not 0 <= times <= LARGEST:
-        return d.many([output])
-    return d.items([output] * times)
+    times = None if spec.kwargs.get("as_sequence") else spec.args[0]
+    return d.repeat(times, lambda: sequence(spec, value, d))
 
 
-LARGEST = 400
-"""Maximum number of elements of a list that a flow makes."""
+def both_ways(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
+    """Pass all steps but the last forward, all but the first backward, and both outputs on to be joined."""
+    forward, backward, joining = spec.children
+    count = d.length(value)
+    if count is None:
+        before, after = d.unknown(), d.unknown()
+    else:
+        before = d.items([d.item(value, number) for number in range(count - 1)])
+        after = d.items([d.item(value, number) for number in range(1, count)])
+    outputs = [d.call(spec, forward, before), d.call(spec, backward, after)]
+    return d.call(spec, joining, d.items(outputs))
 
 
 def recurrence(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
@@ -226,7 +257,8 @@ def graph(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
     assert spec.graph is not None
 
     def step(number: int, node: GraphNode, inputs: V) -> V:
-        return inputs if node.module is None else d.call(spec, node.module, inputs, number - 1)
+        output = inputs if node.module is None else d.call(spec, node.module, inputs, number - 1)
+        return d.node(spec, number - 1, output)
 
     output: V = spec.graph.run(value, d.item, step, d.items)
     return output
@@ -288,8 +320,7 @@ def narrowed(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
 
 def turned(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
     """Return the elements in the opposite order."""
-    count = d.length(value)
-    return value if count is None else d.items([d.item(value, number) for number in reversed(range(count))])
+    return d.reversed(value)
 
 
 def flattened(spec: ModuleSpec, value: V, d: Domain[V]) -> V:

@@ -71,6 +71,27 @@ def test_strings_and_numbers_stay_what_they_are(subtests, tmp_path):
             assert len(made.text) < 10_000
 
 
+def test_a_graph_that_takes_a_missing_element_is_refused():
+    """The sixth element of a list of two is an error of the file, whatever asks for it."""
+    inside = container("nn.ConcatTable", obj("nn.Tanh"), obj("nn.Sigmoid"))
+    begin = Table.of({"annotations": Table.of({})})
+    branches = Table.of({"module": inside, "mapindex": Table.from_list([begin])})
+    selected = Table.of({"selectindex": 6.0, "mapindex": Table.from_list([branches])})
+    last = Table.of({"module": obj("nn.Tanh"), "mapindex": Table.from_list([selected])})
+    end = Table.of({"mapindex": Table.from_list([last])})
+    nodes = [obj("nngraph.Node", data=data) for data in (begin, branches, selected, last, end)]
+    graph = container(
+        "nn.gModule",
+        inside,
+        last["module"],
+        innode=nodes[0],
+        outnode=nodes[-1],
+        forwardnodes=Table.from_list(nodes),
+    )
+    with pytest.raises(ModelError, match="expected one of 2; found element 6"):
+        generate(graph, "root")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "shape"), [("module_names_inputs.t7", (2, 1, 8, 8)), ("module_nan.t7", (2, 3))])
 def test_computes_what_the_live_module_does(name, shape, tmp_path):

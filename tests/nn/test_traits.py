@@ -93,7 +93,7 @@ def test_entries_declare_the_tensors_that_they_find() -> None:
 def test_writers_exist_and_are_used() -> None:
     """Entries and the source writer agree on the names of writers: none is missing, none is left over."""
     named = {traits.written[0] for traits in declared_traits().values() if traits.written}
-    assert named == {*IDIOMS, *LISTS}
+    assert named == {*IDIOMS, *LISTS, "flow"}
 
 
 @pytest.mark.slow

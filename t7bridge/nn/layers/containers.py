@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from attrs import evolve
+
 from ...data import np
 from ...graph.dtypes import LUA_CLASSES
 from ...graph.lua import TorchObject, Value
@@ -33,9 +35,11 @@ from ..registry import (
     Child,
     Layer,
     Param,
+    Recording,
     Source,
     Traits,
     children_at,
+    declare_recordings,
     first_module,
     keeps,
     layer_of,
@@ -54,6 +58,14 @@ from .shape import dpnn_convert
 
 # Lua runs the first module from its own field.
 run_elsewhere(dict.fromkeys(("nn.Profile", "nn.MapTable"), run_from("module")))
+declare_recordings(
+    {
+        # Each element has a copy of the module, which keeps its own output.
+        "nn.MapTable": Recording(flow=walk.parallel, transparent=True),
+        # The weight of the module inside is not in the file.
+        "nn.WeightNorm": Recording(flow=walk.unknown),
+    }
+)
 
 # Containers that only call their children.
 _SEQUENTIAL = (
@@ -111,21 +123,26 @@ register_layer(
     module=_MODULES,
     traits={
         "containers.Concat": Traits(
-            flow=walk.concatenated, written=("concat",), block="Branches", typed="containers.TypedConcat"
+            flow=walk.concatenated,
+            transparent=True,
+            block="Branches",
+            typed="containers.TypedConcat",
         ),
         "containers.TypedConcat": Traits(flow=walk.concatenated),
         "containers.DepthConcat": Traits(flow=walk.padded, typed="containers.DepthConcat"),
-        "containers.Bottle": Traits(flow=walk.bottled),
+        "containers.Bottle": Traits(flow=walk.bottled, transparent=True),
         "containers.Batched": Traits(flow=walk.sequence),
-        "containers.ConcatTable": Traits(
-            returns_list=True, flow=walk.branches, written=("branches",), block="Branches"
-        ),
+        "containers.ConcatTable": Traits(returns_list=True, flow=walk.branches, transparent=True, block="Branches"),
         "containers.ParallelTable": Traits(
-            takes_list=True, returns_list=True, flow=walk.parallel, written=("parallel",), block="Block"
+            takes_list=True,
+            returns_list=True,
+            flow=walk.parallel,
+            transparent=True,
+            block="Block",
         ),
         "containers.DontCast": Traits(flow=walk.sequence, casts=True),
         "containers.Parallel": Traits(flow=walk.sliced, typed="containers.Parallel"),
-        "torch.nn.Sequential": Traits(flow=walk.sequence),
+        "torch.nn.Sequential": Traits(flow=walk.sequence, transparent=True),
     },
     text={
         **dict.fromkeys(("nn.Sequential", "nn.Maxout", "nn.SpatialLPPooling"), Printed("sequential")),
@@ -137,13 +154,13 @@ register_layer(
         "nn.NaN": Printed("decorator", "({id:s})"),
     },
 )
-_MAPPED = Traits(takes_list=True, returns_list=True, flow=walk.mapped, written=("map",))
+_MAPPED = Traits(takes_list=True, returns_list=True, flow=walk.mapped, written=("flow",))
 # CRNN: one module for every element of a table.
 register_layer(
     "nn.SharedParallelTable",
     children=named_modules("unit"),
     module=of_runtime("containers.SharedParallelTable"),
-    traits=_MAPPED,
+    traits=evolve(_MAPPED, transparent=True, written=()),
 )
 register_layer(
     "nn.Convert",
@@ -250,15 +267,18 @@ register_layer(
 )
 
 
+_GRAPH = Traits(flow=walk.graph, block="Graph", is_graph=True)
 register_layer(
     "nn.gModule",
     children=graph_modules,
     scratch="fg bg innode outnode forwardnodes backwardnodes",
     module=of_runtime("containers.Graph"),
-    traits=dict.fromkeys(
-        ("containers.Graph", "containers.Stateful"),
-        Traits(flow=walk.graph, written=("graph",), block="Graph", is_graph=True),
-    ),
+    traits={
+        "containers.Graph": evolve(_GRAPH, transparent=True),
+        "containers.Stateful": evolve(
+            _GRAPH, written=("flow",)
+        ),  # it takes and returns states as arguments of their own
+    },
 )
 
 

@@ -33,7 +33,7 @@ from ..mapping import (
     shape,
 )
 from ..output_shapes import same, unknown
-from ..registry import InLua, Param, Traits, add_traits, buffer, param, register_layer
+from ..registry import InLua, Param, Recording, Traits, add_traits, buffer, declare_recordings, param, register_layer
 from ..torch_nn import Refused, Tensors, constructed
 
 WEIGHT = param("weight")
@@ -215,6 +215,7 @@ def _addend(lua: Lua) -> float | tuple[float, ...]:
     return tuple(map(float, lua.numbers("constant_scalar")))
 
 
+declare_recordings(dict.fromkeys(("nn.MulConstant", "nn.AddConstant"), Recording(restores_input=True)))
 register_layer(
     module={
         "nn.MulConstant": of_runtime("linear.MulConstant", number("constant_scalar"), inplace=INPLACE),

@@ -11,6 +11,7 @@ from ...graph.dtypes import INT64
 from ...graph.lua import TorchObject, Value
 from ...graph.storage import Storage
 from ...graph.tensor import Tensor
+from .. import walk
 from ..compounds import node, recognized
 from ..fields import Fields, lookup
 from ..layouts import REST, DeviationToVariance, Permute, Reshape, elements
@@ -30,7 +31,21 @@ from ..mapping import (
     optional_number,
 )
 from ..output_shapes import batch_of_one, same
-from ..registry import Child, InLua, Param, Source, Traits, buffer, keeps, modules, param, register_layer, stock_name
+from ..registry import (
+    Child,
+    InLua,
+    Param,
+    Recording,
+    Source,
+    Traits,
+    buffer,
+    declare_recordings,
+    keeps,
+    modules,
+    param,
+    register_layer,
+    stock_name,
+)
 from ..texts import Printed
 from ..torch_nn import Tensors
 
@@ -179,8 +194,7 @@ def _layer_norm_shapes(features: int, eps: float = 0.0, affine: bool = True) -> 
 
 # Coefficients are kept in the precision of the first run.
 _FIRST_PRECISION = InLua(tolerance=1e-4)
-
-
+declare_recordings({"nn.LayerNormalization": Recording(flow=walk.sequence)})
 # A Sequential of ConcatTable, CSubTable, Normalize, MulConstant, CMul (n) and Add (n): torch.nn.LayerNorm.
 register_layer(
     "nn.LayerNormalization",

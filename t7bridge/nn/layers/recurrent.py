@@ -42,9 +42,11 @@ from ..mapping import (
 from ..registry import (
     Child,
     Param,
+    Recording,
     Source,
     Traits,
     add_traits,
+    declare_recordings,
     keeps,
     listed_modules,
     modules,
@@ -694,6 +696,30 @@ run_elsewhere(
         "nn.Recurrent": _parts_of_recurrent,
     }
 )
+_OUTPUTS = ("outputs", "userPrevOutput")
+_CELLS_BEFORE = ("cells", "userPrevCell")
+declare_recordings(
+    {
+        **dict.fromkeys(("nn.LSTM", "nn.FastLSTM"), Recording(states=(_OUTPUTS, _CELLS_BEFORE))),
+        **dict.fromkeys(("nn.GRU", "nn.Recurrence"), Recording(states=(_OUTPUTS,))),
+        "nn.Recursor": Recording(states=()),
+        "nn.Recurrent": Recording(
+            states=(_OUTPUTS,),
+            first_step="initialModule",
+            places={
+                **{path: place + 1 for place, path in enumerate(_RECURRENT)},
+                **{path: place + 1 for path, place in _FIRST_STEP.items()},
+            },
+        ),
+        **dict.fromkeys(
+            ("nn.Sequencer", "nn.Repeater", "nn.BiSequencer", "nn.SeqBRNN", "nn.SeqLSTM", "nn.SeqLSTMP", "nn.SeqGRU"),
+            Recording(over_sequences=True),
+        ),
+        "nn.BiSequencerLM": Recording(flow=walk.both_ways, inputs={"2": "_mergeInput"}, over_sequences=True),
+        # It removes the examples that are zeros before it runs the module inside.
+        "nn.TrimZero": Recording(flow=walk.unknown),
+    }
+)
 register_layer(
     "nn.AbstractRecurrent",
     "nn.AbstractSequencer",
@@ -732,7 +758,7 @@ register_layer(
         "sequence.MaskedSequencer": Traits(flow=walk.stepped),
         "sequence.VariableLength": Traits(flow=walk.unknown),
         "sequence.Sequencer": Traits(flow=walk.stepped),
-        "sequence.Steps": Traits(takes_list=True, returns_list=True, flow=walk.stacked, written=("stacked",)),
+        "sequence.Steps": Traits(takes_list=True, returns_list=True, flow=walk.stacked, transparent=True),
         "sequence.Repeater": Traits(flow=walk.repeated),
         "sequence.BiSequencerLM": Traits(flow=walk.unknown),
         "sequence.RecurrentAttention": Traits(flow=walk.unknown),

@@ -143,7 +143,7 @@ register_layer(
         **same_names("shape", "Max Min", dim("dimension", 1), n_input_dims=_DIMS),
     },
     traits={
-        "torch.nn.Identity": Traits(shares_memory=True, is_identity=True, flow=walk.unchanged),
+        "torch.nn.Identity": Traits(shares_memory=True, is_identity=True, flow=walk.unchanged, transparent=True),
         "shape.Cast": Traits(shares_memory=True, written=("cast",), output=out.same, casts=True),
         "shape.Contiguous": Traits(
             shares_memory=True,
@@ -249,8 +249,8 @@ register_layer(
         "table.SelectTable": Traits(
             takes_list=True,
             shares_memory=True,
-            written=("element",),
             flow=walk.element,
+            transparent=True,
             connecting="table.ConnectedSelectTable",
         ),
         "table.ConnectedSelectTable": Traits(takes_list=True, shares_memory=True, flow=walk.element),
@@ -258,25 +258,31 @@ register_layer(
             takes_list=True,
             returns_list=True,
             shares_memory=True,
-            written=("slice",),
             flow=walk.narrowed,
+            transparent=True,
             connecting="table.ConnectedNarrowTable",
         ),
         "table.ConnectedNarrowTable": Traits(
             takes_list=True, returns_list=True, shares_memory=True, flow=walk.narrowed
         ),
-        "table.JustTable": Traits(returns_list=True, shares_memory=True, written=("list_of_one",), flow=walk.wrapped),
+        "table.JustTable": Traits(returns_list=True, shares_memory=True, flow=walk.wrapped, transparent=True),
         **{
             f"table.{name}Table": Traits(
-                takes_list=True, returns_list=True, shares_memory=True, flow=flow, written=tuple(written)
+                takes_list=True,
+                returns_list=True,
+                shares_memory=True,
+                flow=flow,
+                transparent=True,
             )
-            for name, flow, *written in (
-                ("Flatten", walk.flattened, "flat"),
-                ("Reverse", walk.turned, "reversed"),
+            for name, flow in (
+                ("Flatten", walk.flattened),
+                ("Reverse", walk.turned),
                 ("Zip", walk.zipped),
             )
         },
-        "table.ZipTableOneToMany": Traits(takes_list=True, returns_list=True, shares_memory=True, flow=walk.paired),
+        "table.ZipTableOneToMany": Traits(
+            takes_list=True, returns_list=True, shares_memory=True, flow=walk.paired, transparent=True
+        ),
         "table.MixtureTable": Traits(takes_list=True),
         **dict.fromkeys(
             ("linear.DotProduct", "linear.CosineDistance", "linear.PairwiseDistance"),

@@ -185,7 +185,8 @@ class Values:
         """Return the value of a link."""
         value = self._values[link[0]]
         for at, index in enumerate(link[1], 1):
-            value = value[index] if isinstance(value, list) else self.value((link[0], link[1][:at]))
+            is_there = isinstance(value, list) and -len(value) <= index < len(value)
+            value = value[index] if is_there else self.value((link[0], link[1][:at]))
         if isinstance(value, Rows):
             self.links.setdefault(value.poly, link)
         return value

@@ -416,12 +416,14 @@ class Judge:
     def _node(self, number: int, run: Run, outcome: Outcome) -> Node | None:
         """Return what computes the output of a run; `None` if its input is unknown, or contradicts its fields."""
         unit, complete = self._unit(run), is_whole(run.output)
-        inputs = self._read_input(run.input if run.joined is None else run.joined, number)
+        if run.contradiction and complete:
+            raise RefusedError(run.contradiction)
+        inputs = self._read_input(run.input if run.joined is None else run.joined.parts, number)
         if inputs is None and complete:
             outcome.reason = run.reason or NO_INPUT
         if run.joined is not None:
-            dim = _dimension(run.obj.get("dimension"))
-            return Node(number, unit, None, inputs, partial(_concatenated, dim)) if inputs is not None else None
+            joining = partial(_concatenated, run.joined.dim)
+            return Node(number, unit, None, inputs, joining) if inputs is not None else None
         if inputs is None and not complete:
             return None
         layer = LiveLayer.build(run.obj, run.path, unit, self.limits, self.in_other_mode)
@@ -658,11 +660,6 @@ def _sizes(tensors: list[torch.Tensor]) -> list[int]:
 
 def _concatenated(dim: int, layer: LiveLayer | None, value: Values) -> list[torch.Tensor]:
     return [torch.cat(value, dim)]
-
-
-def _dimension(value: Any) -> int:
-    """Return the dimension of a Concat from 0; one that no tensor has where the field is none."""
-    return int(value) - 1 if isinstance(value, float) and 1 <= value < 1 << 30 else 1 << 30
 
 
 def _is_by_running_statistics(layer: LiveLayer, value: Values) -> bool:

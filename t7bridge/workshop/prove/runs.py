@@ -1,7 +1,8 @@
 """The runs of the layers of a Lua model, in order, and which of the values that they recorded are still in memory.
 
-The structure alone determines a layer's input: the previous layer's `output` in a Sequential, the same value for all
-branches of a Concat, `data.input` of a node in nngraph, the step before in a sequence. Sources: nn 8726825, nngraph
+A domain of `nn/walk`: a value is what Lua recorded of it. The flow of a container determines the inputs of the modules
+inside: the previous layer's `output` in a sequence, the same value for all branches. What a class keeps besides, as a
+cell keeps the copies that ran its steps, its entry declares (`Recording`). Sources: nn 8726825, nngraph
 3ed3b9b `gmodule.lua`, rnn ba937a0 `AbstractRecurrent.lua`, `Sequencer.lua`, `BiSequencer.lua`, `BiSequencerLM.lua`,
 `Repeater.lua`, `Recursor.lua`, `LSTM.lua`, `GRU.lua`, `Recurrent.lua`, `Recurrence.lua`, `MaskZero.lua`.
 May import graph and nn. Knows nothing of PyTorch.
@@ -9,24 +10,34 @@ May import graph and nn. Knows nothing of PyTorch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from itertools import zip_longest
 from math import prod
 from typing import Any
 
 from attrs import evolve, field
 
 from ...data import define, np
-from ...errors import ModelError
+from ...errors import LimitError, ModelError
 from ...graph.lua import Table, TorchObject, Value
 from ...graph.tensor import Tensor, contiguous
 from ...limits import DEFAULT_LIMITS, STEPS_PER_NODE, Budget, Limits
-from ...nn import walk
 from ...nn.fields import Fields, items_of, lookup
-from ...nn.graphs import graph_modules
-from ...nn.mapping import OURS, SEQUENTIAL, Row
-from ...nn.registry import Layer, first_module, layer_of, listed_modules, stock_name, traits_of
+from ...nn.graphs import graph_spec, recorded_nodes
+from ...nn.mapping import Call, Lua, ModuleSpec, NotMappedError
+from ...nn.registry import (
+    Child,
+    Recording,
+    first_module,
+    layer_of,
+    listed_modules,
+    recording_of,
+    stock_name,
+    traits_of,
+)
+from ...nn.walk import FLOW_ERRORS, Domain, Flow
 
 Recorded = Any
 """A `Tensor` with elements, a `float`, a list of these, or `None` for values missing from the file."""
@@ -40,22 +51,6 @@ _LONGEST = 100_000
 """Maximum number of elements of a table of tensors, or of steps in a tensor."""
 _REPEATED = 1 << 22
 """Maximum number of elements of a recorded tensor whose storage has fewer."""
-_RESTORING = ("nn.MulConstant", "nn.AddConstant")
-"""In-place layers that undo their change of the input when they run backwards. Source: nn 8726825 `MulConstant.lua`."""
-_OVER_SEQUENCES = frozenset(
-    (
-        "nn.SeqLSTM",
-        "nn.SeqLSTMP",
-        "nn.SeqGRU",
-        "nn.SeqBRNN",
-        "nn.Sequencer",
-        "nn.BiSequencer",
-        "nn.BiSequencerLM",
-        "nn.Repeater",
-    )
-)
-"""Recurrent modules with whole sequences as input."""
-
 # Recorded values
 
 
@@ -187,17 +182,20 @@ def _modules_of(obj: Value) -> list[Value]:
     return items_of(obj.get("modules")) or [] if isinstance(obj, TorchObject) else []
 
 
-def _children_of(obj: TorchObject) -> list[tuple[str, TorchObject]]:
-    """Return the modules inside, with the steps to them."""
-    return [(child.path, child.value) for child in listed_modules(obj) if isinstance(child.value, TorchObject)]
+def _children_of(obj: TorchObject) -> list[Child]:
+    """Return the modules inside."""
+    return [child for child in listed_modules(obj) if isinstance(child.value, TorchObject)]
 
 
 def _keeps_state(obj: TorchObject, depth: int = 0) -> bool:
     """Return whether a module, or one inside it, continues from the previous step."""
-    name = stock_name(obj)
-    if is_recurrent(obj) and name != "nn.Recursor":
+    recording = recording_of(obj)
+    if recording.over_sequences:
+        return False
+    # A cell without states of its own has them in the modules inside.
+    if is_recurrent(obj) and recording.states != ():
         return True
-    if name in _OVER_SEQUENCES or depth >= _DEEPEST:
+    if depth >= _DEEPEST:
         return False
     return any(_keeps_state(item, depth + 1) for item in _modules_of(obj) if isinstance(item, TorchObject))
 
@@ -212,27 +210,58 @@ def _state(obj: TorchObject, name: str, step: int) -> Recorded:
 
 
 @define(eq=False)
+class Place:
+    """Where a module is; the whole path is made only when somebody asks for it, as files nest deep.
+
+    Attributes:
+        above: the place of the container; `None` for the model.
+        step: the step from there.
+    """
+
+    above: Place | None
+    step: str
+
+    def path(self) -> str:
+        """Return the path in the file."""
+        steps: list[str] = []
+        place: Place | None = self
+        while place is not None:
+            steps.append(place.step)
+            place = place.above
+        return "".join(reversed(steps))
+
+
+@define(eq=False)
 class Pass:
     """One pass through a model.
 
     Attributes:
         in_other_mode: whether the model ran in another mode than that in which it was saved.
-        so_far: how often each module ran until now, by its id.
-        in_all: how often each runs in the whole pass; empty while this is not known.
+        budget: resource limits of following it.
+        times: how often each module runs in it, by its id; empty while this is not known.
     """
 
-    in_other_mode: bool = False
-    so_far: dict[int, int] = field(factory=dict)
-    in_all: dict[int, int] = field(factory=dict)
+    in_other_mode: bool
+    budget: Budget = field(repr=False)
+    times: Mapping[int, int] = field(factory=dict)
 
     def is_in_evaluation(self, obj: TorchObject) -> bool:
         """Return whether a module ran in evaluation, for which it must say so."""
         mode = obj.get("train")
         return isinstance(mode, bool) and mode == self.in_other_mode
 
-    def runs_again(self, obj: TorchObject) -> bool:
-        """Return whether a module runs again later in the pass."""
-        return self.so_far.get(id(obj), 0) < self.in_all.get(id(obj), 0)
+
+@define(frozen=True)
+class Joined:
+    """The outputs of modules that a container only joins.
+
+    Attributes:
+        parts: the outputs.
+        dim: the dimension, from 0.
+    """
+
+    parts: list[Recorded]
+    dim: int
 
 
 @define(eq=False)
@@ -240,38 +269,49 @@ class Run:
     """One run of one module; of a container, in addition to those of its modules, where it does more than these.
 
     Attributes:
-        path: the module's path in the file.
+        place: the module's place in the file.
         obj: the module.
         input: its input; `None` if missing from the file.
-        grad_output: the gradient with respect to its output.
         of: the pass.
+        grad_output: the gradient with respect to its output.
         output: its output.
         grad_input: the gradient with respect to its input.
-        done: whether it ran; before, it is to be visited.
+        inside: the runs of the modules inside, in order.
+        is_listed: whether it is compared itself: not if only what is inside is.
         whole: whether this is a container, whose modules have runs of their own.
-        joined: of a Concat, the outputs of its modules.
+        joined: the outputs of its modules, if it only joins them.
+        is_last: whether its module does not run again later in the pass and overwrites its output.
         writes: the memory that it wrote.
         reason: why the input is missing, if known.
+        contradiction: what is wrong with the fields of a container, which cannot have run with them.
         number: in a sequence, the step from 0 and the number of steps; `None` elsewhere.
         before: the module's output one step before, if a sequence keeps a copy of it.
-        names: the paths of modules inside that differ from their places, by id.
+        names: the places of modules inside whose weights belong to others, by id.
     """
 
-    path: str
+    place: Place
     obj: TorchObject
     input: Recorded
+    of: Pass = field(repr=False)
     grad_output: Recorded = None
-    of: Pass = field(factory=Pass, repr=False)
     output: Recorded = None
     grad_input: Recorded = None
-    done: bool = False
+    inside: list[Run] = field(factory=list, repr=False)
+    is_listed: bool = True
     whole: bool = False
-    joined: list[Recorded] | None = None
+    joined: Joined | None = None
+    is_last: bool = True
     writes: list[Region] = field(factory=list)
     reason: str = ""
+    contradiction: str = ""
     number: tuple[int, int] | None = None
     before: Recorded = None
-    names: dict[int, str] = field(factory=dict)
+    names: dict[int, Place] = field(factory=dict)
+
+    @property
+    def path(self) -> str:
+        """The module's path in the file."""
+        return self.place.path()
 
     @property
     def name(self) -> str:
@@ -286,12 +326,7 @@ class Run:
     @property
     def may_be_undone(self) -> bool:
         """True if a backward, which has run, restores the input of this in-place layer."""
-        return self.in_place and self.name in _RESTORING and grad_input_of(self.obj) is not None
-
-    @property
-    def children(self) -> list[tuple[str, TorchObject]]:
-        """The modules inside, with their paths."""
-        return [(self.path + step, item) for step, item in _children_of(self.obj)]
+        return self.in_place and recording_of(self.obj).restores_input and grad_input_of(self.obj) is not None
 
     @property
     def step(self) -> int:
@@ -305,59 +340,56 @@ class Run:
         """True outside of sequences where the steps of a recurrent module are not recorded."""
         return self.number is None and self.obj.get("step") == 1.0
 
-    def inside(self, path: str, obj: TorchObject, inputs: Recorded, after: Recorded = None) -> Run:
-        """A module inside, to be visited in the same step of a sequence.
+    def run_inside(self, step: str, obj: TorchObject, inputs: Recorded, twin: Run | None = None) -> Run:
+        """Add the run of a module inside, in the same step of a sequence.
 
         Args:
-            path: its path.
+            step: the step to it.
             obj: the module.
             inputs: its input.
-            after: the gradient with respect to its output.
+            twin: the same run in another reading of the pass.
         """
-        path = self.names.get(id(obj), path)
-        return Run(path, obj, inputs, after, self.of, number=self.number, names=self.names)
+        self.of.budget.spend(STEPS_PER_NODE)
+        place = self.names.get(id(obj)) or Place(self.place, step)
+        run = Run(place, obj, inputs, self.of, number=self.number, names=self.names)
+        if self.of.times:
+            run.is_last = twin.is_last if twin is not None else self.of.times.get(id(obj), 0) <= 1
+        self.inside.append(run)
+        return run
 
-    def output_of(self, obj: TorchObject, inputs: Recorded = None) -> Recorded:
-        """Return the output of a module for an input, after it ran; `None` if it runs again and overwrites this one."""
+    def recorded_output(self) -> Recorded:
+        """Return the output; `None` if the module runs again and overwrites it."""
+        obj = self.obj
         keeps_all_steps = is_recurrent(obj) and not self.of.is_in_evaluation(obj)
-        if not keeps_all_steps and self.of.runs_again(obj):
+        if not keeps_all_steps and not self.is_last:
             return None
         if is_recurrent(obj) and self.number is not None:
             if keeps_all_steps:
-                return _state(obj, "outputs", evolve(self, obj=obj).step)
+                return _state(obj, "outputs", self.step)
             after = obj.get("step")
             last = _state(obj, "outputs", int(after) - 1) if isinstance(after, float) else None
             if isinstance(last, Tensor):  # backward sets `output` to that of the first step
                 return last
         output = output_of(obj)
         # An in-place layer whose own field was cleared has its output in the memory of its input.
-        return first_of(inputs) if output is None and obj.get("inplace") is True else output
+        return first_of(self.input) if output is None and self.in_place else output
 
-    def grad_input_of(self, obj: TorchObject) -> Recorded:
-        """Return the gradient with respect to the input of a module; unknown in a sequence, or of several runs."""
-        in_sequence = self.number is not None and is_recurrent(obj)
-        if in_sequence or self.of.in_all.get(id(obj), 0) > 1:
+    def recorded_grad_input(self) -> Recorded:
+        """Return the gradient with respect to the input; unknown in a sequence, or of several runs."""
+        in_sequence = self.number is not None and is_recurrent(self.obj)
+        if in_sequence or self.of.times.get(id(self.obj), 0) > 1:
             return None
-        return grad_input_of(obj)
+        return grad_input_of(self.obj)
 
-    def finish(self, *, whole: bool = False, joined: list[Recorded] | None = None) -> Run:
-        """Return the module as it ran.
-
-        Args:
-            whole: whether the runs of the modules inside were listed.
-            joined: their outputs, if it only joins these.
-        """
-        self.done = True
-        self.whole = whole
-        self.joined = joined
-        if is_recurrent(self.obj) and self.name not in _OVER_SEQUENCES:
+    def finish(self) -> None:
+        """Note what is recorded of a run, when the modules inside have run."""
+        if is_recurrent(self.obj) and not recording_of(self.obj).over_sequences:
             self.input = None
-        if whole and self.number is not None and _keeps_state(self.obj):
+        if self.whole and self.number is not None and _keeps_state(self.obj):
             self.input = None
             self.reason = STEP_BEFORE
-        self.output = self.output_of(self.obj, self.input)
-        self.grad_input = self.grad_input_of(self.obj)
-        return self
+        self.output = self.recorded_output()
+        self.grad_input = self.recorded_grad_input()
 
 
 def runs(
@@ -374,15 +406,55 @@ def runs(
     Raises:
         LimitError: there are too many.
     """
-    first = Pass(in_other_mode)
-    for _ in _follow(Run(path, root, None, of=first), limits):
-        pass
-    found = list(_follow(Run(path, root, None, of=Pass(in_other_mode, in_all=first.so_far)), limits))
+    # How often a module runs is known after a first reading of the pass, and in the second which run was its last.
+    budget = Budget(limits, "following the runs of the layers")
+    reading = Run(Place(None, path), root, None, Pass(in_other_mode, budget))
+    begun, _ = _follow(reading, None)
+    times = Counter(id(run.obj) for run in begun)
+    seen: set[int] = set()
+    for run in reversed(begun):
+        run.is_last = id(run.obj) not in seen
+        seen.add(id(run.obj))
+    budget = Budget(limits, "following the runs of the layers")
+    start = Run(reading.place, root, None, Pass(in_other_mode, budget, times), is_last=reading.is_last)
+    _, ended = _follow(start, reading)
+    listed = [run for run in ended if run.is_listed]
     written: set[int] = set()
-    for run in found:
+    for run in listed:
         _note_writes(run, written)
         written.update(storage for storage, _, _ in run.writes)
-    return found
+    return listed
+
+
+def _follow(start: Run, twin: Run | None) -> tuple[list[Run], list[Run]]:
+    """Return the runs inside a run, and itself, in the order in which they begin and in that in which they end.
+
+    Args:
+        start: the run.
+        twin: the same run in another reading of the pass.
+    """
+    begun: list[Run] = []
+    ended: list[Run] = []
+    # Runs to begin, with their twins; and those to end, behind what is inside.
+    stack: list[tuple[Run, Run | None, bool]] = [(start, twin, False)]
+    running: set[int] = set()
+    while stack:
+        run, twin, is_at_end = stack.pop()
+        if is_at_end:
+            running.discard(id(run.obj))
+            run.finish()
+            ended.append(run)
+            continue
+        if id(run.obj) in running:
+            continue  # it contains itself
+        begun.append(run)
+        running.add(id(run.obj))
+        _run_modules(run, twin)
+        stack.append((run, None, True))
+        twins = twin.inside if twin is not None else []
+        pairs = zip_longest(run.inside, twins[: len(run.inside)])
+        stack += [(inside, other, False) for inside, other in reversed(list(pairs))]
+    return begun, ended
 
 
 def _note_writes(run: Run, written: set[int]) -> None:
@@ -404,27 +476,6 @@ def _note_writes(run: Run, written: set[int]) -> None:
         is_apart = source.storage is not target.storage and source.shape == target.shape
         if is_apart and np.array_equal(source.numpy(), target.numpy(), equal_nan=True):
             run.writes.append(_region(source))
-
-
-def _follow(start: Run, limits: Limits) -> Iterator[Run]:
-    """Yield the runs inside a run, and itself, in order."""
-    budget = Budget(limits, "following the runs of the layers")
-    stack: list[tuple[int, Iterator[Run]]] = [(0, iter([start]))]
-    inside: set[int] = set()
-    so_far = start.of.so_far
-    while stack:
-        run = next(stack[-1][1], None)
-        if run is None:
-            inside.discard(stack.pop()[0])
-            continue
-        budget.spend(STEPS_PER_NODE)
-        here = id(run.obj)
-        if run.done:
-            yield run
-        elif here not in inside:
-            so_far[here] = so_far.get(here, 0) + 1
-            stack.append((here, _flow_of(run.obj)(run)))
-            inside.add(here)
 
 
 class Memory:
@@ -479,156 +530,281 @@ class Memory:
 
 # How containers pass values
 
-Flow = Callable[[Run], Iterator[Run]]
+
+def _run_modules(run: Run, twin: Run | None) -> None:
+    """Add the runs of the modules inside a container, with their inputs and the gradients of their outputs."""
+    recording = recording_of(run.obj)
+    # The LSTM of torch-rnn, which has a weight of its own, takes whole sequences.
+    if recording.states is not None and not isinstance(run.obj.get("weight"), Tensor):
+        run.is_listed = False
+        _run_step(run, recording, twin)
+        return
+    container = _container_of(run)
+    if container is None:
+        layer = layer_of(run.obj.class_name)
+        if layer is not None and layer.children is not None:
+            run.whole = next(iter(layer.children(run.obj)), None) is not None
+        return
+    spec, flow, is_transparent = container
+    values = RecordedValues(run, twin)
+    run.whole = True
+    try:
+        result: Passed = flow(spec, Passed(run.input), values)
+    except LimitError:
+        raise
+    except FLOW_ERRORS:
+        run.inside.clear()
+        return
+    values.pass_back(result)
+    run.is_listed = result.is_computed or not is_transparent
+    if is_transparent:
+        run.joined = result.joined
 
 
-def _flow_of(obj: TorchObject) -> Flow:
-    name, layer = stock_name(obj), layer_of(obj.class_name)
-    if name in _BY_CLASS:
-        # The LSTM of torch-rnn, which has a weight of its own, takes whole sequences.
-        return _leaf if isinstance(obj.get("weight"), Tensor) else _BY_CLASS[name]
+def _container_of(run: Run) -> tuple[ModuleSpec, Flow, bool] | None:
+    """Return what a container does: its modules, its flow, and whether it does nothing besides; `None` if unknown."""
+    obj = run.obj
+    layer = layer_of(obj.class_name)
+    recording = recording_of(obj)
+    listed = _children_of(obj)
+    if recording.flow is not None:
+        spec = _spec(run, Call(""), {str(place): child for place, child in enumerate(listed)})
+        return spec, recording.flow, recording.transparent
     if layer is None or layer.children is None:
-        return _leaf
-    row = layer.module_of(obj.class_name)
-    target = row.target if isinstance(row, Row) and _runs_its_modules(obj, layer) else OURS
-    flow = traits_of(target).flow
-    if target == SEQUENTIAL:
-        return _chain
-    if flow is walk.sequence and not target.startswith(OURS):
-        return _chain_and_whole
-    known = _BY_FLOW.get(getattr(flow, "func", flow))
-    if known is not None:
-        return known
-    has_modules = next(iter(layer.children(obj)), None) is not None
-    return _whole if has_modules else _leaf
+        return None
+    module = layer.module_of(obj.class_name)
+    if module is None or layer.children is first_module:
+        return None  # copies of one module for several devices have seen parts of the batch
+    try:
+        call = module(Lua(obj, "", layer.defaults, shapes={}))
+        facts = traits_of(call.target)
+        graph = graph_spec(obj, "") if facts.is_graph else None
+    except NotMappedError:
+        return None
+    except ModelError as error:
+        run.contradiction = f"{error.message}: expected {error.expected}, found {error.found}"
+        return None
+    except FLOW_ERRORS:
+        return None
+    children = [child for child in layer.children(obj) if isinstance(child.value, TorchObject)]
+    # Where others were put into `modules`, what is recorded there is of other passes.
+    runs_others = bool(listed) and [id(child.value) for child in children] != [id(child.value) for child in listed]
+    if facts.flow is None or (runs_others and graph is None):
+        return None
+    spec = _spec(run, call, {child.name: child for child in children})
+    spec.graph = graph
+    return spec, facts.flow, facts.transparent
 
 
-def _runs_its_modules(obj: TorchObject, layer: Layer) -> bool:
-    """Return whether the modules that a container runs are all that its field `modules` lists.
+def _spec(run: Run, call: Call, children: Mapping[str, Child]) -> ModuleSpec:
+    """Return a container as a flow reads it; of the modules inside only objects and the steps to them are known."""
+    inside = {name: ModuleSpec("", obj=child.value, path=child.path) for name, child in children.items()}
+    return ModuleSpec(call.target, call.args, call.kwargs, inside, obj=run.obj)
 
-    Copies of one module for several devices have seen parts of the batch.
+
+@define(eq=False)
+class Passed:
+    """A value between the modules of a container.
+
+    Attributes:
+        value: as it is recorded.
+        items: the elements of a list that the container makes.
+        joined: of what it joins, the parts and the dimension.
+        is_computed: whether the container itself computes something of it.
     """
-    if layer.children is None or layer.children is first_module:
-        return False
-    run = [id(child.value) for child in layer.children(obj)]
-    return run == [id(item) for _, item in _children_of(obj)]
+
+    value: Recorded = None
+    items: list[Passed] | None = None
+    joined: Joined | None = None
+    parts: list[Passed] = field(factory=list)
+    is_computed: bool = False
 
 
-def _leaf(run: Run) -> Iterator[Run]:
-    yield run.finish()
+class RecordedValues(Domain[Passed]):
+    """What Lua recorded of the values that a container passes; `call` adds the run of a module inside.
+
+    Args:
+        run: that of the container.
+        twin: the same in another reading of the pass.
+    """
+
+    def __init__(self, run: Run, twin: Run | None) -> None:
+        self._run = run
+        self._twins = twin.inside if twin is not None else []
+        self._fields = recording_of(run.obj).inputs
+        self._nodes = recorded_nodes(run.obj)
+        self._calls: list[tuple[Passed, Passed]] = []
+        self._step: tuple[int, int] | None = None
+        """In a sequence, the step and the number of steps."""
+        self._before: Recorded = None
+
+    def tensor(self) -> Passed:
+        """Return a value that is not recorded."""
+        return Passed(is_computed=True)
+
+    def items(self, values: Sequence[Passed]) -> Passed:
+        """Return a list."""
+        elements = [value.value for value in values]
+        is_known = any(element is not None for element in elements)
+        is_computed = any(value.is_computed for value in values)
+        return Passed(elements if is_known else None, list(values), is_computed=is_computed)
+
+    def item(self, value: Passed, index: int, dim: int | None = None) -> Passed:
+        """Return an element of a list, or a slice of a tensor."""
+        if dim is not None:
+            return Passed(_part(value.value, dim, index), is_computed=True)
+        if value.items is not None:
+            return value.items[index] if -len(value.items) <= index < len(value.items) else Passed()
+        return Passed(_element(value.value, index))
+
+    def length(self, value: Passed, dim: int | None = None) -> int | None:
+        """Return the number of elements, or of slices."""
+        if dim is None:
+            return len(value.value) if isinstance(value.value, list) else None
+        is_tensor = isinstance(value.value, Tensor) and 0 <= dim < len(value.value.size)
+        return int(value.value.size[dim]) if is_tensor else None
+
+    def is_list(self, value: Passed) -> bool | None:
+        """Return whether a value is a list, if it is recorded."""
+        return None if value.value is None else isinstance(value.value, list)
+
+    def concat(self, values: Sequence[Passed], dim: int, *, pads: bool = False) -> Passed:
+        """Return a tensor that is joined of others."""
+        joined = None if pads else Joined([value.value for value in values], dim)
+        return Passed(joined=joined, parts=list(values), is_computed=True)
+
+    def merge(self, value: Passed, dims: int, apply: Callable[[Passed], Passed]) -> Passed:
+        """Apply a function to a view of a tensor with fewer dimensions."""
+        tensor = value.value
+        if isinstance(tensor, Tensor):
+            count = max(len(tensor.size) - dims + 1, 1)
+            size = (prod(tensor.size[:count]), *tensor.size[count:])
+            fits = count <= len(tensor.size) and tensor.stride == contiguous(tensor.size)
+            value = Passed(evolve(tensor, size=size, stride=contiguous(size)) if fits else None)
+        return evolve(apply(value), is_computed=True)
+
+    def steps(self, value: Passed, apply: Callable[[Passed], Passed]) -> Passed:
+        """Apply a function to each step of a sequence, of which there are as many as recorded outputs."""
+        inputs = _sequence(value.value)
+        return self._in_steps(lambda number: apply(Passed(_element(inputs, number))))
+
+    def repeat(self, times: int | None, apply: Callable[[], Passed]) -> Passed:
+        """Call a function in each step of a sequence, of which there are as many as recorded outputs."""
+        return self._in_steps(lambda number: apply())
+
+    def _in_steps(self, apply: Callable[[int], Passed]) -> Passed:
+        outputs = _sequence(self._run.recorded_output())
+        for number in range(len(outputs)):
+            self._step = (number, len(outputs))
+            self._before = outputs[number - 1] if number else None
+            apply(number)
+        self._step = None
+        return Passed(is_computed=True)
+
+    def call(self, spec: ModuleSpec, child: str, value: Passed, node: int | None = None) -> Passed:
+        """Add the run of a module inside, and return its recorded output."""
+        inside = spec.children[child]
+        assert inside.obj is not None
+        evaluated = self._run.of.is_in_evaluation(inside.obj)
+        if self._step is not None and evaluated and self._step[0] + 1 < self._step[1]:
+            return Passed()  # in evaluation one module runs all steps; its fields are of the last
+        at = len(self._calls)
+        twin = self._twins[at] if at < len(self._twins) else None
+        gradient = None
+        if child in self._fields:
+            value = Passed(recorded(self._run.obj.get(self._fields[child])))
+        if node is not None and at < len(self._nodes):
+            data = self._nodes[at]
+            inputs = _single(recorded(data.get("input")))
+            value = value if inputs is None else Passed(inputs)
+            gradient = _single(recorded(data.get("gradOutput")))
+        run = self._run.run_inside(inside.path, inside.obj, value.value, twin)
+        if self._step is not None:
+            run.number = self._step
+            run.before = self._before if evaluated else None
+        # Several gradients of one output are added up.
+        run.grad_output = None if isinstance(gradient, list) else gradient
+        output = Passed(run.recorded_output())
+        self._calls.append((value, output))
+        return output
+
+    def pass_back(self, result: Passed) -> None:
+        """Note the gradients with respect to the outputs of modules that are used once.
+
+        Args:
+            result: the output of the container.
+        """
+        gradients: dict[int, list[Recorded]] = {}
+        uses = [(value, run.recorded_grad_input()) for (value, _), run in zip(self._calls, self._run.inside)]
+        stack = [(result, self._run.grad_output), *uses]
+        while stack:
+            value, gradient = stack.pop()
+            gradients.setdefault(id(value), []).append(gradient)
+            stack += [(item, _element(gradient, place)) for place, item in enumerate(value.items or ())]
+            if value.joined is not None:
+                stack += zip(value.parts, _split(gradient, value.joined))
+        for (_, output), run in zip(self._calls, self._run.inside):
+            passed = gradients.get(id(output), [])
+            if run.grad_output is None and len(passed) == 1:
+                run.grad_output = passed[0]
 
 
-def _whole(run: Run) -> Iterator[Run]:
-    """A container whose flow is not known: only the whole is a run."""
-    yield run.finish(whole=True)
-
-
-def _chain(run: Run) -> Iterator[Run]:
-    children, inputs = run.children, run.input
-    for place, (path, child) in enumerate(children):
-        is_last = place + 1 == len(children)
-        after = run.grad_output if is_last else run.grad_input_of(children[place + 1][1])
-        yield run.inside(path, child, inputs, after)
-        inputs = run.output_of(child, inputs)
-
-
-def _chain_and_whole(run: Run) -> Iterator[Run]:
-    """A Sequential with a class of its own in PyTorch."""
-    yield from _chain(run)
-    yield run.finish(whole=True)
-
-
-def _concat(run: Run) -> Iterator[Run]:
-    outputs: list[Recorded] = []
-    dim, start = run.obj.get("dimension"), 0
-    only_joins = run.name == "nn.Concat"  # nn.DepthConcat pads too
-    for path, child in run.children:
-        after, output = None, output_of(child)
-        if only_joins and isinstance(dim, float) and isinstance(output, Tensor) and 1 <= dim <= len(output.size):
-            length = output.size[int(dim) - 1]
-            after = _part(run.grad_output, int(dim) - 1, slice(start, start + length))
-            start += length
-        yield run.inside(path, child, run.input, after)
-        outputs.append(run.output_of(child))
-    yield run.finish(whole=True, joined=outputs if only_joins else None)
-
-
-def _by_element(run: Run, same: bool = False) -> Iterator[Run]:
-    """One module for each element of the input, or all for the same input; each returns an element of the output."""
-    for place, (path, child) in enumerate(run.children):
-        inputs = run.input if same else _element(run.input, place)
-        yield run.inside(path, child, inputs, _element(run.grad_output, place))
-
-
-def _parallel(run: Run) -> Iterator[Run]:
-    dim = run.obj.get("inputDimension")
-    for place, (path, child) in enumerate(run.children):
-        yield run.inside(path, child, _part(run.input, int(dim) - 1, place) if isinstance(dim, float) else None)
-    yield run.finish(whole=True)
-
-
-def _bottle(run: Run) -> Iterator[Run]:
-    sizes, inputs = run.obj.get("nInputDim"), run.input
-    for path, child in run.children:
-        if isinstance(inputs, Tensor):
-            dims = max(len(inputs.size) - int(sizes if isinstance(sizes, float) else 2) + 1, 1)
-            size = (prod(inputs.size[:dims]), *inputs.size[dims:])
-            fits = dims <= len(inputs.size) and inputs.stride == contiguous(inputs.size)
-            inputs = evolve(inputs, size=size, stride=contiguous(size)) if fits else None
-        yield run.inside(path, child, inputs)
-    yield run.finish(whole=True)
-
-
-def _graph(run: Run) -> Iterator[Run]:
-    paths: dict[int, str] = {}
-    for child in graph_modules(run.obj):
-        paths.setdefault(id(child.value), run.path + child.path)
-    for node in items_of(run.obj.get("forwardnodes")) or []:
-        module = lookup(node, "data.module")
-        if isinstance(module, TorchObject):
-            inputs = _single(recorded(lookup(node, "data.input")))
-            after = _single(recorded(lookup(node, "data.gradOutput")))
-            after = None if isinstance(after, list) else after  # several are added up
-            yield run.inside(paths.get(id(module), run.path), module, inputs, after)
+def _split(gradient: Recorded, joined: Joined) -> list[Recorded]:
+    """Return the parts of the gradient of joined tensors."""
+    parts: list[Recorded] = []
+    start = 0
+    for part in joined.parts:
+        if not isinstance(part, Tensor) or not 0 <= joined.dim < len(part.size):
+            return [None] * len(joined.parts)
+        length = part.size[joined.dim]
+        parts.append(_part(gradient, joined.dim, slice(start, start + length)))
+        start += length
+    return parts
 
 
 def _sequence(value: Recorded) -> list[Recorded]:
-    """The steps of a sequence: the elements of a table, or the slices of a tensor along its first dimension."""
+    """Return the steps of a sequence: the elements of a list, or the slices of a tensor along its first dimension."""
     if isinstance(value, Tensor) and value.size and value.size[0] <= _LONGEST:
         return [_part(value, 0, index) for index in range(value.size[0])]
     return value if isinstance(value, list) else []
 
 
-def _steps(run: Run) -> Iterator[Run]:
-    """One module for each step of a sequence, or of a Repeater for the same input in each."""
-    outputs = _sequence(run.output_of(run.obj))
-    count = len(outputs)
-    inputs = [run.input] * count if run.name == "nn.Repeater" else _sequence(run.input)
-    for path, child in run.children[: 1 if outputs else 0]:
-        # In evaluation one module runs all steps; its fields are of the last.
-        evaluated = run.of.is_in_evaluation(child)
-        for number in range(count - 1 if evaluated else 0, count):
-            step = run.inside(path, child, _element(inputs, number))
-            step.number = (number, count)
-            step.before = outputs[number - 1] if number and evaluated else None
-            yield step
-    yield run.finish(whole=True)
+# Cells
 
 
-def _both_ways(run: Run) -> Iterator[Run]:
-    """Forward over all steps but the last, backward over all but the first, and both joined."""
-    steps = run.input if isinstance(run.input, list) else []
-    inputs = [steps[:-1] or None, steps[1:] or None, recorded(run.obj.get("_mergeInput"))]
-    for (path, child), value in zip(run.children, inputs):
-        yield run.inside(path, child, value)
-    yield run.finish(whole=True)
+def _run_step(run: Run, recording: Recording, twin: Run | None) -> None:
+    """Add the run of the module inside a cell in one step; outside of sequences in its last one."""
+    obj = run.obj
+    is_first = bool(recording.first_step) and run.step == 1
+    if recording.first_step and run.is_unknown_step:
+        return
+    step, module, inputs = ".recurrentModule", obj.get(recording.first_step), run.input
+    if not is_first:
+        step, module = _copy_of_step(run)
+        states = [_state_before(run, *fields) for fields in recording.states or ()]
+        inputs = [inputs, *states] if states else inputs
+    if not isinstance(module, TorchObject):
+        return
+    inside = run.run_inside(step, module, inputs, twin.inside[0] if twin is not None and twin.inside else None)
+    inside.before = run.before
+    if recording.places:
+        inside.names = _names_in_copy(run, module, recording)
 
 
-# Recurrent modules
+def _names_in_copy(run: Run, module: TorchObject, recording: Recording) -> dict[int, Place]:
+    """Return the places of the modules inside a copy: those of the elements of `modules` that hold their weights."""
+    places = {id(item): place for place, item in enumerate(_modules_of(run.obj), 1)}
+    for path, place in recording.places.items():
+        holder, _, rest = path.partition(".")
+        is_first = run.step == 1
+        if (holder == recording.first_step) == is_first:
+            item = lookup(module, rest)
+            places[id(item)] = place
+    return {key: Place(run.place, f".modules[{place}]") for key, place in places.items()}
 
 
-def _clone(run: Run) -> tuple[str, TorchObject] | None:
-    """Return the module that ran a step: its shared clone in training, the one module in evaluation; under the path of
+def _copy_of_step(run: Run) -> tuple[str, Value]:
+    """Return the module that ran a step: its shared clone in training, the one module in evaluation; with the step to
     the latter, whose weights they share.
     """
     obj, children = run.obj, _modules_of(run.obj)
@@ -637,28 +813,7 @@ def _clone(run: Run) -> tuple[str, TorchObject] | None:
     if not run.of.is_in_evaluation(obj):
         clones = obj.get("sharedClones")
         module = clones.get(float(run.step)) if isinstance(clones, Table) else None
-    return (run.path + at, module) if isinstance(module, TorchObject) else None
-
-
-_CELLS: dict[str, tuple[tuple[str, str], ...]] = {
-    "nn.LSTM": (("outputs", "userPrevOutput"), ("cells", "userPrevCell")),
-    "nn.FastLSTM": (("outputs", "userPrevOutput"), ("cells", "userPrevCell")),
-    "nn.GRU": (("outputs", "userPrevOutput"),),
-    "nn.Recurrence": (("outputs", "userPrevOutput"),),
-    "nn.Recursor": (),
-}
-"""Cells of rnn: the fields of each state that is passed from step to step, and of its initial value set by the user."""
-
-
-def _cell(run: Run) -> Iterator[Run]:
-    """One step of a cell; outside of sequences its last one."""
-    clone = _clone(run)
-    if clone is None:
-        return
-    states = [_state_before(run, *fields) for fields in _CELLS[run.name]]
-    step = run.inside(*clone, [run.input, *states] if states else run.input)
-    step.before = run.before
-    yield step
+    return at, module
 
 
 def _state_before(run: Run, name: str, by_user: str) -> Recorded:
@@ -678,47 +833,3 @@ def _state_before(run: Run, name: str, by_user: str) -> Recorded:
         # In evaluation only the last states are kept; a sequence has copies of the outputs.
         return run.before if name == "outputs" else None
     return _state(obj, name, at - 1)
-
-
-def _recurrent(run: Run) -> Iterator[Run]:
-    """One step of the simple recurrence, with a separate module for the first step."""
-    obj, at = run.obj, run.step
-    if run.is_unknown_step:
-        return
-    # The four modules of the object have the weights of the copies inside those that ran.
-    named = list(zip((1, 2, 3, 4), _modules_of(obj)))
-    first, inputs = obj.get("initialModule"), run.input
-    if at == 1:
-        named += zip((2, 1, 4), _modules_of(first))
-    else:
-        clone = _clone(run)
-        first = clone[1] if clone is not None else None
-        parts = _modules_of(first)
-        inputs = [inputs, run.before if run.of.is_in_evaluation(obj) else _state(obj, "outputs", at - 1)]
-        named += [*zip((2, 3), _modules_of(parts[0] if parts else None)), *zip((5, 4), parts[1:])]
-    if isinstance(first, TorchObject):
-        step = run.inside(f"{run.path}.recurrentModule", first, inputs)
-        step.names = {id(item): f"{run.path}.modules[{place}]" for place, item in named}
-        yield step
-
-
-_BY_FLOW: dict[Any, Flow] = {
-    walk.branches: partial(_by_element, same=True),
-    walk.concatenated: _concat,
-    walk.padded: _concat,
-    walk.parallel: _by_element,
-    walk.bottled: _bottle,
-}
-"""Containers by the flow that their entries declare."""
-_BY_CLASS: dict[str, Flow] = {
-    **dict.fromkeys(("nn.DontCast", "nn.Inception", "nn.BiSequencer"), _chain),
-    **dict.fromkeys(_CELLS, _cell),
-    **dict.fromkeys(("nn.LayerNormalization", "nn.MaskZero"), _chain_and_whole),
-    **dict.fromkeys(("nn.Sequencer", "nn.Repeater"), _steps),
-    "nn.MapTable": _by_element,
-    "nn.Parallel": _parallel,
-    "nn.gModule": _graph,
-    "nn.BiSequencerLM": _both_ways,
-    "nn.Recurrent": _recurrent,
-}
-"""Containers whose modules in PyTorch are another, or none, by the names of their entries."""

@@ -1,0 +1,127 @@
+"""Transparent containers of users as steps of a page, which computes what their classes do."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from source_helpers import run_source
+from torch import nn
+
+from t7bridge import Table, Tensor, TorchObject
+from t7bridge.layers import Domain, Traits, modules, register_module, unregister_layer
+from t7bridge.torchmodules import live_module
+
+Program = list[tuple[str, Any]]
+"""What a container does, step by step: an operation, and what it needs."""
+
+
+def program(draw: random.Random) -> tuple[Program, int, bool]:
+    """Return a random container of up to seven steps, the number of modules in it, and whether it returns a list."""
+    steps: Program = []
+    modules_inside = 0
+    tensors = [0]
+    lists: dict[int, int] = {}
+    for number in range(1, 1 + draw.randint(1, 7)):
+        operation = draw.choice(["call", "again", "items", "item", "concat"])
+        if operation == "again" and modules_inside:
+            steps.append(("call", (draw.randrange(modules_inside), draw.choice(tensors))))
+        elif operation == "item" and lists:
+            chosen = draw.choice(list(lists))
+            steps.append(("item", (chosen, draw.randrange(lists[chosen]))))
+        elif operation == "items":
+            parts = draw.choices(tensors, k=draw.randint(1, 3))
+            steps.append(("items", parts))
+            lists[number] = len(parts)
+            continue
+        elif operation == "concat":
+            steps.append(("concat", draw.choices(tensors, k=2)))
+            continue  # it is wider than the modules inside accept
+        else:
+            steps.append(("call", (modules_inside, draw.choice(tensors))))
+            modules_inside += 1
+        tensors.append(number)
+    return steps, modules_inside, steps[-1][0] == "items"
+
+
+def flow_of(steps: Program) -> Any:
+    """The flow of a container."""
+
+    def flow(spec: Any, value: Any, d: Domain[Any]) -> Any:
+        values = [value]
+        for operation, needs in steps:
+            if operation == "call":
+                values.append(d.call(spec, str(needs[0]), values[needs[1]]))
+            elif operation == "items":
+                values.append(d.items([values[at] for at in needs]))
+            elif operation == "item":
+                values.append(d.item(values[needs[0]], needs[1]))
+            else:
+                values.append(d.concat([values[at] for at in needs], 1))
+        return values[-1]
+
+    return flow
+
+
+class Container(nn.Sequential):
+    """A container of one of the programs."""
+
+    steps: Program
+
+    def forward(self, value: Any) -> Any:
+        """Return what the program does."""
+        values = [value]
+        for operation, needs in self.steps:
+            if operation == "call":
+                values.append(self[needs[0]](values[needs[1]]))
+            elif operation == "items":
+                values.append([values[at] for at in needs])
+            elif operation == "item":
+                values.append(values[needs[0]][needs[1]])
+            else:
+                values.append(torch.cat([values[at] for at in needs], 1))
+        return values[-1]
+
+
+def layer(draw: random.Random, generator: torch.Generator) -> TorchObject:
+    """A layer of nn that keeps the shape."""
+    name = draw.choice(["nn.Linear", "nn.Tanh", "nn.ReLU", "nn.Identity"])
+    fields: dict[str, Any] = {"train": False}
+    if name == "nn.Linear":
+        fields["weight"] = Tensor.from_numpy(torch.randn(4, 4, generator=generator).numpy())
+        fields["bias"] = Tensor.from_numpy(torch.randn(4, generator=generator).numpy())
+    if name == "nn.ReLU":
+        fields |= {"threshold": 0.0, "val": 0.0, "inplace": draw.random() < 0.5}
+    return TorchObject(name, 1, Table.of(fields))
+
+
+def leaves(value: Any) -> list[torch.Tensor]:
+    """The tensors of a value."""
+    return [value] if isinstance(value, torch.Tensor) else [leaf for item in value for leaf in leaves(item)]
+
+
+def test_random_containers(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    """A page has the steps of any transparent container, in-place layers in it too, and not its class."""
+    draw = random.Random(11)
+    generator = torch.Generator().manual_seed(11)
+    for number in range(30):
+        steps, count, returns_list = program(draw)
+        traits = Traits(flow=flow_of(steps), transparent=True, returns_list=returns_list)
+        register_module("my.Random", children=modules, traits=traits)(Container)
+        Container.steps = steps
+        inside = [layer(draw, generator) for _ in range(count)]
+        obj = TorchObject("my.Random", 1, Table.of({"modules": Table.from_list(inside), "train": False}))
+        value = torch.randn(3, 4, generator=generator)
+        try:
+            with subtests.test(number=number, steps=steps):
+                expected = leaves(live_module(obj, "root").eval()(value.clone()))
+                made, page = run_source(obj, tmp_path)
+                assert "Container" not in made.text
+                outputs = leaves(page.eval()(value.clone()))
+                assert len(outputs) == len(expected)
+                assert all(map(torch.allclose, outputs, expected))
+        finally:
+            unregister_layer("my.Random")
