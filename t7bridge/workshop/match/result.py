@@ -155,16 +155,16 @@ class Match:
         """
         if self.ambiguous or not (self.complete or partial):
             raise ModelError(f"the keys do not match:\n  {self.problems()}\n")
-        made: dict[tuple[int, Shape, Gates | None], Tensor] = {}
+        converted: dict[tuple[int, Shape, Gates | None], Tensor] = {}
+        """Each tensor is converted once, so that tied ones stay tied."""
         result: dict[str, Any] = {**self.target_side.tensors, **self.target_side.others}
         for pair in self.pairs:
             if pair.source is not None:
                 tensor = self.source_side.tensors[pair.source]
-                place = (id(tensor), pair.target_shape, pair.gates)
-                if place not in made:
-                    whole = tensor if tensor.shape == pair.target_shape else reshape(tensor, pair.target_shape)
-                    made[place] = reblocked(whole, pair.gates.order) if pair.gates else whole
-                result[pair.target] = made[place]
+                conversion = (id(tensor), pair.target_shape, pair.gates)
+                if conversion not in converted:
+                    converted[conversion] = _converted(tensor, pair)
+                result[pair.target] = converted[conversion]
             elif pair.why == "zero":
                 result[pair.target] = _zero(self.target_side.tensors[pair.target])
         return in_target_order(self.target_side, result)
@@ -203,21 +203,25 @@ class Match:
         shape = own.tensors[key].shape
         if not any(fits(tensor.shape, shape) for tensor in others.tensors.values()):
             return f" {list(shape)}: no tensor of the {other} has this shape"
-        taken = {pair.target if is_source else pair.source for pair in self.pairs}
-        if all(name in taken for name, tensor in others.tensors.items() if fits(tensor.shape, shape)):
+        paired = {pair.target if is_source else pair.source for pair in self.pairs}
+        if all(name in paired for name, tensor in others.tensors.items() if fits(tensor.shape, shape)):
             return f" {list(shape)}: those of the {other} that have this shape belong to others"
         return f" {list(shape)}: the {other} has this shape, in a module with other tensors or at another place"
 
     def _hints(self, partial: bool) -> Iterator[str]:
         sides = self.source_side, self.target_side
-        classes = other_classes(*(signature(side.tensors, side.derived) for side in sides))
         factory = self.target_side.factory
-        if classes is not None and factory is not None and (other := calling(factory, classes)) is not None:
-            yield f"only the number of classes differs: {other}"
+        source_layers, target_layers = (signature(side.tensors, side.derived) for side in sides)
+        classes = other_classes(source_layers, target_layers)
+        if classes is not None and factory is not None:
+            other = calling(factory, classes)
+            if other is not None:
+                yield f"only the number of classes differs: {other}"
         if self.ambiguous:
-            one = self.ambiguous[0]
-            yield f"a line `{one.source[0]} {one.target[0]}` in the mapping (--map FILE), or another pair, resolves it"
-            if sum(side.has_graph for side in sides) < 2:
+            first = self.ambiguous[0]
+            line = f"{first.source[0]} {first.target[0]}"
+            yield f"a line `{line}` in the mapping (--map FILE), or another pair, resolves it"
+            if not all(side.has_graph for side in sides):
                 yield "the class of a state dict as the model, `net.py:Net`, has a graph, which tells layers apart"
             if not any(is_sorted(side) for side in sides):
                 yield "--order pairs them in the order of the keys"
@@ -228,22 +232,31 @@ class Match:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the match as data for JSON."""
-        return {
-            "complete": self.complete,
-            **({"models": [asdict(each) for each in self.models], "asked": self.asked} if self.asked else {}),
-            **({"recurrent": self.recurrent} if self.recurrent else {}),
-            "pairs": [
-                {"source": pair.source, "target": pair.target, "shape": list(pair.target_shape), "why": pair.why}
-                for pair in self.pairs
-            ],
-            "ambiguous": [
-                {"source": list(group.source), "target": list(group.target), "reason": group.reason}
-                for group in self.ambiguous
-            ],
-            "unmatched_source": self.unmatched_source,
-            "unmatched_target": self.unmatched_target,
-            "report": self.report.as_dict(),
-        }
+        data: dict[str, Any] = {"complete": self.complete}
+        if self.asked:
+            data["models"] = [asdict(model) for model in self.models]
+            data["asked"] = self.asked
+        if self.recurrent:
+            data["recurrent"] = self.recurrent
+        data["pairs"] = [
+            {"source": pair.source, "target": pair.target, "shape": list(pair.target_shape), "why": pair.why}
+            for pair in self.pairs
+        ]
+        data["ambiguous"] = [
+            {"source": list(group.source), "target": list(group.target), "reason": group.reason}
+            for group in self.ambiguous
+        ]
+        data["unmatched_source"] = self.unmatched_source
+        data["unmatched_target"] = self.unmatched_target
+        data["report"] = self.report.as_dict()
+        return data
+
+
+def _converted(tensor: Tensor, pair: Pair) -> Tensor:
+    """Return a tensor of the source in the shape of the target, with its order of gates."""
+    if tensor.shape != pair.target_shape:
+        tensor = reshape(tensor, pair.target_shape)
+    return reblocked(tensor, pair.gates.order) if pair.gates else tensor
 
 
 def _zero(tensor: Tensor) -> Tensor:
