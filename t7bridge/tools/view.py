@@ -24,7 +24,10 @@ _NAMED = 4
 
 MOST = 400
 """Maximum number of blocks shown, if containers can be closed."""
-_DEEPEST, _BRANCHES = 40, 10
+_DEEPEST = 40
+"""Levels of containers that may be open."""
+_BRANCHES = 10
+"""Maximum number of blocks of branches that open together with their container."""
 
 
 @define(frozen=True)
@@ -50,46 +53,46 @@ def folds_of(blocks: list[Block]) -> dict[int, list[Fold]]:
     """
     numbers: dict[object, int] = {}
     looks: dict[int, int] = {}
-    found: dict[int, list[Fold]] = {}
+    """The number of the look of each block, by its id: the same for blocks that look the same."""
+    folds: dict[int, list[Fold]] = {}
     for block in reversed(blocks):  # inner blocks first
-        inside = [looks[id(each)] for each in block.inside]
+        inside = [looks[id(inner)] for inner in block.inside]
         flows = tuple((flow.start, flow.end, flow.label) for flow in block.flows)
-        look = (
-            block.title,
-            block.class_name,
-            block.kind,
-            block.mark,
-            *block.lines,
-            (*inside,),
-            flows,
-        )
+        look = (block.title, block.class_name, block.kind, block.mark, *block.lines, tuple(inside), flows)
         looks[id(block)] = numbers.setdefault(look, len(numbers))
+        runs: list[Fold] = []
         if block.kind == "chain":
-            folds = _runs(inside, len(inside), _LONGEST, [3 - bool(each.inside) for each in block.inside])
+            # A container is worth a fold if there are two of it, a layer if there are three.
+            fewest = [2 if inner.inside else 3 for inner in block.inside]
+            runs = _runs(inside, len(inside), _LONGEST, fewest)
         elif block.kind == "graph":
-            folds = _graph_runs(block, inside)
+            runs = _graph_runs(block, inside)
         elif block.kind == "side":
-            folds = _runs(inside, len(inside), 1, [2] * len(inside))
-        else:
-            folds = []
-        if folds:
-            found[id(block)] = folds
-    return found
+            runs = _runs(inside, len(inside), 1, [2] * len(inside))
+        if runs:
+            folds[id(block)] = runs
+    return folds
 
 
 def _graph_runs(block: Block, looks: list[int]) -> list[Fold]:
     """Return the runs in a graph: repetitions with the same flows inside, from the one before, and from elsewhere."""
-    takes: list[list[Flow]] = [[] for _ in looks]
-    goes: list[list[Flow]] = [[] for _ in looks]
+    entering: list[list[Flow]] = [[] for _ in looks]
+    leaving: list[list[Flow]] = [[] for _ in looks]
     for flow in block.flows:
-        takes[flow.end].append(flow)
-        goes[flow.start].append(flow)
-    few = [2 if is_branching(block) else 3] * len(looks)
-    return _runs(looks, len(looks) - 2, _LONGEST_GRAPH, few, lambda fold: _crossing(fold, takes, goes))
+        entering[flow.end].append(flow)
+        leaving[flow.start].append(flow)
+    fewest = [2 if is_branching(block) else 3] * len(looks)
+    # The last two blocks of a graph are its input and its output.
+    stop = len(looks) - 2
+    return _runs(looks, stop, _LONGEST_GRAPH, fewest, lambda fold: _crossing(fold, entering, leaving))
 
 
 def _runs(
-    looks: list[int], stop: int, longest: int, few: list[int], crossing: Callable[[Fold], int | None] = lambda fold: 0
+    looks: list[int],
+    stop: int,
+    longest: int,
+    fewest: list[int],
+    crossing: Callable[[Fold], int | None] = lambda fold: 0,
 ) -> list[Fold]:
     """Return the runs in a sequence, from the left, each with maximum coverage.
 
@@ -97,27 +100,48 @@ def _runs(
         looks: the same number for equal blocks.
         stop: number of blocks.
         longest: maximum period.
-        few: minimum repetitions of a period of at most 3 that begins at each block.
+        fewest: minimum repetitions of a period of at most 3 that begins at each block.
         crossing: returns the number of flows from a repetition to the next, the fewer the better; `None` for no run.
     """
-    found: list[Fold] = []
-    place, left = 0, _WORK * stop
-    while place < stop and left > 0:
+    runs: list[Fold] = []
+    place = 0
+    budget = _WORK * stop
+    while place < stop and budget > 0:
         best: Fold | None = None
         for period, end in _repeating(looks, place, stop, longest):
-            left -= end - place
-            if (end - place) // period < (2 if period > 3 else few[place]):
+            length = end - place
+            count = length // period
+            budget -= length
+            # Two repetitions of a long period are enough.
+            if count < (2 if period > 3 else fewest[place]):
                 continue
-            if best is None or (end - place) // period * period > best.count * best.period:
-                folds = [Fold(place + at, period, (end - place - at) // period) for at in range(period)]
-                folds = [fold for fold in folds if fold.count > 1]
-                left -= period * (end - place)
-                costs = {fold: number for fold in folds if (number := crossing(fold)) is not None}
-                best = min(costs, key=lambda fold: (-fold.count, costs[fold]), default=best)
-        if best is not None:
-            found.append(best)
-        place = place + 1 if best is None else best.start + best.period * best.count
-    return found
+            if best is None or count * period > best.count * best.period:
+                budget -= period * length
+                best = _best_of_shifted(place, period, length, crossing) or best
+        if best is None:
+            place += 1
+        else:
+            runs.append(best)
+            place = best.start + best.period * best.count
+    return runs
+
+
+def _best_of_shifted(place: int, period: int, length: int, crossing: Callable[[Fold], int | None]) -> Fold | None:
+    """Return the run of a period that repeats most often, and of these that which the fewest flows connect.
+
+    Args:
+        place: where the blocks begin that repeat.
+        period: of these.
+        length: the number of blocks.
+        crossing: see `_runs`.
+    """
+    costs: dict[Fold, int] = {}
+    for shift in range(period):
+        fold = Fold(place + shift, period, (length - shift) // period)
+        cost = crossing(fold) if fold.count > 1 else None
+        if cost is not None:
+            costs[fold] = cost
+    return min(costs, key=lambda fold: (-fold.count, costs[fold]), default=None)
 
 
 def _repeating(looks: list[int], place: int, stop: int, longest: int) -> Iterator[tuple[int, int]]:
@@ -129,40 +153,55 @@ def _repeating(looks: list[int], place: int, stop: int, longest: int) -> Iterato
         yield period, end
 
 
-def _crossing(fold: Fold, takes: list[list[Flow]], goes: list[list[Flow]]) -> int | None:
+def _crossing(fold: Fold, entering: list[list[Flow]], leaving: list[list[Flow]]) -> int | None:
     """Return the number of flows from a repetition to the next; `None` if the repetitions have different flows.
 
     Nodes outside are the same for each, or each has the next of a run, so that their numbers have one distance.
+
+    Args:
+        fold: the run.
+        entering: the flows that enter each node.
+        leaving: those that leave it.
     """
-    start, period = fold.start, fold.period
-    last = start + period * fold.count
+    start = fold.start
+    period = fold.period
+    stop = start + period * fold.count
     crossing = 0
-    for at in range(start, start + period):
-        kinds: list[list[list[tuple[int, str]]]] = []
+    for offset in range(period):
+        # Of the same node in each repetition: flows from within it, from the one before, and from and to the outside.
+        within: list[list[tuple[int, str]]] = []
+        from_before: list[list[tuple[int, str]]] = []
         sources: list[list[int]] = []
         targets: list[list[int]] = []
-        for number in range(at, last, period):
-            first = number - at + start
-            ends = [(flow.start - first, flow.label) for flow in takes[number] if start <= flow.start < last]
-            if any(not -period <= end < period for end, _ in ends):
+        for begin in range(start, stop, period):
+            node = begin + offset
+            inner = [(flow.start - begin, flow.label) for flow in entering[node] if start <= flow.start < stop]
+            if any(not -period <= distance < period for distance, _ in inner):
                 return None
-            kinds.append([sorted(each for each in ends if (each[0] < 0) == before) for before in (False, True)])
-            if kinds[-1][0] != kinds[0][0] or kinds[-1][1] != kinds[min(len(kinds) - 1, 1)][1]:
+            within.append(sorted(pair for pair in inner if pair[0] >= 0))
+            from_before.append(sorted(pair for pair in inner if pair[0] < 0))
+            if within[-1] != within[0]:
                 return None
-            sources.append(sorted(flow.start for flow in takes[number] if not start <= flow.start < last))
-            targets.append(sorted(flow.end for flow in goes[number] if not start <= flow.end < last))
-        crossing += len(kinds[1][1])
-        if not (_is_even(sources[1:]) and _is_even(targets[:-1])):
+            # The first repetition has none before it.
+            if len(from_before) > 2 and from_before[-1] != from_before[1]:
+                return None
+            sources.append(sorted(flow.start for flow in entering[node] if not start <= flow.start < stop))
+            targets.append(sorted(flow.end for flow in leaving[node] if not start <= flow.end < stop))
+        crossing += len(from_before[1])
+        # The first takes the input of the run, and the last returns its output.
+        if not _is_even(sources[1:]) or not _is_even(targets[:-1]):
             return None
     return crossing
 
 
 def _is_even(numbers: list[list[int]]) -> bool:
     """Return whether each list has the same distance from the list before it."""
-    if len({*map(len, numbers)}) > 1:
+    if len({len(row) for row in numbers}) > 1:
         return False
-    steps = [[b - a for a, b in zip(one, two)] for one, two in pairwise(numbers)]
-    return all(step == steps[0] for step in steps)
+    distances = []
+    for row, following in pairwise(numbers):
+        distances.append([after - before for before, after in zip(row, following)])
+    return all(row == distances[0] for row in distances)
 
 
 def shown(blocks: list[Block], most: int = MOST) -> list[Block]:
@@ -188,19 +227,20 @@ def view_of(root: Block, folds: Mapping[int, list[Fold]], opened: Container[int]
     queue = [(copied, root)]
     for copy, block in queue:  # grows: level by level
         if block.inside and id(block) not in opened:
-            copy.kind, copy.flows = "closed", []
+            copy.kind = "closed"
+            copy.flows = []
             continue
-        runs = folds.get(id(block), [])
-        sources, copy.flows = _visible(block, runs)
-        for each, run in sources:
+        sources, copy.flows = _visible(block, folds.get(id(block), []))
+        for source, run in sources:
             if run is not None and run.period > 1:
                 inner = _repetition(block, run)
                 queue += zip(inner.inside, block.inside[run.start : run.start + run.period])
             else:
-                inner = _copy(each)
-                queue.append((inner, each))
+                inner = _copy(source)
+                queue.append((inner, source))
                 if run is not None:
-                    inner.name = f"{each.name} … {block.inside[run.start + run.count - 1].name}"
+                    last = block.inside[run.start + run.count - 1]
+                    inner.name = f"{source.name} … {last.name}"
                     inner.repeat = run.count
             copy.inside.append(inner)
     return list(copied.walk())
@@ -209,23 +249,36 @@ def view_of(root: Block, folds: Mapping[int, list[Fold]], opened: Container[int]
 def _repetition(block: Block, run: Fold) -> Block:
     """Return one repetition of a run; in a graph, an end names each block from which it takes a value."""
     members = block.inside[run.start : run.start + run.period]
-    count = run.count * sum(each.parameters for each in members)
-    inner = Block("", "", block.kind, "repeat", parameters=count, repeat=run.count, shape=members[-1].shape)
+    parameters = run.count * sum(member.parameters for member in members)
+    inner = Block("", "", block.kind, "repeat", parameters=parameters, repeat=run.count, shape=members[-1].shape)
     inner.inside = [_copy(member) for member in members]
-    second = run.start + run.period
-    places = {number: number - run.start for number in range(run.start, second)}
+    places = {number: number - run.start for number in range(run.start, run.start + run.period)}
+    """The place in the repetition of each of its nodes."""
     ends: dict[int, int] = {}
+    """The place in the repetition of the end for each node before."""
     for flow in block.flows:
         if flow.start in places and flow.end in places:
             inner.flows.append(Flow(places[flow.start], places[flow.end], flow.label))
-        elif flow.end - run.period in places and flow.start - run.period not in places:
-            if flow.start not in ends:
-                source = block.inside[flow.start]
-                name = ": ".join(filter(None, (source.name, source.title, *source.lines[: source.kind == "end"])))
-                ends[flow.start] = len(inner.inside)
-                inner.inside.append(Block("", "", "end", lines=["last " * (flow.start in places) + name]))
-            inner.flows.append(Flow(ends[flow.start], places[flow.end - run.period], flow.label))
+            continue
+        # What the second repetition takes from others, each takes from those before it.
+        end = places.get(flow.end - run.period)
+        if end is None or flow.start - run.period in places:
+            continue
+        if flow.start not in ends:
+            name = _name_of(block.inside[flow.start])
+            ends[flow.start] = len(inner.inside)
+            text = f"last {name}" if flow.start in places else name
+            inner.inside.append(Block("", "", "end", lines=[text]))
+        inner.flows.append(Flow(ends[flow.start], end, flow.label))
     return inner
+
+
+def _name_of(block: Block) -> str:
+    """Return the name and title of a block; those of an end are in its first line."""
+    texts = [block.name, block.title]
+    if block.kind == "end":
+        texts += block.lines[:1]
+    return ": ".join(text for text in texts if text)
 
 
 def opened_of(root: Block, folds: Mapping[int, list[Fold]], most: int) -> set[int]:
@@ -239,28 +292,33 @@ def opened_of(root: Block, folds: Mapping[int, list[Fold]], most: int) -> set[in
         most: maximum number of blocks shown.
     """
     opened: set[int] = set()
-    count, level = 1, [root]
+    count = 1
+    level = [root]
     for depth in range(_DEEPEST):
-        queue = [block for block in level if block.inside]
-        below = list[Block]()
-        group = set[int]()
+        containers = [block for block in level if block.inside]
+        below: list[Block] = []
+        group: set[int] = set()
         added = 0
-        for block in queue:  # grows: branches
+        for block in containers:  # grows: branches
             group.add(id(block))
-            for each, run in _visible(block, folds.get(id(block), []))[0]:
-                members = [each] if run is None else block.inside[run.start : run.start + run.period]
+            for source, run in _visible(block, folds.get(id(block), []))[0]:
+                members = [source] if run is None else block.inside[run.start : run.start + run.period]
                 added += len(members)
                 for member in members:
-                    few = is_branching(member) and len(member.inside) <= _BRANCHES
-                    (queue if few else below).append(member)
-        if not group or (count + added > most if depth else added > 10 * MOST):
+                    opens_too = is_branching(member) and len(member.inside) <= _BRANCHES
+                    (containers if opens_too else below).append(member)
+        # The root opens even if there is no room, unless it has far too many.
+        limit = most - count if depth else 10 * MOST
+        if not group or added > limit:
             break
         opened |= group
-        count, level = count + added, below
+        count += added
+        level = below
     return opened
 
 
 def _copy(block: Block) -> Block:
+    """Return a block without content, which knows of what it is a copy."""
     return evolve(block, inside=[], lines=list(block.lines), source=block)
 
 
@@ -269,88 +327,98 @@ def _visible(block: Block, runs: list[Fold]) -> tuple[list[tuple[Block, Fold | N
     starts = {run.start: run for run in runs}
     visible: list[tuple[Block, Fold | None]] = []
     numbers: list[int] = []
+    """The number of the visible block for each block of the container."""
     while len(numbers) < len(block.inside):
         place = len(numbers)
         run = starts.get(place)
-        numbers += [len(visible)] * (run.period * run.count if run else 1)
+        length = run.period * run.count if run else 1
+        numbers += [len(visible)] * length
         visible.append((block.inside[place], run))
     labels: dict[tuple[int, int], set[str]] = {}
     for flow in block.flows:
-        labels.setdefault((numbers[flow.start], numbers[flow.end]), set()).add(flow.label)
-    flows = [
-        Flow(start, end, "".join(found) if len(found) == 1 else "")
-        for (start, end), found in labels.items()
-        if start != end
-    ]
+        start = numbers[flow.start]
+        end = numbers[flow.end]
+        if start != end:
+            labels.setdefault((start, end), set()).add(flow.label)
+    flows = []
+    for (start, end), texts in labels.items():
+        # Several flows that become one arrow have no label, unless all have the same.
+        flows.append(Flow(start, end, texts.pop() if len(texts) == 1 else ""))
     return visible, flows
 
 
 def skips_of(blocks: list[Block]) -> list[str]:
     """Return the arrows of graphs that bypass other nodes, `3 → 9`; those from inputs and to outputs do not count."""
-    found: list[str] = []
+    texts: list[str] = []
     for block in blocks:
         if block.kind != "graph" or is_branching(block):
             continue
         leaving = Counter(flow.start for flow in block.flows)
         ranks = ranks_of(len(block.inside), block.flows)
         for flow in block.flows:
-            start, end = block.inside[flow.start], block.inside[flow.end]
-            if (
-                leaving[flow.start] > 1
-                and "end" not in (start.kind, end.kind)
-                and ranks[flow.end] - ranks[flow.start] > 1
-            ):
-                found.append(f"{start.key or start.name} → {end.key or end.name}")
-    return found
+            start = block.inside[flow.start]
+            end = block.inside[flow.end]
+            is_to_end = "end" in (start.kind, end.kind)
+            skips = ranks[flow.end] - ranks[flow.start] > 1
+            if leaving[flow.start] > 1 and skips and not is_to_end:
+                texts.append(f"{start.key or start.name} → {end.key or end.name}")
+    return texts
 
 
 def branches_of(blocks: list[Block]) -> list[str]:
     """Return the containers that pass their input to several branches: the key of each, and the number of branches."""
-    found = [block for block in blocks if is_branching(block) and len(block.inside) > 3]
-    return [f"{block.key or '(model)'} {block.title} ({len(block.inside) - 2})" for block in found]
+    texts: list[str] = []
+    for block in blocks:
+        count = len(block.inside) - 2  # without input and output
+        if is_branching(block) and count > 1:
+            texts.append(f"{block.key or '(model)'} {block.title} ({count})")
+    return texts
 
 
 def shared_of(blocks: list[Block]) -> list[str]:
     """Return the layers that have the weights of another, or are the same module: `0.1.0 = 0.0.0`."""
-    found: list[str] = []
+    texts: list[str] = []
     for block in blocks:
         if block.owner:
+            # A module that is named again has the key of its first place, weights that of a tensor in it.
             owner = block.owner if block.mark == "again" else block.owner.rpartition(".")[0]
-            found.append(f"{block.key or block.name} = {owner}")
-    return found
+            texts.append(f"{block.key or block.name} = {owner}")
+    return texts
 
 
 def is_branching(block: Block) -> bool:
     """Return whether a block consists of branches between one input and one output."""
-    count = len(block.inside) - 2
+    count = len(block.inside) - 2  # without input and output, which are last
     if block.kind != "graph" or count < 1 or len(block.flows) != 2 * count:
         return False
     return all(flow.start == count or flow.end == count + 1 for flow in block.flows)
 
 
-def first_places(found: list[str]) -> str:
+def first_places(texts: list[str]) -> str:
     """Return the number of places, and the first of them."""
-    more = ", …" if len(found) > _NAMED else ""
-    return f"{len(found)}: {', '.join(found[:_NAMED])}{more}"
+    more = ", …" if len(texts) > _NAMED else ""
+    return f"{len(texts)}: {', '.join(texts[:_NAMED])}{more}"
 
 
 def ranks_of(count: int, flows: list[Flow]) -> list[int]:
     """Return the layer of each node: below all its inputs, and, without inputs, just above its first user."""
-    after: list[list[int]] = [[] for _ in range(count)]
+    users: list[list[int]] = [[] for _ in range(count)]
     waiting = [0] * count
+    """The number of inputs of each node whose layer is not known yet."""
     for flow in flows:
-        after[flow.start].append(flow.end)
+        users[flow.start].append(flow.end)
         waiting[flow.end] += 1
     ranks = [0] * count
     roots = [node for node in range(count) if not waiting[node]]
     order = list(roots)
-    for node in order:
-        for end in after[node]:
-            ranks[end] = max(ranks[end], ranks[node] + 1)
-            waiting[end] -= 1
-            if not waiting[end]:
-                order.append(end)
+    for node in order:  # grows
+        for user in users[node]:
+            ranks[user] = max(ranks[user], ranks[node] + 1)
+            waiting[user] -= 1
+            if not waiting[user]:
+                order.append(user)
+    # The first root is the input of the model, which stays on top.
     for node in roots[1:]:
-        if after[node]:
-            ranks[node] = max(ranks[node], min(ranks[end] for end in after[node]) - 1)
+        if users[node]:
+            ranks[node] = max(ranks[node], min(ranks[user] for user in users[node]) - 1)
     return ranks
