@@ -7,7 +7,7 @@ TorchScript archives are read by C++, and are judged by what their code reaches.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from posixpath import join
 from typing import Any, ClassVar
 
@@ -33,7 +33,9 @@ from ..report import Printed
 from ..text import printable
 
 _MOST_NILS = 1_000
+"""Values nil in a row behind which no more values are read: zeros are as many of them."""
 _SHOWN_LETTERS = 200
+"""Maximum characters of a name."""
 _LOADED = (*SUFFIXES, ".pt2", ".pkl", ".pickle", ".npy", ".distcp")
 """Suffixes of files that programs load, so that what cannot be read is an error in a folder too."""
 _OBJECTS = {
@@ -43,7 +45,9 @@ _OBJECTS = {
 """Classes of graph, nngraph and torch7 that are not layers; a reader makes plain objects of them."""
 
 
-FORBIDDEN, IMPORTED, REFUSED = "forbidden global", "trusted import", "refused"
+FORBIDDEN = "forbidden global"
+IMPORTED = "trusted import"
+REFUSED = "refused"
 """Kinds of findings in pickles."""
 _LAYOUTS = {
     "tar": "the tar layout of PyTorch 0.1",
@@ -115,11 +119,16 @@ class ScanReport(Printed):
 
     def lines(self) -> list[str]:
         """Return a line for each finding."""
-        found = list(map(str, self.findings)) or ["nothing found"] * (not self.error)
-        return [f"{self.file}: {each}" for each in found]
+        texts = [str(finding) for finding in self.findings]
+        if not texts and not self.error:
+            texts = ["nothing found"]
+        return [f"{self.file}: {text}" for text in texts]
 
     def __str__(self) -> str:
-        return "\n".join([super().__str__(), *[printable(f"error: {self.error}")] * bool(self.error)]).lstrip()
+        lines = [super().__str__()]
+        if self.error:
+            lines.append(printable(f"error: {self.error}"))
+        return "\n".join(lines).lstrip()
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as data for JSON."""
@@ -169,27 +178,33 @@ def scan(request: Scan) -> ScanReport:
 def _scan_folder(folder: str, limits: Limits) -> ScanReport:
     """Scan every file of a folder."""
     report = ScanReport(folder, "folder")
-    found = False
+    paths = list(_files_in(folder))
+    if not paths:
+        report.error = f"{folder}: the folder holds no file to scan"
+    for path in paths:
+        of_file = ScanReport(path)
+        try:
+            with ByteSource.from_path(path) as source:
+                _scan_loose(source, limits, of_file)
+        except T7BridgeError as error:
+            of_file.error = str(error)
+        inside = os.path.relpath(path, folder)
+        for finding in of_file.findings:
+            place = f"{inside}: {finding.path}" if finding.path else inside
+            report.findings.append(evolve(finding, path=place))
+        if of_file.error and not report.error:
+            report.error = of_file.error if inside in of_file.error else f"{inside}: {of_file.error}"
+    return report
+
+
+def _files_in(folder: str) -> Iterator[str]:
+    """Yield the paths of all files in a folder, in the order of their names; not of pipes and devices."""
     for place, folders, names in os.walk(folder):
         folders.sort()
         for name in sorted(names):
             path = os.path.join(place, name)
-            if not os.path.isfile(path):  # a pipe or a device
-                continue
-            one = ScanReport(path)
-            try:
-                with ByteSource.from_path(path) as source:
-                    _scan_loose(source, limits, one)
-            except T7BridgeError as error:
-                one.error = str(error)
-            found = True
-            inside = os.path.relpath(path, folder)
-            report.findings += [evolve(each, path=f"{inside}: {each.path}".removesuffix(": ")) for each in one.findings]
-            if one.error and not report.error:
-                report.error = one.error if inside in one.error else f"{inside}: {one.error}"
-    if not found:
-        report.error = f"{folder}: the folder holds no file to scan"
-    return report
+            if os.path.isfile(path):
+                yield path
 
 
 def _scan_loose(source: ByteSource, limits: Limits, report: ScanReport) -> None:
@@ -206,6 +221,7 @@ def _scan_loose(source: ByteSource, limits: Limits, report: ScanReport) -> None:
 
 
 def _scan_source(source: ByteSource, limits: Limits, report: ScanReport) -> None:
+    """Scan a file of any format."""
     signature = identify(source.read(0, HEAD_BYTES))
     if signature is None or signature.kind not in ("zip", "tar"):
         refuse_two(source, title=signature.title if signature else "")
@@ -228,9 +244,8 @@ def _scan_source(source: ByteSource, limits: Limits, report: ScanReport) -> None
     else:
         document = formats.open(source, limits=limits)
         document.roots  # noqa: B018  runs nothing; what is damaged has an error
-        archive = document.content
-        if isinstance(archive, ZipArchive):
-            _scan_members(archive, limits, report)
+        if isinstance(document.content, ZipArchive):
+            _scan_members(document.content, limits, report)
 
 
 def _scan_members(archive: ZipArchive, limits: Limits, report: ScanReport) -> None:
@@ -240,11 +255,14 @@ def _scan_members(archive: ZipArchive, limits: Limits, report: ScanReport) -> No
         head = source.read(start, min(HEAD_BYTES, member.size))
         if head.startswith(b"\x93NUMPY"):
             _judge_array(source, start, member.size, limits, report)
-        elif (signature := identify(head)) is not None and formats.formats_with(signature.kind):
+            continue
+        signature = identify(head)
+        if signature is not None and formats.formats_with(signature.kind):
             _scan_pt(ByteSource.from_bytes(archive.read(name), f"{source.name}: {name}"), limits, report)
 
 
 def _judge_array(source: ByteSource, start: int, size: int, limits: Limits, report: ScanReport) -> None:
+    """Add what the safe loader refuses in the pickle of an array of objects, if it is one."""
     origin = Origin(source, limits, is_judged=True)
     try:
         judge_array(origin, source, start, size)
@@ -253,6 +271,7 @@ def _judge_array(source: ByteSource, start: int, size: int, limits: Limits, repo
 
 
 def _scan_pt(source: ByteSource, limits: Limits, report: ScanReport) -> None:
+    """Scan a `.pt`, and the record of a `.t7` in it."""
     from ..conversion.records import original_t7
     from ..formats.pt.file import PtReader
     from ..formats.pt.pt2 import effects
@@ -280,6 +299,7 @@ def _scan_pt(source: ByteSource, limits: Limits, report: ScanReport) -> None:
 
 
 def _scan_t7(source: ByteSource, limits: Limits, report: ScanReport) -> None:
+    """Scan a `.t7`, and the record of a `.pt` in it."""
     content = read_t7(source, limits)
     if not content.trailing or content.has_pt_record:
         _add_lua(content.roots, report)
@@ -289,8 +309,12 @@ def _scan_t7(source: ByteSource, limits: Limits, report: ScanReport) -> None:
         from ..conversion.records import original_pt
 
         original = original_pt(content, limits, forbid=False)
-        names = [] if original is None else original.foreign
-        _add_pickled({name: is_forbidden(*name.rpartition(".")[::2]) for name in names}, (), report)
+        if original is not None:
+            runs_code = {}
+            for name in original.foreign:
+                module, _, attribute = name.rpartition(".")
+                runs_code[name] = is_forbidden(module, attribute)
+            _add_pickled(runs_code, (), report)
 
 
 def _all_values(source: ByteSource, limits: Limits, report: ScanReport) -> list[Any]:
@@ -326,23 +350,28 @@ def _add_pickled(names: Mapping[str, bool], uses: Iterable[str], report: ScanRep
 
 
 def _add_lua(roots: list[Any], report: ScanReport) -> None:
+    """Add the functions in values of Lua, and the classes that no known package has."""
     from ..formats.t7.reader import payload_of
     from ..nn.registry import layer_of
 
-    seen: set[str] = set()
+    classes: set[str] = set()
     for number, root in enumerate(roots, 1):
         for visit in walk(root, "root" if len(roots) == 1 else f"root[{number}]"):
             value = visit.value
             if isinstance(value, LuaFunction):
                 report.findings.append(_function(value, visit.text()))
-            elif isinstance(value, TorchObject) and value.class_name not in seen:
-                seen.add(value.class_name)
-                known = value.class_name in _OBJECTS or layer_of(value.class_name) is not None
-                if not known and payload_of(value.class_name, value.version) is None:
-                    report.findings.append(Finding("foreign class", value.class_name, visit.text()))
+                continue
+            if not isinstance(value, TorchObject) or value.class_name in classes:
+                continue
+            name = value.class_name
+            classes.add(name)
+            is_plain = name in _OBJECTS or layer_of(name) is not None or payload_of(name, value.version) is not None
+            if not is_plain:
+                report.findings.append(Finding("foreign class", name, visit.text()))
 
 
 def _function(value: LuaFunction, path: str) -> Finding:
+    """Return the finding on a function."""
     names = tuple(entry.name.decode("utf-8", "backslashreplace") or "?" for entry in value.upvalue_list())
     text = f"{len(value.code)} bytes of bytecode, upvalues: {', '.join(names) or 'none'}"
     return Finding("function", text, path, names, len(value.code))

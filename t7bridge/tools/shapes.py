@@ -68,7 +68,11 @@ class Shapes:
     @property
     def sizes(self) -> dict[str, list[Any]]:
         """Sizes of each tensor of `input` and `output`, if known: in lists as the tensors are, `None` if one is not."""
-        return {name: _sizes(value) for name, value in zip(("input", "output"), self.values) if value}
+        sizes = {}
+        for name, value in zip(("input", "output"), self.values):
+            if value:
+                sizes[name] = _sizes(value)
+        return sizes
 
 
 def shapes_of(models: list[tuple[str, TorchObject, list[Block]]], wanted: Inputs | None, limits: Limits) -> Shapes:
@@ -92,10 +96,15 @@ def shapes_of(models: list[tuple[str, TorchObject, list[Block]]], wanted: Inputs
             )
         path, module, blocks = models[0]
         return _run(module, path, wanted, blocks, limits)
-    found = [infer(blocks) for _, _, blocks in models]
-    if len(found) == 1:
-        return found[0]
-    sources = {"a guess from the layers" if "guess" in each.source else each.source for each in found if each.source}
+    inferred = [infer(blocks) for _, _, blocks in models]
+    if len(inferred) == 1:
+        return inferred[0]
+    sources = set()
+    for shapes in inferred:
+        if "guess" in shapes.source:  # without the input, which differs
+            sources.add("a guess from the layers")
+        elif shapes.source:
+            sources.add(shapes.source)
     return Shapes(source=", or ".join(sorted(sources)))
 
 
@@ -106,39 +115,45 @@ def infer(blocks: list[Block]) -> Shapes:
         blocks: all of them, each before those inside it; the first is the model.
     """
     root = blocks[0]
-    recorded = any(block.shape for block in blocks)
-    best = _best_trial(blocks, recorded)
+    is_recorded = any(block.shape for block in blocks)
+    best = _best_trial(blocks, is_recorded)
     if best is None:
-        source = "of the last forward before the file was saved" if recorded else ""
+        source = "of the last forward before the file was saved" if is_recorded else ""
         return Shapes("", shape_text(root.shape), source, (None, [*root.shape]))
     x, trial = best
     for block in blocks:
         if not block.shape and block.kind != "end":
             block.shape = trial.shapes(block)
-    source = "as recorded by the last forward" if recorded else f"for an input of {_text(x)}, a guess from the layers"
-    return Shapes(_text(x), shape_text(root.shape) or _text(trial.output), source, (x, [*root.shape] or trial.output))
+    source = "as recorded by the last forward"
+    if not is_recorded:
+        source = f"for an input of {_text(x)}, a guess from the layers"
+    output = shape_text(root.shape) or _text(trial.output)
+    return Shapes(_text(x), output, source, (x, [*root.shape] or trial.output))
 
 
-def _best_trial(blocks: list[Block], recorded: bool) -> tuple[Value, Evaluation] | None:
+def _best_trial(blocks: list[Block], is_recorded: bool) -> tuple[Value, Evaluation] | None:
     """Return the input that leaves the fewest shapes unknown, and its evaluation, if the layers accept any."""
-    best: tuple[int, Value, Evaluation] | None = None
+    best: tuple[Value, Evaluation] | None = None
+    fewest_doubts = 0
     trial = evaluate(blocks, None)
     for x in _inputs(blocks, trial.entered):
         trial = evaluate(blocks, x, trial.left)
         if trial.completed:
-            x = [trial.completed.get((at,), each) for at, each in enumerate(x)]
+            x = [trial.completed.get((number,), element) for number, element in enumerate(x)]
             trial = evaluate(blocks, x, trial.left)
         if trial.left < 0:
             break
-        if trial.failed or (recorded and not _agrees(blocks, trial)):
+        if trial.failed or (is_recorded and not _agrees(blocks, trial)):
             continue
-        doubt = sum(not trial.shapes(block) for block in blocks if block.kind != "end")
-        doubt += 0 if _keeps_batch(x, trial.output) else len(blocks)
-        if best is None or doubt < best[0]:
-            best = (doubt, x, trial)
-        if not best[0]:
+        doubts = sum(not trial.shapes(block) for block in blocks if block.kind != "end")
+        if not _keeps_batch(x, trial.output):
+            doubts += len(blocks)  # worse than any unknown shape
+        if best is None or doubts < fewest_doubts:
+            best = x, trial
+            fewest_doubts = doubts
+        if fewest_doubts == 0:
             break
-    return best[1:] if best else None
+    return best
 
 
 def _run(module: TorchObject, path: str, wanted: Inputs, blocks: list[Block], limits: Limits) -> Shapes:
@@ -159,50 +174,65 @@ def _run(module: TorchObject, path: str, wanted: Inputs, blocks: list[Block], li
         ModelError: the model does not accept such an input, or none can be guessed.
         UnsupportedError: the rules leave a shape open, and PyTorch is not installed.
     """
-    guess = wanted in ("guess", ("guess",))
-    tried: list[Examples]
-    if guess:
-        tried = [Example("", shape) for shape in _guessed_inputs(blocks)]
+    is_guess = wanted in ("guess", ("guess",))
+    candidates: list[Examples] = []
+    if is_guess:
+        candidates += [Example("", shape) for shape in _guessed_inputs(blocks)]
     else:
-        tried = [parse_inputs(wanted, limits=limits)]
-    reason = ModelError("the input's shape cannot be guessed", hint="State it: --input-shape 1x3x224x224.")
-    for inputs in tried:
+        candidates.append(parse_inputs(wanted, limits=limits))
+    problem = ModelError("the input's shape cannot be guessed", hint="State it: --input-shape 1x3x224x224.")
+    for inputs in candidates:
         outputs = _by_rules(blocks, inputs)
         if any(not shapes for shapes in outputs):
             try:
                 outputs = _by_torch(module, path, inputs, blocks, outputs, limits)
             except ModelError as error:
-                reason = error
+                problem = error
                 continue
-        modules = (block for block in blocks if block.kind != "end")
         for block in blocks:
             block.shape = ()
-        for block, shapes in zip(modules, outputs):
+        for block, shapes in zip(_modules_in(blocks), outputs):
             block.shape = shapes
         text = inputs_text(inputs, "×")
-        source = f"for an input of {text}" + (", a guess from the layers" if guess else "")
+        source = f"for an input of {text}"
+        if is_guess:
+            source += ", a guess from the layers"
         return Shapes(text, shape_text(blocks[0].shape), source, (inputs, [*blocks[0].shape]))
-    raise reason
+    raise problem
 
 
 Outputs = list[tuple[Shape, ...]]
 """The sizes of each tensor that each block that is no end returns, in the order of the blocks; none if unknown."""
 
 
+def _modules_in(blocks: list[Block]) -> list[Block]:
+    """Return the blocks that are no ends of graphs."""
+    return [block for block in blocks if block.kind != "end"]
+
+
 def _by_rules(blocks: list[Block], inputs: Examples) -> Outputs:
     """Return what the declared rules say of the outputs of a model's modules for an input."""
     trial = evaluate(blocks, _value(inputs))
-    return [() if trial.failed else trial.shapes(block) for block in blocks if block.kind != "end"]
+    return [() if trial.failed else trial.shapes(block) for block in _modules_in(blocks)]
 
 
 def _value(inputs: Examples) -> Value:
-    return inputs.shape if isinstance(inputs, Example) else [_value(each) for each in inputs]
+    """Return the shapes of inputs, in lists as these are."""
+    return inputs.shape if isinstance(inputs, Example) else [_value(item) for item in inputs]
 
 
 def _by_torch(
-    module: TorchObject, path: str, inputs: Examples, blocks: list[Block], known: Outputs, limits: Limits
+    module: TorchObject, path: str, inputs: Examples, blocks: list[Block], by_rules: Outputs, limits: Limits
 ) -> Outputs:
-    """Return the outputs of a model's modules, of those that are not known by running it on PyTorch's meta device.
+    """Return the outputs of a model's modules: those that the rules leave open by running it on PyTorch's meta device.
+
+    Args:
+        module: the model.
+        path: its path in the file.
+        inputs: its input.
+        blocks: the model's.
+        by_rules: the outputs by the declared rules.
+        limits: resource limits.
 
     Raises:
         ModelError: the model does not accept such an input.
@@ -212,8 +242,7 @@ def _by_torch(
     from ..torchmodules.build import output_shapes
 
     returned = output_shapes(module, path, inputs, limits)
-    modules = (block for block in blocks if block.kind != "end")
-    return [shapes or returned.get(block.key, ()) for block, shapes in zip(modules, known)]
+    return [shapes or returned.get(block.key, ()) for block, shapes in zip(_modules_in(blocks), by_rules)]
 
 
 def _guessed_inputs(blocks: list[Block]) -> list[Shape]:
@@ -262,9 +291,10 @@ class Evaluation(Kinds):
     def shapes(self, block: Block) -> tuple[Shape, ...]:
         """Return the shapes of the tensors in a block's output, of a list the first eight; none if unknown."""
         kind = self._kinds.get(block.place, ANY)
-        found = [each.shape for each in kind.items] if kind.items is not None else [kind.shape]
-        known = [shape for shape in found if shape is not None]
-        return tuple(known[:8]) if len(known) == len(found) else ()
+        shapes = [kind.shape] if kind.items is None else [item.shape for item in kind.items]
+        if None in shapes:
+            return ()
+        return tuple(shape for shape in shapes[:8] if shape is not None)
 
     def visit(self, spec: ModuleSpec, kind: Kind) -> Kind:
         """Return the kind of a module's output, and note the layers that the input of the model enters."""
@@ -272,9 +302,10 @@ class Evaluation(Kinds):
         if self._depth > _DEEPEST:
             return ANY
         if kind.origin is not None:
-            if self.entered.setdefault(kind.origin, None) is None and _input_of(spec, 1, 0) is not None:
+            is_open = self.entered.setdefault(kind.origin, None) is None
+            if is_open and _input_of(spec, 1, 0) is not None:
                 self.entered[kind.origin] = spec
-            if rule is same:
+            if rule is same:  # the next layer gets the input, too
                 return kind
         self._depth += 1
         output = super().visit(spec, kind)
@@ -297,19 +328,19 @@ class Evaluation(Kinds):
 def _inputs(blocks: list[Block], entered: dict[tuple[int, ...], ModuleSpec | None]) -> Iterator[Value]:
     """Yield inputs that the layers that a model's input enters may accept, the most likely first."""
     batches = {sizes[0] for block in blocks for sizes in block.shape[:1] if sizes} or {1}
-    found: list[Value] = []
+    inputs: list[Value] = []
     for batch in sorted(batches)[:3]:
         for number in range(len(_SIDES)):
             value = _guess(entered, (), batch, number)
-            if value is not None and value not in found:
-                found.append(value)
+            if value is not None and value not in inputs:
+                inputs.append(value)
                 yield value
 
 
 def _input_kind(x: Value, origin: tuple[int, ...] = ()) -> Kind:
     """Return the kind of an input, whose unknown elements have their indices."""
     if isinstance(x, list):
-        return listed([_input_kind(each, (*origin, at)) for at, each in enumerate(x)])
+        return listed([_input_kind(element, (*origin, number)) for number, element in enumerate(x)])
     return Kind("any", origin=origin) if x is None else kind_of(x)
 
 
@@ -321,11 +352,11 @@ def _guess(
     if layer is not None:
         return _input_of(layer, batch, number)
     depth = len(origin)
-    inside = [each[depth] for each in entered if each[:depth] == origin and len(each) > depth]
+    inside = [other[depth] for other in entered if other[:depth] == origin and len(other) > depth]
     if not inside or max(inside) >= _ELEMENTS:
         return None
-    found = [_guess(entered, (*origin, at), batch, number) for at in range(max(inside) + 1)]
-    return found if any(each is not None for each in found) else None
+    elements = [_guess(entered, (*origin, index), batch, number) for index in range(max(inside) + 1)]
+    return elements if any(element is not None for element in elements) else None
 
 
 def _keeps_batch(x: Value, output: Value) -> bool:
@@ -338,32 +369,46 @@ def _keeps_batch(x: Value, output: Value) -> bool:
 
 
 def _sizes(value: Value) -> list[Any]:
-    items = value if isinstance(value, list) else [value]
-    shapes = [getattr(each, "shape", each) for each in items]
-    return [_sizes(each) if isinstance(each, list) else None if each is None else list(each) for each in shapes]
+    """Return the sizes of tensors in lists, as JSON has them; see `Shapes.sizes`."""
+    sizes: list[Any] = []
+    for item in value if isinstance(value, list) else [value]:
+        shape = getattr(item, "shape", item)  # of an example
+        if shape is None:
+            sizes.append(None)
+        elif isinstance(shape, list):
+            sizes.append(_sizes(shape))
+        else:
+            sizes.append(list(shape))
+    return sizes
 
 
 def _text(value: Value) -> str:
+    """Return shapes as text, of a list the first twelve."""
     if isinstance(value, tuple):
         return extents(value)
-    if isinstance(value, list):
-        return ", ".join(f"({_text(each)})" if isinstance(each, list) else _text(each) for each in value[:12])
-    return "?"
+    if not isinstance(value, list):
+        return "?"
+    return ", ".join(f"({_text(item)})" if isinstance(item, list) else _text(item) for item in value[:12])
 
 
 def _agrees(blocks: list[Block], trial: Evaluation) -> bool:
     """Return whether the inferred shapes agree with the recorded ones, for all blocks that have both."""
-    pairs = [(block.shape, trial.shapes(block)) for block in blocks if block.shape and block.mark != "again"]
-    known = [pair for pair in pairs if pair[1]]
-    return bool(known) and all(one == two for one, two in known)
+    pairs = []
+    for block in blocks:
+        shapes = trial.shapes(block)
+        if block.shape and shapes and block.mark != "again":
+            pairs.append((block.shape, shapes))
+    return bool(pairs) and all(recorded == inferred for recorded, inferred in pairs)
 
 
 def _input_of(spec: ModuleSpec, batch: int, number: int) -> Value:
     """Return the `number`-th guess of the input of a layer; `None` if its arguments do not determine one."""
-    name, args, rule = like_of(spec.target), spec.args, traits_of(spec.target).output
+    name = like_of(spec.target)
+    rule = traits_of(spec.target).output
     if rule is unknown:
         return None
-    channels = args[0] if args and isinstance(args[0], int) else 0
+    channels = spec.args[0] if spec.args and isinstance(spec.args[0], int) else 0
+    length = _LENGTHS[number] if number < len(_LENGTHS) else None
     if name == "ConvTranspose2d":
         side = _SMALL[number % len(_SMALL)]
         return (batch, channels, side, side)
@@ -374,7 +419,10 @@ def _input_of(spec: ModuleSpec, batch: int, number: int) -> Value:
     if name in ("Linear", "BatchNorm1d"):
         return (batch, channels)
     if name == "Conv1d" and rule is temporal:
-        return (batch, _LENGTHS[number], channels) if number < len(_LENGTHS) else None
+        return None if length is None else (batch, length, channels)
     if name == "Embedding":
-        return (batch, _LENGTHS[number]) if number < len(_LENGTHS) else (batch,) if number == len(_LENGTHS) else None
+        if length is not None:
+            return (batch, length)
+        # At last one token for each example.
+        return (batch,) if number == len(_LENGTHS) else None
     return (batch,) if rule is one_hot else None

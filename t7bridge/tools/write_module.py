@@ -116,28 +116,19 @@ def write_module(request: WriteModule) -> Report:
             module, path, index_base=request.index_base, limits=request.limits, source=name, lift=request.lift
         )
         report = Report(source.name, folder, "t7", "pt", "module", source_bytes=source.size, notes=model.notes)
-        data = state_dict(module, path, request.limits).data
-        json_data = _json_data(data, request.limits)
-        in_config: list[tuple[str, str, Any]] = []
-        omitted: list[tuple[str, str, Any]] = []
-        for field_name, item in data.items():
-            row = (f"{path}.{field_name}", module.class_name, item)
-            (in_config if field_name in json_data else omitted).append(row)
-        note_data(in_config, report, "in config.json")
-        note_data(omitted, report, "")
+        json_data = _noted_data(module, path, report, request.limits)
         check_strict(report, request.strict)
         config = _config(json_data, document.first, request.limits)
         sampling = _sampling_of(module, path, document.first, request.index_base, model.is_stateful, request.limits)
+        texts = {"model.py": model.text.encode()}
         if sampling is not None:
             config["sampling"] = asdict(sampling)
             command = f"python {os.path.join(folder, 'sample.py')}"
             message = f"sample.py generates text with the vocabulary of {len(sampling.tokens)} tokens: {command}"
             report.note("info", message, code="beside")
-        texts = {"model.py": model.text.encode()}
+            texts["sample.py"] = (files("t7bridge.torchmodules") / "sample.py").read_bytes()
         if config:
             texts["config.json"] = _json(config)
-        if sampling is not None:
-            texts["sample.py"] = (files("t7bridge.torchmodules") / "sample.py").read_bytes()
         names = [name for name in MODULE_FILES if name in texts or name == "model.pt"]
         outdated = _paths_of_another(folder, names) if request.force else []
         with outputs_in(folder, names, force=request.force, sync=request.sync) as outputs:
@@ -152,6 +143,27 @@ def write_module(request: WriteModule) -> Report:
         report.storages = writer.storages
         report.target_bytes = sum(output.position for output in outputs.values())
     return report
+
+
+def _noted_data(module: TorchObject, path: str, report: Report, limits: Limits) -> dict[str, Any]:
+    """Return the tables of a module's fields as data for JSON; notes say which fields these are, and which are not.
+
+    Args:
+        module: the module.
+        path: its path.
+        report: receives the notes.
+        limits: resource limits.
+    """
+    data = state_dict(module, path, limits).data
+    json_data = _json_data(data, limits)
+    in_config: list[tuple[str, str, Any]] = []
+    omitted: list[tuple[str, str, Any]] = []
+    for field_name, item in data.items():
+        row = (f"{path}.{field_name}", module.class_name, item)
+        (in_config if field_name in json_data else omitted).append(row)
+    note_data(in_config, report, "in config.json")
+    note_data(omitted, report, "")
+    return json_data
 
 
 def _paths_of_another(folder: str, names: Sequence[str]) -> list[str]:
@@ -251,13 +263,13 @@ def _vocabularies(root: Value, limits: Limits) -> Iterator[list[str]]:
     """
     entries_left = limits.work
     level = [root]
-    seen: set[int] = set()
+    visited: set[int] = set()
     for _ in range(_DEEPEST):
         next_level: list[Value] = []
         for value in level:
-            if not isinstance(value, (Table, TorchObject)) or id(value) in seen or entries_left < 0:
+            if not isinstance(value, (Table, TorchObject)) or id(value) in visited or entries_left < 0:
                 continue
-            seen.add(id(value))
+            visited.add(id(value))
             values = value.values()
             entries_left -= len(values)
             texts = _numbered(value) if isinstance(value, Table) else []
