@@ -245,7 +245,8 @@ def _others(value: Value, path: str, skip_tensors: bool) -> tuple[list[tuple[str
         value = value[0]
     lines: list[tuple[str, str]] = []
     hidden = 0
-    seen: set[int] = set()
+    opened: set[int] = set()
+    """The ids of values whose entries were listed: another place of one has a line only."""
     stack = [(Path(None, Step(path), value), 0)]
     while stack:
         visit, depth = stack.pop()
@@ -254,10 +255,10 @@ def _others(value: Value, path: str, skip_tensors: bool) -> tuple[list[tuple[str
         if _is_model(item) or (skip_tensors and is_tensor):
             continue
         inside: list[tuple[str, Value]] = []
-        if not is_tensor and id(item) not in seen:
+        if not is_tensor and id(item) not in opened:
             inside = list(islice(_entries(item), _MOST_ENTRIES))
         if isinstance(item, _MANY):
-            seen.add(id(item))
+            opened.add(id(item))
         is_opened = bool(inside) and _is_opened(item, inside, depth)
         if is_opened and depth and skip_tensors and _is_in_layers(inside):
             continue

@@ -184,15 +184,22 @@ def _settle(groups: list[list[GraphCell]], obstacles: _Obstacles) -> None:
         seen_into: _Obstacles = {}
         for spec in graphs.values():
             accepted = [cell for cell in cells if cell.graph is spec and id(cell) not in obstacles]
-            names = _names(spec, _remaining(spec, accepted))
-            for cell in accepted:
-                layers = [piece.key.partition(".")[0] for piece in cell.pieces]
-                used = [layer for layer in layers if layer in names]
-                if used:
-                    seen_into[id(cell)] = f"its layer {used[0]} is also used outside of it"
+            seen_into |= _layers_used_outside(spec, accepted)
         if not seen_into:
             return
         obstacles.update(seen_into)
+
+
+def _layers_used_outside(spec: ModuleSpec, cells: list[GraphCell]) -> _Obstacles:
+    """Return the obstacles to cells of a graph whose layers remaining nodes use, too."""
+    obstacles: _Obstacles = {}
+    names = _names(spec, _remaining(spec, cells))
+    for cell in cells:
+        layers = [piece.key.partition(".")[0] for piece in cell.pieces]
+        used = [layer for layer in layers if layer in names]
+        if used:
+            obstacles[id(cell)] = f"its layer {used[0]} is also used outside of it"
+    return obstacles
 
 
 def _changed_values(cells: list[GraphCell], root: ModuleSpec) -> _Obstacles:
@@ -392,20 +399,27 @@ def _replace_nodes(spec: ModuleSpec, cells: list[GraphCell]) -> _Rewritten:
         elif number in remaining:
             nodes.append(evolve(node, takes=tuple(new_link(link) for link in node.takes)))
             moved[number] = len(nodes), ()
-    owners: dict[str, list[GraphCell]] = {}
-    for cell in cells:
-        for name in dict.fromkeys(piece.key.partition(".")[0] for piece in cell.pieces):
-            owners.setdefault(name, []).append(cell)
+    spec.graph = GraphSpec(tuple(nodes), tuple(new_link(link) for link in graph.outputs), graph.returns_list)
+    spec.kwargs = graph_arguments(spec.graph)
+    owners = _owners(cells)
     children: dict[str, ModuleSpec] = {}
     for name, child in spec.children.items():
         if name in lasting:
             children[name] = child
+        # A cell comes where its first layer was.
         for cell in owners.get(name, ()):
             children.setdefault(names[id(cell.module)], cell.module)
     spec.children = children
-    spec.graph = GraphSpec(tuple(nodes), tuple(new_link(link) for link in graph.outputs), graph.returns_list)
-    spec.kwargs = graph_arguments(spec.graph)
     return _Rewritten(names, owners)
+
+
+def _owners(cells: list[GraphCell]) -> dict[str, list[GraphCell]]:
+    """Return the cells that have the tensors of each module of a graph, by its name."""
+    owners: dict[str, list[GraphCell]] = {}
+    for cell in cells:
+        for name in dict.fromkeys(piece.key.partition(".")[0] for piece in cell.pieces):
+            owners.setdefault(name, []).append(cell)
+    return owners
 
 
 def _names_of_cells(cells: list[GraphCell], names_in_use: set[str]) -> dict[int, str]:

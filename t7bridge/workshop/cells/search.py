@@ -522,14 +522,7 @@ class Search:
         values = list(dict.fromkeys(value for gate in gates.values() for value in gate.products))
         if len(values) != 2:
             raise _NotACell(f"its gates see {len(values)} values, not an input and the last output")
-        ranks: dict[Poly, int] = {}
-        for value in values:
-            if binding.values.get("h", value) != value:
-                continue
-            blocks = [gate.products[value] for gate in gates.values() if value in gate.products]
-            # The last output has as many features as the cell: its blocks are square, or of unknown width.
-            if all(block.size[1] < 0 or block.size[0] == block.size[1] for block in blocks):
-                ranks[value] = 3 if "h" in binding.values else self._rank_as_state(value, binding, gates)
+        ranks = self._ranks(values, binding, gates)
         if not ranks:
             raise _NotACell("none of the values that its gates see has as many features as its output")
         # Of two that are as likely the later one: cells take their input first.
@@ -541,6 +534,18 @@ class Search:
             if set(gate.products) == {x, h} and gate.products[h].size[1] < 0:
                 gate.products.update(_resolved_blocks(gate.products, x, h, is_proven=ranks[h] == 3))
         return x, h
+
+    def _ranks(self, values: list[Poly], binding: _Binding, gates: dict[str, _Gate]) -> dict[Poly, int]:
+        """Return how clearly each value that may be the last output is it, see `_rank_as_state`."""
+        ranks: dict[Poly, int] = {}
+        for value in values:
+            if binding.values.get("h", value) != value:
+                continue
+            blocks = [gate.products[value] for gate in gates.values() if value in gate.products]
+            # The last output has as many features as the cell: its blocks are square, or of unknown width.
+            if all(block.size[1] < 0 or block.size[0] == block.size[1] for block in blocks):
+                ranks[value] = 3 if "h" in binding.values else self._rank_as_state(value, binding, gates)
+        return ranks
 
     def _depends_on(self, value: Poly, other: Poly) -> bool:
         """Return whether a value is computed from another."""

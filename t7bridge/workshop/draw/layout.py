@@ -579,17 +579,29 @@ def _layered(box: Box, members: list[int], flows: list[Flow], *, keep_order: boo
     extents = _down(nodes, layers, [(levels[start], row) for (start, _), row in zip(edges, rows)])
     lines: list[Line] = []
     for number, ((start, end), flow) in enumerate(zip(edges, flows)):
-        x = leave[number]
-        _, low = extents[levels[start]]
-        points = [(x, nodes[start].foot[1]), (x, low)]
-        for bend in bends[number]:
-            top, bottom = extents[levels[bend]]
-            points += [(across[bend], top), (across[bend], bottom)]
+        passed = [(across[bend], *extents[levels[bend]]) for bend in bends[number]]
+        points = _points(leave[number], nodes[start].foot[1], extents[levels[start]][1], passed)
         points.append((enter[number], nodes[end].y))
         label = labels[number] if rows[number] >= 0 else ""
-        label_place = (x + 4, low + (rows[number] + 1) * _ROW - 1)
+        _, bottom = extents[levels[start]]
+        label_place = (leave[number] + 4, bottom + (rows[number] + 1) * _ROW - 1)
         lines.append(Line(flow.start, flow.end, _without_straight(points), label, label_place))
     return lines
+
+
+def _points(x: float, foot: float, bottom: float, passed: list[tuple[float, float, float]]) -> list[Point]:
+    """Return the points of an arrow but the last: down to the end of its layer, and through those that it passes.
+
+    Args:
+        x: where it leaves its node, across.
+        foot: where it leaves, down.
+        bottom: the lower edge of its layer.
+        passed: its place in each layer that it passes, and the upper and lower edge of that.
+    """
+    points = [(x, foot), (x, bottom)]
+    for place, upper, lower in passed:
+        points += [(place, upper), (place, lower)]
+    return points
 
 
 def _widen(box: Box, flows: list[Flow]) -> None:
@@ -674,19 +686,18 @@ def _across(
     middle = [0.0] * count
     for layer in layers:
         _spread(layer, [0.0] * len(layer), [1.0] * len(layer), widths, middle)
+    weights = [1.0] * len(nodes) + [_BEND_WEIGHT] * (count - len(nodes))
     for sweep in range(_SWEEPS):
         is_down = sweep % 2 == 0
+        neighbours = above if is_down else below
         # The last two sweeps move nodes in a fixed order.
         sorts = sweep < _SWEEPS - 2 and not keep_order
         for layer in layers if is_down else reversed(layers):
-            neighbours = above if is_down else below
-            wanted = [_mean(neighbours[node], middle, middle[node]) for node in layer]
+            wanted = {node: _mean(neighbours[node], middle, middle[node]) for node in layer}
             if sorts:
-                order = sorted(range(len(layer)), key=wanted.__getitem__)
-                layer[:] = [layer[place] for place in order]
-                wanted = [wanted[place] for place in order]
-            weights = [_BEND_WEIGHT if node >= len(nodes) else 1.0 for node in layer]
-            _spread(layer, wanted, weights, widths, middle)
+                layer.sort(key=wanted.__getitem__)
+            own_weights = [weights[node] for node in layer]
+            _spread(layer, [wanted[node] for node in layer], own_weights, widths, middle)
     left = min((x - width / 2 for x, width in zip(middle, widths)), default=0.0)
     for node, x in zip(nodes, middle):
         node.x = x - node.width / 2 - left

@@ -441,7 +441,7 @@ def is_page(path: str) -> bool:
 def _html(graph: str, places: str, title: str) -> str:
     """Return the page around the data."""
     theme, style, *scripts = map(_web, ("theme.css", "page.css", "layout.js", "page.js"))
-    hashes = " ".join(f"'sha256-{_script_hash(each)}'" for each in scripts)
+    hashes = " ".join(f"'sha256-{_script_hash(script)}'" for script in scripts)
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src {hashes}"
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -450,12 +450,13 @@ def _html(graph: str, places: str, title: str) -> str:
         f"<style>{theme}{style}</style>\n</head>\n"
         f'<body>\n<script type="application/json" id="graph">{graph}</script>\n'
         f'<script type="application/json" id="places">{places}</script>\n'
-        + "".join(f"<script>{each}</script>\n" for each in scripts)
+        + "".join(f"<script>{script}</script>\n" for script in scripts)
         + "</body>\n</html>\n"
     )
 
 
 def _web(name: str) -> str:
+    """Return a file of the pages."""
     return files(__package__).joinpath("web").joinpath(name).read_text("utf-8")
 
 

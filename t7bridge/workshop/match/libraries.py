@@ -213,14 +213,14 @@ def cached_names(tensors: Mapping[str, Any]) -> list[str]:
     if wanted.total() < _FEWEST:
         return []
     newest: dict[str, Library] = {}
-    for made in map(_read, paths):
-        newest.setdefault(made.home, made)
-    found = []
-    for made in newest.values():
+    for models in map(_read, paths):
+        newest.setdefault(models.home, models)
+    names = []
+    for models in newest.values():
         with suppress(ModelError):  # a name that is none
-            same = made.candidates(wanted)[0]
-            found += [str(each.factory) for each in same[:1]]
-    return sorted(found, key=len)
+            same, _ = models.candidates(wanted)
+            names += [str(candidate.factory) for candidate in same[:1]]
+    return sorted(names, key=len)
 
 
 def cache_folder() -> str:

@@ -144,8 +144,8 @@ def match(request: MatchKeys) -> Match:
         UnsupportedError: PyTorch or the libraries are not installed.
 
     Example:
-        >>> found = match("model.t7", "mine.pt")  # doctest: +SKIP
-        >>> save(found.state_dict(), "out.pt")  # doctest: +SKIP
+        >>> result = match("model.t7", "mine.pt")  # doctest: +SKIP
+        >>> save(result.state_dict(), "out.pt")  # doctest: +SKIP
         >>> match("model.t7").sentence()  # doctest: +SKIP
         'torchvision.models:resnet50, 1000 classes, complete'
     """
@@ -200,11 +200,13 @@ def _recognized(source: Side, request: MatchKeys) -> Match:
         same, others = models.candidates(layers)
         near = others[:_MOST_NEAR]
         nearest += near
-        tried = same[:_MOST_CANDIDATES] + [candidate for candidate in near if candidate.share >= NEAR]
-        for candidate in tried:
-            result = _Matching(source, side_of(candidate.factory, ""), request.order).run(lines)
-            if result.complete or candidate in same:
-                matches.append((result, candidate))
+        for candidate in same[:_MOST_CANDIDATES]:
+            matches.append((_match_with(candidate, source, lines, request), candidate))
+        for candidate in near:
+            if candidate.share >= NEAR:
+                result = _match_with(candidate, source, lines, request)
+                if result.complete:
+                    matches.append((result, candidate))
         matches.sort(key=lambda pair: pair[0].open_keys)
     if not asked:
         raise UnsupportedError(
@@ -224,6 +226,11 @@ def _recognized(source: Side, request: MatchKeys) -> Match:
         best.nearest = str(nearest[0]) if nearest else ""
     best.asked = asked
     return best
+
+
+def _match_with(candidate: Candidate, source: Side, lines: list[Line], request: MatchKeys) -> Match:
+    """Return the match with a model of a library."""
+    return _Matching(source, side_of(candidate.factory, ""), request.order).run(lines)
 
 
 class _Matching:
@@ -270,6 +277,20 @@ class _Matching:
             is_derived = name_of(key) == BATCHES or key in self._source.derived
             (derived if is_derived else unmatched).append(key)
         pairs = [self._pairs[key] for key in self._target.tensors if key in self._pairs]
+        self._note_result(pairs, derived)
+        self._report.tensors = len(pairs)
+        return Match(
+            pairs,
+            self._ambiguous,
+            unmatched,
+            [key for key in self._unpaired() if key not in doubtful],
+            self._report,
+            self._source,
+            self._target,
+        )
+
+    def _note_result(self, pairs: list[Pair], derived: list[str]) -> None:
+        """Note what is no plain pair: pairs by order alone or of other shapes, and what is left out."""
         by_order = self._order_in_words(pairs)
         if by_order:
             self._note(by_order)
@@ -281,16 +302,6 @@ class _Matching:
             if pair.source_shape is not None and pair.source_shape != pair.target_shape:
                 shapes = f"{list(pair.source_shape)} becomes {list(pair.target_shape)}"
                 self._note(f"{pair.source} as {pair.target}: {shapes}")
-        self._report.tensors = len(pairs)
-        return Match(
-            pairs,
-            self._ambiguous,
-            unmatched,
-            [key for key in self._unpaired() if key not in doubtful],
-            self._report,
-            self._source,
-            self._target,
-        )
 
     def _order_in_words(self, pairs: list[Pair]) -> str:
         """Say which pairs nothing but the order of the keys made; empty if there are none."""

@@ -285,12 +285,10 @@ class _Solver:
         source_colors, target_colors = colors([(source_graph, self._source), (target_graph, self._target)])
         for sources, targets in self._open(scope).even():
             cls = sources[0].cls
-            if cls in self._unlisted or any(part.number not in source_colors for part in sources):
+            source_places = _places(sources, source_colors)
+            target_places = _places(targets, target_colors)
+            if cls in self._unlisted or source_places is None or target_places is None:
                 continue
-            if any(part.number not in target_colors for part in targets):
-                continue  # a layer that the graph does not show
-            source_places = [source_colors[part.number] for part in sources]
-            target_places = [target_colors[part.number] for part in targets]
             if sorted(source_places) != sorted(target_places):
                 self._refused[cls] = _OTHER_GRAPH
                 continue
@@ -362,17 +360,15 @@ class _Solver:
         """Return the parts of a class in the order of both sides; `None` if a side has none, or both differ."""
         source_row = self._chain(sources, 0)
         target_row = self._chain(targets, 1)
-        if source_row is not None and target_row is not None:
+        if source_row and target_row:
             return source_row, target_row
         source_list = _list_with(sources, scope.source)
         target_list = _list_with(targets, scope.target)
-        if source_list is not None and target_list is not None and not self._are_alike(source_list, target_list):
+        if source_list and target_list and not self._are_alike(source_list, target_list):
             return None
-        if source_row is None and source_list is not None:
-            source_row = [part for part in source_list if part in sources]
-        if target_row is None and target_list is not None:
-            target_row = [part for part in target_list if part in targets]
-        if source_row is None or target_row is None:
+        source_row = source_row or [part for part in source_list if part in sources]
+        target_row = target_row or [part for part in target_list if part in targets]
+        if not source_row or not target_row:
             return None
         if not self._runs_in_order([[part] for part in source_row], [[part] for part in target_row]):
             return None
@@ -386,16 +382,16 @@ class _Solver:
         order = [label for label in source_labels if label in common]
         return order == [label for label in target_labels if label in common]
 
-    def _chain(self, parts: Items, side: int) -> Items | None:
-        """Return parts in the order in which they run, if each depends on the one before; `None` otherwise."""
+    def _chain(self, parts: Items, side: int) -> Items:
+        """Return parts in the order in which they run, if each depends on the one before; none otherwise."""
         graph = self._graphs[side]
         if graph is None:
-            return None
+            return []
         nodes = {graph.nodes.get(part.number) for part in parts}
         if len(nodes) < len(parts):
-            return None
+            return []
         row = sorted(parts, key=graph.depth)
-        return row if all(graph.is_before(part, following) for part, following in pairwise(row)) else None
+        return row if all(graph.is_before(part, following) for part, following in pairwise(row)) else []
 
     def _labels_of(self, parts: Items, side: int) -> list[Label]:
         return [self._labels[side][part.number] for part in parts]
@@ -459,9 +455,7 @@ class _Solver:
         inside: Counter[Label] = sum(groups, Counter())
         if not self._refused.keys().isdisjoint(inside) or not self._unlisted.isdisjoint(inside):
             return False
-        source_counts = Counter(self._labels_of(scope.source, 0))
-        target_counts = Counter(self._labels_of(scope.target, 1))
-        elsewhere = {label for label in inside if not source_counts[label] == target_counts[label] == inside[label]}
+        elsewhere = self._elsewhere(scope, inside)
         if len(elsewhere) == len(inside):
             return False
         if any(all(label in group for group in groups) for label in elsewhere):
@@ -473,6 +467,21 @@ class _Solver:
         # Rows of one class might be columns: the first layers of all branches, then the second ones.
         if len(inside) == 1 and len(source.groups[0]) > 1:
             return False
+        return self._have_order(source, target)
+
+    def _elsewhere(self, scope: _Scope, inside: Counter[Label]) -> set[Label]:
+        """Return the labels that parts of a scope outside of two lists have, too.
+
+        Args:
+            scope: the scope.
+            inside: how often each label is in a list; both lists have the same.
+        """
+        source_counts = Counter(self._labels_of(scope.source, 0))
+        target_counts = Counter(self._labels_of(scope.target, 1))
+        return {label for label, count in inside.items() if not source_counts[label] == target_counts[label] == count}
+
+    def _have_order(self, source: _Rows, target: _Rows) -> bool:
+        """Return whether the numbers of both lists are an order, and graphs do not say another one."""
         for rows, is_defined in zip((source, target), self._defined):
             # `up4` may run before `up1`: names with numbers count only if layer by layer is defined in that order.
             if not rows.is_list and not (is_defined and rows.is_defined_in_order):
@@ -494,7 +503,15 @@ class _Solver:
         return True
 
 
+def _places(parts: Items, colors_of_parts: Mapping[int, int]) -> list[int] | None:
+    """Return the colors of parts, which are their places in a graph; `None` if it does not show one of them."""
+    if any(part.number not in colors_of_parts for part in parts):
+        return None
+    return [colors_of_parts[part.number] for part in parts]
+
+
 def _labels(parts: Items) -> dict[int, Label]:
+    """Return the classes of parts, by their numbers."""
     return {part.number: part.cls for part in parts}
 
 
@@ -544,13 +561,13 @@ def _numbered(parts: Items) -> list[tuple[Items, bool]]:
     return rows
 
 
-def _list_with(wanted: Items, parts: Items) -> Items | None:
-    """Return the numbered list that holds some parts, with all others in it; `None` if there is none."""
+def _list_with(wanted: Items, parts: Items) -> Items:
+    """Return the numbered list that holds some parts, with all others in it; none if there is no such list."""
     numbers = {part.number for part in wanted}
     for row, _ in _numbered(parts):
         if numbers.issubset(part.number for part in row):
             return row
-    return None
+    return []
 
 
 def _lists_of_layers(parts: Items) -> list[Items]:

@@ -293,44 +293,54 @@ def write_match(request: WriteMatch) -> None:
         TargetExistsError: the file exists and `force` is not set, or it is one of the inputs.
         StrictError: with `strict`: the file would lose something; the error has the notes.
     """
-    found, path = request.found, request.path
-    for side in (found.source_side, found.target_side):
+    match = request.found
+    path = request.path
+    report = match.report
+    target = match.target_side
+    for side in (match.source_side, target):
         if side.document is not None:
+            # Noted as an input, which no output may replace.
             ByteSource.open(side.document.source)
     goal = format_for(path)
-    if goal.values == LUA and found.target_side.module is not None and found.target_side.document is not None:
+    if goal.values == LUA and target.module is not None and target.document is not None:
         _write_model(request)
         return
     if goal.name != "pt":
         raise ModelError(
             "a match is written as a .pt, or as a .t7 if the target is a model in a .t7",
             file=str(path),
-            found=f"a target that is {found.target_side.format or 'in memory'}",
+            found=f"a target that is {target.format or 'in memory'}",
         )
-    state = found.state_dict(request.partial)
+    state = match.state_dict(request.partial)
     if request.compact:
         state = compacted(state)
-    check_strict(found.report, request.strict)
+    check_strict(report, request.strict)
     with FileOutput(path, force=request.force, sync=request.sync) as output:
         writer = PtWriter(output)
         writer.write(state)
         writer.finish()
-    found.report.target, found.report.target_bytes = str(path), output.position
-    found.report.tensors, found.report.storages = writer.tensors, writer.storages
+    report.target = str(path)
+    report.target_bytes = output.position
+    report.tensors = writer.tensors
+    report.storages = writer.storages
 
 
 def _write_model(request: WriteMatch) -> None:
     """Write the target's `.t7` with the weights of the source in its model."""
-    found, path = request.found, request.path
-    side, report = found.target_side, found.report
-    assert side.document is not None
-    report.notes += fill_template([side.module], found._filling(request.partial))
-    report.target_format, report.mode = "t7", "template"
+    match = request.found
+    report = match.report
+    target = match.target_side
+    assert target.document is not None
+    report.notes += fill_template([target.module], match._filling(request.partial))
+    report.target_format = "t7"
+    report.mode = "template"
     check_strict(report, request.strict)
-    content = side.document.content
-    with FileOutput(path, force=request.force, sync=request.sync) as output:
+    content = target.document.content
+    with FileOutput(request.path, force=request.force, sync=request.sync) as output:
         writer = T7Writer(output, content.layout)
         for root in content.roots:
             writer.write_object(root)
-    report.target, report.target_bytes = str(path), output.position
-    report.tensors, report.storages = content.tensors, content.storages
+    report.target = str(request.path)
+    report.target_bytes = output.position
+    report.tensors = content.tensors
+    report.storages = content.storages

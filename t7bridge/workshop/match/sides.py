@@ -139,11 +139,20 @@ def side_of(value: Any, name: str, at: str | None = None, limits: Limits = DEFAU
         value = value.tensors
     if is_live(value):
         side.live = value
-    value = adopt(value)
-    if not isinstance(value, Mapping):
-        raise ModelError("is not a state dict", file=side.name, found=type(value).__name__)
-    side.metadata = getattr(value, "_metadata", None)
-    for key, item in value.items():
+    _add_tensors(side, adopt(value))
+    return side
+
+
+def _add_tensors(side: Side, state: Any) -> None:
+    """Add the tensors of a state dict to a side.
+
+    Raises:
+        ModelError: it is none, or holds no tensors.
+    """
+    if not isinstance(state, Mapping):
+        raise ModelError("is not a state dict", file=side.name, found=type(state).__name__)
+    side.metadata = getattr(state, "_metadata", None)
+    for key, item in state.items():
         if not isinstance(key, str):
             raise ModelError("a state dict has a key that is not text", file=side.name, found=type(key).__name__)
         side.keys.append(key)
@@ -153,7 +162,6 @@ def side_of(value: Any, name: str, at: str | None = None, limits: Limits = DEFAU
             side.others[key] = item
     if not side.tensors:
         raise ModelError("holds no tensors", file=side.name)
-    return side
 
 
 def _open(side: Side, path: Any, at: str | None, limits: Limits) -> Any:

@@ -71,15 +71,12 @@ def _guess(obj: TorchObject, side: int, inner: Callable[[TorchObject], Spec]) ->
         first = obj.get("inputModule")
         return inner(first) if isinstance(first, TorchObject) else None
     spec = _leaf_spec(obj, name, side)
-    if spec is not None:
-        return spec
-    for module in _first_layers(modules) if name == "nn.Sequential" else modules:
-        spec = inner(module)
-        if spec is not None:
-            return spec
-    if not modules or name == "nn.Sequential":
-        return _from_record(recorded(obj.get("gradInput")))
-    return None
+    if spec is None:
+        takers = _first_layers(modules) if name == "nn.Sequential" else modules
+        spec = next((spec for spec in map(inner, takers) if spec is not None), None)
+    if spec is None and (not modules or name == "nn.Sequential"):
+        spec = _from_record(recorded(obj.get("gradInput")))
+    return spec
 
 
 def _first_layers(modules: list[TorchObject]) -> list[TorchObject]:
