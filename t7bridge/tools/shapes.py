@@ -327,6 +327,7 @@ class Evaluation(Kinds):
 
 def _inputs(blocks: list[Block], entered: dict[tuple[int, ...], ModuleSpec | None]) -> Iterator[Value]:
     """Yield inputs that the layers that a model's input enters may accept, the most likely first."""
+    # The numbers of examples of recorded outputs.
     batches = {sizes[0] for block in blocks for sizes in block.shape[:1] if sizes} or {1}
     inputs: list[Value] = []
     for batch in sorted(batches)[:3]:

@@ -286,6 +286,7 @@ def _numbered(table: Table) -> list[str]:
         text_of_number = {number: text for text, number in table.raw_items() if isinstance(number, float)}
         items = [text_of_number.get(float(number)) for number in range(1, len(table) + 1)]
     texts = [item for item in items if isinstance(item, bytes)]
+    # All are texts, each is there once, and the table has nothing else.
     is_vocabulary = len(texts) == len(items) == len(set(texts)) == len(table)
     return [text.decode("utf-8", "surrogateescape") for text in texts] if is_vocabulary else []
 

@@ -354,6 +354,7 @@ def _replace_tensors(result: Lifted, graphs: Mapping[int, _Rewritten]) -> None:
         graphs: those with cells, by id.
     """
     pieces: dict[Piece, None] = {}
+    """Each once, in the order of the state dict."""
     shapes: dict[str, Mapping[str, tuple[int, ...]]] = {}
     for key in result.state:
         for spec, prefix, rest in way_to(result.plan.root, key):

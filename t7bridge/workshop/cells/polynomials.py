@@ -192,6 +192,7 @@ class Values:
             self._values.append(value)
             if isinstance(value, Rows) and value.parts == 1:
                 yield number, value
+                # Not `value`, which may have been replaced meanwhile.
                 self.links.setdefault(self._values[number].poly, (number, ()))
 
     def _output_of_node(self, number: int, node: GraphNode) -> _Value:
@@ -214,6 +215,7 @@ class Values:
         number, path = link
         value = self._values[number]
         for depth, index in enumerate(path, 1):
+            # An element of what is no list here is a value of its own, of which nothing is known.
             value = value[index] if isinstance(value, list) else self.value((number, path[:depth]))
         if isinstance(value, Rows):
             self.links.setdefault(value.poly, link)
@@ -297,7 +299,9 @@ class Values:
         """Add a vector, or multiply with one."""
         rows = _rows(value)
         size = prod(spec.args)
-        if spec.kwargs.get("scalar") or spec.args not in ((size,), (1, size)) or rows.size not in (None, size):
+        # One number for each feature, the same for all examples.
+        is_vector = not spec.kwargs.get("scalar") and spec.args in ((size,), (1, size))
+        if not is_vector or rows.size not in (None, size):
             raise UnknownValue
         if operation == "add":
             bias = self.atom(Atom("vector", (), f"{key}bias", (0,), (size,)))
@@ -332,7 +336,10 @@ class Values:
             dims: the number of dimensions of an example, if the layer counts `dim` within one.
         """
         rows = _rows(value, any_parts=True)
-        if rows.parts == 1 or rows.size is None or (dim, dims) not in ((1, None), (-2, None), (0, 2)):
+        # The rows are the second dimension of three, or the first one of an example's two.
+        if (dim, dims) not in ((1, None), (-2, None), (0, 2)):
+            raise UnknownValue
+        if rows.parts == 1 or rows.size is None:
             raise UnknownValue
         width = rows.size // rows.parts
         return [self._slice(rows, number * width, width) for number in range(rows.parts)]
@@ -376,7 +383,10 @@ class Values:
 
     def joined(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
         """Join the features of several values."""
-        if (spec.args[0], spec.kwargs.get("n_input_dims")) not in ((1, None), (-1, None), (0, 1)):
+        # The features are the second or last dimension of a batch, or the only one of an example.
+        dim = spec.args[0]
+        dims_of_example = spec.kwargs.get("n_input_dims")
+        if (dim, dims_of_example) not in ((1, None), (-1, None), (0, 1)):
             raise UnknownValue
         parts: list[Rows] = []
         for item in value:

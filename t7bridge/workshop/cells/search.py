@@ -33,6 +33,12 @@ from .polynomials import (
     times,
 )
 
+# How clearly a value is the last output of a cell; see `Search._rank_as_state`.
+_CERTAIN = 3
+_SHOWN_BY_GRAPH = 2
+_POSSIBLE = 1
+_UNLIKELY = 0
+
 
 class _NotACell(Exception):
     """The message is the obstacle; empty if the value is not even like a cell."""
@@ -184,7 +190,7 @@ class Search:
             poly: its value.
             reasons: receives the obstacles to cells that the value is like; emptied if it is one.
         """
-        begun = [self._bindings[atom] for atom in self._inside(poly) if atom in self._bindings]
+        begun = [self._bindings[atom] for atom in self._atoms_in(poly) if atom in self._bindings]
         for cell in CELLS:
             last = [*cell.formulas][-1]
             for position, (letter, text) in enumerate(cell.formulas.items()):
@@ -219,14 +225,15 @@ class Search:
                 reasons.append(f"{cell.name} stays as it is: {error}")
             return False
 
-    def _inside(self, poly: Poly) -> Iterator[int]:
+    def _atoms_in(self, poly: Poly) -> Iterator[int]:
         """Yield the atoms of a polynomial, and those that a function is applied to."""
         for atoms, _ in poly:
             for number in atoms:
                 yield number
                 atom = self._values.atoms[number]
                 if atom.kind in FUNCTIONS and len(atom.of) == 1:
-                    yield from atom.of[0][0]
+                    (argument, _), *_ = atom.of
+                    yield from argument
 
     # Formulas
 
@@ -528,11 +535,11 @@ class Search:
         # Of two that are as likely the later one: cells take their input first.
         h = max(ranks, key=lambda value: (ranks[value], values.index(value)))
         x = values[1 - values.index(h)]
-        if binding.cell.name == "RNN" and (ranks[h] < 2 or self._depends_on(x, h)):
+        if binding.cell.name == "RNN" and (ranks[h] < _SHOWN_BY_GRAPH or self._depends_on(x, h)):
             raise _NotACell("it is not known to be a state")
         for gate in gates.values():
             if set(gate.products) == {x, h} and gate.products[h].size[1] < 0:
-                gate.products.update(_resolved_blocks(gate.products, x, h, is_proven=ranks[h] == 3))
+                gate.products.update(_resolved_blocks(gate.products, x, h, is_proven=ranks[h] == _CERTAIN))
         return x, h
 
     def _ranks(self, values: list[Poly], binding: _Binding, gates: dict[str, _Gate]) -> dict[Poly, int]:
@@ -544,7 +551,9 @@ class Search:
             blocks = [gate.products[value] for gate in gates.values() if value in gate.products]
             # The last output has as many features as the cell: its blocks are square, or of unknown width.
             if all(block.size[1] < 0 or block.size[0] == block.size[1] for block in blocks):
-                ranks[value] = 3 if "h" in binding.values else self._rank_as_state(value, binding, gates)
+                # Of a GRU the formula has the last output itself.
+                is_in_formula = "h" in binding.values
+                ranks[value] = _CERTAIN if is_in_formula else self._rank_as_state(value, binding, gates)
         return ranks
 
     def _depends_on(self, value: Poly, other: Poly) -> bool:
@@ -556,14 +565,14 @@ class Search:
         """Return how clearly a value is the last output.
 
         Returns:
-            3 if it is the output of a cell that this one continues: by its cell, or, in a simple one, its weights; 2 if
-            it is an input of the graph, and the places of the state among inputs and outputs differ by one number, or
-            another step of the graph passes its output; 1 if it is another input, or the output of another layer; 0 if
-            a value of the state is not an input.
+            `_CERTAIN` if it is the output of a cell that this one continues: by its cell, or, in a simple one, its
+            weights; `_SHOWN_BY_GRAPH` if it is an input of the graph, and the places of the state among inputs and
+            outputs differ by one number, or another step of the graph passes its output; `_POSSIBLE` if it is another
+            input, or the output of another layer; `_UNLIKELY` if a value of the state is not an input.
         """
         is_continued = self._continues(value, binding, gates)
         if is_continued is not None:
-            return 3 if is_continued else 1
+            return _CERTAIN if is_continued else _POSSIBLE
         has_cell = "c" in binding.values
         states = [(value, "H")]
         if has_cell:
@@ -573,17 +582,17 @@ class Search:
         for state, letter in states:
             number, path = self._link(state)
             if number != 0 or not path:
-                return 0
+                return _UNLIKELY
             successor = (binding.nodes[letter], ())
             output = self._graph.outputs.index(successor) if successor in self._graph.outputs else None
             if (path[0], output) in self._carried_over:
-                return 2
+                return _SHOWN_BY_GRAPH
             shifts.add(None if output is None else path[0] - output)
         shift = shifts.pop()
         if shifts or shift is None:
-            return 1
+            return _POSSIBLE
         # The input of a simple cell comes before its state.
-        return 2 if shift > 0 or has_cell else 1
+        return _SHOWN_BY_GRAPH if shift > 0 or has_cell else _POSSIBLE
 
     def _continues(self, value: Poly, binding: _Binding, gates: dict[str, _Gate]) -> bool | None:
         """Return whether a value is the output of a cell that this one continues; `None` if it is not one of a cell."""

@@ -365,10 +365,7 @@ def _place_groups(box: Box, groups: list[_Group]) -> None:
     columns = _columns(groups)
     for group, (left, top), (x, y) in zip(groups, corners, columns.places):
         for number in group.members:
-            # Not `move`: the same sum in another order rounds otherwise.
-            member = box.inside[number]
-            member.x = member.x + x - left
-            member.y = member.y + y - top
+            box.inside[number].move(x - left, y - top)
         for line in group.lines:
             line.move(x - left, y - top)
         box.lines += group.lines

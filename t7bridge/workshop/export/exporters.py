@@ -158,7 +158,7 @@ def _flat(tree: Any) -> list[Any]:
     return [leaf for item in tree for leaf in _flat(item)]
 
 
-def _two(example: Example) -> Example:
+def _with_two_examples(example: Example) -> Example:
     """Return the input with at least two examples: torch.export treats a size of 1 as a constant."""
     if example.shape[0] != 1:
         return example
@@ -182,7 +182,7 @@ def _prepared(
             "an input without dimensions has no batch", expected="inputs with one, or no dynamic dimension"
         )
     if dynamic:
-        inputs = each_input(_two, inputs)
+        inputs = each_input(_with_two_examples, inputs)
     problem: ModelError | None = None
     for indices in (False, True):
         values = example(module, inputs, indices)

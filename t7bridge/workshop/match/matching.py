@@ -249,7 +249,7 @@ class _Matching:
         self._report = Report(source.name, target.name, source.format or "pt", "pt", "match", notes=list(source.notes))
 
     def run(self, lines: list[Line]) -> Match:
-        """Match."""
+        """Pair by the user's mapping, then by the evidence, and return the match."""
         # Single keys come first: modules use the others.
         for line in sorted(lines, key=lambda line: line.target.endswith(".") or line.source.endswith(".")):
             self._apply(line)
@@ -554,11 +554,11 @@ def _ways(side: Side, keys: list[str]) -> list[tuple[list[Part], dict[str, str]]
         The parts; and for each key of those that are left out, that of the part to which it is tied.
     """
     parts = parts_of({key: side.tensors[key] for key in keys}, side.derived)
-    distinct, repeats = _once(side, parts)
+    distinct, repeats = _without_tied(side, parts)
     return [(parts, {}), (distinct, repeats)] if repeats else [(parts, {})]
 
 
-def _once(side: Side, parts: list[Part]) -> tuple[list[Part], dict[str, str]]:
+def _without_tied(side: Side, parts: list[Part]) -> tuple[list[Part], dict[str, str]]:
     """Return the parts without those completely tied to an earlier one, and the keys of that one for theirs."""
     firsts: dict[Any, Part] = {}
     distinct: list[Part] = []
@@ -625,6 +625,7 @@ def _read_mapping(mapping: KeyPairs | None) -> list[Line]:
 
 
 def _text_of(name: str) -> str:
+    """Return the text of a file with a mapping."""
     try:
         with open(name, "rb") as file:
             add_input(name, file.fileno())
@@ -640,6 +641,7 @@ def _text_of(name: str) -> str:
 
 
 def _line(words: Sequence[str], place: str) -> Line:
+    """Return the pair that some words state, at a place of the mapping; see `_read_mapping`."""
     are_texts = all(isinstance(word, str) for word in words)
     if not are_texts or len(words) not in (2, 3) or not set("".join(words[2:])) <= _GATES:
         raise FormatError(

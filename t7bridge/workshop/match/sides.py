@@ -370,18 +370,12 @@ def reorder(words: str, count: int, into_pytorch: bool) -> Gates:
     return Gates(order, f"{' '.join(source)} become {' '.join(target)}")
 
 
-def gate_orders(root: TorchObject) -> dict[str, str]:
-    """Return the orders of gates shown by the graphs of a model.
+def gate_orders(cells: Lifted) -> dict[str, str]:
+    """Return the orders of gates shown by the graphs of a model, from its recognized cells.
 
     Returns:
         For the prefix of each linear layer whose rows are gates of an LSTM, their order: `{"3.": "ifog"}`.
     """
-    cells = _recognized(root, only_torch=True)
-    return {} if cells is None else _gate_orders(cells)
-
-
-def _gate_orders(cells: Lifted) -> dict[str, str]:
-    """Return the orders of gates of linear layers that are in LSTMs; see `gate_orders`."""
     rows: dict[str, list[tuple[int, str]]] = {}
     """For the prefix of each layer the first row of each gate, and its letter."""
     for piece in cells.pieces:
@@ -430,7 +424,7 @@ def with_cells(side: Side, other: Side, mapped: Iterable[str]) -> Side:
         return side
     keys_in_cells = {piece.key for piece in cells.pieces}
     if any(key.startswith(name) for name in mapped for key in keys_in_cells):
-        return evolve(side, gates=_gate_orders(cells))
+        return evolve(side, gates=gate_orders(cells))
     tensors = {}
     for key, tensor in cells.state.items():
         if key in side.tensors or key not in side.others:

@@ -420,6 +420,7 @@ def _same_outputs(
     Raises:
         ModelError: the module does not accept the sequences, or returns something else.
     """
+    # As its layers say, and else the other way round: the model may transpose.
     first = _has_batch_first(model)
     results: list[tuple[str, torch.Tensor]] = []
     problem = ModelError("the models do not return as many values for each step")
@@ -430,6 +431,7 @@ def _same_outputs(
             if not results:
                 problem = error
             continue
+        # Some models return the last step alone.
         if output.shape[1:] == wanted.shape[1:] and len(output) in (1, len(wanted)):
             results.append((form, output))
     if not results:

@@ -62,8 +62,9 @@ class LayerProof:
         """Return the verdict as plain data; infinities and NaN become `None`."""
         data = {}
         for name, value in asdict(self).items():
-            is_finite = not isinstance(value, float) or math.isfinite(value)
-            data["class" if name == "class_name" else name] = value if is_finite else None
+            if isinstance(value, float) and not math.isfinite(value):
+                value = None
+            data["class" if name == "class_name" else name] = value
         return data
 
     def worst_first(self) -> tuple[int, float]:
@@ -73,6 +74,7 @@ class LayerProof:
     @property
     def names(self) -> list[str]:
         """Name, class and path, for a line of a table."""
+        # Without a name of its own, a layer is named by its path.
         place = self.path if self.layer else ""
         return [printable(text) for text in (self.layer or self.path, self.class_name, place)]
 
@@ -88,6 +90,7 @@ class LayerProof:
             widths: of the columns of `names`, in characters.
         """
         numbers = "" if self.max_abs is None else f"abs {self.max_abs:.1e}  rel {self.max_rel or 0.0:.1e}"
+        # A column in which all lines are empty is left out.
         names = [f"{name:{width}}" for name, width in zip(self.names, widths) if width]
         return "  ".join([f"{self.verdict:12}", *names, f"{numbers:25}", printable(self.reason)]).rstrip()
 
@@ -243,9 +246,8 @@ class Proof(Printed):
 
     def as_dict(self) -> dict[str, Any]:
         """Return the proof as plain data."""
-        return {
-            "file": self.source,
-            "layers": [layer.as_dict() for layer in self.layers],
-            **({"differences": self.differences} if self.modes else {}),
-            "summary": self.summary(),
-        }
+        data: dict[str, Any] = {"file": self.source, "layers": [layer.as_dict() for layer in self.layers]}
+        if self.modes:  # of two models
+            data["differences"] = self.differences
+        data["summary"] = self.summary()
+        return data
