@@ -259,13 +259,13 @@ def _others(value: Value, path: str, skip_tensors: bool) -> tuple[list[tuple[str
             inside = list(islice(_entries(item), _MOST_ENTRIES))
         if isinstance(item, _MANY):
             opened.add(id(item))
-        is_opened = bool(inside) and _is_opened(item, inside, depth)
-        if is_opened and depth and skip_tensors and _is_in_layers(inside):
-            continue
-        if is_opened:
-            stack += [(Path(visit, Step(step), part), depth + 1) for step, part in reversed(inside[:_MOST_OPENED])]
+        if inside and _is_opened(item, inside, depth):
+            if depth and skip_tensors and _is_in_layers(inside):
+                continue
+            for step, part in reversed(inside[:_MOST_OPENED]):
+                stack.append((Path(visit, Step(step), part), depth + 1))
             hidden += max(_size(item) - _MOST_OPENED, 0)
-            if not depth:  # of the root the entries alone
+            if depth == 0:  # of the root the entries alone
                 continue
         if len(lines) < OTHERS:
             lines.append((visit.text(), _described(item, inside)))

@@ -197,9 +197,6 @@ class Drawing:
         style = f"width:100%;height:{_CELL_HEIGHT}px;border:1px solid #8884"
         return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(self.html())}"></iframe>'
 
-    def _repr_svg_(self) -> str:
-        return self.svg()
-
     def __repr__(self) -> str:
         return f"<Drawing of {printable(self.file)}: {self.modules} modules>"
 

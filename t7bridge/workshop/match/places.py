@@ -23,6 +23,10 @@ _MAX_ROUNDS = 5000
 """Refinements; a chain of n parts needs n / 2."""
 
 
+Segments = tuple[frozenset[str], ...]
+"""A value: for each of the values that are concatenated in it the nodes whose outputs it is computed from."""
+
+
 @define(eq=False)
 class Graph:
     """The data flow between the parts of one side.
@@ -36,12 +40,12 @@ class Graph:
     """
 
     nodes: dict[int, str]
-    inputs: dict[str, list[tuple[frozenset[str], ...]]]
-    outputs: tuple[frozenset[str], ...]
+    inputs: dict[str, list[Segments]]
+    outputs: Segments
     before: dict[str, int]
     bits: dict[str, int]
 
-    def add_call(self, node: str, segments: tuple[frozenset[str], ...]) -> None:
+    def add_call(self, node: str, segments: Segments) -> None:
         """Add a call of a node; those that it depends on come first.
 
         Args:
@@ -105,7 +109,8 @@ def graph_of(side: Side, parts: Sequence[Part]) -> Graph | None:
     return graph
 
 
-def _renamed(segments: Iterable[Segment], names: Mapping[str, str]) -> tuple[Segment, ...]:
+def _renamed(segments: Iterable[Segment], names: Mapping[str, str]) -> Segments:
+    """Return segments with other names for some nodes."""
     return tuple(frozenset(names.get(name, name) for name in segment) for segment in segments)
 
 
@@ -118,6 +123,7 @@ def _owner(key: str, names: set[str]) -> str:
 
 
 def _names_in(segments: Iterable[Segment]) -> set[str]:
+    """Return the nodes of all segments."""
     return set().union(*segments)
 
 
@@ -188,7 +194,7 @@ class _Flow:
                     for node in segment & self.classes.keys():
                         self._takers[node].append((taker, place, len(segments)))
 
-    def _through(self, segments: Iterable[frozenset[str]]) -> tuple[frozenset[str], ...]:
+    def _through(self, segments: Iterable[frozenset[str]]) -> Segments:
         """Replace nodes without parts of shared classes by what they take; equal neighbors become one."""
         behind = [frozenset().union(*(self._behind(name) for name in segment)) for segment in segments]
         return tuple(segment for segment, _ in groupby(behind))
