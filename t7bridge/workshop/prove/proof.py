@@ -175,11 +175,11 @@ class Proof(Printed):
             return f"not possible: {self.problem}"
         if self.unexplained:
             return self._of_models() if self.modes else self._of_file()
-        agreeing = self.agreeing()
         updated = ""
         if self.updated:
-            count = counted(len(self.updated), "layer with weights does", "layers with weights do")
-            updated = f"{count} not compute what Lua recorded: {UPDATED}"
+            layers = counted(len(self.updated), "layer with weights does", "layers with weights do")
+            updated = f"{layers} not compute what Lua recorded: {UPDATED}"
+        agreeing = self.agreeing()
         if not agreeing:
             return updated or "nothing in the file could be checked"
         runs = sum(layer.runs for layer in agreeing)
@@ -193,29 +193,35 @@ class Proof(Printed):
 
     def _of_file(self) -> str:
         """Return the sentence for layers that do not compute what is recorded."""
-        differing, agreeing = self.unexplained, len(self.agreeing())
-        named = " and ".join(layer.place for layer in differing[:_NAMED])
-        more = len(differing) - _NAMED
-        if more > 0:
-            named = f"{differing[0].place}, and {len(differing) - 1} other layers"
-        is_one = len(differing) == 1
-        verb = "does" if is_one else "do"
-        others = f", while {counted(agreeing, 'other does', 'others do')}" if agreeing else ""
-        what = "weights, options or output" if any(layer.has_weights for layer in differing) else "options or output"
-        whose, who = ("its", "it is") if is_one else ("their", "they are")
-        cause = f"{whose} {what} were changed after the last forward pass, or {who} converted wrongly"
-        return f"{named}, {verb} not compute what {self.reference.removesuffix(' Torch')} recorded{others}: {cause}"
+        differing = self.unexplained
+        if len(differing) <= _NAMED:
+            names = " and ".join(layer.place for layer in differing)
+        else:
+            names = f"{differing[0].place}, and {len(differing) - 1} other layers"
+        others = ""
+        if self.agreeing():
+            others = f", while {counted(len(self.agreeing()), 'other does', 'others do')}"
+        parts = "options or output"
+        if any(layer.has_weights for layer in differing):
+            parts = "weights, options or output"
+        recorder = self.reference.removesuffix(" Torch")
+        if len(differing) == 1:
+            cause = f"its {parts} were changed after the last forward pass, or it is converted wrongly"
+            return f"{names}, does not compute what {recorder} recorded{others}: {cause}"
+        cause = f"their {parts} were changed after the last forward pass, or they are converted wrongly"
+        return f"{names}, do not compute what {recorder} recorded{others}: {cause}"
 
     def _of_models(self) -> str:
         """Return the sentence for two models that compute different values."""
-        differing, agreeing = self.unexplained, self.agreeing()
+        differing = self.unexplained
+        agreeing = self.agreeing()
         if {layer.layer for layer in differing} == {"(model)"}:
             if not agreeing:
                 return f"not proven: the output differs from {self.reference}"
             agrees = counted(len(agreeing), "layer agrees", "layers agree")
             return f"not proven: {agrees} with {self.reference}, but not the output of the model"
-        name, kind, place = differing[0].names
-        first = f"{name} {kind} ({place})" if place else name
+        name, class_name, place = differing[0].names
+        first = f"{name} {class_name} ({place})" if place else name
         checked = len(differing) + len(agreeing)
         return f"not proven: {len(differing)} of {checked} checked layers differ from {self.reference}, first {first}"
 
