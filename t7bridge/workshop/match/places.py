@@ -187,12 +187,16 @@ class _Flow:
         self._calls = {node: [self._through(segments) for segments in graph.inputs[node]] for node in self.classes}
         self._takers: dict[str, list[tuple[str, int, int]]] = {node: [] for node in self.classes}
         """For each node what takes its output, as which of its inputs, and the number of these."""
-        outputs = self._through(graph.outputs)
-        for taker, calls in [*self._calls.items(), ("", [outputs])]:
-            for segments in calls:
-                for place, segment in enumerate(segments):
-                    for node in segment & self.classes.keys():
-                        self._takers[node].append((taker, place, len(segments)))
+        for taker, calls in self._calls.items():
+            self._note_takers(taker, calls)
+        self._note_takers("", [self._through(graph.outputs)])
+
+    def _note_takers(self, taker: str, calls: list[Segments]) -> None:
+        """Note what a node takes in its calls; an empty name stands for the output of the model."""
+        for segments in calls:
+            for place, segment in enumerate(segments):
+                for node in segment & self.classes.keys():
+                    self._takers[node].append((taker, place, len(segments)))
 
     def _through(self, segments: Iterable[frozenset[str]]) -> Segments:
         """Replace nodes without parts of shared classes by what they take; equal neighbors become one."""

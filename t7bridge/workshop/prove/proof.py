@@ -184,7 +184,7 @@ class Proof(Printed):
             return updated or "nothing in the file could be checked"
         runs = sum(layer.runs for layer in agreeing)
         against = f"{runs} {self.against}" if runs else f"the outputs of {self.reference}"
-        # Relative for outputs above 1.
+        # Of the absolute and the relative difference the smaller: the relative one for outputs above 1.
         largest = max(min(layer.max_abs or 0.0, layer.max_rel or 0.0) for layer in agreeing)
         if self.modes:
             return f"proven against {against}, on {self.modes}, largest difference {largest:.1g}"
