@@ -282,7 +282,7 @@ def gradients(layer: LiveLayer, value: Values) -> list[torch.Tensor]:
             slopes = []
             for output, slope in zip(outputs_of_layer, flat(value[1])):
                 slopes.append(slope.to(output.dtype).reshape(output.shape))
-            # Of outputs without a recorded gradient, as of values that no layer takes, nothing is known.
+            # Only outputs with a recorded gradient count.
             outputs_of_layer = outputs_of_layer[: len(slopes)]
             results = torch.autograd.grad(outputs_of_layer, leaves_of_inputs, slopes, allow_unused=True)
         except RuntimeError as error:
