@@ -245,7 +245,8 @@ def _others(value: Value, path: str, skip_tensors: bool) -> tuple[list[tuple[str
         value = value[0]
     lines: list[tuple[str, str]] = []
     hidden = 0
-    seen: set[int] = set()
+    opened: set[int] = set()
+    """The ids of values whose entries were listed: another place of one has a line only."""
     stack = [(Path(None, Step(path), value), 0)]
     while stack:
         visit, depth = stack.pop()
@@ -254,17 +255,17 @@ def _others(value: Value, path: str, skip_tensors: bool) -> tuple[list[tuple[str
         if _is_model(item) or (skip_tensors and is_tensor):
             continue
         inside: list[tuple[str, Value]] = []
-        if not is_tensor and id(item) not in seen:
+        if not is_tensor and id(item) not in opened:
             inside = list(islice(_entries(item), _MOST_ENTRIES))
         if isinstance(item, _MANY):
-            seen.add(id(item))
-        is_opened = bool(inside) and _is_opened(item, inside, depth)
-        if is_opened and depth and skip_tensors and _is_in_layers(inside):
-            continue
-        if is_opened:
-            stack += [(Path(visit, Step(step), part), depth + 1) for step, part in reversed(inside[:_MOST_OPENED])]
+            opened.add(id(item))
+        if inside and _is_opened(item, inside, depth):
+            if depth and skip_tensors and _is_in_layers(inside):
+                continue
+            for step, part in reversed(inside[:_MOST_OPENED]):
+                stack.append((Path(visit, Step(step), part), depth + 1))
             hidden += max(_size(item) - _MOST_OPENED, 0)
-            if not depth:  # of the root the entries alone
+            if depth == 0:  # of the root the entries alone
                 continue
         if len(lines) < OTHERS:
             lines.append((visit.text(), _described(item, inside)))

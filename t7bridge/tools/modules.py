@@ -118,5 +118,5 @@ def lua_document(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS)
             file=document.path,
             hint=f"t7bridge convert {document.path} weights.pt writes the weights for torch.load.",
         )
-    document.warn(5)
+    document.warn(5)  # at the line that calls the verb
     return document

@@ -7,7 +7,7 @@ TorchScript archives are read by C++, and are judged by what their code reaches.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from posixpath import join
 from typing import Any, ClassVar
 
@@ -33,9 +33,9 @@ from ..report import Printed
 from ..text import printable
 
 _MOST_NILS = 1_000
-"""Number of nils in a row after which reading stops: every four zero bytes are one, in gigabytes of them too."""
+"""Values nil in a row behind which no more values are read: zeros are as many of them."""
 _SHOWN_LETTERS = 200
-"""Letters of a name that a finding has."""
+"""Maximum characters of a name."""
 _LOADED = (*SUFFIXES, ".pt2", ".pkl", ".pickle", ".npy", ".distcp")
 """Suffixes of files that programs load, so that what cannot be read is an error in a folder too."""
 _OBJECTS = {
@@ -45,7 +45,9 @@ _OBJECTS = {
 """Classes of graph, nngraph and torch7 that are not layers; a reader makes plain objects of them."""
 
 
-FORBIDDEN, IMPORTED, REFUSED = "forbidden global", "trusted import", "refused"
+FORBIDDEN = "forbidden global"
+IMPORTED = "trusted import"
+REFUSED = "refused"
 """Kinds of findings in pickles."""
 _LAYOUTS = {
     "tar": "the tar layout of PyTorch 0.1",
@@ -111,10 +113,7 @@ class ScanReport(Printed):
     def remedy(self) -> str:
         """What makes a file of this one that the safe loader takes; empty if nothing does, or nothing needs to."""
         kinds = {finding.kind for finding in self.findings}
-        if self.error or self.format != "pt":
-            return ""
-        # Something that runs code, or was not read, is no reason to convert the file.
-        if not kinds or not kinds <= {IMPORTED, REFUSED}:
+        if self.error or self.format != "pt" or not kinds or not kinds <= {IMPORTED, REFUSED}:
             return ""
         return "t7bridge convert writes the data in it to a .pt that torch.load(weights_only=True) takes"
 
@@ -126,10 +125,10 @@ class ScanReport(Printed):
         return [f"{self.file}: {text}" for text in texts]
 
     def __str__(self) -> str:
-        text = super().__str__()
+        lines = [super().__str__()]
         if self.error:
-            text += "\n" + printable(f"error: {self.error}")
-        return text.lstrip()  # without findings the error is the first line
+            lines.append(printable(f"error: {self.error}"))
+        return "\n".join(lines).lstrip()
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as data for JSON."""
@@ -179,30 +178,33 @@ def scan(request: Scan) -> ScanReport:
 def _scan_folder(folder: str, limits: Limits) -> ScanReport:
     """Scan every file of a folder."""
     report = ScanReport(folder, "folder")
-    is_empty = True
-    for parent, folders, names in os.walk(folder):
-        folders.sort()  # `os.walk` enters them in this order
-        for name in sorted(names):
-            path = os.path.join(parent, name)
-            if not os.path.isfile(path):  # a pipe or a device
-                continue
-            is_empty = False
-            file_report = ScanReport(path)
-            try:
-                with ByteSource.from_path(path) as source:
-                    _scan_loose(source, limits, file_report)
-            except T7BridgeError as error:
-                file_report.error = str(error)
-            relative_path = os.path.relpath(path, folder)
-            for finding in file_report.findings:
-                place = f"{relative_path}: {finding.path}" if finding.path else relative_path
-                report.findings.append(evolve(finding, path=place))
-            if file_report.error and not report.error:  # the first error only
-                names_file = relative_path in file_report.error
-                report.error = file_report.error if names_file else f"{relative_path}: {file_report.error}"
-    if is_empty:
+    paths = list(_files_in(folder))
+    if not paths:
         report.error = f"{folder}: the folder holds no file to scan"
+    for path in paths:
+        of_file = ScanReport(path)
+        try:
+            with ByteSource.from_path(path) as source:
+                _scan_loose(source, limits, of_file)
+        except T7BridgeError as error:
+            of_file.error = str(error)
+        inside = os.path.relpath(path, folder)
+        for finding in of_file.findings:
+            place = f"{inside}: {finding.path}" if finding.path else inside
+            report.findings.append(evolve(finding, path=place))
+        if of_file.error and not report.error:
+            report.error = of_file.error if inside in of_file.error else f"{inside}: {of_file.error}"
     return report
+
+
+def _files_in(folder: str) -> Iterator[str]:
+    """Yield the paths of all files in a folder, in the order of their names; not of pipes and devices."""
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            path = os.path.join(place, name)
+            if os.path.isfile(path):
+                yield path
 
 
 def _scan_loose(source: ByteSource, limits: Limits, report: ScanReport) -> None:
@@ -210,21 +212,18 @@ def _scan_loose(source: ByteSource, limits: Limits, report: ScanReport) -> None:
     try:
         _scan_source(source, limits, report)
     except UnknownFormatError:
-        # The index of a checkpoint is a .json, but so are many other files.
         if source.name.lower().endswith(_LOADED) and not source.name.endswith(".json"):
             raise
     except T7BridgeError:
         head = source.read(0, HEAD_BYTES)
-        # Damage counts in what certainly is a model. A `.t7` has no signature: many a text begins like one.
         if identify(head) is not None or source.name.lower().endswith(_LOADED) or is_tar(head):
-            raise
+            raise  # a `.t7` has no signature
 
 
 def _scan_source(source: ByteSource, limits: Limits, report: ScanReport) -> None:
-    """Scan a file of any format, by its content."""
+    """Scan a file of any format."""
     signature = identify(source.read(0, HEAD_BYTES))
     if signature is None or signature.kind not in ("zip", "tar"):
-        # Readers that begin at the end, or with a tar header, would read another file than the one judged here.
         refuse_two(source, title=signature.title if signature else "")
     if signature is not None and signature.kind == "npy":
         report.format = "npy"
@@ -241,13 +240,12 @@ def _scan_source(source: ByteSource, limits: Limits, report: ScanReport) -> None
             path = join(os.path.dirname(source.name), file)
             with ByteSource.from_path(path) as shard:
                 _scan_source(shard, limits, report)
-        report.format = spec.name  # not that of the last file
+        report.format = spec.name
     else:
         document = formats.open(source, limits=limits)
-        document.roots  # noqa: B018  the value is read, so that damage is an error
-        archive = document.content
-        if isinstance(archive, ZipArchive):
-            _scan_members(archive, limits, report)
+        document.roots  # noqa: B018  runs nothing; what is damaged has an error
+        if isinstance(document.content, ZipArchive):
+            _scan_members(document.content, limits, report)
 
 
 def _scan_members(archive: ZipArchive, limits: Limits, report: ScanReport) -> None:
@@ -260,12 +258,11 @@ def _scan_members(archive: ZipArchive, limits: Limits, report: ScanReport) -> No
             continue
         signature = identify(head)
         if signature is not None and formats.formats_with(signature.kind):
-            # Numpy returns the bytes of any other member, which a program may load.
             _scan_pt(ByteSource.from_bytes(archive.read(name), f"{source.name}: {name}"), limits, report)
 
 
 def _judge_array(source: ByteSource, start: int, size: int, limits: Limits, report: ScanReport) -> None:
-    """Judge the pickle in a numpy array of objects, if it is one."""
+    """Add what the safe loader refuses in the pickle of an array of objects, if it is one."""
     origin = Origin(source, limits, is_judged=True)
     try:
         judge_array(origin, source, start, size)
@@ -274,7 +271,7 @@ def _judge_array(source: ByteSource, start: int, size: int, limits: Limits, repo
 
 
 def _scan_pt(source: ByteSource, limits: Limits, report: ScanReport) -> None:
-    """Scan a file with pickles, and the record of the `.t7` that it was made from."""
+    """Scan a `.pt`, and the record of a `.t7` in it."""
     from ..conversion.records import original_t7
     from ..formats.pt.file import PtReader
     from ..formats.pt.pt2 import effects
@@ -302,30 +299,26 @@ def _scan_pt(source: ByteSource, limits: Limits, report: ScanReport) -> None:
 
 
 def _scan_t7(source: ByteSource, limits: Limits, report: ScanReport) -> None:
-    """Scan a `.t7`, and the record of the `.pt` that it was made from."""
+    """Scan a `.t7`, and the record of a `.pt` in it."""
     content = read_t7(source, limits)
     if not content.trailing or content.has_pt_record:
         _add_lua(content.roots, report)
     else:
-        # What follows the value may be values too, which a program reads one after another.
         _add_lua(_all_values(source, limits, report), report)
     if content.has_pt_record:
         from ..conversion.records import original_pt
 
         original = original_pt(content, limits, forbid=False)
-        names = [] if original is None else original.foreign
-        runs_code: dict[str, bool] = {}
-        for path in names:
-            module, _, name = path.rpartition(".")
-            runs_code[path] = is_forbidden(module, name)
-        _add_pickled(runs_code, (), report)
+        if original is not None:
+            runs_code = {}
+            for name in original.foreign:
+                module, _, attribute = name.rpartition(".")
+                runs_code[name] = is_forbidden(module, attribute)
+            _add_pickled(runs_code, (), report)
 
 
 def _all_values(source: ByteSource, limits: Limits, report: ScanReport) -> list[Any]:
-    """Read every value that Lua could read one after another.
-
-    Nil is read too, although no writer appends it: Lua would read on, and a value may follow.
-    """
+    """Read every value that Lua could read one after another; also nil, which is never written after a value."""
     reader = T7Reader(source, limits=limits)
     roots = [reader.read_object()]
     nils = 0
@@ -336,10 +329,7 @@ def _all_values(source: ByteSource, limits: Limits, report: ScanReport) -> list[
         except T7BridgeError:
             report.add_unread(f"{source.size - start} bytes after the values are not a value")
             return roots
-        if roots[-1] is None:
-            nils += 1
-        else:
-            nils = 0
+        nils = nils + 1 if roots[-1] is None else 0
     if not reader.at_end:
         report.add_unread(f"{source.size - reader.position} bytes after {_MOST_NILS} nils are not read")
     return roots
@@ -360,26 +350,28 @@ def _add_pickled(names: Mapping[str, bool], uses: Iterable[str], report: ScanRep
 
 
 def _add_lua(roots: list[Any], report: ScanReport) -> None:
-    """Add the functions in Lua values, and each class that no known package has, once."""
+    """Add the functions in values of Lua, and the classes that no known package has."""
     from ..formats.t7.reader import payload_of
     from ..nn.registry import layer_of
 
-    seen: set[str] = set()
+    classes: set[str] = set()
     for number, root in enumerate(roots, 1):
-        root_path = "root" if len(roots) == 1 else f"root[{number}]"
-        for visit in walk(root, root_path):
+        for visit in walk(root, "root" if len(roots) == 1 else f"root[{number}]"):
             value = visit.value
             if isinstance(value, LuaFunction):
                 report.findings.append(_function(value, visit.text()))
-            elif isinstance(value, TorchObject) and value.class_name not in seen:
-                seen.add(value.class_name)
-                is_layer = layer_of(value.class_name) is not None
-                has_own_reader = payload_of(value.class_name, value.version) is not None
-                if not is_layer and not has_own_reader and value.class_name not in _OBJECTS:
-                    report.findings.append(Finding("foreign class", value.class_name, visit.text()))
+                continue
+            if not isinstance(value, TorchObject) or value.class_name in classes:
+                continue
+            name = value.class_name
+            classes.add(name)
+            is_plain = name in _OBJECTS or layer_of(name) is not None or payload_of(name, value.version) is not None
+            if not is_plain:
+                report.findings.append(Finding("foreign class", name, visit.text()))
 
 
 def _function(value: LuaFunction, path: str) -> Finding:
+    """Return the finding on a function."""
     names = tuple(entry.name.decode("utf-8", "backslashreplace") or "?" for entry in value.upvalue_list())
     text = f"{len(value.code)} bytes of bytecode, upvalues: {', '.join(names) or 'none'}"
     return Finding("function", text, path, names, len(value.code))

@@ -43,16 +43,8 @@ _LENGTHS = (16, 32, 64, 128, 8, 4)
 """Sequence lengths tried."""
 _DEEPEST = 80
 """Maximum nesting of blocks."""
-_MOST_GUESSES = 10
-"""Guessed inputs with which PyTorch runs a model."""
 _ELEMENTS = 64
 """Maximum elements of a guessed list."""
-_MOST_BATCHES = 3
-"""Recorded sizes of batches that are tried, the smallest first."""
-_SHOWN_TENSORS = 8
-"""Tensors of a list whose shapes a block has."""
-_SHOWN_ELEMENTS = 12
-"""Elements of a list whose shapes are in its text."""
 _STEPS = 60_000
 """Maximum number of layers evaluated, over all attempts."""
 
@@ -76,7 +68,11 @@ class Shapes:
     @property
     def sizes(self) -> dict[str, list[Any]]:
         """Sizes of each tensor of `input` and `output`, if known: in lists as the tensors are, `None` if one is not."""
-        return {name: _sizes(value) for name, value in zip(("input", "output"), self.values) if value}
+        sizes = {}
+        for name, value in zip(("input", "output"), self.values):
+            if value:
+                sizes[name] = _sizes(value)
+        return sizes
 
 
 def shapes_of(models: list[tuple[str, TorchObject, list[Block]]], wanted: Inputs | None, limits: Limits) -> Shapes:
@@ -100,13 +96,13 @@ def shapes_of(models: list[tuple[str, TorchObject, list[Block]]], wanted: Inputs
             )
         path, module, blocks = models[0]
         return _run(module, path, wanted, blocks, limits)
-    shapes_of_models = [infer(blocks) for _, _, blocks in models]
-    if len(shapes_of_models) == 1:
-        return shapes_of_models[0]
-    sources: set[str] = set()
-    for shapes in shapes_of_models:
-        if "guess" in shapes.source:
-            sources.add("a guess from the layers")  # without the input, which is that of one model
+    inferred = [infer(blocks) for _, _, blocks in models]
+    if len(inferred) == 1:
+        return inferred[0]
+    sources = set()
+    for shapes in inferred:
+        if "guess" in shapes.source:  # without the input, which differs
+            sources.add("a guess from the layers")
         elif shapes.source:
             sources.add(shapes.source)
     return Shapes(source=", or ".join(sorted(sources)))
@@ -119,51 +115,43 @@ def infer(blocks: list[Block]) -> Shapes:
         blocks: all of them, each before those inside it; the first is the model.
     """
     root = blocks[0]
-    has_recorded_shapes = any(block.shape for block in blocks)
-    best = _best_trial(blocks, has_recorded_shapes)
+    is_recorded = any(block.shape for block in blocks)
+    best = _best_trial(blocks, is_recorded)
     if best is None:
-        source = "of the last forward before the file was saved" if has_recorded_shapes else ""
+        source = "of the last forward before the file was saved" if is_recorded else ""
         return Shapes("", shape_text(root.shape), source, (None, [*root.shape]))
     x, trial = best
     for block in blocks:
         if not block.shape and block.kind != "end":
             block.shape = trial.shapes(block)
-    input_text = _text(x)
-    if has_recorded_shapes:
-        source = "as recorded by the last forward"
-    else:
-        source = f"for an input of {input_text}, a guess from the layers"
-    # A block has no shape if one of its tensors has none: then the output shows the others.
-    output_text = shape_text(root.shape) or _text(trial.output)
-    output = [*root.shape] or trial.output
-    return Shapes(input_text, output_text, source, (x, output))
+    source = "as recorded by the last forward"
+    if not is_recorded:
+        source = f"for an input of {_text(x)}, a guess from the layers"
+    output = shape_text(root.shape) or _text(trial.output)
+    return Shapes(_text(x), output, source, (x, [*root.shape] or trial.output))
 
 
-def _best_trial(blocks: list[Block], has_recorded_shapes: bool) -> tuple[Value, Evaluation] | None:
-    """Return the input that leaves the fewest shapes unknown, and its evaluation, if the layers accept any.
-
-    All evaluations together have the steps of one.
-    """
+def _best_trial(blocks: list[Block], is_recorded: bool) -> tuple[Value, Evaluation] | None:
+    """Return the input that leaves the fewest shapes unknown, and its evaluation, if the layers accept any."""
     best: tuple[Value, Evaluation] | None = None
-    least_doubt = 0
+    fewest_doubts = 0
     trial = evaluate(blocks, None)
     for x in _inputs(blocks, trial.entered):
         trial = evaluate(blocks, x, trial.left)
         if trial.completed:
-            # Elements of the input that no layer determines follow from those with which they are added or multiplied.
-            x = [trial.completed.get((index,), element) for index, element in enumerate(x)]
+            x = [trial.completed.get((number,), element) for number, element in enumerate(x)]
             trial = evaluate(blocks, x, trial.left)
         if trial.left < 0:
             break
-        if trial.failed or (has_recorded_shapes and not _agrees(blocks, trial)):
+        if trial.failed or (is_recorded and not _agrees(blocks, trial)):
             continue
-        doubt = sum(not trial.shapes(block) for block in blocks if block.kind != "end")
+        doubts = sum(not trial.shapes(block) for block in blocks if block.kind != "end")
         if not _keeps_batch(x, trial.output):
-            doubt += len(blocks)  # worse than any that keeps it
-        if best is None or doubt < least_doubt:
-            best = (x, trial)
-            least_doubt = doubt
-        if not least_doubt:
+            doubts += len(blocks)  # worse than any unknown shape
+        if best is None or doubts < fewest_doubts:
+            best = x, trial
+            fewest_doubts = doubts
+        if fewest_doubts == 0:
             break
     return best
 
@@ -186,58 +174,66 @@ def _run(module: TorchObject, path: str, wanted: Inputs, blocks: list[Block], li
         ModelError: the model does not accept such an input, or none can be guessed.
         UnsupportedError: the rules leave a shape open, and PyTorch is not installed.
     """
-    guess = wanted in ("guess", ("guess",))
-    candidates: list[Examples]
-    if guess:
-        candidates = [Example("", shape) for shape in _guessed_inputs(blocks)]
+    is_guess = wanted in ("guess", ("guess",))
+    candidates: list[Examples] = []
+    if is_guess:
+        candidates += [Example("", shape) for shape in _guessed_inputs(blocks)]
     else:
-        candidates = [parse_inputs(wanted, limits=limits)]
-    reason = ModelError("the input's shape cannot be guessed", hint="State it: --input-shape 1x3x224x224.")
+        candidates.append(parse_inputs(wanted, limits=limits))
+    problem = ModelError("the input's shape cannot be guessed", hint="State it: --input-shape 1x3x224x224.")
     for inputs in candidates:
         outputs = _by_rules(blocks, inputs)
         if any(not shapes for shapes in outputs):
             try:
                 outputs = _by_torch(module, path, inputs, blocks, outputs, limits)
             except ModelError as error:
-                reason = error
+                problem = error
                 continue
         for block in blocks:
-            block.shape = ()  # recorded shapes are those of another input
-        modules = (block for block in blocks if block.kind != "end")
-        for block, shapes in zip(modules, outputs):
+            block.shape = ()
+        for block, shapes in zip(_modules_in(blocks), outputs):
             block.shape = shapes
         text = inputs_text(inputs, "×")
         source = f"for an input of {text}"
-        if guess:
+        if is_guess:
             source += ", a guess from the layers"
         return Shapes(text, shape_text(blocks[0].shape), source, (inputs, [*blocks[0].shape]))
-    raise reason
+    raise problem
 
 
 Outputs = list[tuple[Shape, ...]]
 """The sizes of each tensor that each block that is no end returns, in the order of the blocks; none if unknown."""
 
 
+def _modules_in(blocks: list[Block]) -> list[Block]:
+    """Return the blocks that are no ends of graphs."""
+    return [block for block in blocks if block.kind != "end"]
+
+
 def _by_rules(blocks: list[Block], inputs: Examples) -> Outputs:
     """Return what the declared rules say of the outputs of a model's modules for an input."""
     trial = evaluate(blocks, _value(inputs))
-    modules = [block for block in blocks if block.kind != "end"]
-    if trial.failed:
-        return [()] * len(modules)
-    return [trial.shapes(block) for block in modules]
+    return [() if trial.failed else trial.shapes(block) for block in _modules_in(blocks)]
 
 
 def _value(inputs: Examples) -> Value:
-    """Return the shapes of inputs, in lists as the inputs are."""
-    if isinstance(inputs, Example):
-        return inputs.shape
-    return [_value(element) for element in inputs]
+    """Return the shapes of inputs, in lists as these are."""
+    return inputs.shape if isinstance(inputs, Example) else [_value(item) for item in inputs]
 
 
 def _by_torch(
     module: TorchObject, path: str, inputs: Examples, blocks: list[Block], by_rules: Outputs, limits: Limits
 ) -> Outputs:
-    """Return the outputs of a model's modules: where the rules leave them open, by running it on PyTorch's meta device.
+    """Return the outputs of a model's modules: those that the rules leave open by running it on PyTorch's meta device.
+
+    Args:
+        module: the model.
+        path: its path in the file.
+        inputs: its input.
+        blocks: the model's.
+        by_rules: the outputs by the declared rules.
+        limits: resource limits.
+
     Raises:
         ModelError: the model does not accept such an input.
         UnsupportedError: PyTorch is not installed.
@@ -246,19 +242,14 @@ def _by_torch(
     from ..torchmodules.build import output_shapes
 
     returned = output_shapes(module, path, inputs, limits)
-    modules = (block for block in blocks if block.kind != "end")
-    return [shapes or returned.get(block.key, ()) for block, shapes in zip(modules, by_rules)]
+    return [shapes or returned.get(block.key, ()) for block, shapes in zip(_modules_in(blocks), by_rules)]
 
 
 def _guessed_inputs(blocks: list[Block]) -> list[Shape]:
-    """Return shapes of one input that the first layers may accept, in the order of attempts; at most ten.
-
-    If the rules refuse all of them, PyTorch may still accept one.
-    """
-    entered = evaluate(blocks, None).entered
-    shapes = [shape for shape in _inputs(blocks, entered) if isinstance(shape, tuple)]
+    """Return shapes of one input that the first layers may accept, in the order of attempts; at most ten."""
+    shapes = [shape for shape in _inputs(blocks, evaluate(blocks, None).entered) if isinstance(shape, tuple)]
     likely = [shape for shape in shapes if not evaluate(blocks, shape).failed]
-    return likely[:_MOST_GUESSES] or shapes[:_MOST_GUESSES]
+    return likely[:10] or shapes[:10]
 
 
 def evaluate(blocks: list[Block], x: Value, steps: int = _STEPS) -> Evaluation:
@@ -298,15 +289,12 @@ class Evaluation(Kinds):
             self.failed = True
 
     def shapes(self, block: Block) -> tuple[Shape, ...]:
-        """Return the shapes of the tensors in a block's output, of a list the first; none if one is unknown."""
+        """Return the shapes of the tensors in a block's output, of a list the first eight; none if unknown."""
         kind = self._kinds.get(block.place, ANY)
-        tensors = [kind] if kind.items is None else kind.items
-        shapes: list[Shape] = []
-        for tensor in tensors:
-            if tensor.shape is None:
-                return ()
-            shapes.append(tensor.shape)
-        return tuple(shapes[:_SHOWN_TENSORS])
+        shapes = [kind.shape] if kind.items is None else [item.shape for item in kind.items]
+        if None in shapes:
+            return ()
+        return tuple(shape for shape in shapes[:8] if shape is not None)
 
     def visit(self, spec: ModuleSpec, kind: Kind) -> Kind:
         """Return the kind of a module's output, and note the layers that the input of the model enters."""
@@ -314,15 +302,14 @@ class Evaluation(Kinds):
         if self._depth > _DEEPEST:
             return ANY
         if kind.origin is not None:
-            has_no_layer = self.entered.setdefault(kind.origin, None) is None
-            if has_no_layer and _input_of(spec, 1, 0) is not None:
+            is_open = self.entered.setdefault(kind.origin, None) is None
+            if is_open and _input_of(spec, 1, 0) is not None:
                 self.entered[kind.origin] = spec
-            if rule is same:
-                return kind  # still the model's input: the next layer may determine its shape
+            if rule is same:  # the next layer gets the input, too
+                return kind
         self._depth += 1
         output = super().visit(spec, kind)
         self._depth -= 1
-        # A sum or product of a list: elements of the input in it that no layer determines have the shape of the others.
         if rule is fold and output.shape is not None:
             for item in kind.items or ():
                 if item.origin is not None:
@@ -340,27 +327,22 @@ class Evaluation(Kinds):
 
 def _inputs(blocks: list[Block], entered: dict[tuple[int, ...], ModuleSpec | None]) -> Iterator[Value]:
     """Yield inputs that the layers that a model's input enters may accept, the most likely first."""
-    batches: set[int] = set()
-    for block in blocks:
-        first_shape = block.shape[0] if block.shape else ()
-        if first_shape:
-            batches.add(first_shape[0])
-    values: list[Value] = []
-    for batch in sorted(batches or {1})[:_MOST_BATCHES]:
+    # The numbers of examples of recorded outputs.
+    batches = {sizes[0] for block in blocks for sizes in block.shape[:1] if sizes} or {1}
+    inputs: list[Value] = []
+    for batch in sorted(batches)[:3]:
         for number in range(len(_SIDES)):
             value = _guess(entered, (), batch, number)
-            if value is not None and value not in values:
-                values.append(value)
+            if value is not None and value not in inputs:
+                inputs.append(value)
                 yield value
 
 
 def _input_kind(x: Value, origin: tuple[int, ...] = ()) -> Kind:
     """Return the kind of an input, whose unknown elements have their indices."""
     if isinstance(x, list):
-        return listed([_input_kind(element, (*origin, index)) for index, element in enumerate(x)])
-    if x is None:
-        return Kind("any", origin=origin)
-    return kind_of(x)
+        return listed([_input_kind(element, (*origin, number)) for number, element in enumerate(x)])
+    return Kind("any", origin=origin) if x is None else kind_of(x)
 
 
 def _guess(
@@ -370,15 +352,12 @@ def _guess(
     layer = entered.get(origin)
     if layer is not None:
         return _input_of(layer, batch, number)
-    # Without a layer it may be a list, of which layers enter elements.
     depth = len(origin)
-    indices = [path[depth] for path in entered if path[:depth] == origin and len(path) > depth]
-    if not indices or max(indices) >= _ELEMENTS:
+    inside = [other[depth] for other in entered if other[:depth] == origin and len(other) > depth]
+    if not inside or max(inside) >= _ELEMENTS:
         return None
-    elements = [_guess(entered, (*origin, index), batch, number) for index in range(max(indices) + 1)]
-    if all(element is None for element in elements):
-        return None
-    return elements
+    elements = [_guess(entered, (*origin, index), batch, number) for index in range(max(inside) + 1)]
+    return elements if any(element is not None for element in elements) else None
 
 
 def _keeps_batch(x: Value, output: Value) -> bool:
@@ -391,10 +370,10 @@ def _keeps_batch(x: Value, output: Value) -> bool:
 
 
 def _sizes(value: Value) -> list[Any]:
-    """Return the sizes of each tensor of a value, in lists as the tensors are; `None` for an unknown one."""
+    """Return the sizes of tensors in lists, as JSON has them; see `Shapes.sizes`."""
     sizes: list[Any] = []
     for item in value if isinstance(value, list) else [value]:
-        shape = getattr(item, "shape", item)  # a stated input is an `Example`
+        shape = getattr(item, "shape", item)  # of an example
         if shape is None:
             sizes.append(None)
         elif isinstance(shape, list):
@@ -405,32 +384,22 @@ def _sizes(value: Value) -> list[Any]:
 
 
 def _text(value: Value) -> str:
-    """Return a shape, or those of a list, as text: `1×3×224×224, (1×20, ?)`."""
+    """Return shapes as text, of a list the first twelve."""
     if isinstance(value, tuple):
         return extents(value)
-    if isinstance(value, list):
-        texts = []
-        for element in value[:_SHOWN_ELEMENTS]:
-            text = _text(element)
-            texts.append(f"({text})" if isinstance(element, list) else text)
-        return ", ".join(texts)
-    return "?"
+    if not isinstance(value, list):
+        return "?"
+    return ", ".join(f"({_text(item)})" if isinstance(item, list) else _text(item) for item in value[:12])
 
 
 def _agrees(blocks: list[Block], trial: Evaluation) -> bool:
     """Return whether the inferred shapes agree with the recorded ones, for all blocks that have both."""
-    has_both = False
+    pairs = []
     for block in blocks:
-        # A module that is called several times recorded its last call, whichever block that is.
-        if not block.shape or block.mark == "again":
-            continue
-        inferred = trial.shapes(block)
-        if not inferred:
-            continue
-        if inferred != block.shape:
-            return False
-        has_both = True
-    return has_both
+        shapes = trial.shapes(block)
+        if block.shape and shapes and block.mark != "again":
+            pairs.append((block.shape, shapes))
+    return bool(pairs) and all(recorded == inferred for recorded, inferred in pairs)
 
 
 def _input_of(spec: ModuleSpec, batch: int, number: int) -> Value:
@@ -440,6 +409,7 @@ def _input_of(spec: ModuleSpec, batch: int, number: int) -> Value:
     if rule is unknown:
         return None
     channels = spec.args[0] if spec.args and isinstance(spec.args[0], int) else 0
+    length = _LENGTHS[number] if number < len(_LENGTHS) else None
     if name == "ConvTranspose2d":
         side = _SMALL[number % len(_SMALL)]
         return (batch, channels, side, side)
@@ -450,15 +420,10 @@ def _input_of(spec: ModuleSpec, batch: int, number: int) -> Value:
     if name in ("Linear", "BatchNorm1d"):
         return (batch, channels)
     if name == "Conv1d" and rule is temporal:
-        if number < len(_LENGTHS):
-            return (batch, _LENGTHS[number], channels)
-        return None
+        return None if length is None else (batch, length, channels)
     if name == "Embedding":
-        if number < len(_LENGTHS):
-            return (batch, _LENGTHS[number])
-        if number == len(_LENGTHS):
-            return (batch,)  # one index for each example, last
-        return None
-    if rule is one_hot:
-        return (batch,)
-    return None
+        if length is not None:
+            return (batch, length)
+        # At last one token for each example.
+        return (batch,) if number == len(_LENGTHS) else None
+    return (batch,) if rule is one_hot else None

@@ -25,9 +25,9 @@ _NAMED = 4
 MOST = 400
 """Maximum number of blocks shown, if containers can be closed."""
 _DEEPEST = 40
-"""Levels of containers that are opened."""
+"""Levels of containers that may be open."""
 _BRANCHES = 10
-"""Maximum number of blocks of a container of branches that is opened together with its container."""
+"""Maximum number of blocks of branches that open together with their container."""
 
 
 @define(frozen=True)
@@ -53,34 +53,25 @@ def folds_of(blocks: list[Block]) -> dict[int, list[Fold]]:
     """
     numbers: dict[object, int] = {}
     looks: dict[int, int] = {}
-    """By the id of a block: a number that is the same for equal blocks."""
-    folds_by_id: dict[int, list[Fold]] = {}
+    """The number of the look of each block, by its id: the same for blocks that look the same."""
+    folds: dict[int, list[Fold]] = {}
     for block in reversed(blocks):  # inner blocks first
-        inside = [looks[id(member)] for member in block.inside]
+        inside = [looks[id(inner)] for inner in block.inside]
         flows = tuple((flow.start, flow.end, flow.label) for flow in block.flows)
-        look = (
-            block.title,
-            block.class_name,
-            block.kind,
-            block.mark,
-            *block.lines,
-            (*inside,),
-            flows,
-        )
+        look = (block.title, block.class_name, block.kind, block.mark, *block.lines, tuple(inside), flows)
         looks[id(block)] = numbers.setdefault(look, len(numbers))
+        runs: list[Fold] = []
         if block.kind == "chain":
-            # Two containers are worth folding, but not two single layers.
-            minimum_counts = [2 if member.inside else 3 for member in block.inside]
-            folds = _runs(inside, len(inside), _LONGEST, minimum_counts)
+            # A container is worth a fold if there are two of it, a layer if there are three.
+            fewest = [2 if inner.inside else 3 for inner in block.inside]
+            runs = _runs(inside, len(inside), _LONGEST, fewest)
         elif block.kind == "graph":
-            folds = _graph_runs(block, inside)
+            runs = _graph_runs(block, inside)
         elif block.kind == "side":
-            folds = _runs(inside, len(inside), 1, [2] * len(inside))
-        else:
-            folds = []
-        if folds:
-            folds_by_id[id(block)] = folds
-    return folds_by_id
+            runs = _runs(inside, len(inside), 1, [2] * len(inside))
+        if runs:
+            folds[id(block)] = runs
+    return folds
 
 
 def _graph_runs(block: Block, looks: list[int]) -> list[Fold]:
@@ -90,16 +81,17 @@ def _graph_runs(block: Block, looks: list[int]) -> list[Fold]:
     for flow in block.flows:
         entering[flow.end].append(flow)
         leaving[flow.start].append(flow)
-    minimum_counts = [2 if is_branching(block) else 3] * len(looks)
-    nodes = len(looks) - 2  # the last two blocks are the input and the output of the graph
-    return _runs(looks, nodes, _LONGEST_GRAPH, minimum_counts, lambda fold: _crossing(fold, entering, leaving))
+    fewest = [2 if is_branching(block) else 3] * len(looks)
+    # The last two blocks of a graph are its input and its output.
+    stop = len(looks) - 2
+    return _runs(looks, stop, _LONGEST_GRAPH, fewest, lambda fold: _crossing(fold, entering, leaving))
 
 
 def _runs(
     looks: list[int],
     stop: int,
     longest: int,
-    minimum_counts: list[int],
+    fewest: list[int],
     crossing: Callable[[Fold], int | None] = lambda fold: 0,
 ) -> list[Fold]:
     """Return the runs in a sequence, from the left, each with maximum coverage.
@@ -108,23 +100,24 @@ def _runs(
         looks: the same number for equal blocks.
         stop: number of blocks.
         longest: maximum period.
-        minimum_counts: minimum repetitions of a period of at most 3 that begins at each block; of longer ones it is 2.
+        fewest: minimum repetitions of a period of at most 3 that begins at each block.
         crossing: returns the number of flows from a repetition to the next, the fewer the better; `None` for no run.
     """
     runs: list[Fold] = []
     place = 0
-    steps_left = _WORK * stop
-    while place < stop and steps_left > 0:
+    budget = _WORK * stop
+    while place < stop and budget > 0:
         best: Fold | None = None
         for period, end in _repeating(looks, place, stop, longest):
             length = end - place
-            steps_left -= length
             count = length // period
-            if count < (2 if period > 3 else minimum_counts[place]):
+            budget -= length
+            # Two repetitions of a long period are enough.
+            if count < (2 if period > 3 else fewest[place]):
                 continue
             if best is None or count * period > best.count * best.period:
-                steps_left -= period * length
-                best = _best_start(place, period, end, crossing) or best
+                budget -= period * length
+                best = _best_of_shifted(place, period, length, crossing) or best
         if best is None:
             place += 1
         else:
@@ -133,23 +126,19 @@ def _runs(
     return runs
 
 
-def _best_start(place: int, period: int, end: int, crossing: Callable[[Fold], int | None]) -> Fold | None:
-    """Return the run in a repeating sequence that begins where repetitions are most, and flows between them fewest.
-
-    The sequence `a b a b a` is `a b` twice, or, from its second block on, `b a` twice.
+def _best_of_shifted(place: int, period: int, length: int, crossing: Callable[[Fold], int | None]) -> Fold | None:
+    """Return the run of a period that repeats most often, and of these that which the fewest flows connect.
 
     Args:
-        place: the first block of the sequence.
-        period: blocks of one repetition.
-        end: the block after the last.
-        crossing: as of `_runs`.
+        place: where the blocks begin that repeat.
+        period: of these.
+        length: the number of blocks.
+        crossing: see `_runs`.
     """
     costs: dict[Fold, int] = {}
-    for start in range(place, place + period):
-        fold = Fold(start, period, (end - start) // period)
-        if fold.count < 2:
-            continue
-        cost = crossing(fold)
+    for shift in range(period):
+        fold = Fold(place + shift, period, (length - shift) // period)
+        cost = crossing(fold) if fold.count > 1 else None
         if cost is not None:
             costs[fold] = cost
     return min(costs, key=lambda fold: (-fold.count, costs[fold]), default=None)
@@ -174,33 +163,32 @@ def _crossing(fold: Fold, entering: list[list[Flow]], leaving: list[list[Flow]])
         entering: the flows that enter each node.
         leaving: those that leave it.
     """
+    start = fold.start
     period = fold.period
-    run = range(fold.start, fold.start + period * fold.count)
+    stop = start + period * fold.count
     crossing = 0
-    for first_node in run[:period]:
-        inner_flows: list[list[tuple[int, str]]] = []
-        """Of each repetition of the node: the flows that begin in the same repetition, as offset from its first."""
-        flows_before: list[list[tuple[int, str]]] = []
-        """Those that begin in the repetition before, with negative offsets."""
+    for offset in range(period):
+        # Of the same node in each repetition: flows from within it, from the one before, and from and to the outside.
+        within: list[list[tuple[int, str]]] = []
+        from_before: list[list[tuple[int, str]]] = []
         sources: list[list[int]] = []
         targets: list[list[int]] = []
-        """The nodes outside of the run from which flows come, and to which they go."""
-        for node in run[first_node - fold.start :: period]:
-            repetition_start = node - first_node + fold.start
-            starts = [(flow.start - repetition_start, flow.label) for flow in entering[node] if flow.start in run]
-            if any(not -period <= offset < period for offset, _ in starts):
+        for begin in range(start, stop, period):
+            node = begin + offset
+            inner = [(flow.start - begin, flow.label) for flow in entering[node] if start <= flow.start < stop]
+            if any(not -period <= distance < period for distance, _ in inner):
                 return None
-            inner_flows.append(sorted(start for start in starts if start[0] >= 0))
-            flows_before.append(sorted(start for start in starts if start[0] < 0))
-            if inner_flows[-1] != inner_flows[0]:
+            within.append(sorted(pair for pair in inner if pair[0] >= 0))
+            from_before.append(sorted(pair for pair in inner if pair[0] < 0))
+            if within[-1] != within[0]:
                 return None
-            # Nothing comes before the first repetition: the others are like the second.
-            if len(flows_before) > 1 and flows_before[-1] != flows_before[1]:
+            # The first repetition has none before it.
+            if len(from_before) > 2 and from_before[-1] != from_before[1]:
                 return None
-            sources.append(sorted(flow.start for flow in entering[node] if flow.start not in run))
-            targets.append(sorted(flow.end for flow in leaving[node] if flow.end not in run))
-        crossing += len(flows_before[1])
-        # The first repetition may take its values from elsewhere, the last may pass them elsewhere.
+            sources.append(sorted(flow.start for flow in entering[node] if not start <= flow.start < stop))
+            targets.append(sorted(flow.end for flow in leaving[node] if not start <= flow.end < stop))
+        crossing += len(from_before[1])
+        # The first takes the input of the run, and the last returns its output.
         if not _is_even(sources[1:]) or not _is_even(targets[:-1]):
             return None
     return crossing
@@ -208,10 +196,12 @@ def _crossing(fold: Fold, entering: list[list[Flow]], leaving: list[list[Flow]])
 
 def _is_even(numbers: list[list[int]]) -> bool:
     """Return whether each list has the same distance from the list before it."""
-    if len({*map(len, numbers)}) > 1:
+    if len({len(row) for row in numbers}) > 1:
         return False
-    steps = [[b - a for a, b in zip(one, two)] for one, two in pairwise(numbers)]
-    return all(step == steps[0] for step in steps)
+    distances = []
+    for row, following in pairwise(numbers):
+        distances.append([after - before for before, after in zip(row, following)])
+    return all(row == distances[0] for row in distances)
 
 
 def shown(blocks: list[Block], most: int = MOST) -> list[Block]:
@@ -240,19 +230,17 @@ def view_of(root: Block, folds: Mapping[int, list[Fold]], opened: Container[int]
             copy.kind = "closed"
             copy.flows = []
             continue
-        runs = folds.get(id(block), [])
-        members, copy.flows = _visible(block, runs)
-        for member, run in members:
+        sources, copy.flows = _visible(block, folds.get(id(block), []))
+        for source, run in sources:
             if run is not None and run.period > 1:
                 inner = _repetition(block, run)
-                # Without the ends, which come after the members.
                 queue += zip(inner.inside, block.inside[run.start : run.start + run.period])
             else:
-                inner = _copy(member)
-                queue.append((inner, member))
+                inner = _copy(source)
+                queue.append((inner, source))
                 if run is not None:
-                    last_member = block.inside[run.start + run.count - 1]
-                    inner.name = f"{member.name} … {last_member.name}"
+                    last = block.inside[run.start + run.count - 1]
+                    inner.name = f"{source.name} … {last.name}"
                     inner.repeat = run.count
             copy.inside.append(inner)
     return list(copied.walk())
@@ -264,35 +252,33 @@ def _repetition(block: Block, run: Fold) -> Block:
     parameters = run.count * sum(member.parameters for member in members)
     inner = Block("", "", block.kind, "repeat", parameters=parameters, repeat=run.count, shape=members[-1].shape)
     inner.inside = [_copy(member) for member in members]
-    second = run.start + run.period
-    places = {number: number - run.start for number in range(run.start, second)}
-    """By the number of a block in the container: its number in the repetition."""
+    places = {number: number - run.start for number in range(run.start, run.start + run.period)}
+    """The place in the repetition of each of its nodes."""
     ends: dict[int, int] = {}
-    """By the number of a block outside of the repetition: the number of its end."""
+    """The place in the repetition of the end for each node before."""
     for flow in block.flows:
         if flow.start in places and flow.end in places:
             inner.flows.append(Flow(places[flow.start], places[flow.end], flow.label))
             continue
-        # What enters a repetition is that of the second: the first may take its values from elsewhere.
-        enters_second = flow.end - run.period in places and flow.start - run.period not in places
-        if not enters_second:
+        # What the second repetition takes from others, each takes from those before it.
+        end = places.get(flow.end - run.period)
+        if end is None or flow.start - run.period in places:
             continue
         if flow.start not in ends:
+            name = _name_of(block.inside[flow.start])
             ends[flow.start] = len(inner.inside)
-            name = _name_of_end(block.inside[flow.start])
-            if flow.start in places:  # the block of that name in the repetition before
-                name = f"last {name}"
-            inner.inside.append(Block("", "", "end", lines=[name]))
-        inner.flows.append(Flow(ends[flow.start], places[flow.end - run.period], flow.label))
+            text = f"last {name}" if flow.start in places else name
+            inner.inside.append(Block("", "", "end", lines=[text]))
+        inner.flows.append(Flow(ends[flow.start], end, flow.label))
     return inner
 
 
-def _name_of_end(block: Block) -> str:
-    """Return how an end names the block from which its value comes."""
-    parts = [block.name, block.title]
+def _name_of(block: Block) -> str:
+    """Return the name and title of a block; those of an end are in its first line."""
+    texts = [block.name, block.title]
     if block.kind == "end":
-        parts += block.lines[:1]
-    return ": ".join(filter(None, parts))
+        texts += block.lines[:1]
+    return ": ".join(text for text in texts if text)
 
 
 def opened_of(root: Block, folds: Mapping[int, list[Fold]], most: int) -> set[int]:
@@ -309,36 +295,30 @@ def opened_of(root: Block, folds: Mapping[int, list[Fold]], most: int) -> set[in
     count = 1
     level = [root]
     for depth in range(_DEEPEST):
-        queue = [block for block in level if block.inside]
-        next_level: list[Block] = []
-        opened_now: set[int] = set()
+        containers = [block for block in level if block.inside]
+        below: list[Block] = []
+        group: set[int] = set()
         added = 0
-        for block in queue:  # grows: branches
-            opened_now.add(id(block))
-            visible, _ = _visible(block, folds.get(id(block), []))
-            for block_inside, run in visible:
-                members = [block_inside]
-                if run is not None:
-                    members = block.inside[run.start : run.start + run.period]
+        for block in containers:  # grows: branches
+            group.add(id(block))
+            for source, run in _visible(block, folds.get(id(block), []))[0]:
+                members = [source] if run is None else block.inside[run.start : run.start + run.period]
                 added += len(members)
                 for member in members:
-                    if is_branching(member) and len(member.inside) <= _BRANCHES:
-                        queue.append(member)
-                    else:
-                        next_level.append(member)
-        has_room = count + added <= most
-        if depth == 0:
-            # A closed root would show nothing: it is opened unless its content is far too much.
-            has_room = added <= 10 * MOST
-        if not opened_now or not has_room:
+                    opens_too = is_branching(member) and len(member.inside) <= _BRANCHES
+                    (containers if opens_too else below).append(member)
+        # The root opens even if there is no room, unless it has far too many.
+        limit = most - count if depth else 10 * MOST
+        if not group or added > limit:
             break
-        opened |= opened_now
+        opened |= group
         count += added
-        level = next_level
+        level = below
     return opened
 
 
 def _copy(block: Block) -> Block:
+    """Return a block without content, which knows of what it is a copy."""
     return evolve(block, inside=[], lines=list(block.lines), source=block)
 
 
@@ -347,28 +327,29 @@ def _visible(block: Block, runs: list[Fold]) -> tuple[list[tuple[Block, Fold | N
     starts = {run.start: run for run in runs}
     visible: list[tuple[Block, Fold | None]] = []
     numbers: list[int] = []
-    """Of each block of the container: the number of the visible block that shows it."""
+    """The number of the visible block for each block of the container."""
     while len(numbers) < len(block.inside):
         place = len(numbers)
         run = starts.get(place)
-        numbers += [len(visible)] * (run.period * run.count if run else 1)
+        length = run.period * run.count if run else 1
+        numbers += [len(visible)] * length
         visible.append((block.inside[place], run))
     labels: dict[tuple[int, int], set[str]] = {}
     for flow in block.flows:
-        labels.setdefault((numbers[flow.start], numbers[flow.end]), set()).add(flow.label)
-    flows: list[Flow] = []
-    for (start, end), labels_between in labels.items():
-        if start == end:  # inside of a run
-            continue
-        # One arrow for all flows between two blocks: it has a label if all have the same.
-        label = "".join(labels_between) if len(labels_between) == 1 else ""
-        flows.append(Flow(start, end, label))
+        start = numbers[flow.start]
+        end = numbers[flow.end]
+        if start != end:
+            labels.setdefault((start, end), set()).add(flow.label)
+    flows = []
+    for (start, end), texts in labels.items():
+        # Several flows that become one arrow have no label, unless all have the same.
+        flows.append(Flow(start, end, texts.pop() if len(texts) == 1 else ""))
     return visible, flows
 
 
 def skips_of(blocks: list[Block]) -> list[str]:
     """Return the arrows of graphs that bypass other nodes, `3 → 9`; those from inputs and to outputs do not count."""
-    skips: list[str] = []
+    texts: list[str] = []
     for block in blocks:
         if block.kind != "graph" or is_branching(block):
             continue
@@ -377,69 +358,66 @@ def skips_of(blocks: list[Block]) -> list[str]:
         for flow in block.flows:
             start = block.inside[flow.start]
             end = block.inside[flow.end]
-            if "end" in (start.kind, end.kind):
-                continue
-            has_other_way = leaving[flow.start] > 1
-            if has_other_way and ranks[flow.end] - ranks[flow.start] > 1:
-                skips.append(f"{start.key or start.name} → {end.key or end.name}")
-    return skips
+            is_to_end = "end" in (start.kind, end.kind)
+            skips = ranks[flow.end] - ranks[flow.start] > 1
+            if leaving[flow.start] > 1 and skips and not is_to_end:
+                texts.append(f"{start.key or start.name} → {end.key or end.name}")
+    return texts
 
 
 def branches_of(blocks: list[Block]) -> list[str]:
     """Return the containers that pass their input to several branches: the key of each, and the number of branches."""
-    lines: list[str] = []
+    texts: list[str] = []
     for block in blocks:
-        branches = len(block.inside) - 2  # without the input and the output
-        if is_branching(block) and branches > 1:
-            lines.append(f"{block.key or '(model)'} {block.title} ({branches})")
-    return lines
+        count = len(block.inside) - 2  # without input and output
+        if is_branching(block) and count > 1:
+            texts.append(f"{block.key or '(model)'} {block.title} ({count})")
+    return texts
 
 
 def shared_of(blocks: list[Block]) -> list[str]:
     """Return the layers that have the weights of another, or are the same module: `0.1.0 = 0.0.0`."""
-    lines: list[str] = []
+    texts: list[str] = []
     for block in blocks:
-        if not block.owner:
-            continue
-        owner = block.owner
-        if block.mark != "again":  # the owner of weights is named with the weight: `0.0.0.weight`
-            owner = owner.rpartition(".")[0]
-        lines.append(f"{block.key or block.name} = {owner}")
-    return lines
+        if block.owner:
+            # A module that is named again has the key of its first place, weights that of a tensor in it.
+            owner = block.owner if block.mark == "again" else block.owner.rpartition(".")[0]
+            texts.append(f"{block.key or block.name} = {owner}")
+    return texts
 
 
 def is_branching(block: Block) -> bool:
     """Return whether a block consists of branches between one input and one output."""
-    branches = len(block.inside) - 2  # the last two blocks are the input and the output
-    if block.kind != "graph" or branches < 1 or len(block.flows) != 2 * branches:
+    count = len(block.inside) - 2  # without input and output, which are last
+    if block.kind != "graph" or count < 1 or len(block.flows) != 2 * count:
         return False
-    return all(flow.start == branches or flow.end == branches + 1 for flow in block.flows)
+    return all(flow.start == count or flow.end == count + 1 for flow in block.flows)
 
 
-def first_places(places: list[str]) -> str:
+def first_places(texts: list[str]) -> str:
     """Return the number of places, and the first of them."""
-    more = ", …" if len(places) > _NAMED else ""
-    return f"{len(places)}: {', '.join(places[:_NAMED])}{more}"
+    more = ", …" if len(texts) > _NAMED else ""
+    return f"{len(texts)}: {', '.join(texts[:_NAMED])}{more}"
 
 
 def ranks_of(count: int, flows: list[Flow]) -> list[int]:
     """Return the layer of each node: below all its inputs, and, without inputs, just above its first user."""
     users: list[list[int]] = [[] for _ in range(count)]
-    missing_inputs = [0] * count
-    """Of each node: its inputs that have no rank yet."""
+    waiting = [0] * count
+    """The number of inputs of each node whose layer is not known yet."""
     for flow in flows:
         users[flow.start].append(flow.end)
-        missing_inputs[flow.end] += 1
+        waiting[flow.end] += 1
     ranks = [0] * count
-    roots = [node for node in range(count) if not missing_inputs[node]]
+    roots = [node for node in range(count) if not waiting[node]]
     order = list(roots)
-    for node in order:  # grows: nodes of which all inputs have a rank
+    for node in order:  # grows
         for user in users[node]:
             ranks[user] = max(ranks[user], ranks[node] + 1)
-            missing_inputs[user] -= 1
-            if not missing_inputs[user]:
+            waiting[user] -= 1
+            if not waiting[user]:
                 order.append(user)
-    # The first root is at the top, others just above their first users.
+    # The first root is the input of the model, which stays on top.
     for node in roots[1:]:
         if users[node]:
             ranks[node] = max(ranks[node], min(ranks[user] for user in users[node]) - 1)

@@ -116,31 +116,19 @@ def write_module(request: WriteModule) -> Report:
             module, path, index_base=request.index_base, limits=request.limits, source=name, lift=request.lift
         )
         report = Report(source.name, folder, "t7", "pt", "module", source_bytes=source.size, notes=model.notes)
-        data = state_dict(module, path, request.limits).data
-        json_data = _json_data(data, request.limits)
-        in_config: list[tuple[str, str, Any]] = []
-        omitted: list[tuple[str, str, Any]] = []
-        for field_name, item in data.items():
-            row = (f"{path}.{field_name}", module.class_name, item)
-            if field_name in json_data:
-                in_config.append(row)
-            else:
-                omitted.append(row)
-        note_data(in_config, report, "in config.json")
-        note_data(omitted, report, "")
+        json_data = _noted_data(module, path, report, request.limits)
         check_strict(report, request.strict)
         config = _config(json_data, document.first, request.limits)
         sampling = _sampling_of(module, path, document.first, request.index_base, model.is_stateful, request.limits)
+        texts = {"model.py": model.text.encode()}
         if sampling is not None:
             config["sampling"] = asdict(sampling)
             command = f"python {os.path.join(folder, 'sample.py')}"
             message = f"sample.py generates text with the vocabulary of {len(sampling.tokens)} tokens: {command}"
             report.note("info", message, code="beside")
-        texts = {"model.py": model.text.encode()}
+            texts["sample.py"] = (files("t7bridge.torchmodules") / "sample.py").read_bytes()
         if config:
             texts["config.json"] = _json(config)
-        if sampling is not None:
-            texts["sample.py"] = (files("t7bridge.torchmodules") / "sample.py").read_bytes()
         names = [name for name in MODULE_FILES if name in texts or name == "model.pt"]
         outdated = _paths_of_another(folder, names) if request.force else []
         with outputs_in(folder, names, force=request.force, sync=request.sync) as outputs:
@@ -157,6 +145,27 @@ def write_module(request: WriteModule) -> Report:
     return report
 
 
+def _noted_data(module: TorchObject, path: str, report: Report, limits: Limits) -> dict[str, Any]:
+    """Return the tables of a module's fields as data for JSON; notes say which fields these are, and which are not.
+
+    Args:
+        module: the module.
+        path: its path.
+        report: receives the notes.
+        limits: resource limits.
+    """
+    data = state_dict(module, path, limits).data
+    json_data = _json_data(data, limits)
+    in_config: list[tuple[str, str, Any]] = []
+    omitted: list[tuple[str, str, Any]] = []
+    for field_name, item in data.items():
+        row = (f"{path}.{field_name}", module.class_name, item)
+        (in_config if field_name in json_data else omitted).append(row)
+    note_data(in_config, report, "in config.json")
+    note_data(omitted, report, "")
+    return json_data
+
+
 def _paths_of_another(folder: str, names: Sequence[str]) -> list[str]:
     """Return the files that `write_module` wrote for another model into a folder, and that this one does not have."""
     try:
@@ -171,7 +180,6 @@ def _paths_of_another(folder: str, names: Sequence[str]) -> list[str]:
 
 
 _PLAIN = (bytes, bool, float)
-"""Types of texts, truth values and numbers in a Lua value."""
 _DEEPEST = 4
 """Maximum depth of a vocabulary in a checkpoint."""
 
@@ -220,11 +228,8 @@ def _sampling_of(
         return None
     if is_stateful:
         return Sampling(tokens, index_base, None)
-    inputs, outputs = infer(blocks).values
-    states = _states(inputs, outputs, count)
-    if states is None:
-        return None
-    return Sampling(tokens, index_base, states)
+    states = _states(*infer(blocks).values, count)
+    return None if states is None else Sampling(tokens, index_base, states)
 
 
 def _outputs(root: ModuleSpec) -> int:
@@ -246,9 +251,7 @@ def _states(inputs: Any, outputs: Any, count: int) -> list[list[int]] | None:
     token, *states = inputs
     *new_states, scores = outputs
     is_step = token == (1,) and states == new_states and scores == (1, count)
-    if not is_step:
-        return None
-    return [list(shape[1:]) for shape in states]
+    return [list(shape[1:]) for shape in states] if is_step else None
 
 
 def _vocabularies(root: Value, limits: Limits) -> Iterator[list[str]]:
@@ -260,13 +263,13 @@ def _vocabularies(root: Value, limits: Limits) -> Iterator[list[str]]:
     """
     entries_left = limits.work
     level = [root]
-    seen: set[int] = set()
+    visited: set[int] = set()
     for _ in range(_DEEPEST):
         next_level: list[Value] = []
         for value in level:
-            if not isinstance(value, (Table, TorchObject)) or id(value) in seen or entries_left < 0:
+            if not isinstance(value, (Table, TorchObject)) or id(value) in visited or entries_left < 0:
                 continue
-            seen.add(id(value))
+            visited.add(id(value))
             values = value.values()
             entries_left -= len(values)
             texts = _numbered(value) if isinstance(value, Table) else []
@@ -279,15 +282,13 @@ def _vocabularies(root: Value, limits: Limits) -> Iterator[list[str]]:
 def _numbered(table: Table) -> list[str]:
     """Return the texts that a table numbers from 1 on, in order: as its keys, or as its items."""
     items = items_of(table) or []
-    if not items:  # `{a = 1, b = 2}` in place of `{"a", "b"}`
+    if not items:
         text_of_number = {number: text for text, number in table.raw_items() if isinstance(number, float)}
         items = [text_of_number.get(float(number)) for number in range(1, len(table) + 1)]
     texts = [item for item in items if isinstance(item, bytes)]
-    holds_texts_only = len(texts) == len(items) == len(table)
-    has_duplicates = len(set(texts)) < len(texts)
-    if not holds_texts_only or has_duplicates:
-        return []
-    return [text.decode("utf-8", "surrogateescape") for text in texts]
+    # All are texts, each is there once, and the table has nothing else.
+    is_vocabulary = len(texts) == len(items) == len(set(texts)) == len(table)
+    return [text.decode("utf-8", "surrogateescape") for text in texts] if is_vocabulary else []
 
 
 def _beside(checkpoint: Value) -> dict[str, Value]:
@@ -298,21 +299,16 @@ def _beside(checkpoint: Value) -> dict[str, Value]:
     """
     if not isinstance(checkpoint, Table):
         return {}
-    entries: dict[str, Value] = {}
-    for name, item in checkpoint.items():
-        if isinstance(name, str) and (isinstance(item, _PLAIN) or _describes(item)):
-            entries[name] = item
-    return entries
+    entries = ((name, item) for name, item in checkpoint.items() if isinstance(name, str))
+    return {name: item for name, item in entries if isinstance(item, _PLAIN) or _describes(item)}
 
 
 def _describes(value: Any) -> bool:
     """Return whether a value is a table of texts and numbers, and not of numbers alone."""
     if not isinstance(value, Table):
         return False
-    parts = [*value.raw_keys, *value.raw_values]
-    if not all(isinstance(part, _PLAIN) for part in parts):
-        return False
-    return any(isinstance(part, bytes) for part in parts)
+    inside = [*value.raw_keys, *value.raw_values]
+    return all(isinstance(part, _PLAIN) for part in inside) and any(isinstance(part, bytes) for part in inside)
 
 
 def _json(value: Any) -> bytes:

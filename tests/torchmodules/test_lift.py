@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import TESTFILES, corpus, read
+from runtime_helpers import as_torch
 from source_helpers import run_source
 
 import t7bridge
@@ -59,6 +60,17 @@ def test_template_takes_cells_back(tmp_path):
     inputs = _inputs()
     for output, wanted in zip(t7bridge.load_module(tmp_path / "trained.t7")(inputs), model(inputs), strict=True):
         torch.testing.assert_close(output, wanted)
+
+
+def test_an_lstm_whose_gates_see_different_values_stays_as_it_is():
+    """It has no cell in PyTorch: a note says which gate is in the way, and the module computes what Lua did."""
+    case = read(TESTFILES / "found_gates.t7")
+    page = generate(case["model"])
+    notes = [note.message for note in page.notes if note.code == "lift"]
+    assert notes == ["LSTM stays as it is: the input gate does not see both the input and the last output"]
+    outputs = live_module(case["model"], "root", lift=True)(as_torch(case["inputs"]))
+    for output, wanted in zip(outputs, as_torch(case["output"]), strict=True):
+        torch.testing.assert_close(output, wanted, rtol=1e-12, atol=1e-12)
 
 
 def _same_bits(page: Generated) -> bool:

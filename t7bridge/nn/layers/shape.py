@@ -157,7 +157,7 @@ register_layer(
             loses_batch=True,
             keeps_batch_if="batch_mode",
             written=("reshape",),
-            polynomial=("reshaped", "reshape"),
+            polynomial=("reshaped",),
             output=out.reshape,
         ),
         "shape.View": Traits(
@@ -165,7 +165,7 @@ register_layer(
             loses_batch=True,
             keeps_batch_if="n_input_dims",
             written=("view",),
-            polynomial=("reshaped", "view"),
+            polynomial=("viewed",),
             output=out.view,
         ),
         "shape.Squeeze": Traits(shares_memory=True, loses_batch=True, written=("squeeze",), output=out.squeeze),

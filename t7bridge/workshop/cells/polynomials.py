@@ -19,7 +19,7 @@ from attrs import evolve
 from ...data import define
 from ...graph.tensor import Tensor
 from ...nn.fields import items_of, lookup
-from ...nn.mapping import LAYERS, SEQUENTIAL, GraphSpec, Link, ModuleSpec
+from ...nn.mapping import LAYERS, SEQUENTIAL, GraphNode, GraphSpec, Link, ModuleSpec
 from ...nn.registry import traits_of
 from ...nn.walk import Domain
 
@@ -43,40 +43,56 @@ def polynomial(terms: Iterable[tuple[tuple[Any, ...], float]]) -> Poly:
     Raises:
         UnknownValue: terms cancel each other, which rounding and infinite numbers do not.
     """
-    found: dict[tuple[Any, ...], float] = {}
+    factors: dict[tuple[Any, ...], float] = {}
     for atoms, factor in terms:
-        found[atoms] = found.get(atoms, 0.0) + factor
-    if 0.0 in found.values():
+        factors[atoms] = factors.get(atoms, 0.0) + factor
+    if 0.0 in factors.values():
         raise UnknownValue
-    return tuple(sorted(found.items()))
+    return tuple(sorted(factors.items()))
 
 
 def times(one: Poly, other: Poly) -> Poly:
     """Return the product of polynomials."""
-    return polynomial((tuple(sorted((*a, *b))), x * y) for (a, x), (b, y) in product(one, other))
+    terms = []
+    for (atoms, factor), (other_atoms, other_factor) in product(one, other):
+        terms.append((tuple(sorted((*atoms, *other_atoms))), factor * other_factor))
+    return polynomial(terms)
 
 
-def _scaled(poly: Poly, factor: float) -> Poly:
-    return polynomial((atoms, each * factor) for atoms, each in poly)
+def _scaled(poly: Poly, scale: float) -> Poly:
+    return polynomial((atoms, factor * scale) for atoms, factor in poly)
+
+
+def number_of_atom(poly: Poly) -> int | None:
+    """Return the atom that a polynomial is, times a factor; `None` for sums and products."""
+    if len(poly) != 1:
+        return None
+    atoms, _ = poly[0]
+    return atoms[0] if len(atoms) == 1 else None
 
 
 @cache
 def formula(text: str) -> Poly:
     """Return a formula as a polynomial whose atoms are a function, or an empty text, and a letter."""
+    return _polynomial_of(ast.parse(text, mode="eval").body)
 
-    def read(node: Any) -> Poly:
-        if isinstance(node, ast.BinOp):
-            left, right = read(node.left), read(node.right)
-            if isinstance(node.op, ast.Mult):
-                return times(left, right)
-            return polynomial((*left, *_scaled(right, 1.0 if isinstance(node.op, ast.Add) else -1.0)))
-        if not isinstance(node, (ast.Call, ast.Name)):
-            return (((), float(ast.literal_eval(node))),)
-        call: Any = node
-        atom = (call.func.id, call.args[0].id) if isinstance(node, ast.Call) else ("", node.id)
-        return (((atom,), 1.0),)
 
-    return read(ast.parse(text, mode="eval").body)
+def _polynomial_of(node: Any) -> Poly:
+    """Return the polynomial of an expression of Python: sums, differences, products, numbers, `c` and `tanh(g)`."""
+    if isinstance(node, ast.BinOp):
+        left = _polynomial_of(node.left)
+        right = _polynomial_of(node.right)
+        if isinstance(node.op, ast.Mult):
+            return times(left, right)
+        sign = 1.0 if isinstance(node.op, ast.Add) else -1.0
+        return polynomial((*left, *_scaled(right, sign)))
+    if isinstance(node, ast.Call):
+        function: Any = node.func
+        argument: Any = node.args[0]
+        return ((((function.id, argument.id),), 1.0),)
+    if isinstance(node, ast.Name):
+        return (((("", node.id),), 1.0),)
+    return (((), float(ast.literal_eval(node))),)
 
 
 def graph_of(spec: ModuleSpec) -> GraphSpec:
@@ -128,7 +144,7 @@ _Value = Any
 
 
 class Values:
-    """The values of one graph: each layer that is understood has a method of its name.
+    """The values of one graph: `_RULES` has the method for each class of layers that is understood.
 
     Args:
         spec: the graph.
@@ -136,13 +152,18 @@ class Values:
     """
 
     def __init__(self, spec: ModuleSpec, keys: frozenset[str]) -> None:
-        assert spec.graph is not None
-        self._spec, self._graph, self._keys = spec, spec.graph, keys
+        self._spec = spec
+        self._graph = graph_of(spec)
+        self._keys = keys
         self.atoms: list[Atom] = []
         self._numbers: dict[Atom, int] = {}
+        """The place of each atom in `atoms`."""
         self.links: dict[Poly, Link] = {}
         """The first link to each value."""
+        self._values: list[_Value] = []
+        """The input of the graph, and then the output of each node."""
         self._recorded = lookup(spec.obj, "innode.data.input") if spec.obj is not None else None
+        """The last input of the graph, if the file has it."""
 
     def atom(self, atom: Atom) -> Poly:
         """Return an atom as a polynomial."""
@@ -152,30 +173,38 @@ class Values:
         return (((number,), 1.0),)
 
     def value(self, link: Link, size: int | None = None) -> Rows:
-        """Return a value of which nothing else is known; the file may have the last input of the graph."""
-        last = None if link[0] else self._recorded
-        for index in link[1]:
-            items = items_of(last) or []
-            last = items[index] if 0 <= index < len(items) else None
-        if isinstance(last, Tensor) and len(last.size) == 2 and not link[0]:
-            size = last.size[1]
+        """Return the value of a link as an atom of which nothing else is known, except perhaps its size."""
+        number, path = link
+        if number == 0:
+            recorded = self._recorded
+            for index in path:
+                items = items_of(recorded) or []
+                recorded = items[index] if 0 <= index < len(items) else None
+            if isinstance(recorded, Tensor) and len(recorded.size) == 2:
+                size = recorded.size[1]
         return Rows(self.atom(Atom("value", link)), size)
 
     def run(self) -> Iterator[tuple[int, Rows]]:
-        """Yield the number and value of each node that returns one; `renamed` may replace it."""
-        self._values: list[_Value] = [self.value((0, ()))]
+        """Yield the number and value of each node that returns one; meanwhile `rename` may replace it."""
+        self._values = [self.value((0, ()))]
         for number, node in enumerate(self._graph.nodes, 1):
-            taken = [self.fetch(link) for link in node.takes]
-            value = taken[0] if len(taken) == 1 else taken
-            try:
-                if node.module is not None:
-                    value = self.output(self._spec.children[node.module], f"{node.module}.", value)
-            except UnknownValue:
-                value = self.value((number, ()), _width(self._spec.children[node.module or ""]))
+            value = self._output_of_node(number, node)
             self._values.append(value)
             if isinstance(value, Rows) and value.parts == 1:
                 yield number, value
+                # Not `value`, which may have been replaced meanwhile.
                 self.links.setdefault(self._values[number].poly, (number, ()))
+
+    def _output_of_node(self, number: int, node: GraphNode) -> _Value:
+        inputs = [self.fetch(link) for link in node.takes]
+        value = inputs[0] if len(inputs) == 1 else inputs
+        if node.module is None:
+            return value
+        spec = self._spec.children[node.module]
+        try:
+            return self.output(spec, f"{node.module}.", value)
+        except UnknownValue:
+            return self.value((number, ()), _width(spec))
 
     def rename(self, number: int) -> None:
         """Make the value of a node an atom."""
@@ -183,10 +212,12 @@ class Values:
 
     def fetch(self, link: Link) -> _Value:
         """Return the value of a link."""
-        value = self._values[link[0]]
-        for at, index in enumerate(link[1], 1):
+        number, path = link
+        value = self._values[number]
+        for depth, index in enumerate(path, 1):
+            # An element of what is no list here is a value of its own, of which nothing is known.
             is_there = isinstance(value, list) and -len(value) <= index < len(value)
-            value = value[index] if is_there else self.value((link[0], link[1][:at]))
+            value = value[index] if is_there else self.value((number, path[:depth]))
         if isinstance(value, Rows):
             self.links.setdefault(value.poly, link)
         return value
@@ -207,7 +238,8 @@ class Values:
             raise UnknownValue
         method, *operation = rule
         try:
-            return getattr(self, method)(spec, key, value, *operation)
+            output: _Value = getattr(self, method)(spec, key, value, *operation)
+            return output
         except (IndexError, TypeError, ValueError, RecursionError) as error:
             raise UnknownValue from error
 
@@ -218,18 +250,10 @@ class Values:
     def linear(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
         """Multiply with a matrix: the features of several values, each with its columns."""
         inputs, outputs = spec.args[:2]
-        parts = [_rows(part) for part in (value if isinstance(value, tuple) else (value,))]
-        sizes = [part.size for part in parts]
-        if sizes == [None, None]:  # of which one ends where the other begins, see `_resolved`
-            blocks = [(0, -inputs), (-inputs, -inputs)]
-        else:
-            rest = inputs - sum(size for size in sizes if size is not None)
-            widths = [rest if size is None else size for size in sizes]
-            blocks = [(sum(widths[:at]), width) for at, width in enumerate(widths)]
-            if min(widths) < 1 or sum(widths) != inputs:
-                raise UnknownValue
+        joined = value if isinstance(value, tuple) else (value,)
+        parts = [_rows(part) for part in joined]
         terms: list[Any] = []
-        for part, (column, width) in zip(parts, blocks):
+        for part, (column, width) in zip(parts, _columns([part.size for part in parts], inputs)):
             terms += self.atom(Atom("matrix", part.poly, f"{key}weight", (0, column), (outputs, width)))
         if f"{key}bias" in self._keys:
             terms += self.atom(Atom("vector", (), f"{key}bias", (0,), (outputs,)))
@@ -242,102 +266,139 @@ class Values:
 
     def combined(self, spec: ModuleSpec, key: str, value: _Value, operation: str) -> _Value:
         """Add, subtract or multiply values."""
-        first, *others = (_rows(each, any_parts=True) for each in value)
-        sizes = {each.size for each in (first, *others)} - {None}
+        first, *others = (_rows(item, any_parts=True) for item in value)
+        sizes = {item.size for item in (first, *others)} - {None}
         if len(sizes) > 1 or any(other.parts != first.parts for other in others):
             raise UnknownValue
         poly = first.poly
         for other in others:
-            if operation == "multiply":
-                if len(poly) * len(other.poly) > _MOST_TERMS:
-                    raise UnknownValue
-                poly = times(poly, other.poly)
+            if operation == "add":
+                poly = polynomial((*poly, *other.poly))
+            elif operation == "subtract":
+                poly = polynomial((*poly, *_scaled(other.poly, -1.0)))
+            elif len(poly) * len(other.poly) > _MOST_TERMS:
+                raise UnknownValue
             else:
-                poly = polynomial((*poly, *(_scaled(other.poly, -1.0) if operation == "subtract" else other.poly)))
+                poly = times(poly, other.poly)
         if len(poly) > _MOST_TERMS:
             raise UnknownValue
         return Rows(poly, sizes.pop() if sizes else None, first.parts)
 
     def constant(self, spec: ModuleSpec, key: str, value: _Value, operation: str) -> _Value:
         """Add a number, or multiply with it."""
-        rows, number = _rows(value, any_parts=True), float(spec.args[0])
-        if operation == "add" and abs(number) <= _MOST_ADDED:
+        rows = _rows(value, any_parts=True)
+        number = float(spec.args[0])
+        if operation == "add":
+            if abs(number) > _MOST_ADDED:
+                raise UnknownValue
             return evolve(rows, poly=polynomial((*rows.poly, ((), number))))
+        # Any other factor rounds.
         if abs(number) != 1:
             raise UnknownValue
         return evolve(rows, poly=_scaled(rows.poly, number))
 
     def learned(self, spec: ModuleSpec, key: str, value: _Value, operation: str) -> _Value:
         """Add a vector, or multiply with one."""
-        rows, size = _rows(value), prod(spec.args)
-        if spec.kwargs.get("scalar") or spec.args not in ((size,), (1, size)) or rows.size not in (None, size):
+        rows = _rows(value)
+        size = prod(spec.args)
+        # One number for each feature, the same for all examples.
+        is_vector = not spec.kwargs.get("scalar") and spec.args in ((size,), (1, size))
+        if not is_vector or rows.size not in (None, size):
             raise UnknownValue
-        adds = operation == "add"
-        vector = self.atom(Atom("vector", (), f"{key}{'bias' if adds else 'weight'}", (0,), (size,)))
-        return Rows(polynomial((*rows.poly, *vector)) if adds else times(rows.poly, vector), size)
+        if operation == "add":
+            bias = self.atom(Atom("vector", (), f"{key}bias", (0,), (size,)))
+            return Rows(polynomial((*rows.poly, *bias)), size)
+        weight = self.atom(Atom("vector", (), f"{key}weight", (0,), (size,)))
+        return Rows(times(rows.poly, weight), size)
 
-    def reshaped(self, spec: ModuleSpec, key: str, value: _Value, layer: str) -> _Value:
-        """Cut the features of each example into rows."""
-        rows, size = _rows(value, any_parts=True), spec.args
-        is_view = layer == "view"
-        batched: Any = (spec.kwargs.get("n_input_dims") == 1 or None) if is_view else spec.kwargs.get("batch_mode")
-        if is_view and len(size) == 3 and size[0] == -1 and "n_input_dims" not in spec.kwargs:
-            size, batched = size[1:], True
-        if rows.size is None or rows.parts != 1 or len(size) != 2 or prod(size) != rows.size or batched is False:
+    def viewed(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
+        """Cut the features of each example into rows, as nn.View does."""
+        sizes = spec.args
+        if len(sizes) == 3 and sizes[0] == -1 and "n_input_dims" not in spec.kwargs:
+            # The first size is that of the batch.
+            sizes = sizes[1:]
+        return _cut(value, sizes)
+
+    def reshaped(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
+        """Cut the features of each example into rows, as nn.Reshape does."""
+        if spec.kwargs.get("batch_mode") is False:
             raise UnknownValue
-        # Inputs are batches: of one example alone Lua would list the columns, which fails unless there are as many.
-        if not 0 < size[0] <= _MOST_TERMS:
-            raise UnknownValue
-        return evolve(rows, parts=size[0])
+        return _cut(value, spec.args)
 
     def split(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
         """List the rows of each example."""
-        rows, dim, dims = _rows(value, any_parts=True), spec.args[0], spec.kwargs.get("n_input_dims")
-        if rows.parts == 1 or rows.size is None or (dim, dims) not in ((1, None), (-2, None), (0, 2)):
+        return self._split(value, spec.args[0], spec.kwargs.get("n_input_dims"))
+
+    def _split(self, value: _Value, dim: int, dims: int | None) -> list[_Value]:
+        """List the rows of each example.
+
+        Args:
+            value: the rows.
+            dim: the dimension along which Lua splits, from 0.
+            dims: the number of dimensions of an example, if the layer counts `dim` within one.
+        """
+        rows = _rows(value, any_parts=True)
+        # The rows are the second dimension of three, or the first one of an example's two.
+        if (dim, dims) not in ((1, None), (-2, None), (0, 2)):
+            raise UnknownValue
+        if rows.parts == 1 or rows.size is None:
             raise UnknownValue
         width = rows.size // rows.parts
-        return [self._slice(rows, at * width, width) for at in range(rows.parts)]
+        return [self._slice(rows, number * width, width) for number in range(rows.parts)]
 
     def selected(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
         """Select one row of each example."""
-        parts = self.split(evolve(spec, args=spec.args[:1], kwargs={}), key, value)
-        return parts[spec.args[1]]
+        dim, index = spec.args
+        return self._split(value, dim, None)[index]
 
     def narrowed(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
         """Return a range of features."""
-        rows, (dim, start, length) = _rows(value), spec.args
-        if dim not in (1, -1) or rows.size is None or start < 0 or length < 1 or start + length > rows.size:
+        rows = _rows(value)
+        dim, start, length = spec.args
+        if dim not in (1, -1) or rows.size is None:
+            raise UnknownValue
+        if start < 0 or length < 1 or start + length > rows.size:
             raise UnknownValue
         return self._slice(rows, start, length)
 
     def _slice(self, rows: Rows, start: int, length: int) -> Rows:
-        def part(number: int) -> Poly:
-            atom = self.atoms[number]
-            if atom.kind == "value":
-                raise UnknownValue
-            if atom.key:
-                first, rest = atom.start[0] + start, atom.start[1:]
-                return self.atom(evolve(atom, start=(first, *rest), size=(length, *atom.size[1:])))
-            return self.atom(evolve(atom, of=self._slice(Rows(atom.of), start, length).poly))
-
-        poly: list[Any] = []
+        """Return a range of the features of a value: that of each factor of each product."""
+        terms: list[Any] = []
         for atoms, factor in rows.poly:
-            made: Poly = (((), factor),)
+            sliced: Poly = (((), factor),)
             for number in atoms:
-                made = times(made, part(number))
-            poly += made
-        return Rows(polynomial(poly), length)
+                sliced = times(sliced, self._slice_of_atom(self.atoms[number], start, length))
+            terms += sliced
+        return Rows(polynomial(terms), length)
+
+    def _slice_of_atom(self, atom: Atom, start: int, length: int) -> Poly:
+        if atom.kind == "value":
+            raise UnknownValue
+        if atom.kind in FUNCTIONS:
+            argument = self._slice(Rows(atom.of), start, length)
+            return self.atom(evolve(atom, of=argument.poly))
+        # The features are the rows of a matrix, and the elements of a vector.
+        first, *columns = atom.start
+        return self.atom(evolve(atom, start=(first + start, *columns), size=(length, *atom.size[1:])))
 
     # Lists
 
     def joined(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
         """Join the features of several values."""
-        if (spec.args[0], spec.kwargs.get("n_input_dims")) not in ((1, None), (-1, None), (0, 1)):
+        # The features are the second or last dimension of a batch, or the only one of an example.
+        dim = spec.args[0]
+        dims_of_example = spec.kwargs.get("n_input_dims")
+        if (dim, dims_of_example) not in ((1, None), (-1, None), (0, 1)):
             raise UnknownValue
-        parts = tuple(part for each in value for part in (each if isinstance(each, tuple) else (_rows(each),)))
+        parts: list[Rows] = []
+        for item in value:
+            if isinstance(item, tuple):
+                parts += item
+            else:
+                parts.append(_rows(item))
         if len(parts) > _MOST_TERMS:
             raise UnknownValue
-        return parts
+        return tuple(parts)
 
     def passed(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
         """Pass values as the flow of a container, or of a layer on lists, says; it does nothing besides."""
@@ -422,17 +483,60 @@ _WIDTHS = {f"{LAYERS}linear.LookupTable": 1, "torch.nn.Embedding": 1, f"{LAYERS}
 
 
 def _width(spec: ModuleSpec) -> int | None:
-    place = _WIDTHS.get(spec.target)
-    return None if place is None else int(spec.args[place])
+    """Return the number of features that a module returns, if its arguments say so."""
+    argument = _WIDTHS.get(spec.target)
+    return None if argument is None else int(spec.args[argument])
+
+
+def _columns(sizes: list[int | None], inputs: int) -> list[tuple[int, int]]:
+    """Return the first column of a matrix that multiplies each of several values, and the number of its columns.
+
+    Args:
+        sizes: numbers of features of the values.
+        inputs: the number of columns of the matrix.
+
+    Raises:
+        UnknownValue: the sizes do not add up.
+    """
+    if sizes == [None, None]:
+        # Nobody knows where the first ends and the second begins: minus the number of columns stands for both, until
+        # `resolved_blocks` knows which of them is the state.
+        return [(0, -inputs), (-inputs, -inputs)]
+    rest = inputs - sum(size for size in sizes if size is not None)
+    widths = [rest if size is None else size for size in sizes]
+    if min(widths) < 1 or sum(widths) != inputs:
+        raise UnknownValue
+    return [(sum(widths[:number]), width) for number, width in enumerate(widths)]
+
+
+def _cut(value: _Value, sizes: Sequence[int]) -> Rows:
+    """Return the features of each example cut into rows.
+
+    Args:
+        value: the features.
+        sizes: number of rows and of features of each.
+
+    Raises:
+        UnknownValue: the value has another number of features, or is cut already.
+    """
+    rows = _rows(value)
+    if rows.size is None or len(sizes) != 2 or prod(sizes) != rows.size:
+        raise UnknownValue
+    # Inputs are batches: of one example alone Lua would list the columns, which fails unless there are as many.
+    if not 0 < sizes[0] <= _MOST_TERMS:
+        raise UnknownValue
+    return evolve(rows, parts=sizes[0])
 
 
 def _rows(value: _Value, any_parts: bool = False) -> Rows:
+    """Return a value that is rows of features; with `any_parts` also one that is cut into several for each example."""
     if not isinstance(value, Rows) or (value.parts != 1 and not any_parts):
         raise UnknownValue
     return value
 
 
 def _listed(value: _Value) -> list[_Value]:
+    """Return a value that is a list."""
     if not isinstance(value, list):
         raise UnknownValue
     return value

@@ -25,12 +25,14 @@ _SEQUENCER = LAYERS + "sequence.Sequencer"
 _STEPS = LAYERS + "sequence.Steps"
 """Layers over sequences that take a list of steps."""
 _MASK = LAYERS + "recurrent.MaskZero"
-_OTHERS = (LAYERS + "sequence.MaskedSequencer", LAYERS + "sequence.SteppedLSTM")
+_MASKED_SEQUENCER = LAYERS + "sequence.MaskedSequencer"
+_STEPPED_LSTM = LAYERS + "sequence.SteppedLSTM"
+_NOT_IN_TORCH = (_MASKED_SEQUENCER, _STEPPED_LSTM)
 """Layers over sequences that torch.nn lacks."""
 _EMBEDDING = LAYERS + "linear.LookupTable"
 _TOKENS = (_EMBEDDING, "torch.nn.Embedding", LAYERS + "shape.OneHot")
 _DROPOUT = "torch.nn.Dropout"
-_KINDS = {
+_CLASSES_OF_TORCH = {
     "sequence.SeqLSTM": "LSTM",
     "sequence.OutputsLSTM": "LSTM",
     "sequence.OutputsGRU": "GRU",
@@ -39,9 +41,9 @@ _KINDS = {
 """Layers over sequences, and the classes of torch.nn that they are."""
 _BY_ROW = {f"torch.nn.{name}" for name in ("Linear", "Dropout", "Tanh", "Sigmoid", "ReLU", "Identity")}
 """Layers that treat each step of each sequence by itself, however many there are."""
-_LAST = {f"{LAYERS}activation.{name}": f"torch.nn.{name}" for name in ("Softmax", "LogSoftmax")}
+_BY_LAST_DIMENSION = {f"{LAYERS}activation.{name}": f"torch.nn.{name}" for name in ("Softmax", "LogSoftmax")}
 """Layers that find the dimension of the features by the number of dimensions, and those that have it as an argument."""
-_NAMES = {_EMBEDDING: "embedding", "torch.nn.Linear": "linear", _DROPOUT: "dropout"}
+_NAMES_IN_GRAPH = {_EMBEDDING: "embedding", "torch.nn.Linear": "linear", _DROPOUT: "dropout"}
 _STATES = ("remember", "state", "hidden", "start", "mask_zero")
 """Arguments of recurrent layers about states, and about steps that are left out."""
 
@@ -63,36 +65,48 @@ def recognized(plan: Plan, state: StateDict, only_torch: bool = False) -> Lifted
     return result
 
 
-def _once(root: ModuleSpec) -> dict[int, tuple[str, ModuleSpec]]:
-    """Return the prefix of each module that occurs at one place only, and in which no other occurs again."""
-    found: dict[int, list[tuple[str, ModuleSpec]]] = {}
+def _modules_at_one_place(root: ModuleSpec) -> dict[int, tuple[str, ModuleSpec]]:
+    """Return the prefix of each module that occurs at one place only, and in which no other occurs again, by its id."""
+    places: dict[int, list[tuple[str, ModuleSpec]]] = {}
     stack = [("", root)]
-    for _ in range(4 * sum(1 + len(spec.children) for spec in specs_in(root))):
-        if not stack:
-            break
+    # Modules that contain each other at several places have exponentially many: then none counts as having one.
+    budget = 4 * sum(1 + len(spec.children) for spec in specs_in(root))
+    while stack:
+        if budget == 0:
+            return {}
+        budget -= 1
         prefix, spec = stack.pop()
-        found.setdefault(id(spec), []).append((prefix, spec))
+        places.setdefault(id(spec), []).append((prefix, spec))
         stack += [(f"{prefix}{name}.", child) for name, child in spec.children.items()]
-    return {key: places[0] for key, places in found.items() if len(places) == 1 and not stack}
+    return {ident: own[0] for ident, own in places.items() if len(own) == 1}
 
 
-def _tied_in(state: StateDict) -> set[str]:
+def _prefixes_of_tied(state: StateDict) -> set[str]:
     """Return the prefixes, which end in a dot, of all keys whose tensor another key has, too."""
-    times = Counter(map(place_of, state.values()))
-    tied = [key for key, tensor in state.items() if times[place_of(tensor)] > 1]
-    return {key[:end] for key in tied for end in range(len(key)) if key[end - 1] == "."}
+    counts = Counter(place_of(tensor) for tensor in state.values())
+    prefixes: set[str] = set()
+    for key, tensor in state.items():
+        if counts[place_of(tensor)] > 1:
+            prefixes.update(key[: dot + 1] for dot, letter in enumerate(key) if letter == ".")
+    return prefixes
 
 
 # Sequencers
 
 
-_RECURRENT = (LAYERS + "recurrent.", _OTHERS[1])
+_RECURRENT_CELLS = LAYERS + "recurrent."
+"""The beginning of the classes of cells."""
 _RECURRENT_NAME = re.compile(r"(?:LSTM|GRU|RNN)(?=\w*\Z)")
-_GATES = tuple(tuple(name + gate for gate in "ifgo") for name in ("weight_i", "weight_h", "bias_"))
-_PEEPHOLE = f"{LAYERS}recurrent.LSTM"
-_CELLS = {
+_LSTM = f"{LAYERS}recurrent.LSTM"
+"""Element-Research's LSTM, which has a matrix for each gate, and may have peepholes."""
+_CELLS: dict[str, tuple[tuple[str, ...], ...]] = {
     f"{LAYERS}recurrent.FastLSTM": (("weight_ih",), ("weight_hh",), ("bias",)),
-    _PEEPHOLE: _GATES,
+    # The order of the rows in PyTorch: i f g o.
+    _LSTM: (
+        ("weight_ii", "weight_if", "weight_ig", "weight_io"),
+        ("weight_hi", "weight_hf", "weight_hg", "weight_ho"),
+        ("bias_i", "bias_f", "bias_g", "bias_o"),
+    ),
 }
 """The tensors of cells in the order of the rows of `weight_ih_l0`, `weight_hh_l0` and `bias_ih_l0` of torch.nn.LSTM."""
 
@@ -110,7 +124,7 @@ class _Inputs(Kinds):
 
     def __call__(self, spec: ModuleSpec, kind: Kind) -> Kind:
         """Return the kind of the output of a module."""
-        if spec.target == _SEQUENCER or _kind(spec):
+        if spec.target == _SEQUENCER or _class_of_torch(spec):
             self.kinds.setdefault(id(spec), set()).add(kind)
         return super().__call__(spec, kind)
 
@@ -127,11 +141,12 @@ class _Stacks:
     """
 
     def __init__(self, result: Lifted) -> None:
-        self._result, root = result, result.plan.root
-        self._once = _once(root)
+        root = result.plan.root
+        self._result = result
+        self._places = _modules_at_one_place(root)
         """The modules that have one place, with the prefixes of their tensors before all changes."""
-        self._is_tree = len(self._once) == sum(1 for _ in specs_in(root))
-        self._tied = _tied_in(result.state)
+        self._is_tree = len(self._places) == sum(1 for _ in specs_in(root))
+        self._tied = _prefixes_of_tied(result.state)
         self._homes = {key: self._home(key) for key in result.state}
         """The module of each tensor, by its id, and the tensor's name in it."""
         self._cells: dict[tuple[int, str], Piece] = {}
@@ -142,49 +157,68 @@ class _Stacks:
         """The ids of sequencers that are Sequentials."""
 
     def _home(self, key: str) -> tuple[int, str]:
-        way = [(id(spec), rest) for spec, _, rest in way_to(self._result.plan.root, key) if id(spec) in self._once]
-        return way[-1] if way else (0, key)
+        """Return the innermost module around a tensor that has one place, by its id, and the tensor's name in it."""
+        home = 0, key
+        for spec, _, rest in way_to(self._result.plan.root, key):
+            if id(spec) in self._places:
+                home = id(spec), rest
+        return home
 
     def _has_ties(self, specs: Iterable[ModuleSpec]) -> bool:
         """Return whether another layer has the same weights as one of these modules."""
-        return any(self._once[id(spec)][0] in self._tied for spec in specs)
+        return any(self._places[id(spec)][0] in self._tied for spec in specs)
+
+    def _is_at_one_place(self, spec: ModuleSpec) -> bool:
+        """Return whether a module and all inside it have one place."""
+        return all(id(inside) in self._places for inside in specs_in(spec))
 
     def unroll(self) -> None:
         """Make containers over sequences of sequencers that forget, whose modules treat each step by itself."""
-        every = [*specs_in(self._result.plan.root)]
-        sequencers = [spec for spec in every if spec.target == _SEQUENCER or spec.target in _OTHERS]
-        layers = [spec for spec in every if _kind(spec) and self._is_own(spec)]
+        root = self._result.plan.root
+        specs = [*specs_in(root)]
+        sequencers = [spec for spec in specs if spec.target == _SEQUENCER or spec.target in _NOT_IN_TORCH]
+        layers = [spec for spec in specs if _class_of_torch(spec) and self._is_at_one_place(spec)]
         flow = _Inputs()
         if sequencers or layers:
-            flow(self._result.plan.root, ANY)
-        for spec in layers:  # those that begin with zeros and take tensors
-            if not _keeps(spec) and flow.names(spec) == {"tensor"}:
-                spec.plain = f"torch.nn.{_kind(spec)}"
+            flow(root, ANY)
+        for spec in layers:
+            if not _keeps_state(spec) and flow.names(spec) == {"tensor"}:
+                spec.plain = f"torch.nn.{_class_of_torch(spec)}"
         for spec in sequencers:
-            kinds, message = flow.names(spec), ""
-            against = self._against_unrolling(spec, kinds)
-            if not against:
-                self._over_sequences(spec)
-                if _takes_list(spec, kinds):
-                    spec.target, message = _STEPS, _LIST
-                else:
-                    spec.target, message = SEQUENTIAL, _NO_LIST * (kinds != {"tensor"})
-                    self._unrolled.add(id(spec))
-            elif any(each.target.startswith(_RECURRENT) for each in specs_in(spec)):
-                message = f"{spec.class_name} stays as it is: {against}"
+            message = self._unroll(spec, flow.names(spec))
             if message:
                 self._result.note(spec.path, message)
 
-    def _is_own(self, spec: ModuleSpec) -> bool:
-        """Return whether a module and all inside it have one place."""
-        return all(id(each) in self._once for each in specs_in(spec))
+    def _unroll(self, spec: ModuleSpec, kinds: set[str]) -> str:
+        """Make a sequencer a container over sequences, if possible; return what to say of it.
 
-    def _against_unrolling(self, spec: ModuleSpec, kinds: set[str]) -> str:
-        """Return what stands against layers over sequences for a sequencer, by its inputs' kinds; empty for nothing."""
-        if not self._is_own(spec):
+        Args:
+            spec: the sequencer.
+            kinds: the names of the kinds of its inputs.
+        """
+        obstacle = self._obstacle_to_unrolling(spec, kinds)
+        if obstacle:
+            is_recurrent = any(inside.target.startswith((_RECURRENT_CELLS, _STEPPED_LSTM)) for inside in specs_in(spec))
+            return f"{spec.class_name} stays as it is: {obstacle}" if is_recurrent else ""
+        self._over_sequences(spec)
+        if _takes_list(spec, kinds):
+            spec.target = _STEPS
+            return _LIST
+        spec.target = SEQUENTIAL
+        self._unrolled.add(id(spec))
+        return "" if kinds == {"tensor"} else _NO_LIST
+
+    def _obstacle_to_unrolling(self, spec: ModuleSpec, kinds: set[str]) -> str:
+        """Return why a sequencer is no layers over sequences, by its inputs' kinds; empty if it may be."""
+        if not self._is_at_one_place(spec):
             return "a module in it has several places"
-        cells = [each for each in map(_unmasked, _inside(spec)) if each.target in _CELLS]
-        return _against_unrolling(spec, kinds) or "another layer has the same weights" * self._has_ties(cells)
+        obstacle = _obstacle_to_unrolling(spec, kinds)
+        if obstacle:
+            return obstacle
+        layers = [_unmasked(layer) for layer in _inside(spec)]
+        if self._has_ties(layer for layer in layers if layer.target in _CELLS):
+            return "another layer has the same weights"
+        return ""
 
     def _over_sequences(self, spec: ModuleSpec) -> None:
         """Make layers over sequences of the cells of a sequencer, and its children of all its modules."""
@@ -192,112 +226,164 @@ class _Stacks:
         for layer in map(_unmasked, steps):
             if layer.target in _CELLS:
                 self._cells |= {(id(layer), piece.key): piece for piece in _as_layer(layer)}
-            elif layer.target in _LAST:
-                layer.target, layer.args, layer.plain = _LAST[layer.target], (-1,), ""
-        spec.kwargs, spec.children = {}, {str(at): each for at, each in enumerate(steps)}
+            elif layer.target in _BY_LAST_DIMENSION:
+                layer.target = _BY_LAST_DIMENSION[layer.target]
+                layer.args = (-1,)
+                layer.plain = ""
+        spec.kwargs = {}
+        spec.children = {str(number): layer for number, layer in enumerate(steps)}
 
     def merge(self) -> None:
         """Make one layer of recurrent layers that follow one another in a Sequential; the others get new numbers."""
-        root = self._result.plan.root
-        for _, spec in [*self._once.values()][::-1]:  # inside first
-            inside = [each for child in spec.children.values() for each in (child, *child.children.values())]
-            is_own = id(spec) not in self._unrolled or spec is root
-            if spec.target in (SEQUENTIAL, _STEPS) and is_own and all(id(each) in self._once for each in inside):
-                children = [each for group in _groups([*self._steps(spec)]) for each in self._merged_or_not(group)]
-                spec.children = {str(at): each for at, each in enumerate(children)}
+        # The modules inside come first.
+        for _, spec in reversed([*self._places.values()]):
+            if self._may_merge(spec):
+                layers: list[ModuleSpec] = []
+                for group in _groups([*self._steps(spec)]):
+                    layers += self._merged_or_not(group)
+                spec.children = {str(number): layer for number, layer in enumerate(layers)}
+
+    def _may_merge(self, spec: ModuleSpec) -> bool:
+        """Return whether a module is a Sequential whose layers are its own, and not those of a Sequential around it."""
+        if spec.target not in (SEQUENTIAL, _STEPS):
+            return False
+        if id(spec) in self._unrolled and spec is not self._result.plan.root:
+            return False
+        for child in spec.children.values():
+            if any(id(inside) not in self._places for inside in (child, *child.children.values())):
+                return False
+        return True
 
     def _steps(self, spec: ModuleSpec) -> Iterator[ModuleSpec]:
         """Yield the modules of a Sequential, those of unrolled sequencers instead of these."""
         for child in spec.children.values():
-            yield from child.children.values() if id(child) in self._unrolled else (child,)
+            if id(child) in self._unrolled:
+                yield from child.children.values()
+            else:
+                yield child
 
     def _merged_or_not(self, group: list[ModuleSpec]) -> list[ModuleSpec]:
-        if len(group) == 1 or any(map(_keeps, group)) or self._has_ties(group):
+        """Return one layer for several, or these if that is not possible."""
+        if len(group) == 1 or any(map(_keeps_state, group)) or self._has_ties(group):
             return group
-        made = self._merged(group, "Outputs")
-        if not made.plain:
-            made.plain = f"torch.nn.{_kind(made)}"
-            self._result.note(made.path, f"recognized: {_kind(made)} layers in a row, which take a tensor and no list")
-        return [made]
+        merged = self._merged(group, "Outputs")
+        if not merged.plain:
+            class_name = _class_of_torch(merged)
+            merged.plain = f"torch.nn.{class_name}"
+            message = f"recognized: {class_name} layers in a row, which take a tensor and no list"
+            self._result.note(merged.path, message)
+        return [merged]
 
-    def _merged(self, group: list[ModuleSpec], begin: str) -> ModuleSpec:
-        """Return one layer for several, of a class whose name begins so."""
-        first, options = group[0], _options(group[0])
-        levels = [spec for spec in group if _kind(spec)]
-        rates = [_rate(spec) for spec in group if spec.target == _DROPOUT]
+    def _merged(self, group: list[ModuleSpec], prefix: str) -> ModuleSpec:
+        """Return one layer for several, of a class whose name has this prefix."""
+        first = group[0]
+        options = _options(first)
+        levels = [spec for spec in group if _class_of_torch(spec)]
+        rates = [_dropout_rate(spec) for spec in group if spec.target == _DROPOUT]
         if len(levels) > 1:
-            options |= {"num_layers": len(levels), "dropout": rates[0] if rates else 0.0}
-        kwargs = {name: value for name, value in options.items() if value != _USUAL[name] and name != "remember"}
-        made = evolve(first, target=f"{LAYERS}sequence.{begin}{_kind(first)}", args=first.args[:2], kwargs=kwargs)
-        self._levels[id(made)] = levels
-        self._once[id(made)] = self._once[id(first)]
-        return made
+            options["num_layers"] = len(levels)
+            options["dropout"] = rates[0] if rates else 0.0
+        kwargs = {}
+        for name, value in options.items():
+            if value != _DEFAULTS[name] and name != "remember":
+                kwargs[name] = value
+        target = f"{LAYERS}sequence.{prefix}{_class_of_torch(first)}"
+        merged = evolve(first, target=target, args=first.args[:2], kwargs=kwargs)
+        self._levels[id(merged)] = levels
+        self._places[id(merged)] = self._places[id(first)]
+        return merged
 
     def take_state(self) -> None:
         """Make a model that remembers its last sequence a graph of input and state, if it is a sequence of layers.
 
         The layers that remember become layers of torch.nn that take a state and return it.
         """
-        result, root = self._result, self._result.plan.root
-        steps = _layers_of(root) if self._is_tree else []
-        if not any(map(_remembers, steps)):
+        root = self._result.plan.root
+        layers = _layers_of(root) if self._is_tree else []
+        if not any(map(_remembers, layers)):
             return
-        against = next(filter(None, map(_against, steps)), "")
-        if not against and self._has_ties(filter(_kind, steps)):
-            against = "another layer has the same weights"
-        if against:
-            result.note(root.path, f"the state stays inside of the model: {against}")
+        obstacle = self._obstacle_to_state(layers)
+        if obstacle:
+            self._result.note(root.path, f"the state stays inside of the model: {obstacle}")
             return
-        made = ModuleSpec(STATEFUL, class_name=root.class_name, obj=root.obj, path=root.path)
-        groups = list(_groups(steps))
-        layers = sum(bool(_kind(group[0])) for group in groups)
-        begin = "tokens" if steps[0].target == _EMBEDDING else "x"
-        names = [begin, "state", *(f"state{at}" for at in range(2, layers + 1))]
-        nodes = [GraphNode(None, ((0, (at,)),), name) for at, name in enumerate(names)]
-        states: list[Link] = []
-        taken = Counter[str]()
-        value: Link = (1, ())
-        for group in groups:
-            is_recurrent = bool(_kind(group[0]))
-            spec = self._merged(group, "Stateful") if is_recurrent else group[0]
-            name = _name(spec, taken)
-            made.children[name] = spec
-            nodes.append(GraphNode(name, (value, (len(states) + 2, ())) if is_recurrent else (value,)))
-            value = len(nodes), (0,) if is_recurrent else ()
-            if is_recurrent:
-                states.append((len(nodes), (1,)))
-        made.graph = GraphSpec(tuple(nodes), (value, *states), True)
-        made.kwargs = graph_arguments(made.graph)
-        result.plan.root = made
-        found = ", ".join(name for name, spec in made.children.items() if spec.target in WITH_STATE)
-        message = f"recognized: {found}; the model takes the state and returns it"
-        if any(spec.kwargs.get(name) is not None for spec in steps for name in ("state", "hidden")):
+        model = self._with_state(layers)
+        self._result.plan.root = model
+        names = [name for name, spec in model.children.items() if spec.target in WITH_STATE]
+        message = f"recognized: {', '.join(names)}; the model takes the state and returns it"
+        if any(spec.kwargs.get(name) is not None for spec in layers for name in ("state", "hidden")):
             message += "; that of the last sequence, which is in the file, is left out"
-        result.note(root.path, message)
+        self._result.note(root.path, message)
+
+    def _obstacle_to_state(self, layers: list[ModuleSpec]) -> str:
+        """Return why a sequence of layers is no model that takes its state; empty if it may be."""
+        for layer in layers:
+            obstacle = _obstacle_in_layer(layer)
+            if obstacle:
+                return obstacle
+        if self._has_ties(filter(_class_of_torch, layers)):
+            return "another layer has the same weights"
+        return ""
+
+    def _with_state(self, layers: list[ModuleSpec]) -> ModuleSpec:
+        """Return a graph of layers in a row, whose inputs are the input and a state for each recurrent layer."""
+        root = self._result.plan.root
+        model = ModuleSpec(STATEFUL, class_name=root.class_name, obj=root.obj, path=root.path)
+        groups = list(_groups(layers))
+        count = sum(bool(_class_of_torch(group[0])) for group in groups)
+        first_input = "tokens" if layers[0].target == _EMBEDDING else "x"
+        names = [first_input, "state", *(f"state{number}" for number in range(2, count + 1))]
+        nodes = [GraphNode(None, ((0, (number,)),), name) for number, name in enumerate(names)]
+        new_states: list[Link] = []
+        counts = Counter[str]()
+        value: Link = (1, ())  # the first node is the input, the second the first state
+        for group in groups:
+            if _class_of_torch(group[0]):
+                spec = self._merged(group, "Stateful")
+                state: Link = (len(new_states) + 2, ())
+                name = _name_in_graph(spec, counts)
+                nodes.append(GraphNode(name, (value, state)))
+                # A layer returns its outputs and its state.
+                value = len(nodes), (0,)
+                new_states.append((len(nodes), (1,)))
+            else:
+                spec = group[0]
+                name = _name_in_graph(spec, counts)
+                nodes.append(GraphNode(name, (value,)))
+                value = len(nodes), ()
+            model.children[name] = spec
+        model.graph = GraphSpec(tuple(nodes), (value, *new_states), True)
+        model.kwargs = graph_arguments(model.graph)
+        return model
 
     def move(self) -> None:
         """Give the tensors the keys of their modules, and make those of layers over sequences."""
         root = self._result.plan.root
         homes: dict[int, tuple[str, int, ModuleSpec]] = {}
-        for ident, (prefix, spec) in _once(root).items():
-            for level, each in enumerate(self._levels.get(ident, [spec])):
-                homes[id(each)] = prefix, level, each
+        """The prefix of each module's tensors, its level in a layer that several became, and the module, by its id."""
+        for ident, (prefix, spec) in _modules_at_one_place(root).items():
+            for level, layer in enumerate(self._levels.get(ident, [spec])):
+                homes[id(layer)] = prefix, level, layer
         pieces: list[Piece] = []
         shapes: dict[str, dict[str, tuple[int, ...]]] = {}
         for key, tensor in self._result.state.items():
             owner, name = self._homes[key]
             home, level, spec = homes.get(owner, ("", 0, root))
-            piece, own = self._cells.get((owner, name)), {name: tensor.shape}
-            if piece is None:
+            if (owner, name) in self._cells:
+                piece = self._cells[owner, name]
+                own_shapes = tensor_shapes(spec.target, spec.args, spec.kwargs)
+            else:
                 start = (0,) * len(tensor.shape)
                 piece = Piece(name, start, tensor.shape, name, start)
-            else:
-                own = tensor_shapes(spec.target, spec.args, spec.kwargs)
-            moved = {each: each.replace("_l0", f"_l{level}") if level else each for each in own}
-            target = home + moved[piece.target]
-            if target != key:
-                pieces.append(evolve(piece, key=key, target=target, adds=piece.adds and home + moved[piece.adds]))
-                shapes.setdefault(home, {}).update((moved[each], shape) for each, shape in own.items())
+                own_shapes = {name: tensor.shape}
+            # The tensors of each level have its number: weight_ih_l1.
+            names = {own: own.replace("_l0", f"_l{level}") if level else own for own in own_shapes}
+            target = home + names[piece.target]
+            if target == key:
+                continue
+            adds = home + names[piece.adds] if piece.adds else ""
+            pieces.append(evolve(piece, key=key, target=target, adds=adds))
+            for own, shape in own_shapes.items():
+                shapes.setdefault(home, {})[names[own]] = shape
         if pieces:
             replace_tensors(self._result, pieces, shapes)
 
@@ -305,7 +391,10 @@ class _Stacks:
 def _inside(spec: ModuleSpec) -> Iterator[ModuleSpec]:
     """Yield the modules of a sequencer in their order, those of a Sequential instead of it."""
     for child in spec.children.values():
-        yield from _inside(child) if child.target == SEQUENTIAL else (child,)
+        if child.target == SEQUENTIAL:
+            yield from _inside(child)
+        else:
+            yield child
 
 
 def _unmasked(spec: ModuleSpec) -> ModuleSpec:
@@ -315,94 +404,132 @@ def _unmasked(spec: ModuleSpec) -> ModuleSpec:
 
 
 def _takes_list(spec: ModuleSpec, kinds: set[str]) -> bool:
-    """Return whether the input of a sequencer is a list, or was one in its last call."""
-    last = spec.obj.get("output") if spec.obj is not None else None
-    return "list" in kinds or (kinds != {"tensor"} and not isinstance(last, Tensor))
+    """Return whether the input of a sequencer is a list, or was one in its last call.
+
+    Args:
+        spec: the sequencer.
+        kinds: the names of the kinds of its inputs.
+    """
+    if "list" in kinds:
+        return True
+    if kinds == {"tensor"}:
+        return False
+    last_output = spec.obj.get("output") if spec.obj is not None else None
+    return not isinstance(last_output, Tensor)
 
 
-def _against_unrolling(spec: ModuleSpec, kinds: set[str]) -> str:
-    """Return what in a sequencer stands against layers over sequences, by its inputs' kinds; empty for nothing."""
-    if spec.target in _OTHERS:
-        is_masked = spec.target == _OTHERS[0] or spec.kwargs.get("mask_zero")
+def _obstacle_to_unrolling(spec: ModuleSpec, kinds: set[str]) -> str:
+    """Return what in a sequencer prevents layers over sequences, by its inputs' kinds; empty for nothing."""
+    if spec.target == _MASKED_SEQUENCER:
+        return "it skips steps of zeros"
+    if spec.target == _STEPPED_LSTM:
+        is_masked = spec.kwargs.get("mask_zero")
         return "it skips steps of zeros" if is_masked else "its projection is not smaller than its cell"
-    inside = [*map(_unmasked, _inside(spec))]
-    other = next((each for each in inside if each.target not in (*_CELLS, *_BY_ROW, *_LAST)), None)
-    if other is not None:
-        return f"it has {other.class_name}"
-    cells = [each for each in inside if each.target in _CELLS]
+    layers = [_unmasked(layer) for layer in _inside(spec)]
+    for layer in layers:
+        if layer.target not in (*_CELLS, *_BY_ROW, *_BY_LAST_DIMENSION):
+            return f"it has {layer.class_name}"
+    cells = [layer for layer in layers if layer.target in _CELLS]
     if not cells and kinds != {"tensor"}:
         return "its input may be a list"
-    if any(each.kwargs.get("peephole") is not False for each in cells if each.target == _PEEPHOLE):
+    if any(cell.target == _LSTM and cell.kwargs.get("peephole") is not False for cell in cells):
         return "its gates see the cell"
-    states = {each.kwargs.get(name) or "neither" for each in (spec, *cells) for name in _STATES}
-    return "" if states <= {"neither"} else "it remembers a state, or skips steps"
+    for layer in (spec, *cells):
+        if any(layer.kwargs.get(name) not in _NO_STATE for name in _STATES):
+            return "it remembers a state, or skips steps"
+    return ""
 
 
 def _as_layer(spec: ModuleSpec) -> Iterator[Piece]:
     """Make a cell a layer over sequences, and yield what its tensors are made of, by the names in both."""
-    rows = _CELLS[spec.target]
-    spec.target, spec.args, spec.kwargs = f"{LAYERS}sequence.OutputsLSTM", spec.args[:2], {}
+    names_of_tensors = _CELLS[spec.target]
+    spec.target = f"{LAYERS}sequence.OutputsLSTM"
+    spec.args = spec.args[:2]
+    spec.kwargs = {}
     spec.plain = "torch.nn.LSTM"
-    own = tensor_shapes(spec.target, spec.args, spec.kwargs)
-    for target, names in zip(("weight_ih_l0", "weight_hh_l0", "bias_ih_l0"), rows):
-        height, *width = own[target]
+    shapes = tensor_shapes(spec.target, spec.args, spec.kwargs)
+    for target, names in zip(("weight_ih_l0", "weight_hh_l0", "bias_ih_l0"), names_of_tensors):
+        height, *width = shapes[target]
         size = (height // len(names), *width)
+        start = (0,) * len(size)
         for number, name in enumerate(names):
-            at = (number * size[0], *[0] * len(width))
-            yield Piece(name, (0,) * len(size), size, target, at, adds="" if width else "bias_hh_l0")
+            place = (number * size[0], *start[1:])
+            # Lua has one bias where PyTorch adds two.
+            yield Piece(name, start, size, target, place, adds="" if width else "bias_hh_l0")
 
 
 # Layers in a row
 
 
-def _kind(spec: ModuleSpec) -> str:
+def _class_of_torch(spec: ModuleSpec) -> str:
     """Return the class of torch.nn of a layer over sequences; empty for other layers."""
-    return _KINDS.get(spec.target.removeprefix(LAYERS), "")
+    return _CLASSES_OF_TORCH.get(spec.target.removeprefix(LAYERS), "")
 
 
-def _keeps(spec: ModuleSpec) -> bool:
+_NO_STATE = (None, False, "", "neither")
+"""Values of the arguments about states that mean that there is none."""
+
+
+def _keeps_state(spec: ModuleSpec) -> bool:
     """Return whether a recurrent layer begins a sequence with anything but zeros."""
-    return bool(_kind(spec)) and any(spec.kwargs.get(name) not in (None, False, "neither") for name in _STATES)
+    return bool(_class_of_torch(spec)) and any(spec.kwargs.get(name) not in _NO_STATE for name in _STATES)
 
 
-def _groups(steps: list[ModuleSpec]) -> Iterator[list[ModuleSpec]]:
+def _groups(layers: list[ModuleSpec]) -> Iterator[list[ModuleSpec]]:
     """Yield the layers one by one, and recurrent layers with equal options and equal dropout in between together."""
-    at = 0
-    while at < len(steps):
-        group = [steps[at]]
-        while _kind(group[0]) and (more := _following(group, steps[at + len(group) : at + len(group) + 2])):
-            group += more
+    position = 0
+    while position < len(layers):
+        group = [layers[position]]
+        if _class_of_torch(group[0]):
+            more = _following(group, layers[position + 1 :])
+            while more:
+                group += more
+                more = _following(group, layers[position + len(group) :])
         yield group
-        at += len(group)
+        position += len(group)
 
 
 def _following(group: list[ModuleSpec], rest: list[ModuleSpec]) -> list[ModuleSpec]:
-    """Return the dropout, if any, and the layer that can be part of the same layer of torch.nn."""
-    between = 1 if rest and rest[0].target == _DROPOUT else 0
-    found = rest[: between + 1]
-    if len(found) <= between or not _joins(group[0], found[-1]):
+    """Return the dropout, if any, and the layer that can be part of the same layer of torch.nn; empty if none can.
+
+    Args:
+        group: the layers so far.
+        rest: those that follow.
+    """
+    has_dropout = bool(rest) and rest[0].target == _DROPOUT
+    more = rest[:2] if has_dropout else rest[:1]
+    layer = more[-1] if len(more) == 1 + has_dropout else None
+    if layer is None or not _joins(group[0], layer):
         return []
     if len(group) == 1:
-        return found
-    before, behind = (_rate(spec) if spec.target == _DROPOUT else None for spec in (group[1], found[0]))
-    return found if before == behind else []
+        return more
+    # The dropout after each layer of the group is the same, if any: group[1] is the first one's, or the second layer.
+    return more if _rate_of_dropout(group[1]) == _rate_of_dropout(more[0]) else []
 
 
-def _rate(spec: ModuleSpec) -> Any:
+def _rate_of_dropout(spec: ModuleSpec) -> Any:
+    """Return the rate of a dropout; `None` for other layers."""
+    return _dropout_rate(spec) if spec.target == _DROPOUT else None
+
+
+def _dropout_rate(spec: ModuleSpec) -> Any:
     return spec.args[0] if spec.args else spec.kwargs.get("p", 0.5)
 
 
 def _joins(first: ModuleSpec, other: ModuleSpec) -> bool:
     """Return whether a layer can be another level of one."""
     hidden = first.args[1]
-    alike = all(_options(first)[name] == _options(other)[name] for name in ("batch_first", "nonlinearity", "remember"))
-    several = (
-        each.kwargs.get(name) for each in (first, other) for name in ("num_layers", "bidirectional", "proj_size")
-    )
-    return _kind(other) == _kind(first) and other.args[:2] == (hidden, hidden) and alike and not any(several)
+    if _class_of_torch(other) != _class_of_torch(first) or other.args[:2] != (hidden, hidden):
+        return False
+    if any(_options(first)[name] != _options(other)[name] for name in ("batch_first", "nonlinearity", "remember")):
+        return False
+    for layer in (first, other):
+        if any(layer.kwargs.get(name) for name in ("num_layers", "bidirectional", "proj_size")):
+            return False
+    return True
 
 
-_USUAL: dict[str, Any] = {
+_DEFAULTS: dict[str, Any] = {
     "num_layers": 1,
     "nonlinearity": "tanh",
     "batch_first": False,
@@ -413,7 +540,8 @@ _USUAL: dict[str, Any] = {
 
 
 def _options(spec: ModuleSpec) -> dict[str, Any]:
-    return {name: spec.kwargs.get(name, value) for name, value in _USUAL.items()}
+    """Return the options of a layer over sequences, with defaults."""
+    return {name: spec.kwargs.get(name, value) for name, value in _DEFAULTS.items()}
 
 
 # States
@@ -429,22 +557,25 @@ def _layers_of(root: ModuleSpec) -> list[ModuleSpec]:
 
 
 def _remembers(spec: ModuleSpec) -> bool:
-    return bool(_kind(spec)) and spec.kwargs.get("remember") in (True, "always", "both")
+    """Return whether a recurrent layer begins a sequence with the state after the last one."""
+    return bool(_class_of_torch(spec)) and spec.kwargs.get("remember") in (True, "always", "both")
 
 
-def _against(spec: ModuleSpec) -> str:
-    """Return what stands against a layer in a model with its state outside; empty for nothing."""
-    if _kind(spec):
-        if not _remembers(spec):
-            return f"{spec.class_name} forgets"
-        return f"{spec.class_name} has a projection" if spec.kwargs.get("proj_size") else ""
-    return "" if spec.target in (*_BY_ROW, _EMBEDDING) else f"it has {spec.class_name}"
+def _obstacle_in_layer(spec: ModuleSpec) -> str:
+    """Return why a layer cannot be in a model with its state outside; empty if it can."""
+    if not _class_of_torch(spec):
+        return "" if spec.target in (*_BY_ROW, _EMBEDDING) else f"it has {spec.class_name}"
+    if not _remembers(spec):
+        return f"{spec.class_name} forgets"
+    return f"{spec.class_name} has a projection" if spec.kwargs.get("proj_size") else ""
 
 
-def _name(spec: ModuleSpec, taken: Counter[str]) -> str:
-    base = _NAMES.get(spec.target) or WITH_STATE.get(spec.target, "").lower() or spec.target.rpartition(".")[2].lower()
-    taken[base] += 1
-    return f"{base}{taken[base]}" if taken[base] > 1 else base
+def _name_in_graph(spec: ModuleSpec, counts: Counter[str]) -> str:
+    """Return the name of a layer: the second of a kind has the number 2."""
+    class_name = WITH_STATE.get(spec.target) or spec.target.rpartition(".")[2]
+    base = _NAMES_IN_GRAPH.get(spec.target) or class_name.lower()
+    counts[base] += 1
+    return f"{base}{counts[base]}" if counts[base] > 1 else base
 
 
 # What a model is
@@ -474,35 +605,50 @@ class Recurrence:
     states: tuple[tuple[int, int, int], ...] | None
 
     def __str__(self) -> str:
-        is_text = self.takes_tokens and self.inputs == self.outputs
-        begin = f"{self.layers}-layer {self.kind}{' language model' * is_text}"
-        return f"{begin}, {self.features} features" + f", {self.inputs} tokens" * is_text
+        model = f"{self.layers}-layer {self.kind}"
+        if self.takes_tokens and self.inputs == self.outputs:
+            return f"{model} language model, {self.features} features, {self.inputs} tokens"
+        return f"{model}, {self.features} features"
 
 
 def recurrence(root: ModuleSpec) -> Recurrence | None:
     """Return what a model is, from its plan; `None` if no layer of it is recurrent, or they are of several kinds."""
     specs = [*specs_in(root)]
-    found = [(kind[0], spec) for spec in specs if (kind := _RECURRENT_NAME.search(spec.target)) and len(spec.args) > 1]
-    if len({kind for kind, _ in found}) != 1:
+    layers: list[ModuleSpec] = []
+    kinds: set[str] = set()
+    for spec in specs:
+        kind = _RECURRENT_NAME.search(spec.target)
+        if kind is not None and len(spec.args) > 1:
+            layers.append(spec)
+            kinds.add(kind[0])
+    if len(kinds) != 1:
         return None
-    layers = sum(spec.kwargs.get("num_layers", 1) for _, spec in found)
-    first = next(spec for spec in specs if spec is found[0][1] or spec.target in (*_TOKENS, "torch.nn.Linear"))
-    scored = [spec.args[1] for spec in specs if spec.target == "torch.nn.Linear"]
-    states = None if root.graph is None or root.target == STATEFUL else tuple(_stepped(root))
-    is_text = first.target in _TOKENS
-    outputs = scored[-1] if scored else 0
-    return Recurrence(found[0][0], layers, found[-1][1].args[1], first.args[0], is_text, outputs, states)
+    # The first layer that has a number of features, or of tokens, takes the input.
+    first = next(spec for spec in specs if spec is layers[0] or spec.target in (*_TOKENS, "torch.nn.Linear"))
+    linear_sizes = [spec.args[1] for spec in specs if spec.target == "torch.nn.Linear"]
+    is_step = root.graph is not None and root.target != STATEFUL
+    return Recurrence(
+        kind=kinds.pop(),
+        layers=sum(spec.kwargs.get("num_layers", 1) for spec in layers),
+        features=layers[-1].args[1],
+        inputs=first.args[0],
+        takes_tokens=first.target in _TOKENS,
+        outputs=linear_sizes[-1] if linear_sizes else 0,
+        states=tuple(_states_of_step(root)) if is_step else None,
+    )
 
 
-def _stepped(root: ModuleSpec) -> Iterator[tuple[int, int, int]]:
+def _states_of_step(root: ModuleSpec) -> Iterator[tuple[int, int, int]]:
     """Yield the states of a graph that is one step, as `Recurrence` has them."""
     graph = root.graph
-    for number, node in enumerate(graph.nodes if graph is not None else (), 1):
+    assert graph is not None
+    for number, node in enumerate(graph.nodes, 1):
         spec = root.children[node.module] if node.module else root
-        if spec.target.startswith(_RECURRENT[0]) and _RECURRENT_NAME.search(spec.target):
-            states = node.takes[1:]
-            for at, (source, path) in enumerate(states):
-                link = number, (at,) if len(states) > 1 else ()
-                assert graph is not None
-                if source == 0 and path and link in graph.outputs:
-                    yield path[0], graph.outputs.index(link), spec.args[1]
+        if not spec.target.startswith(_RECURRENT_CELLS) or not _RECURRENT_NAME.search(spec.target):
+            continue
+        states = node.takes[1:]
+        for index, (source, path) in enumerate(states):
+            # A cell with several states returns a list of them.
+            new_state = number, (index,) if len(states) > 1 else ()
+            if source == 0 and path and new_state in graph.outputs:
+                yield path[0], graph.outputs.index(new_state), spec.args[1]

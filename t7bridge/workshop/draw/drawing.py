@@ -34,10 +34,15 @@ from .layout import Box, lay_out, readable
 from .pictures import MAX_CHARS, ROOMY, as_dot, as_page, as_png, as_svg, places_of
 
 FORMATS = (".html", ".svg", ".png", ".dot", ".json")
-FORMAT, VERSION = "t7bridge-graph", 2
+FORMAT = "t7bridge-graph"
+VERSION = 2
+"""Of the graph as data."""
 _FACT_CHARS = 100
-_TRIED, _READABLE = (20, 40, 64, 100, 160, 240, MOST), 0.55
-"""Maximum number of blocks of a still picture, and the minimum scale at which it is readable on one screen."""
+"""Maximum characters of a shape of the model's input or output."""
+_NUMBERS_OF_BLOCKS = (20, 40, 64, 100, 160, 240, MOST)
+"""Maximum number of blocks of a still picture: the largest one at which it is readable is used."""
+_READABLE = 0.55
+"""Minimum scale at which a picture is readable on one screen."""
 _CELL_HEIGHT = 640
 """Height of a picture in a notebook, in pixels."""
 _BRIEF = 60
@@ -80,8 +85,9 @@ class Drawing:
         Raises:
             LimitError: the content exceeds a page.
         """
+        # Statistics of weights are worth more than short texts.
         most = MAX_CHARS if self.weights else ROOMY
-        graphs = ((self._graph(brief=brief), MAX_CHARS if brief else most) for brief in (False, True))
+        graphs = ((self._graph(brief=brief), limit) for brief, limit in ((False, most), (True, MAX_CHARS)))
         hint = "Draw a part with --at (at=… in Python), or write .svg, .dot or .json."
         return as_page(graphs, self._places(), self._title, hint)
 
@@ -95,15 +101,18 @@ class Drawing:
 
     def _first(self) -> tuple[Box, set[int]]:
         """Return what is seen first, and the containers that are open in it, by id."""
-        found: list[tuple[Box, set[int]]] = []
-        for most in _TRIED:
-            opened = opened_of(self.blocks[0], self._folds, most)
-            if not found or opened != found[-1][1]:
-                root = lay_out(self._shown(opened))
-                if found and readable(root) < _READABLE:
-                    break
-                found.append((root, opened))
-        return found[-1]
+        opened = opened_of(self.blocks[0], self._folds, _NUMBERS_OF_BLOCKS[0])
+        root = lay_out(self._shown(opened))
+        for most in _NUMBERS_OF_BLOCKS[1:]:
+            more_opened = opened_of(self.blocks[0], self._folds, most)
+            if more_opened == opened:
+                continue
+            larger = lay_out(self._shown(more_opened))
+            if readable(larger) < _READABLE:
+                break
+            opened = more_opened
+            root = larger
+        return root, opened
 
     def _places(self) -> dict[str, Any]:
         """Return the positions that a page needs."""
@@ -143,13 +152,15 @@ class Drawing:
         """Return the blocks of a picture, in which repeated ones are shown once."""
         return self._labelled(view_of(self.blocks[0], self._folds, opened))
 
-    def _labelled(self, found: list[Block]) -> list[Block]:
+    def _labelled(self, blocks: list[Block]) -> list[Block]:
         """Add input and output of the model to the first block of a picture."""
-        facts = {"input": self.shapes.input, "output": self.shapes.output}
-        found[0].lines += [f"{name} {clean(text, _FACT_CHARS)}" for name, text in facts.items() if text]
+        lines = blocks[0].lines
+        for name, text in (("input", self.shapes.input), ("output", self.shapes.output)):
+            if text:
+                lines.append(f"{name} {clean(text, _FACT_CHARS)}")
         if "guess" in self.shapes.source:
-            found[0].lines.append("shapes are a guess from the layers")
-        return found
+            lines.append("shapes are a guess from the layers")
+        return blocks
 
     def _graph(self, *, brief: bool = False) -> dict[str, Any]:
         """Return the graph as data.
@@ -160,32 +171,31 @@ class Drawing:
         numbers = {id(block): number for number, block in enumerate(self.blocks)}
         keys = {block.key: numbers[id(block)] for block in reversed(self.blocks) if block.kind != "end"}
         statistics = self.weights and not brief
-        nodes = [
-            _node(block, numbers, keys, self._folds.get(id(block), []), statistics=statistics, brief=brief)
-            for block in self.blocks
-        ]
-        return {
+        nodes = []
+        for block in self.blocks:
+            folds = self._folds.get(id(block), [])
+            nodes.append(_node(block, numbers, keys, folds, statistics=statistics, brief=brief))
+        data: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,
             "producer": f"t7bridge {__version__}",
             "file": printable(self.file),
             "path": printable(self.path),
-            **({"prefix": printable(self.prefix)} if self.prefix else {}),
-            "input": [],
-            "output": [*map(list, self.blocks[0].shape)],
-            **self.shapes.sizes,
-            "shapes": self.shapes.source,
-            "parameters": self.blocks[0].parameters,
-            "root": 0,
-            "nodes": nodes,
         }
+        if self.prefix:
+            data["prefix"] = printable(self.prefix)
+        data["input"] = []
+        data["output"] = [list(sizes) for sizes in self.blocks[0].shape]
+        data |= self.shapes.sizes  # instead of these, if they are known
+        data["shapes"] = self.shapes.source
+        data["parameters"] = self.blocks[0].parameters
+        data["root"] = 0
+        data["nodes"] = nodes
+        return data
 
     def _repr_html_(self) -> str:
         style = f"width:100%;height:{_CELL_HEIGHT}px;border:1px solid #8884"
         return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(self.html())}"></iframe>'
-
-    def _repr_svg_(self) -> str:
-        return self.svg()
 
     def __repr__(self) -> str:
         return f"<Drawing of {printable(self.file)}: {self.modules} modules>"
@@ -210,7 +220,8 @@ def _node(
         statistics: whether weights are read: minimum, maximum, mean, deviation and a histogram of each.
         brief: whether fields are left out, and key and path cut.
     """
-    key, path = (f"…{text[-_BRIEF:]}" if brief and len(text) > _BRIEF else text for text in (block.key, block.path))
+    key = _end_of(block.key) if brief else block.key
+    path = _end_of(block.path) if brief else block.path
     facts = {
         "name": printable(block.name),
         "key": printable(key),
@@ -224,7 +235,7 @@ def _node(
         "argument_names": [] if brief else _names(block),
         "fields": {} if brief else _texts(block.fields),
         "parameters": block.parameters,
-        "weights": [_weight(each, statistics) for each in block.weights],
+        "weights": [_weight(weight, statistics) for weight in block.weights],
     }
     node: dict[str, Any] = {
         "id": numbers[id(block)],
@@ -236,11 +247,17 @@ def _node(
     if block.mark == "again":
         node["same_as"] = keys.get(block.same, 0)
     if block.inside:
-        inside = node["children"] = [numbers[id(each)] for each in block.inside]
+        inside = [numbers[id(inner)] for inner in block.inside]
+        node["children"] = inside
         node["edges"] = [[inside[flow.start], inside[flow.end], printable(flow.label)] for flow in block.arrows]
     if folds:
         node["repeats"] = [[run.start, run.period, run.count] for run in folds]
     return node
+
+
+def _end_of(text: str) -> str:
+    """Return the end of a text that is too long for a brief graph."""
+    return f"…{text[-_BRIEF:]}" if len(text) > _BRIEF else text
 
 
 def _names(block: Block) -> list[str]:
@@ -251,10 +268,12 @@ def _names(block: Block) -> list[str]:
     signature, base = constructor(block.target)
     if signature is None:
         return list(TORCH[base].arguments)[:count] if base in TORCH else []
-    found: list[str] = []
-    for known in signature.parameters.values():
-        found += [known.name] * (count - len(found) if known.kind == known.VAR_POSITIONAL else 1)
-    return found[:count]
+    names: list[str] = []
+    for parameter in signature.parameters.values():
+        # `*sizes` is the name of all that are left.
+        repeats = count - len(names) if parameter.kind == parameter.VAR_POSITIONAL else 1
+        names += [parameter.name] * repeats
+    return names[:count]
 
 
 def _texts(values: dict[str, str]) -> dict[str, str]:
@@ -263,19 +282,19 @@ def _texts(values: dict[str, str]) -> dict[str, str]:
 
 def _weight(weight: Weight, statistics: bool) -> dict[str, Any]:
     tensor = weight.tensor
-    found: dict[str, Any] = {
+    data: dict[str, Any] = {
         "name": printable(weight.name),
         "key": printable(weight.key),
         "shape": list(tensor.shape),
         "type": tensor.element.name,
     }
     if weight.kind != "parameter":
-        found["kind"] = weight.kind
+        data["kind"] = weight.kind
     if weight.shared:
-        found["shared"] = printable(weight.shared)
+        data["shared"] = printable(weight.shared)
     if statistics and tensor.numel:
-        found["statistics"] = statistics_of(tensor, bins=24)
-    return found
+        data["statistics"] = statistics_of(tensor, bins=24)
+    return data
 
 
 @verb
@@ -365,7 +384,9 @@ def _drawn_file(document: Document, request: Draw) -> Drawing:
 
 def _drawn(value: Any, name: str, request: Draw) -> Drawing:
     """Return the drawing of a value: of the module at a path, of all modules, or of other content with tensors."""
-    at, limits, weights = request.at, request.limits, request.weights
+    at = request.at
+    limits = request.limits
+    weights = request.weights
     if at is None:
         models = models_in(value, "root", limits)
     else:
@@ -377,20 +398,24 @@ def _drawn(value: Any, name: str, request: Draw) -> Drawing:
     if len(models) == 1:
         path, _, blocks = models[0]
         return Drawing(blocks, name, path, weights, _prefix(value, path), shapes)
-    whole = group_of(models, printable(name))
+    group = group_of(models, printable(name))
     for _, _, blocks in models:
+        # Keys are those of the file, in which each model has a prefix.
         prefix = blocks[0].name
         for block in blocks:
             block.key = f"{prefix}.{block.key}" if block.key else prefix
-            block.same = f"{prefix}.{block.same}" if block.mark == "again" and block.same else block.same
-    return Drawing(whole, name, "root", weights)
+            if block.mark == "again" and block.same:
+                block.same = f"{prefix}.{block.same}"
+    return Drawing(group, name, "root", weights)
 
 
 def _prefix(value: Any, path: str) -> str:
     """Return the steps to a model as in `convert`: entries of lists by number from 0, others by key."""
     names = []
-    for at in Path.parse(path).follow(value):
-        name = step_name(at.key).lstrip(".").strip("[]'\"")
-        outer = at.parent.value if at.parent is not None else None
-        names.append(f"{int(name) - 1}." if isinstance(outer, Table) and outer.sequence() is not None else f"{name}.")
+    for step in Path.parse(path).follow(value):
+        name = step_name(step.key).lstrip(".").strip("[]'\"")
+        outer = step.parent.value if step.parent is not None else None
+        if isinstance(outer, Table) and outer.sequence() is not None:
+            name = str(int(name) - 1)
+        names.append(f"{name}.")
     return "".join(names)

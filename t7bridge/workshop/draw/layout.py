@@ -21,8 +21,10 @@ from ...tools.view import is_branching, ranks_of
 
 Point = tuple[float, float]
 
-TITLE, SMALL = 13, 11
-"""Text sizes, in pixels."""
+TITLE = 13
+"""Size of the text of titles, in pixels."""
+SMALL = 11
+"""Size of other text, in pixels."""
 _CHAR, _BOLD = 0.62, 1.08
 """Width of a character, as a fraction of the text size, and of bold ones to others. Few fonts have wider ones."""
 _WIDE = frozenset("×→#%@MWmw…")
@@ -31,7 +33,12 @@ LINE = 16
 """Line height."""
 SIGN = 16
 """Width of the sign in pages that opens and closes a block."""
-_PAD, _GAP, _PORT = 12, 30, 24
+_PAD = 12
+"""Space between a box and its content."""
+_GAP = 30
+"""Space between boxes."""
+_PORT = 24
+"""Least distance of the ends of arrows at one box."""
 _ROW = 13
 """Height of a label of an arrow."""
 _MOST_ROWS = 6
@@ -42,8 +49,9 @@ SCREEN = (1880.0, 960.0)
 """Intended width and height of pictures, in pixels."""
 _BROAD = 1200.0
 """Width from which on blocks without flows stand in several rows."""
-_LONGEST, _MOST_COLUMNS = 6, 40
-"""Maximum layers that an arrow to an end of a graph passes; maximum number of columns."""
+_LONGEST = 6
+"""Maximum layers that an arrow to an end of a graph passes."""
+_MOST_COLUMNS = 40
 _LABELLED = 600
 """Maximum number of labelled arrows of a graph; more would only hide each other."""
 _SWEEPS = 6
@@ -51,7 +59,13 @@ _SWEEPS = 6
 _MAX_BENDS = 30_000
 """Maximum bends of edges that pass through layers; beyond, edges are straight."""
 _BEND_WIDTH = 8.0
-_TITLE_CHARS, _LABEL_CHARS, _CHARS = 60, 44, 56
+"""Space for an edge that passes through a layer."""
+_BEND_WEIGHT = 4.0
+"""How much more bends resist a displacement than nodes: long edges are to be straight."""
+_TITLE_CHARS = 60
+_LABEL_CHARS = 44
+_CHARS = 56
+"""Maximum characters of a title, of a label, and of any other line of text."""
 
 
 @define(eq=False)
@@ -79,8 +93,11 @@ class Line:
 
     def extent(self) -> list[Point]:
         """Return its points, and the corners of its label."""
+        if not self.label:
+            return self.points
         x, y = self.at
-        return [*self.points, *([(x, y - SMALL), (x + width_of(self.label), y + 3)] if self.label else [])]
+        # Letters reach 3 pixels below the base line.
+        return [*self.points, (x, y - SMALL), (x + width_of(self.label), y + 3)]
 
 
 @define(eq=False)
@@ -113,9 +130,19 @@ class Box:
         return self.x + self.width / 2
 
     @property
+    def right(self) -> float:
+        """Right edge."""
+        return self.x + self.width
+
+    @property
+    def bottom(self) -> float:
+        """Lower edge."""
+        return self.y + self.height
+
+    @property
     def foot(self) -> Point:
         """Where arrows leave."""
-        return self.middle, self.y + self.height
+        return self.middle, self.bottom
 
     @property
     def header(self) -> float:
@@ -124,12 +151,13 @@ class Box:
 
     def move(self, dx: float, dy: float) -> None:
         """Move the box, without its content."""
-        self.x, self.y = self.x + dx, self.y + dy
+        self.x += dx
+        self.y += dy
 
     def move_content(self, dx: float, dy: float) -> None:
         """Move what is inside."""
-        for each in self.inside:
-            each.move(dx, dy)
+        for box in self.inside:
+            box.move(dx, dy)
         for line in self.lines:
             line.move(dx, dy)
         self.columns = [x + dx for x in self.columns]
@@ -137,18 +165,24 @@ class Box:
 
 def width_of(text: str, size: int = SMALL) -> float:
     """Return the width of a text in pixels, estimated."""
-    count = len(text) + sum(char in _WIDE for char in text) / 3
-    return count * size * _CHAR * (_BOLD if size == TITLE else 1)
+    characters = len(text) + sum(character in _WIDE for character in text) / 3
+    boldness = _BOLD if size == TITLE else 1
+    return characters * size * _CHAR * boldness
 
 
 def texts_of(block: Block) -> list[str]:
     """Return the lines of text in a block, the title first; those about hidden content are last."""
-    head = _cut(": ".join(filter(None, (block.name, block.title))), _TITLE_CHARS)
-    head += f"  ×{block.repeat}" if block.repeat > 1 else ""
+    title = _cut(": ".join(filter(None, (block.name, block.title))), _TITLE_CHARS)
+    if block.repeat > 1:
+        title += f"  ×{block.repeat}"
+    # The number of parameters says more than that of elements.
     lines = [line for line in block.lines if not line.endswith(" elements")]
-    lines += [counted(block.parameters, "parameter")] if block.parameters else []
-    lines += block.summary if block.kind == "closed" else []
-    return [text for text in [head.strip(), *(_cut(line, _CHARS) for line in lines)] if text]
+    if block.parameters:
+        lines.append(counted(block.parameters, "parameter"))
+    if block.kind == "closed":
+        lines += block.summary
+    texts = [title.strip(), *(_cut(line, _CHARS) for line in lines)]
+    return [text for text in texts if text]
 
 
 def has_sign(block: Block) -> bool:
@@ -167,14 +201,18 @@ def lay_out(blocks: list[Block]) -> Box:
         blocks: all of them, each before those inside it.
     """
     boxes: dict[int, Box] = {}
+    arrange = {"chain": _chain, "side": _side, "graph": _graph}
     for block in reversed(blocks):  # inner blocks first
-        box = boxes[id(block)] = _box(block, [boxes[id(each)] for each in block.inside])
+        box = _box(block, [boxes[id(inner)] for inner in block.inside])
+        boxes[id(block)] = box
         if box.inside:
-            {"chain": _chain, "side": _side, "graph": _graph}[block.kind](box)
+            arrange[block.kind](box)
     root = boxes[id(blocks[0])]
-    root.x = root.y = _PAD
+    root.x = _PAD
+    root.y = _PAD
+    # Until here, positions are relative to the box around.
     stack = [root]
-    while stack:  # relative positions become absolute
+    while stack:
         box = stack.pop()
         box.move_content(box.x, box.y)
         stack += box.inside
@@ -183,9 +221,12 @@ def lay_out(blocks: list[Block]) -> Box:
 
 def _box(block: Block, inside: list[Box]) -> Box:
     """Return a box of the size of its text."""
-    head, *lines = texts_of(block) or [""]
-    width = max(width_of(head, SMALL if block.kind == "end" else TITLE), *map(width_of, lines), 0.0) + 2 * _PAD
-    box = Box(block, width=width + (SIGN if has_sign(block) else 0), inside=inside)
+    title, *lines = texts_of(block) or [""]
+    title_size = SMALL if block.kind == "end" else TITLE
+    width = max(width_of(title, title_size), *map(width_of, lines), 0.0) + 2 * _PAD
+    if has_sign(block):
+        width += SIGN
+    box = Box(block, width=width, inside=inside)
     box.height = box.header
     return box
 
@@ -196,12 +237,14 @@ def readable(root: Box) -> float:
 
 
 def _scale(width: float, height: float) -> float:
+    """Return the scale at which a size fits on one screen."""
     return min(SCREEN[0] / width, SCREEN[1] / height, 1.0)
 
 
 def _around(box: Box, width: float, height: float) -> None:
     """Let a box enclose its content, which is centred in it."""
-    box.move_content(_PAD + max(box.width - width - 2 * _PAD, 0) / 2, box.header)
+    spare = max(box.width - width - 2 * _PAD, 0)
+    box.move_content(_PAD + spare / 2, box.header)
     box.width = max(box.width, width + 2 * _PAD)
     box.height = box.header + height + _PAD
 
@@ -232,18 +275,27 @@ class _Group:
         """Determine the extent of the content; return its upper left corner."""
         boxes = [box.inside[number] for number in self.members]
         corners = [point for line in self.lines for point in line.extent()]
-        corners += [
-            point for each in boxes for point in ((each.x, each.y), (each.x + each.width, each.y + each.height))
-        ]
-        (left, top), (right, low) = (tuple(map(pick, zip(*corners))) for pick in (min, max))
+        for member in boxes:
+            corners += [(member.x, member.y), (member.right, member.bottom)]
+        left = min(x for x, _ in corners)
+        top = min(y for _, y in corners)
         self.port = boxes[0].middle - left
-        self.width, self.height = max(right - left, self.port + 6 + width_of(self.label)), low - top
+        # The label of the arrow from above begins beside the arrow.
+        self.width = max(max(x for x, _ in corners) - left, self.port + 6 + width_of(self.label))
+        self.height = max(y for _, y in corners) - top
         return left, top
 
 
 @define(frozen=True)
 class _Columns:
-    """Left edge and top of each group, left edge of the column by the number of its first group, the total extent."""
+    """Groups in columns.
+
+    Attributes:
+        places: left edge and top of each group.
+        starts: left edge of each column, by the number of its first group.
+        width: of all.
+        height: of all.
+    """
 
     places: list[Point]
     starts: dict[int, float]
@@ -255,24 +307,29 @@ def _columns(groups: list[_Group]) -> _Columns:
     """Arrange groups in the number of columns that shows them largest."""
     total = sum(group.height + _GAP for group in groups) - _GAP
     tallest = max(group.height for group in groups)
-    best, found = 0.0, _packed(groups, inf)
+    best = _packed(groups, inf)
+    best_scale = 0.0
     count = 1
     while count <= _MOST_COLUMNS and total >= _COLUMN:
-        packed = _packed(groups, inf if count == 1 else max(total / count * 1.04, tallest))
-        scale = _scale(packed.width + 60, packed.height + 60)
-        if scale > best * 1.12:
-            best, found = scale, packed
-        if len(packed.starts) < count - 1:
+        # Columns are never full to the last pixel.
+        limit = inf if count == 1 else max(total / count * 1.04, tallest)
+        columns = _packed(groups, limit)
+        scale = _scale(columns.width + 60, columns.height + 60)
+        # One more column has to be worth its arrow.
+        if scale > best_scale * 1.12:
+            best_scale = scale
+            best = columns
+        if len(columns.starts) < count - 1:
             break
         count = count + 1 if count < 8 else ceil(count * 1.3)
-    return found
+    return best
 
 
 def _packed(groups: list[_Group], limit: float) -> _Columns:
     """Stack groups in columns of a limited height."""
     columns: list[list[int]] = [[]]
-    y = 0.0
     tops: list[float] = []
+    y = 0.0
     for number, group in enumerate(groups):
         if number and y + _GAP + group.height > limit:
             columns.append([])
@@ -282,14 +339,19 @@ def _packed(groups: list[_Group], limit: float) -> _Columns:
         columns[-1].append(number)
         tops.append(y)
         y += group.height
-    x, lift = 0.0, _GAP / 2 if len(columns) > 1 else 0.0
+    # Arrows between columns run above and below them.
+    lift = _GAP / 2 if len(columns) > 1 else 0.0
     places: list[Point] = []
     starts: dict[int, float] = {}
+    x = 0.0
     for column in columns:
+        # The arrows from group to group are in one line.
         left = max(groups[number].port for number in column)
-        places += [(x + left - groups[number].port, tops[number] + lift) for number in column]
+        for number in column:
+            places.append((x + left - groups[number].port, tops[number] + lift))
         starts[column[0]] = x
-        x += left + max(groups[number].width - groups[number].port for number in column) + 2 * _GAP
+        right = max(groups[number].width - groups[number].port for number in column)
+        x += left + right + 2 * _GAP
     lowest = max(top + group.height for top, group in zip(tops, groups))
     return _Columns(places, starts, x - 2 * _GAP, lowest + 2 * lift)
 
@@ -300,36 +362,48 @@ def _place_groups(box: Box, groups: list[_Group]) -> None:
         if group.above >= 0:
             group.label = _label(group.label, box.inside[group.above])
     corners = [group.measure(box) for group in groups]
-    found = _columns(groups)
-    for group, (left, top), (x, y) in zip(groups, corners, found.places):
+    columns = _columns(groups)
+    for group, (left, top), (x, y) in zip(groups, corners, columns.places):
         for number in group.members:
-            each = box.inside[number]
-            each.x, each.y = each.x + x - left, each.y + y - top
+            box.inside[number].move(x - left, y - top)
         for line in group.lines:
             line.move(x - left, y - top)
         box.lines += group.lines
     for number, group in enumerate(groups):
-        if group.above < 0:
-            continue
-        last, each = box.inside[group.above], box.inside[group.members[0]]
-        start, end = last.foot, (each.middle, each.y)
-        at = end[0] + 4, (start[1] + end[1]) / 2 + 4
-        if number in found.starts:  # from the bottom of a column to the top of the next
-            foot, side, head = start[1] + _GAP / 3, found.starts[number] - _GAP, end[1] - _GAP / 3
-            points = [start, (start[0], foot), (side, foot), (side, head), (end[0], head), end]
-            at = end[0] + 4, end[1] - 4
-        elif abs(start[0] - end[0]) > 1:
-            middle = (start[1] + end[1]) / 2
-            points = [start, (start[0], middle), (end[0], middle), end]
-            at = end[0] + 4, end[1] - 4
-        else:
-            points = [start, end]
-        box.lines.append(Line(group.above, group.members[0], points, group.label, at))
-    box.columns = [x - _GAP / 2 for x in found.starts.values() if x]
-    _around(box, found.width, found.height)
+        if group.above >= 0:
+            column = columns.starts.get(number)
+            box.lines.append(_arrow_between(box, group, column))
+    box.columns = [x - _GAP / 2 for x in columns.starts.values() if x]
+    _around(box, columns.width, columns.height)
+
+
+def _arrow_between(box: Box, group: _Group, column: float | None) -> Line:
+    """Return the arrow to the first box of a group from a box above.
+
+    Args:
+        box: that contains both.
+        group: the group.
+        column: the left edge of its column, if it is the first in it.
+    """
+    first = box.inside[group.members[0]]
+    start = box.inside[group.above].foot
+    end = (first.middle, first.y)
+    middle = (start[1] + end[1]) / 2
+    above_end = end[0] + 4, end[1] - 4
+    if column is not None:  # from the bottom of a column to the top of the next
+        low = start[1] + _GAP / 3
+        side = column - _GAP
+        high = end[1] - _GAP / 3
+        points = [start, (start[0], low), (side, low), (side, high), (end[0], high), end]
+        return Line(group.above, group.members[0], points, group.label, above_end)
+    if abs(start[0] - end[0]) > 1:
+        points = [start, (start[0], middle), (end[0], middle), end]
+        return Line(group.above, group.members[0], points, group.label, above_end)
+    return Line(group.above, group.members[0], [start, end], group.label, (end[0] + 4, middle + 4))
 
 
 def _label(label: str, source: Box) -> str:
+    """Return the text of an arrow: its label, and the shape of what it carries."""
     return _cut(carried_text(label, source.block.shape), _LABEL_CHARS)
 
 
@@ -340,16 +414,23 @@ def _chain(box: Box) -> None:
 
 def _side(box: Box) -> None:
     """Arrange blocks side by side, in rows if they would be too wide."""
-    area = sum((each.width + _GAP) * (each.height + _GAP) for each in box.inside)
-    most = max(_BROAD, sqrt(area * SCREEN[0] / SCREEN[1]))
-    x = y = tall = width = 0.0
-    for each in box.inside:
-        if x and x + each.width > most:
-            x, y, tall = 0.0, y + tall + _GAP, 0.0
-        each.x, each.y = x, y
-        x, tall = x + each.width + _GAP, max(tall, each.height)
+    area = sum((block.width + _GAP) * (block.height + _GAP) for block in box.inside)
+    widest = max(_BROAD, sqrt(area * SCREEN[0] / SCREEN[1]))
+    x = 0.0
+    y = 0.0
+    row_height = 0.0
+    width = 0.0
+    for block in box.inside:
+        if x and x + block.width > widest:
+            x = 0.0
+            y = y + row_height + _GAP
+            row_height = 0.0
+        block.x = x
+        block.y = y
+        x = x + block.width + _GAP
+        row_height = max(row_height, block.height)
         width = max(width, x - _GAP)
-    _around(box, width, y + tall)
+    _around(box, width, y + row_height)
 
 
 def _graph(box: Box) -> None:
@@ -358,13 +439,13 @@ def _graph(box: Box) -> None:
     Branches between two such nodes are attached to the upper one; a new column may begin after a single arrow.
     """
     flows = _shortened(box, box.block.flows)
-    branching = is_branching(box.block)
+    is_only_branches = is_branching(box.block)
     levels, leaving, cuts = _levels(len(box.inside), flows)
-    if not branching and len(cuts) >= 3:
+    if not is_only_branches and len(cuts) >= 3:
         _place_groups(box, _groups(box, levels, leaving, cuts))
         return
-    box.lines = _layered(box, list(range(len(box.inside))), flows, keep_order=branching)
-    corners = [(each.x + each.width, each.y + each.height) for each in box.inside]
+    box.lines = _layered(box, list(range(len(box.inside))), flows, keep_order=is_only_branches)
+    corners = [(node.right, node.bottom) for node in box.inside]
     corners += [point for line in box.lines for point in line.extent()]
     _around(box, max(x for x, _ in corners), max(y for _, y in corners))
 
@@ -374,17 +455,23 @@ def _levels(count: int, flows: list[Flow]) -> tuple[list[list[int]], list[list[F
     ranks = ranks_of(count, flows)
     levels = _by_level(ranks)
     leaving: list[list[Flow]] = [[] for _ in levels]
-    passing = [0] * (len(levels) + 2)
+    changes = [0] * (len(levels) + 2)
+    """How many more flows pass beside the nodes of a layer than beside those of the layer before."""
     for flow in flows:
-        low, high = ranks[flow.start], max(ranks[flow.end], ranks[flow.start] + 1)
-        passing[low + 1] += 1
-        passing[high] -= 1
-        leaving[low].append(flow)
-    beside = accumulate(passing)
-    return levels, leaving, [rank for rank, level in enumerate(levels) if not next(beside) and len(level) == 1]
+        first = ranks[flow.start]
+        last = max(ranks[flow.end], first + 1)
+        changes[first + 1] += 1
+        changes[last] -= 1
+        leaving[first].append(flow)
+    cuts = []
+    for rank, (level, beside) in enumerate(zip(levels, accumulate(changes))):
+        if beside == 0 and len(level) == 1:
+            cuts.append(rank)
+    return levels, leaving, cuts
 
 
 def _by_level(ranks: list[int]) -> list[list[int]]:
+    """Return the nodes of each layer, by the layer of each node."""
     levels: list[list[int]] = [[] for _ in range(max(ranks, default=0) + 1)]
     for node, rank in enumerate(ranks):
         levels[rank].append(node)
@@ -393,9 +480,11 @@ def _by_level(ranks: list[int]) -> list[list[int]]:
 
 def _groups(box: Box, levels: list[list[int]], leaving: list[list[Flow]], cuts: list[int]) -> list[_Group]:
     """Return the groups of a graph: each begins after a single arrow, or in a new column."""
-    tall = sum(max((box.inside[number].height for number in level), default=0) + _GAP for level in levels)
-    wide = 1.6 * sum(each.width for each in box.inside) / len(box.inside) + 60
-    enough = max(_COLUMN, sqrt(tall * wide * SCREEN[1] / SCREEN[0]))
+    height = 0.0
+    for level in levels:
+        height += max((box.inside[number].height for number in level), default=0) + _GAP
+    width = 1.6 * sum(node.width for node in box.inside) / len(box.inside) + 60
+    enough = max(_COLUMN, sqrt(height * width * SCREEN[1] / SCREEN[0]))
     groups: list[_Group] = []
     for before, rank in zip([-1, *cuts], [*cuts, len(levels)]):
         nodes = [number for level in levels[before + 1 : rank + 1] for number in level]
@@ -404,7 +493,7 @@ def _groups(box: Box, levels: list[list[int]], leaving: list[list[Flow]], cuts: 
             groups.append(_Group([nodes.pop()]))
             if nodes:
                 _attach(box, groups, groups[0].members[0], nodes, flows, inf)
-        elif len(nodes) == len(flows) == 1 and rank < len(levels):
+        elif len(nodes) == 1 and len(flows) == 1 and rank < len(levels):
             groups.append(_Group(nodes, above=levels[before][0], label=flows[0].label))
             box.inside[nodes[0]].x = -box.inside[nodes[0]].width / 2
         elif nodes:
@@ -416,19 +505,22 @@ def _shortened(box: Box, flows: list[Flow]) -> list[Flow]:
     """Return the flows; a distant end is named next to the node, instead of an arrow across the whole picture."""
     ranks = ranks_of(len(box.inside), flows)
     degree = Counter(number for flow in flows for number in (flow.start, flow.end))
-    found: list[Flow] = []
+    shortened: list[Flow] = []
     for flow in flows:
-        ends = [box.inside[number].block.kind == "end" for number in (flow.start, flow.end)]
-        end = flow.start if ends[0] else flow.end
-        if ranks[flow.end] - ranks[flow.start] <= _LONGEST or ends[0] == ends[1] or degree[end] < 2:
-            found.append(flow)
+        starts_at_end = box.inside[flow.start].block.kind == "end"
+        stops_at_end = box.inside[flow.end].block.kind == "end"
+        end = flow.start if starts_at_end else flow.end
+        is_long = ranks[flow.end] - ranks[flow.start] > _LONGEST
+        # The last arrow of an end stays.
+        if not is_long or starts_at_end == stops_at_end or degree[end] < 2:
+            shortened.append(flow)
             continue
         degree[end] -= 1
         lines = [f"{line} {carried_text(flow.label, ())}".strip() for line in box.inside[end].block.lines[:1]]
         number = len(box.inside)
         box.inside.append(_box(Block("", "", "end", lines=lines), []))
-        found.append(Flow(number, flow.end) if end == flow.start else Flow(flow.start, number))
-    return found
+        shortened.append(Flow(number, flow.end) if end == flow.start else Flow(flow.start, number))
+    return shortened
 
 
 def _attach(box: Box, groups: list[_Group], top: int, added: list[int], flows: list[Flow], enough: float) -> None:
@@ -439,11 +531,15 @@ def _attach(box: Box, groups: list[_Group], top: int, added: list[int], flows: l
         box.inside.append(_box(Block(above.block.name, above.block.title, mark="again"), []))
         groups.append(_Group([number], above=top))
         flows = [Flow(number, flow.end, flow.label) if flow.start == top else flow for flow in flows]
-        top, above = number, box.inside[number]
+        top = number
+        above = box.inside[number]
         above.x = -above.width / 2
-    x, y = above.x, above.y
+    x = above.x
+    y = above.y
     lines = _layered(box, [top, *added], flows)
-    dx, dy = x - above.x, y - above.y
+    # The node stays where it was, and the others follow it.
+    dx = x - above.x
+    dy = y - above.y
     for number in (top, *added):
         box.inside[number].move(dx, dy)
     for line in lines:
@@ -461,34 +557,57 @@ def _layered(box: Box, members: list[int], flows: list[Flow], *, keep_order: boo
         flows: the edges between them.
         keep_order: whether the nodes of a layer stay in their order.
     """
-    nodes, edges = _ends(box, members, flows)
+    _widen(box, flows)
+    numbers = {number: place for place, number in enumerate(members)}
+    nodes = [box.inside[number] for number in members]
+    edges = [(numbers[flow.start], numbers[flow.end]) for flow in flows]
     levels = ranks_of(len(nodes), [Flow(*edge) for edge in edges])
     links, bends = _with_bends(levels, edges)
     layers = _by_level(levels)
     across = _across(layers, links, nodes, len(levels), keep_order=keep_order)
-    leave = _ports(nodes, edges, [across[each[0]] if each else None for each in bends])
-    enter = _ports(nodes, [edge[::-1] for edge in edges], [across[each[-1]] if each else None for each in bends])
-    labels = [_label(flow.label, box.inside[flow.start]) if len(flows) <= _LABELLED else "" for flow in flows]
+    first_bends = [across[passed[0]] if passed else None for passed in bends]
+    last_bends = [across[passed[-1]] if passed else None for passed in bends]
+    leave = _ports(nodes, edges, first_bends)
+    enter = _ports(nodes, [(end, start) for start, end in edges], last_bends)
+    labels = [""] * len(flows)
+    if len(flows) <= _LABELLED:
+        labels = [_label(flow.label, box.inside[flow.start]) for flow in flows]
     rows = _rows(labels, leave, [levels[start] for start, _ in edges])
     extents = _down(nodes, layers, [(levels[start], row) for (start, _), row in zip(edges, rows)])
     lines: list[Line] = []
     for number, ((start, end), flow) in enumerate(zip(edges, flows)):
-        x, low = leave[number], extents[levels[start]][1]
-        points = [(x, nodes[start].foot[1]), (x, low)]
-        points += [(across[bend], y) for bend in bends[number] for y in extents[levels[bend]]]
-        points = _without_straight([*points, (enter[number], nodes[end].y)])
+        passed = [(across[bend], *extents[levels[bend]]) for bend in bends[number]]
+        points = _points(leave[number], nodes[start].foot[1], extents[levels[start]][1], passed)
+        points.append((enter[number], nodes[end].y))
         label = labels[number] if rows[number] >= 0 else ""
-        lines.append(Line(flow.start, flow.end, points, label, (x + 4, low + (rows[number] + 1) * _ROW - 1)))
+        _, bottom = extents[levels[start]]
+        label_place = (leave[number] + 4, bottom + (rows[number] + 1) * _ROW - 1)
+        lines.append(Line(flow.start, flow.end, _without_straight(points), label, label_place))
     return lines
 
 
-def _ends(box: Box, members: list[int], flows: list[Flow]) -> tuple[list[Box], list[tuple[int, int]]]:
-    """Return boxes, wide enough for their arrows, and the arrows between them."""
+def _points(x: float, foot: float, bottom: float, passed: list[tuple[float, float, float]]) -> list[Point]:
+    """Return the points of an arrow but the last: down to the end of its layer, and through those that it passes.
+
+    Args:
+        x: where it leaves its node, across.
+        foot: where it leaves, down.
+        bottom: the lower edge of its layer.
+        passed: its place in each layer that it passes, and the upper and lower edge of that.
+    """
+    points = [(x, foot), (x, bottom)]
+    for place, upper, lower in passed:
+        points += [(place, upper), (place, lower)]
+    return points
+
+
+def _widen(box: Box, flows: list[Flow]) -> None:
+    """Make the boxes of a graph wide enough for their arrows."""
     for ends in (Counter(flow.start for flow in flows), Counter(flow.end for flow in flows)):
-        for number, times in ends.items():
-            box.inside[number].width = max(box.inside[number].width, (times + 1) * _PORT if times > 1 else 0)
-    numbers = {number: place for place, number in enumerate(members)}
-    return [box.inside[number] for number in members], [(numbers[flow.start], numbers[flow.end]) for flow in flows]
+        for number, count in ends.items():
+            if count > 1:
+                node = box.inside[number]
+                node.width = max(node.width, (count + 1) * _PORT)
 
 
 def _down(nodes: list[Box], layers: list[list[int]], rows: list[tuple[int, int]]) -> list[Point]:
@@ -500,26 +619,28 @@ def _down(nodes: list[Box], layers: list[list[int]], rows: list[tuple[int, int]]
         rows: the layer above each label, and its row.
     """
     space = [0.9 * _GAP] * len(layers)
+    """The space below each layer, in which its labels have rows."""
     for level, row in rows:
         space[level] = max(space[level], (row + 1) * _ROW + 14.0)
-    found: list[Point] = []
+    extents: list[Point] = []
     y = 0.0
-    for layer, below in zip(layers, space):
+    for layer, space_below in zip(layers, space):
         boxes = [nodes[node] for node in layer if node < len(nodes)]
-        found.append((y, y + max((box.height for box in boxes), default=0.0)))
+        bottom = y + max((box.height for box in boxes), default=0.0)
         for box in boxes:
             box.y = y
-        y = found[-1][1] + below
-    return found
+        extents.append((y, bottom))
+        y = bottom + space_below
+    return extents
 
 
 def _without_straight(points: list[Point]) -> list[Point]:
     """Return a line without points that are on a vertical one anyway."""
-    kept = points[:1]
+    bends = points[:1]
     for point, after in pairwise(points[1:]):
-        if not kept[-1][0] == point[0] == after[0]:
-            kept.append(point)
-    return [*kept, points[-1]]
+        if not bends[-1][0] == point[0] == after[0]:
+            bends.append(point)
+    return [*bends, points[-1]]
 
 
 def _rows(labels: list[str], left: list[float], bands: list[int]) -> list[int]:
@@ -532,11 +653,15 @@ def _rows(labels: list[str], left: list[float], bands: list[int]) -> list[int]:
     """
     rows = [-1] * len(labels)
     free: dict[tuple[int, int], float] = {}
+    """Where the free part of each row of a layer begins."""
     for number in sorted(range(len(labels)), key=left.__getitem__):
-        for row in range(_MOST_ROWS if labels[number] else 0):
-            if free.get((bands[number], row), -inf) <= left[number]:
+        if not labels[number]:
+            continue
+        for row in range(_MOST_ROWS):
+            place = bands[number], row
+            if free.get(place, -inf) <= left[number]:
                 rows[number] = row
-                free[bands[number], row] = left[number] + width_of(labels[number]) + 8
+                free[place] = left[number] + width_of(labels[number]) + 8
                 break
     return rows
 
@@ -558,16 +683,18 @@ def _across(
     middle = [0.0] * count
     for layer in layers:
         _spread(layer, [0.0] * len(layer), [1.0] * len(layer), widths, middle)
+    weights = [1.0] * len(nodes) + [_BEND_WEIGHT] * (count - len(nodes))
     for sweep in range(_SWEEPS):
-        down = sweep % 2 == 0
-        for layer in layers if down else reversed(layers):
-            wanted = [_mean(above[node] if down else below[node], middle, middle[node]) for node in layer]
-            if sweep < _SWEEPS - 2 and not keep_order:  # then positions only, in a fixed order
-                order = sorted(range(len(layer)), key=wanted.__getitem__)
-                layer[:] = [layer[place] for place in order]
-                wanted = [wanted[place] for place in order]
-            weights = [4.0 if node >= len(nodes) else 1.0 for node in layer]
-            _spread(layer, wanted, weights, widths, middle)
+        is_down = sweep % 2 == 0
+        neighbours = above if is_down else below
+        # The last two sweeps move nodes in a fixed order.
+        sorts = sweep < _SWEEPS - 2 and not keep_order
+        for layer in layers if is_down else reversed(layers):
+            wanted = {node: _mean(neighbours[node], middle, middle[node]) for node in layer}
+            if sorts:
+                layer.sort(key=wanted.__getitem__)
+            own_weights = [weights[node] for node in layer]
+            _spread(layer, [wanted[node] for node in layer], own_weights, widths, middle)
     left = min((x - width / 2 for x, width in zip(middle, widths)), default=0.0)
     for node, x in zip(nodes, middle):
         node.x = x - node.width / 2 - left
@@ -583,13 +710,15 @@ def _ports(nodes: list[Box], edges: list[tuple[int, int]], bends: list[float | N
         bends: its bend next to the node, if there is one.
     """
     at_node: dict[int, list[tuple[float, int]]] = {}
+    """For each node the other ends of its arrows, across, and the numbers of these."""
     for number, (own, other) in enumerate(edges):
         bend = bends[number]
-        at_node.setdefault(own, []).append((nodes[other].middle if bend is None else bend, number))
+        other_end = nodes[other].middle if bend is None else bend
+        at_node.setdefault(own, []).append((other_end, number))
     ports = [0.0] * len(edges)
-    for own, found in at_node.items():
-        for rank, (_, number) in enumerate(sorted(found), 1):
-            ports[number] = nodes[own].x + nodes[own].width * rank / (len(found) + 1)
+    for own, arrows in at_node.items():
+        for rank, (_, number) in enumerate(sorted(arrows), 1):
+            ports[number] = nodes[own].x + nodes[own].width * rank / (len(arrows) + 1)
     return ports
 
 
@@ -605,16 +734,18 @@ def _with_bends(levels: list[int], edges: list[tuple[int, int]]) -> tuple[list[t
     """
     links: list[tuple[int, int]] = []
     bends: list[list[int]] = []
-    straight = sum(max(levels[end] - levels[start] - 1, 0) for start, end in edges) > _MAX_BENDS
+    count = sum(max(levels[end] - levels[start] - 1, 0) for start, end in edges)
     for start, end in edges:
-        between = range(0) if straight else range(levels[start] + 1, levels[end])
-        bends.append(list(range(len(levels), len(levels) + len(between))))
-        levels += between
-        links += pairwise([start, *bends[-1], end])
+        passed = range(levels[start] + 1, levels[end]) if count <= _MAX_BENDS else range(0)
+        own = list(range(len(levels), len(levels) + len(passed)))
+        bends.append(own)
+        levels += passed
+        links += pairwise([start, *own, end])
     return links, bends
 
 
 def _mean(others: list[int], middle: list[float], default: float) -> float:
+    """Return the mean position of some nodes; a default for none."""
     return sum(middle[other] for other in others) / len(others) if others else default
 
 
@@ -622,18 +753,25 @@ def _spread(
     layer: list[int], wanted: list[float], weights: list[float], widths: list[float], middle: list[float]
 ) -> None:
     """Move the nodes of a layer as near to their desired positions as order and widths allow."""
+    # Where each node would be if all were side by side: minus these, equal positions are just wide enough.
     offsets: list[float] = []
-    at = 0.0
+    offset = 0.0
     for number, node in enumerate(layer):
         if number:
-            at += (widths[layer[number - 1]] + widths[node]) / 2 + _GAP
-        offsets.append(at)
-    pools: list[tuple[float, float, int]] = []  # weighted sum, weight, nodes
+            offset += (widths[layer[number - 1]] + widths[node]) / 2 + _GAP
+        offsets.append(offset)
+    # Isotonic regression: neighbours whose desired positions are in the wrong order become a pool with their mean.
+    pools: list[tuple[float, float, int]] = []
+    """The weighted sum of each, its weight, and the number of its nodes."""
     for target, weight, offset in zip(wanted, weights, offsets):
-        total, mass, size = (target - offset) * weight, weight, 1
+        total = (target - offset) * weight
+        mass = weight
+        size = 1
         while pools and pools[-1][0] / pools[-1][1] >= total / mass:
-            before = pools.pop()
-            total, mass, size = total + before[0], mass + before[1], size + before[2]
+            pool_total, pool_mass, pool_size = pools.pop()
+            total += pool_total
+            mass += pool_mass
+            size += pool_size
         pools.append((total, mass, size))
     number = 0
     for total, mass, size in pools:

@@ -36,13 +36,19 @@ _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _LARGEST = 16_000
 """Maximum pixels of a side in browsers."""
 _PATIENCE = 120
+"""Seconds that a browser gets for a picture."""
 _ROUND = 8.0
 """Radius of corners of arrows, in pixels."""
 
 
-ROOMY, MAX_CHARS = 1_700_000, 2_500_000
-"""Characters of the graph as JSON: beyond the first number long texts are cut, beyond the second it is refused."""
-_VARIABLE, _USED = re.compile(r"(--[\w-]+):([^;}]+)"), re.compile(r"var\((--[\w-]+)\)")
+ROOMY = 1_700_000
+"""Characters of the graph as JSON beyond which long texts are cut."""
+MAX_CHARS = 2_500_000
+"""Characters of the graph as JSON beyond which it is refused."""
+_VARIABLE = re.compile(r"(--[\w-]+):([^;}]+)")
+"""A variable that a style defines, and its value."""
+_USE = re.compile(r"var\((--[\w-]+)\)")
+"""A use of a variable."""
 _GENERATOR = '<meta name="generator" content="t7bridge draw">'
 
 
@@ -53,7 +59,8 @@ def as_svg(root: Box, title: str) -> str:
         root: the model's box, with all the others in it.
         title: of the picture.
     """
-    width, height = root.x + root.width + root.x, root.y + root.height + root.y
+    width = root.x + root.width + root.x
+    height = root.y + root.height + root.y
     style, colours = _theme()
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
@@ -64,51 +71,77 @@ def as_svg(root: Box, title: str) -> str:
         'class="tip"><path d="M0,0 L8,4 L0,8 z"/></marker></defs>',
         '<rect class="page" width="100%" height="100%"/>',
     ]
+    boxes = _boxes_in(root)
+    for box in boxes:
+        parts += _box(box, colours)
+    # Arrows are drawn over all boxes.
+    for box in boxes:
+        for line in box.lines:
+            parts += _arrow(line)
+    parts.append("</svg>")
+    return "\n".join(parts) + "\n"
+
+
+def _boxes_in(root: Box) -> list[Box]:
+    """Return a box and all boxes in it, level by level."""
     boxes = [root]
     for box in boxes:  # grows
         boxes += box.inside
-    for box in boxes:
-        parts += _box(box, colours)
-    arrows = [part for box in boxes for line in box.lines for part in _arrow(line)]
-    return "\n".join([*parts, *arrows, "</svg>"]) + "\n"
+    return boxes
 
 
 def _theme() -> tuple[str, dict[str, str]]:
     """Return the style of the pages, for light and dark screens, and its colours; converters know no variables."""
-    light, dark, _, *rules = _web("theme.css").splitlines()
-    colours = dict(_VARIABLE.findall(light))
-    styles = [
-        _USED.sub(lambda found, known=known: known[found[1]], "\n".join([_STYLE, *rules]))  # type: ignore[misc]
-        for known in (colours, {**colours, **dict(_VARIABLE.findall(dark))})
-    ]
-    return f"{styles[0]}\n@media (prefers-color-scheme: dark) {{\n{styles[1]}\n}}", colours
+    light_variables, dark_variables, _, *rules = _web("theme.css").splitlines()
+    style = "\n".join([_STYLE, *rules])
+    light = dict(_VARIABLE.findall(light_variables))
+    dark = {**light, **dict(_VARIABLE.findall(dark_variables))}
+    light_style = _USE.sub(lambda use: light[use[1]], style)
+    dark_style = _USE.sub(lambda use: dark[use[1]], style)
+    return f"{light_style}\n@media (prefers-color-scheme: dark) {{\n{dark_style}\n}}", light
 
 
 def _box(box: Box, colours: dict[str, str]) -> list[str]:
+    """Return a box as markup, without what is inside."""
     block = box.block
-    ghost = _ghost(box)
-    marks = ["e" * (block.kind == "end"), "n", "c" * (block.category == "container"), block.mark, "ghost" * bool(ghost)]
-    marks += ["shared"] * any(each.shared for each in block.weights) + ["repeat"] * (block.repeat > 1)
-    place = f'width="{box.width:.1f}" height="{box.height:.1f}" rx="{10 if block.kind == "end" else 6}"'
-    frame = f'<rect class="b" x="{box.x:.1f}" y="{box.y:.1f}" {place}/>'
-    lines = [
-        f'<g class="{" ".join(filter(None, marks))}">',
-        f"<title>{_escaped(block.hint)}</title>" if block.hint else "",
-        f'<rect class="b" x="{box.x + 4:.1f}" y="{box.y + 4:.1f}" {place}/>' if block.repeat > 1 else "",
-        frame,
-    ]
-    if block.kind != "end" and not block.inside and not ghost:
+    size = f'width="{box.width:.1f}" height="{box.height:.1f}" rx="{10 if block.kind == "end" else 6}"'
+    frame = f'<rect class="b" x="{box.x:.1f}" y="{box.y:.1f}" {size}/>'
+    lines = [f'<g class="{" ".join(_classes_of(box))}">']
+    if block.hint:
+        lines.append(f"<title>{_escaped(block.hint)}</title>")
+    if block.repeat > 1:  # a second frame behind the first
+        lines.append(f'<rect class="b" x="{box.x + 4:.1f}" y="{box.y + 4:.1f}" {size}/>')
+    lines.append(frame)
+    if block.kind != "end" and not block.inside and not _ghost(box):
         fill = colours[f"--k-{block.category}"]
-        lines += [
-            frame.replace('class="b"', f'class="tint" fill="{fill}"'),
-            f'<rect x="{box.x:.1f}" y="{box.y + 3:.1f}" width="4" height="{box.height - 6:.1f}" rx="2" fill="{fill}"/>',
-        ]
-    middle = box.middle - (SIGN / 2 if has_sign(block) else 0)
+        stripe = f'x="{box.x:.1f}" y="{box.y + 3:.1f}" width="4" height="{box.height - 6:.1f}" rx="2"'
+        lines.append(frame.replace('class="b"', f'class="tint" fill="{fill}"'))
+        lines.append(f'<rect {stripe} fill="{fill}"/>')
+    # Text is where pages have it, which show a sign beside it.
+    middle = box.middle - SIGN / 2 if has_sign(block) else box.middle
     for number, text in enumerate(texts_of(block), 1):
-        size = "t" if number == 1 and block.kind != "end" else "s"
+        name = "t" if number == 1 and block.kind != "end" else "s"
         place = f'x="{middle:.1f}" y="{box.y + number * LINE + 1:.1f}"'
-        lines.append(f'<text {place} class="{size}">{_escaped(text)}</text>')
-    return [line for line in [*lines, "</g>"] if line]
+        lines.append(f'<text {place} class="{name}">{_escaped(text)}</text>')
+    lines.append("</g>")
+    return lines
+
+
+def _classes_of(box: Box) -> list[str]:
+    """Return the classes of a box, as the style of the pages has them."""
+    block = box.block
+    classes = ["e", "n"] if block.kind == "end" else ["n"]
+    if block.category == "container":
+        classes.append("c")
+    if block.mark:
+        classes.append(block.mark)
+    if _ghost(box):
+        classes.append("ghost")
+    if any(weight.shared for weight in block.weights):
+        classes.append("shared")
+    if block.repeat > 1:
+        classes.append("repeat")
+    return classes
 
 
 def _ghost(box: Box) -> str:
@@ -119,20 +152,25 @@ def _ghost(box: Box) -> str:
 
 
 def _arrow(line: Line) -> list[str]:
+    """Return an arrow as markup, with its label."""
     lines = [f'<path class="f" d="{_path(line.points)}" marker-end="url(#arrow)"/>']
-    if line.label:  # after an outline of its own: converters paint that over the text
-        place = f'<text x="{line.at[0]:.1f}" y="{line.at[1]:.1f}"'
-        lines += [f'{place} class="{name}">{_escaped(line.label)}</text>' for name in ("l", "s first")]
+    if line.label:
+        x, y = line.at
+        # The outline that makes it readable is a text of its own: converters paint an outline over the letters.
+        for name in ("l", "s first"):
+            lines.append(f'<text x="{x:.1f}" y="{y:.1f}" class="{name}">{_escaped(line.label)}</text>')
     return lines
 
 
 def _path(points: list[Point]) -> str:
     """Return a line with rounded corners."""
     parts = ["M{:.1f},{:.1f}".format(*points[0])]
-    for before, point, after in zip(points, points[1:], points[2:]):
-        numbers = *_towards(point, before), *point, *_towards(point, after)
-        parts.append("L{:.1f},{:.1f} Q{:.1f},{:.1f} {:.1f},{:.1f}".format(*numbers))
-    return " ".join([*parts, "L{:.1f},{:.1f}".format(*points[-1])])
+    for before, corner, after in zip(points, points[1:], points[2:]):
+        begin = _towards(corner, before)
+        end = _towards(corner, after)
+        parts.append("L{:.1f},{:.1f} Q{:.1f},{:.1f} {:.1f},{:.1f}".format(*begin, *corner, *end))
+    parts.append("L{:.1f},{:.1f}".format(*points[-1]))
+    return " ".join(parts)
 
 
 def _towards(point: Point, other: Point) -> Point:
@@ -156,6 +194,7 @@ def as_dot(blocks: list[Block]) -> str:
     style, colours = _theme()
     lines = ["digraph model {", "  compound=true; node [shape=box, style=filled, fontname=Helvetica];"]
     stack: list[tuple[Block | None, str]] = [(blocks[0], "  ")]
+    """What is to be written, with its indentation; `None` closes a cluster."""
     edges: list[str] = []
     while stack:
         block, indent = stack.pop()
@@ -165,27 +204,38 @@ def as_dot(blocks: list[Block]) -> str:
         number = numbers[id(block)]
         label = "\\n".join(map(_quoted, texts_of(block)))
         if not block.inside:
-            own = re.search(rf"\.{block.mark}>rect\.b{{[^}}]*fill:(#\w+)", style) if block.mark else None
-            color = own[1] if own else colours[f"--k-{block.category}"] + "22"
-            lines.append(f'{indent}n{number} [label="{label}", fillcolor="{color}"];')
+            fill = _fill_of_mark(block.mark, style) or colours[f"--k-{block.category}"] + "22"
+            lines.append(f'{indent}n{number} [label="{label}", fillcolor="{fill}"];')
             continue
         lines.append(f'{indent}subgraph cluster_{number} {{ label="{label}"; fontname=Helvetica;')
         stack.append((None, indent))
-        stack += [(each, indent + "  ") for each in reversed(block.inside)]
-        edges += [_edge(block.inside[each.start], block.inside[each.end], each.label, numbers) for each in block.arrows]
+        stack += [(inner, indent + "  ") for inner in reversed(block.inside)]
+        for arrow in block.arrows:
+            edges.append(_edge(block.inside[arrow.start], block.inside[arrow.end], arrow.label, numbers))
     return "\n".join([*lines, *edges, "}"]) + "\n"
+
+
+def _fill_of_mark(mark: str, style: str) -> str:
+    """Return the colour that the style of the pages gives to blocks with a mark; empty for none."""
+    rule = re.search(rf"\.{mark}>rect\.b{{[^}}]*fill:(#\w+)", style) if mark else None
+    return rule[1] if rule else ""
 
 
 def _edge(start: Block, end: Block, label: str, numbers: dict[int, int]) -> str:
     """Return an arrow. Graphviz has none between clusters: it links two nodes, and is clipped at the clusters."""
-    options = [f'label="{_quoted(label)}"'] if label else []
-    options += [f"ltail=cluster_{numbers[id(start)]}"] if start.inside else []
-    options += [f"lhead=cluster_{numbers[id(end)]}"] if end.inside else []
+    options = []
+    if label:
+        options.append(f'label="{_quoted(label)}"')
+    if start.inside:
+        options.append(f"ltail=cluster_{numbers[id(start)]}")
+    if end.inside:
+        options.append(f"lhead=cluster_{numbers[id(end)]}")
     while start.inside:
         start = start.inside[-1]
     while end.inside:
         end = end.inside[0]
-    return f"  n{numbers[id(start)]} -> n{numbers[id(end)]}" + (f" [{', '.join(options)}]" if options else "") + ";"
+    text = f" [{', '.join(options)}]" if options else ""
+    return f"  n{numbers[id(start)]} -> n{numbers[id(end)]}{text};"
 
 
 def _quoted(text: str) -> str:
@@ -203,7 +253,8 @@ def as_png(root: Box, title: str) -> bytes:
         UnsupportedError: none of them is installed, or can convert this one.
     """
     data = as_svg(root, title).encode("utf-8", "replace")
-    width, height = ceil(root.width + 2 * root.x), ceil(root.height + 2 * root.y)
+    width = ceil(root.width + 2 * root.x)
+    height = ceil(root.height + 2 * root.y)
     try:
         import cairosvg
     except ImportError:
@@ -213,27 +264,30 @@ def as_png(root: Box, title: str) -> bytes:
     program = shutil.which("rsvg-convert")
     browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
     if program is not None:
-        found = subprocess.run([program], input=data, capture_output=True, check=False).stdout
+        png = subprocess.run([program], input=data, capture_output=True, check=False).stdout
     elif browser is not None and max(width, height) <= _LARGEST:
-        found = _by_browser(browser, data, width, height)
+        png = _by_browser(browser, data, width, height)
     else:
         raise UnsupportedError(
             "no converter to .png is installed",
             hint="pip install cairosvg, install rsvg-convert (librsvg), or write .svg or .html.",
         )
-    if not found.startswith(b"\x89PNG"):
+    if not png.startswith(b"\x89PNG"):
         raise UnsupportedError("this picture cannot be converted to .png", hint="Write .svg or .html.")
-    return found
+    return png
 
 
 def _by_browser(program: str, svg: bytes, width: int, height: int) -> bytes:
     """Return a screenshot of the picture, which holds no scripts; empty if the browser fails."""
     with tempfile.TemporaryDirectory(prefix="t7bridge-", ignore_cleanup_errors=True) as folder:
-        source, target = os.path.join(folder, "picture.svg"), os.path.join(folder, "picture.png")
+        source = os.path.join(folder, "picture.svg")
+        target = os.path.join(folder, "picture.png")
         with open(source, "wb") as file:
             file.write(svg)
         flags = ["--headless=new", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={folder}/profile"]
-        flags += ["--no-sandbox"] if getattr(os, "geteuid", lambda: 1)() == 0 else []
+        is_root = hasattr(os, "geteuid") and os.geteuid() == 0
+        if is_root:  # Chromium refuses to run its sandbox as root
+            flags.append("--no-sandbox")
         command = [program, *flags, f"--window-size={width},{height}", f"--screenshot={target}", f"file://{source}"]
         try:
             subprocess.run(command, capture_output=True, check=False, timeout=_PATIENCE)
@@ -284,66 +338,98 @@ def places_of(blocks: list[Block], folds: dict[int, list[Fold]], opened: set[int
         root: what is seen first.
     """
     contents: list[Any] = []
-    known: dict[str, int] = {}
+    places_of_contents: dict[str, int] = {}
+    """The place of each content in the list, by its JSON."""
     of: dict[int, list[int]] = {}
     numbers = {id(block): number for number, block in enumerate(blocks)}
 
     def add(box: Box, block: Block) -> int:
-        content = _content(box, {id(each): number for number, each in enumerate(block.inside)})
-        place = known.setdefault(json.dumps(content), len(contents))
-        contents.extend([content] * (place == len(contents)))
+        """Add the content of a block, as it is in a box, and return its place."""
+        content = _content(box, {id(inner): number for number, inner in enumerate(block.inside)})
+        place = places_of_contents.setdefault(json.dumps(content), len(contents))
+        if place == len(contents):
+            contents.append(content)
         return place
 
     for block in blocks:
-        if block.inside:
-            views = [view_of(block, kept, {id(block)}) for kept in ([folds, {}] if id(block) in folds else [folds])]
-            if block is blocks[0]:
-                for view in views:
-                    view[0].lines = root.block.lines
-            of[numbers[id(block)]] = [add(lay_out(view), block) for view in views]
-    boxes = [root]
-    for box in boxes:  # grows
-        boxes += box.inside
+        if not block.inside:
+            continue
+        views = [view_of(block, folds, {id(block)})]
+        if id(block) in folds:
+            views.append(view_of(block, {}, {id(block)}))
+        if block is blocks[0]:
+            for view in views:
+                view[0].lines = root.block.lines
+        of[numbers[id(block)]] = [add(lay_out(view), block) for view in views]
+    for box in _boxes_in(root):
         source = box.block.source
         if box.inside and source is not None:
-            views_of = of[numbers[id(source)]]
-            views_of += [views_of[0]] * (2 - len(views_of)) + [add(box, source)]
-    shut = view_of(blocks[0], folds, set())
-    shut[0].lines = root.block.lines
-    closed = lay_out(shut)
+            places = of[numbers[id(source)]]
+            if len(places) == 1:  # without repeated blocks, both views are one
+                places.append(places[0])
+            places.append(add(box, source))
+    closed_view = view_of(blocks[0], folds, set())
+    closed_view[0].lines = root.block.lines
+    closed = lay_out(closed_view)
     return {
         "root": _entry(closed, closed, 0, ""),
-        "open": sorted(numbers[each] for each in opened),
+        "open": sorted(numbers[ident] for ident in opened),
         "of": of,
         "contents": contents,
     }
 
 
 def _content(box: Box, numbers: dict[int, int]) -> list[Any]:
+    """Return what is inside a box, see `places_of`.
+
+    Args:
+        box: the box.
+        numbers: of the blocks in its container, by id.
+    """
     boxes = []
-    for each in box.inside:
-        block = each.block
-        number = -1 if block.source is None else numbers.get(id(block.source), -1)
-        own: Any = _content(each, numbers) if each.inside and number < 0 else _ghost(each)
-        boxes.append(_entry(each, box, number, own))
+    for inner in box.inside:
+        source = inner.block.source
+        number = -1 if source is None else numbers.get(id(source), -1)
+        if inner.inside and number < 0:  # one repetition of a sequence
+            boxes.append(_entry(inner, box, number, _content(inner, numbers)))
+        else:
+            boxes.append(_entry(inner, box, number, _ghost(inner)))
     arrows = []
     for line in box.lines:
-        flat = [number for x, y in line.points for number in (x - box.x, y - box.y)]
-        label = [printable(line.label), *_rounded((line.at[0] - box.x, line.at[1] - box.y))] if line.label else []
-        arrows.append([line.start, line.end, _rounded(flat), *label])
+        coordinates: list[float] = []
+        for x, y in line.points:
+            coordinates += (x - box.x, y - box.y)
+        arrow: list[Any] = [line.start, line.end, _rounded(coordinates)]
+        if line.label:
+            x, y = line.at
+            arrow += [printable(line.label), *_rounded((x - box.x, y - box.y))]
+        arrows.append(arrow)
     return [*_rounded((box.width, box.height)), _rounded(x - box.x for x in box.columns), boxes, arrows]
 
 
-def _entry(box: Box, outer: Box, number: int, own: Any) -> list[Any]:
+def _entry(box: Box, outer: Box, number: int, content: Any) -> list[Any]:
+    """Return a box, see `places_of`.
+
+    Args:
+        box: the box.
+        outer: the one around it.
+        number: in the container, or -1.
+        content: of a sequence that repeats, or the class of a block that is named once more.
+    """
     block = box.block
     sizes = _rounded((box.x - outer.x, box.y - outer.y, box.width, box.height))
-    rest = [len(block.summary) if block.kind == "closed" else 0, block.repeat, own]
     text = "\n".join(map(printable, texts_of(block)))
-    return [number, *sizes, text, *(rest if rest != [0, 1, ""] else [])]
+    hidden_lines = len(block.summary) if block.kind == "closed" else 0
+    rest = [hidden_lines, block.repeat, content]
+    if rest == [0, 1, ""]:  # usual
+        rest = []
+    return [number, *sizes, text, *rest]
 
 
 def _rounded(numbers: Iterable[float]) -> list[float]:
-    return [int(found) if (found := round(each, 1)) == int(found) else found for each in numbers]
+    """Return numbers with one decimal, whole ones as integers."""
+    rounded = [round(number, 1) for number in numbers]
+    return [int(number) if number == int(number) else number for number in rounded]
 
 
 def is_page(path: str) -> bool:
@@ -355,7 +441,7 @@ def is_page(path: str) -> bool:
 def _html(graph: str, places: str, title: str) -> str:
     """Return the page around the data."""
     theme, style, *scripts = map(_web, ("theme.css", "page.css", "layout.js", "page.js"))
-    hashes = " ".join(f"'sha256-{_script_hash(each)}'" for each in scripts)
+    hashes = " ".join(f"'sha256-{_script_hash(script)}'" for script in scripts)
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src {hashes}"
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -364,12 +450,13 @@ def _html(graph: str, places: str, title: str) -> str:
         f"<style>{theme}{style}</style>\n</head>\n"
         f'<body>\n<script type="application/json" id="graph">{graph}</script>\n'
         f'<script type="application/json" id="places">{places}</script>\n'
-        + "".join(f"<script>{each}</script>\n" for each in scripts)
+        + "".join(f"<script>{script}</script>\n" for script in scripts)
         + "</body>\n</html>\n"
     )
 
 
 def _web(name: str) -> str:
+    """Return a file of the pages."""
     return files(__package__).joinpath("web").joinpath(name).read_text("utf-8")
 
 

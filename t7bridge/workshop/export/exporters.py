@@ -12,6 +12,7 @@ import io
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -77,8 +78,9 @@ def export_onnx(
     values, arguments, wanted = _prepared(module, inputs, dynamic)
     module = _replaced(module)
     table = _translations(opset18)
-    names = [each.name for each in _flat(inputs)]
+    names = [item.name for item in _flat(inputs)]
     with _quiet():
+        # Of a part of the module, which is exported to find what is refused, names do not matter.
         program = _exported(
             lambda part, args, shapes: torch.onnx.export(
                 part,
@@ -105,12 +107,12 @@ def export_onnx(
     options.log_severity_level = 3
     try:
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        found = session.run(None, {name: value.numpy() for name, value in zip(names, _flat(values))})
+        arrays = session.run(None, {name: value.numpy() for name, value in zip(names, _flat(values))})
     except Exception as error:  # onnxruntime raises classes of its own, without a common base
         raise ModelError(f"onnxruntime cannot run the exported model: {_first_line(error)}", file=path) from error
-    difference = _difference([torch.from_numpy(each) for each in found], wanted, path)
-    made = [each.name for each in session.get_outputs()]
-    return Exported(names, made, difference, f"onnxruntime {onnxruntime.__version__}")
+    difference = _difference([torch.from_numpy(array) for array in arrays], wanted, path)
+    names_of_outputs = [output.name for output in session.get_outputs()]
+    return Exported(names, names_of_outputs, difference, f"onnxruntime {onnxruntime.__version__}")
 
 
 def export_pt2(module: nn.Module, inputs: Examples, path: str, dynamic: Sequence[str] = ()) -> Exported:
@@ -138,26 +140,32 @@ def export_pt2(module: nn.Module, inputs: Examples, path: str, dynamic: Sequence
             torch.export.save(program, path)
             again = torch.export.load(path)
             with torch.no_grad():
-                found = again.module()(*arguments)
+                computed = again.module()(*arguments)
         except Exception as error:  # any exception of PyTorch's writer or reader
             raise ModelError(
                 f"PyTorch cannot write and run the exported model: {_first_line(error)}", file=path
             ) from error
-    difference = _difference(_leaves(found), wanted, path)
-    names = [spec.arg.name for spec in program.graph_signature.output_specs]
-    return Exported([each.name for each in _flat(inputs)], names, difference, f"torch {torch.__version__}")
+    difference = _difference(_leaves(computed), wanted, path)
+    names_of_outputs = [spec.arg.name for spec in program.graph_signature.output_specs]
+    names = [item.name for item in _flat(inputs)]
+    return Exported(names, names_of_outputs, difference, f"torch {torch.__version__}")
 
 
 def _flat(tree: Any) -> list[Any]:
-    return [leaf for each in tree for leaf in _flat(each)] if isinstance(tree, list) else [tree]
+    """Return what nested lists hold, in order."""
+    if not isinstance(tree, list):
+        return [tree]
+    return [leaf for item in tree for leaf in _flat(item)]
 
 
-def _two(example: Example) -> Example:
+def _with_two_examples(example: Example) -> Example:
     """Return the input with at least two examples: torch.export treats a size of 1 as a constant."""
     if example.shape[0] != 1:
         return example
-    shape, value = (2, *example.shape[1:]), example.value
+    shape = (2, *example.shape[1:])
+    value = example.value
     if value is not None:
+        # The same example twice.
         value = evolve(value, size=shape, stride=(0, *value.stride[1:]))
     return evolve(example, shape=shape, value=value)
 
@@ -169,22 +177,23 @@ def _prepared(
     unknown = set(dynamic) - {"batch"}
     if unknown:
         raise ModelError("a dimension cannot be dynamic", found=", ".join(sorted(unknown)), expected="batch")
-    if dynamic and not all(each.shape for each in _flat(inputs)):
+    if dynamic and not all(item.shape for item in _flat(inputs)):
         raise ModelError(
             "an input without dimensions has no batch", expected="inputs with one, or no dynamic dimension"
         )
     if dynamic:
-        inputs = each_input(_two, inputs)
-    failed: ModelError | None = None
+        inputs = each_input(_with_two_examples, inputs)
+    problem: ModelError | None = None
     for indices in (False, True):
         values = example(module, inputs, indices)
         arguments = tuple(values) if _takes_target(module) and isinstance(values, list) else (values,)
         try:
             return values, arguments, _computed(module, arguments)
         except ModelError as error:
-            failed = failed or error
-    assert failed is not None
-    raise failed
+            # What a module says of numbers is clearer than what it says of indices.
+            problem = problem or error
+    assert problem is not None
+    raise problem
 
 
 def _takes_target(module: nn.Module) -> bool:
@@ -200,7 +209,7 @@ def _shapes(arguments: tuple[Any, ...], dynamic: Sequence[str]) -> Any:
     for value in _flat(list(arguments)):
         count = len(batches)
         batches.setdefault(len(value), torch.export.Dim(f"batch{count + 1}" if count else "batch"))
-    return tuple(each_input(lambda value: {0: batches[len(value)]}, each) for each in arguments)
+    return tuple(each_input(lambda value: {0: batches[len(value)]}, argument) for argument in arguments)
 
 
 def _computed(module: nn.Module, arguments: tuple[Any, ...]) -> list[torch.Tensor]:
@@ -216,21 +225,37 @@ def _computed(module: nn.Module, arguments: tuple[Any, ...]) -> list[torch.Tenso
 
 
 def _leaves(value: Any) -> list[torch.Tensor]:
+    """Return the tensors of an output, in order; numbers are none."""
     if isinstance(value, torch.Tensor):
         return [value]
+    if isinstance(value, (int, float)):
+        return []
     values = value.values() if isinstance(value, Mapping) else value
-    return [leaf for each in values for leaf in _leaves(each)] if not isinstance(value, (int, float)) else []
+    return [leaf for item in values for leaf in _leaves(item)]
 
 
-def _difference(found: list[torch.Tensor], wanted: list[torch.Tensor], path: str) -> float:
-    """Return the largest difference, or refuse outputs that differ from the module's."""
-    shapes = [[tuple(each.shape) for each in outputs] for outputs in (found, wanted)]
-    if shapes[0] != shapes[1]:
+def _difference(computed: list[torch.Tensor], wanted: list[torch.Tensor], path: str) -> float:
+    """Return the largest difference, or refuse outputs that differ from the module's.
+
+    Args:
+        computed: the outputs of the file.
+        wanted: those of the module.
+        path: of the file.
+
+    Raises:
+        ModelError: they differ.
+    """
+    shapes = [tuple(item.shape) for item in computed]
+    wanted_shapes = [tuple(item.shape) for item in wanted]
+    if shapes != wanted_shapes:
         raise ModelError(
-            "the exported model has outputs of other shapes", file=path, expected=str(shapes[1]), found=str(shapes[0])
+            "the exported model has outputs of other shapes",
+            file=path,
+            expected=str(wanted_shapes),
+            found=str(shapes),
         )
     largest = 0.0
-    for mine, theirs in zip(found, wanted):
+    for mine, theirs in zip(computed, wanted):
         if not mine.numel():
             continue
         distance = (mine.double() - theirs.double()).abs()
@@ -246,26 +271,41 @@ def _difference(found: list[torch.Tensor], wanted: list[torch.Tensor], path: str
 
 
 def _exported(exporter: Any, module: nn.Module, arguments: tuple[Any, ...], shapes: Any) -> Any:
+    """Return the result of an exporter; if it refuses the module, the error names the layer.
+
+    Args:
+        exporter: exports a module for arguments, with dynamic shapes.
+        module: the module.
+        arguments: its arguments.
+        shapes: the dynamic shapes.
+
+    Raises:
+        UnsupportedError: it refuses the module.
+    """
     try:
         with torch.no_grad():  # exporters do not follow in-place layers that record gradients
             return exporter(module, arguments, shapes)
     except Exception as error:  # PyTorch's exporters raise many classes
         layer = _refused(exporter, module, arguments)
-        where = f"layer {layer[0]} ({layer[1]})" if layer else "the model"
+        if layer is None:
+            raise UnsupportedError(f"PyTorch's exporter refuses the model: {_first_line(error)}") from error
+        path, class_name, reason = layer
         raise UnsupportedError(
-            f"PyTorch's exporter refuses {where}: {_first_line(layer[2] if layer else error)}",
-            path=layer[0] if layer else "",
+            f"PyTorch's exporter refuses layer {path} ({class_name}): {_first_line(reason)}", path=path
         ) from error
 
 
 def _refused(exporter: Any, module: nn.Module, arguments: tuple[Any, ...]) -> tuple[str, str, Exception] | None:
     """Return the first innermost module that cannot be exported alone: path, class and error."""
     calls: list[tuple[str, nn.Module, tuple[Any, ...]]] = []
-    hooks = [
-        part.register_forward_pre_hook(lambda part, args, name=name: calls.append((name, part, args)))
-        for name, part in module.named_modules()
-        if name and not list(part.children())
-    ]
+
+    def note(part: nn.Module, args: tuple[Any, ...], name: str) -> None:
+        calls.append((name, part, args))
+
+    hooks = []
+    for name, part in module.named_modules():
+        if name and not list(part.children()):
+            hooks.append(part.register_forward_pre_hook(partial(note, name=name)))
     try:
         with torch.no_grad(), contextlib.suppress(Exception):
             module(*arguments)
@@ -300,6 +340,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
+    """Return the first line of the message of an error's first cause."""
     cause: BaseException = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
@@ -327,24 +368,27 @@ def _translations(op: Any) -> dict[Any, Callable[..., Any]]:
 
     def masked_select(self: Any, mask: Any) -> Any:
         """Keep the elements of a mask, in order: (count of them)."""
-        flat = [
-            op.Reshape(op.Expand(value, op.Shape(other)), ints(-1)) for value, other in ((self, mask), (mask, self))
-        ]
-        return op.Compress(*flat)
+        values = op.Reshape(op.Expand(self, op.Shape(mask)), ints(-1))
+        conditions = op.Reshape(op.Expand(mask, op.Shape(self)), ints(-1))
+        return op.Compress(values, conditions)
 
     def adaptive_max_pool2d(self: Any, output_size: Any) -> Any:
         """Return the maximum of each window; window i of n from floor(i·size/n) to ceil((i+1)·size/n)."""
-        windows = [
-            [(index * size // count, -(-(index + 1) * size // count)) for index in range(count)]
-            for size, count in zip(self.shape[-2:], output_size)
-        ]
 
-        def window(rows: tuple[int, int], columns: tuple[int, int]) -> Any:
-            part = op.Slice(self, ints(rows[0], columns[0]), ints(rows[1], columns[1]), ints(-2, -1))
-            return op.ReduceMax(part, ints(-2, -1), keepdims=1)
+        def windows(size: int, count: int) -> list[tuple[int, int]]:
+            # -(-a // b) is the next whole number.
+            return [(index * size // count, -(-(index + 1) * size // count)) for index in range(count)]
 
-        made = [op.Concat(*(window(rows, columns) for columns in windows[1]), axis=-1) for rows in windows[0]]
-        output = op.Concat(*made, axis=-2)
+        def largest(rows: tuple[int, int], columns: tuple[int, int]) -> Any:
+            window = op.Slice(self, ints(rows[0], columns[0]), ints(rows[1], columns[1]), ints(-2, -1))
+            return op.ReduceMax(window, ints(-2, -1), keepdims=1)
+
+        windows_of_rows = windows(self.shape[-2], output_size[0])
+        windows_of_columns = windows(self.shape[-1], output_size[1])
+        rows_of_output = []
+        for rows in windows_of_rows:
+            rows_of_output.append(op.Concat(*(largest(rows, columns) for columns in windows_of_columns), axis=-1))
+        output = op.Concat(*rows_of_output, axis=-2)
         return output, op.Cast(output, to=_INT64)  # the indices, the second output, are unused
 
     aten = torch.ops.aten
@@ -377,20 +421,19 @@ def _stepped(layer: Any) -> nn.Module:
     """Replace projected LSTMs, which ONNX lacks, by steps."""
     if not layer.proj_size:
         return layer  # type: ignore[no-any-return]
-    made: nn.Module = SteppedLSTM(
+    steps: nn.Module = SteppedLSTM(
         layer.input_size, layer.hidden_size, layer.proj_size, layer.batch_first, "", layer.remember, layer.state
     )
-    made.load_state_dict(layer.state_dict())
-    made.to(layer.weight_ih_l0.dtype).train(layer.training)
-    return made
+    steps.load_state_dict(layer.state_dict())
+    return steps.to(layer.weight_ih_l0.dtype).train(layer.training)
 
 
 def _with_zeros(layer: Any) -> nn.Module:
     """Replace LookupTableMaskZero: row 0 is set to zero once, not by each call."""
-    made = _Rows(layer.num_embeddings, layer.embedding_dim)
-    made.weight = nn.Parameter(layer.weight.detach().clone())
-    made.weight.data[0] = 0
-    return made.train(layer.training)
+    rows = _Rows(layer.num_embeddings, layer.embedding_dim)
+    rows.weight = nn.Parameter(layer.weight.detach().clone())
+    rows.weight.data[0] = 0
+    return rows.train(layer.training)
 
 
 class _Rows(nn.Embedding):

@@ -46,12 +46,14 @@ Signature = Counter[str]
 
 def signature(tensors: Mapping[str, Any], derived: Iterable[str] = ()) -> Signature:
     """Return the signature of a state dict, whose biases and statistics do not count."""
-    found: Signature = Counter()
+    layers: Signature = Counter()
     for part in parts_of(tensors, derived):
         shapes = {shape for name, shape in part.shapes.items() if name not in part.optional}
-        matrices = {f"{shape[0]}x{prod(shape[1:])}" for shape in shapes if len(shape) > 1}
-        found[",".join(sorted(matrices or {"x".join(map(str, shape)) for shape in shapes}))] += 1
-    return found
+        texts = {f"{shape[0]}x{prod(shape[1:])}" for shape in shapes if len(shape) > 1}
+        if not texts:
+            texts = {"x".join(map(str, shape)) for shape in shapes}
+        layers[",".join(sorted(texts))] += 1
+    return layers
 
 
 def _in_words(layers: Signature) -> str:
@@ -61,12 +63,18 @@ def _in_words(layers: Signature) -> str:
 
 def other_classes(source: Signature, target: Signature) -> int | None:
     """Return the source's number of classes if both sides differ in nothing else; `None` otherwise."""
-    sides = [[row.split("x") for row in more.elements()] for more in (source - target, target - source)]
-    rows = [{each[0] for each in side} for side in sides]
-    columns = [sorted(each[1:] for each in side) for side in sides]
-    if any(len(side) != 1 for side in rows) or columns[0] != columns[1] or any(len(each) != 1 for each in columns[0]):
+    only_source = [text.split("x") for text in (source - target).elements()]
+    only_target = [text.split("x") for text in (target - source).elements()]
+    source_rows = {rows for rows, *_ in only_source}
+    target_rows = {rows for rows, *_ in only_target}
+    if len(source_rows) != 1 or len(target_rows) != 1:
         return None
-    return int(rows[0].pop())
+    # The layers that classify differ in their number of rows alone.
+    source_columns = sorted(columns for _, *columns in only_source)
+    target_columns = sorted(columns for _, *columns in only_target)
+    if source_columns != target_columns or any(len(columns) != 1 for columns in source_columns):
+        return None
+    return int(source_rows.pop())
 
 
 @define(frozen=True)
@@ -134,22 +142,26 @@ class Library:
 
         The number of classes is free.
         """
-        found, near = [], []
-        variants = ((name, *each) for name, known in self.models.items() for each in zip(_VARIANTS, known))
-        for name, arguments, known in variants:
-            equal = (known.layers & wanted).total()
-            if not equal:
-                continue
-            factory, classes = Factory.parse(name).calling(**arguments), known.classes
-            if known.layers == wanted:
-                found.append(Candidate(factory, classes, equal))
-            elif classes is not None and (other := other_classes(wanted, known.layers)) is not None:
-                found.append(Candidate(factory.calling(num_classes=other), other, equal))
-            else:
-                near.append(Candidate(factory, classes, equal, wanted - known.layers, known.layers - wanted))
-        found.sort(key=lambda each: (len(str(each.factory)), str(each.factory)))
-        near.sort(key=lambda each: (-each.share, len(str(each.factory)), str(each.factory)))
-        return found, near
+        same: list[Candidate] = []
+        others: list[Candidate] = []
+        for name, variants in self.models.items():
+            for arguments, variant in zip(_VARIANTS, variants):
+                layers = variant.layers
+                equal = (layers & wanted).total()
+                if not equal:
+                    continue
+                factory = Factory.parse(name).calling(**arguments)
+                if layers == wanted:
+                    same.append(Candidate(factory, variant.classes, equal))
+                    continue
+                classes = None if variant.classes is None else other_classes(wanted, layers)
+                if classes is not None:
+                    same.append(Candidate(factory.calling(num_classes=classes), classes, equal))
+                else:
+                    others.append(Candidate(factory, variant.classes, equal, wanted - layers, layers - wanted))
+        same.sort(key=lambda candidate: (len(str(candidate.factory)), str(candidate.factory)))
+        others.sort(key=lambda candidate: (-candidate.share, len(str(candidate.factory)), str(candidate.factory)))
+        return same, others
 
 
 def library(home: str) -> Library:
@@ -165,24 +177,26 @@ def library(home: str) -> Library:
     release = _release(home)
     path = os.path.join(cache_folder(), f"{home}-{release}.json") if release else ""
     cached = _read(path).models if path else {}
-    made = Library(home, release, {name: cached[name] for name in map(str, factories) if name in cached})
-    missing = [factory for factory in factories if str(factory) not in made.models]
+    names = [str(factory) for factory in factories]
+    models = Library(home, release, {name: cached[name] for name in names if name in cached})
+    missing = [factory for factory in factories if str(factory) not in models.models]
     if missing:
         try:
-            _compute(missing, made.models)
+            _compute(missing, models.models)
         finally:  # an interrupted run is continued
             if path:
-                _write(path, made)
-    return made
+                _write(path, models)
+    return models
 
 
 def calling(factory: Factory, classes: int) -> Factory | None:
     """Return a factory with another number of classes; `None` if it has none to choose."""
+    other = factory.calling(num_classes=classes)
     try:
-        torchmodules.skeleton(made := factory.calling(num_classes=classes))
+        torchmodules.skeleton(other)
     except ModelError:
         return None
-    return made
+    return other
 
 
 def names_among(paths: Iterable[str], tensors: Mapping[str, Any]) -> list[str]:
@@ -194,14 +208,14 @@ def names_among(paths: Iterable[str], tensors: Mapping[str, Any]) -> list[str]:
     if wanted.total() < _FEWEST:
         return []
     newest: dict[str, Library] = {}
-    for made in map(_read, paths):
-        newest.setdefault(made.home, made)
-    found = []
-    for made in newest.values():
+    for models in map(_read, paths):
+        newest.setdefault(models.home, models)
+    names = []
+    for models in newest.values():
         with suppress(ModelError):  # a name that is none
-            same = made.candidates(wanted)[0]
-            found += [str(each.factory) for each in same[:1]]
-    return sorted(found, key=len)
+            same, _ = models.candidates(wanted)
+            names += [str(candidate.factory) for candidate in same[:1]]
+    return sorted(names, key=len)
 
 
 def _release(home: str) -> str:
@@ -212,8 +226,10 @@ def _release(home: str) -> str:
 
 def _compute(factories: list[Factory], models: dict[str, list[Variant]]) -> None:
     """Call factories, and add their variants. A class whose modules functions return has none: they are the same."""
-    classes: dict[str, str] = {}
+    names_of_classes: dict[str, str] = {}
+    """The names of factories that are classes, as Python has them."""
     returned: set[str] = set()
+    """The names of classes whose modules functions return."""
     for factory in factories:
         variants = []
         for arguments in _VARIANTS:
@@ -224,17 +240,21 @@ def _compute(factories: list[Factory], models: dict[str, list[Variant]]) -> None
             kind = type(module)
             name = f"{kind.__module__}.{kind.__qualname__}"
             if factory.attribute == kind.__qualname__:
-                classes[str(factory)] = name
+                names_of_classes[str(factory)] = name
             else:
                 returned.add(name)
-            known = {*arguments_of(kind).parameters, *arguments_of(factory.load()).parameters}
-            tensors = {key: each for key, each in module.state_dict().items() if hasattr(each, "shape")}
-            rows = [each.shape[0] for each in tensors.values() if len(each.shape) > 1]
-            variants.append(Variant(signature(tensors), rows[-1] if rows and "num_classes" in known else None))
-            if not known.intersection(_VARIANTS[-1]):
+            names = {*arguments_of(kind).parameters, *arguments_of(factory.load()).parameters}
+            tensors = {key: item for key, item in module.state_dict().items() if hasattr(item, "shape")}
+            matrices = [tensor for tensor in tensors.values() if len(tensor.shape) > 1]
+            # The last matrix is that of the layer that classifies.
+            classes = matrices[-1].shape[0] if matrices and "num_classes" in names else None
+            variants.append(Variant(signature(tensors), classes))
+            if not names.intersection(_VARIANTS[-1]):
                 break
         models[str(factory)] = variants
-    models.update({factory: [] for factory, name in classes.items() if name in returned})
+    for factory_name, class_name in names_of_classes.items():
+        if class_name in returned:
+            models[factory_name] = []
 
 
 def _read(path: str) -> Library:
@@ -242,24 +262,25 @@ def _read(path: str) -> Library:
     try:
         with open(path, "rb") as file:
             value = json.loads(file.read(_MAX_BYTES))
-        home, release, models = value["home"], value["release"], value["models"]
-        known = {
-            name: [Variant(Counter(each["layers"]), each["classes"]) for each in variants]
-            for name, variants in models.items()
-        }
-        every = [each for variants in known.values() for each in variants]
-        counts = [count for each in every for count in (each.classes or 0, *each.layers.values())]
-        if value["format"] == _FORMAT and {str} == {*map(type, (home, release))} and {int} >= {*map(type, counts)}:
-            return Library(home, release, known)
+        models = {}
+        counts: list[Any] = []
+        for name, variants in value["models"].items():
+            models[name] = [Variant(Counter(row["layers"]), row["classes"]) for row in variants]
+            for variant in models[name]:
+                counts += (variant.classes or 0, *variant.layers.values())
+        texts = (value["home"], value["release"])
+        has_types = all(type(text) is str for text in texts) and all(type(count) is int for count in counts)
+        if value["format"] == _FORMAT and has_types:
+            return Library(*texts, models)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         pass
     return Library("")
 
 
-def _write(path: str, made: Library) -> None:
+def _write(path: str, models: Library) -> None:
     """Keep signatures in the cache; a folder that cannot be written costs their computation only."""
-    models = {name: [asdict(each) for each in variants] for name, variants in made.models.items()}
-    value = {"format": _FORMAT, "home": made.home, "release": made.release, "models": models}
+    rows = {name: [asdict(variant) for variant in variants] for name, variants in models.models.items()}
+    value = {"format": _FORMAT, "home": models.home, "release": models.release, "models": rows}
     with suppress(OSError, T7BridgeError):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with FileOutput(path, force=True) as output:

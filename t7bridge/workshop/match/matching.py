@@ -144,32 +144,36 @@ def match(request: MatchKeys) -> Match:
         UnsupportedError: PyTorch or the libraries are not installed.
 
     Example:
-        >>> found = match("model.t7", "mine.pt")  # doctest: +SKIP
-        >>> save(found.state_dict(), "out.pt")  # doctest: +SKIP
+        >>> result = match("model.t7", "mine.pt")  # doctest: +SKIP
+        >>> save(result.state_dict(), "out.pt")  # doctest: +SKIP
         >>> match("model.t7").sentence()  # doctest: +SKIP
         'torchvision.models:resnet50, 1000 classes, complete'
     """
-    one = side_of(request.source, "the source", request.at, request.limits)
+    source = side_of(request.source, "the source", request.at, request.limits)
     if request.target is None:
-        return (None if request.among else _recurrent(one)) or _recognized(one, request)
-    other = side_of(request.target, "the target", request.target_at, request.limits)
+        # Libraries have no recurrent models; those that the user names may.
+        recurrent = None if request.among else _recurrent(source)
+        return recurrent or _recognized(source, request)
+    target = side_of(request.target, "the target", request.target_at, request.limits)
     lines = _read_mapping(request.mapping)
-    one, other = (
-        with_cells(one, other, [line.source for line in lines]),
-        with_cells(other, one, [line.target for line in lines]),
-    )
-    return _Matching(one, other, request.order).run(lines)
+    source_with_cells = with_cells(source, target, [line.source for line in lines])
+    target_with_cells = with_cells(target, source, [line.target for line in lines])
+    return _Matching(source_with_cells, target_with_cells, request.order).run(lines)
 
 
-_MOST_CANDIDATES, _MOST_NEAR = 24, 3
-"""Models of one library that are matched: with the same layers, and with others."""
+_MOST_CANDIDATES = 24
+"""Models of one library with the same layers that are matched."""
+_MOST_NEAR = 3
+"""Models of one library with other layers that are matched."""
 
 
 def _recurrent(source: Side) -> Match | None:
     """Return what a recurrent model is; `None` for others."""
     words = recurrent_in_words(source.module) if source.module is not None else ""
+    if not words:
+        return None
     report = Report(source.name, notes=source.notes)
-    return Match([], [], [*source.tensors], [], report, source, recurrent=words) if words else None
+    return Match([], [], [*source.tensors], [], report, source, recurrent=words)
 
 
 def _recognized(source: Side, request: MatchKeys) -> Match:
@@ -177,50 +181,64 @@ def _recognized(source: Side, request: MatchKeys) -> Match:
 
     Models that leave fewer keys open come first; of equal ones that of the library asked first, with the plainest name.
     """
-    wanted, lines = signature(source.tensors, source.derived), _read_mapping(request.mapping)
+    layers = signature(source.tensors, source.derived)
+    lines = _read_mapping(request.mapping)
     asked: list[str] = []
-    known: list[tuple[int, Match, int | None]] = []
-    near: list[Candidate] = []
+    matches: list[tuple[Match, Candidate]] = []
+    """The best first."""
+    nearest: list[Candidate] = []
     for home in request.among or LIBRARIES:
-        if known and not request.among and not known[0][0]:
+        if matches and matches[0][0].open_keys == 0 and not request.among:
             break
         try:
-            made = library(home)
+            models = library(home)
         except (ImportError, OSError, SyntaxError) as error:
             if request.among:
                 raise ModelError(f"{home} cannot be imported: {error}") from error
             continue
-        asked.append(f"{home} {made.release}".strip())
-        same, other = made.candidates(wanted)
-        near += other[:_MOST_NEAR]
-        for candidate in (*same[:_MOST_CANDIDATES], *(each for each in other[:_MOST_NEAR] if each.share >= NEAR)):
-            found = _Matching(source, side_of(candidate.factory, ""), request.order).run(lines)
-            if found.complete or candidate in same:
-                known.append((found.open_keys, found, candidate.classes))
-        known.sort(key=lambda each: each[0])
+        asked.append(f"{home} {models.release}".strip())
+        same, others = models.candidates(layers)
+        near = others[:_MOST_NEAR]
+        nearest += near
+        for candidate in same[:_MOST_CANDIDATES]:
+            matches.append((_match_with(candidate, source, lines, request), candidate))
+        for candidate in near:
+            if candidate.share >= NEAR:
+                result = _match_with(candidate, source, lines, request)
+                if result.complete:
+                    matches.append((result, candidate))
+        matches.sort(key=lambda pair: pair[0].open_keys)
     if not asked:
         raise UnsupportedError(
             "no library of models is installed",
             expected=" or ".join(home.partition(".")[0] for home in LIBRARIES),
             hint="pip install torchvision timm, or name a package or file: --among nets.py",
         )
-    if known:
-        best = known[0][1]
-        best.models = [KnownModel(each.target_side.name, classes, count) for count, each, classes in known]
-        best.candidates = [each for _, each, _ in known]
+    if matches:
+        best = matches[0][0]
+        best.candidates = [result for result, _ in matches]
+        for result, candidate in matches:
+            name = result.target_side.name
+            best.models.append(KnownModel(name, candidate.classes, result.open_keys))
     else:
         best = Match([], [], list(source.tensors), [], Report(source.name), source, Side(""))
+        nearest.sort(key=lambda candidate: -candidate.share)
+        best.nearest = str(nearest[0]) if nearest else ""
     best.asked = asked
-    near.sort(key=lambda each: -each.share)
-    best.nearest = "" if known or not near else str(near[0])
     return best
+
+
+def _match_with(candidate: Candidate, source: Side, lines: list[Line], request: MatchKeys) -> Match:
+    """Return the match with a model of a library."""
+    return _Matching(source, side_of(candidate.factory, ""), request.order).run(lines)
 
 
 class _Matching:
     """One match."""
 
     def __init__(self, source: Side, target: Side, by_order: bool = False) -> None:
-        self._source, self._target = source, target
+        self._source = source
+        self._target = target
         self._by_order = by_order
         self._pairs: dict[str, Pair] = {}
         self._used: set[str] = set()
@@ -231,47 +249,59 @@ class _Matching:
         self._report = Report(source.name, target.name, source.format or "pt", "pt", "match", notes=list(source.notes))
 
     def run(self, lines: list[Line]) -> Match:
-        """Match."""
+        """Pair by the user's mapping, then by the evidence, and return the match."""
+        # Single keys come first: modules use the others.
         for line in sorted(lines, key=lambda line: line.target.endswith(".") or line.source.endswith(".")):
-            self._apply(line)  # single keys first: modules use the rest
+            self._apply(line)
         for line in lines:
             self._pair_siblings(line)
         # Mapped keys take no further part, on either side.
         mapped = self._used | self._closed[0]
-        keys = [key for key in self._source.tensors if key not in mapped]
-        self._decide(keys, [key for key in self._unpaired() if key not in self._closed[1]])
+        sources = [key for key in self._source.tensors if key not in mapped]
+        targets = [key for key in self._unpaired() if key not in self._closed[1]]
+        self._decide(sources, targets)
         self._fill(BATCHES, lambda key: True, "batch counts start at zero")
         self._fill("bias", self._lacks_bias, "biases are zero, as the source has none")
         self._order_gates(lines)
         self._check_ties()
+        return self._result()
+
+    def _result(self) -> Match:
+        """Return the match, with notes of all that is not a plain pair."""
         doubtful = {key for group in self._ambiguous for key in (*group.source, *group.target)}
-        left = [key for key in self._source.tensors if key not in self._used and key not in doubtful]
-        dropped = {key: None for key in left if name_of(key) == BATCHES or key in self._source.derived}
+        derived: list[str] = []
+        unmatched: list[str] = []
+        for key in self._source.tensors:
+            if key in self._used or key in doubtful:
+                continue
+            is_derived = name_of(key) == BATCHES or key in self._source.derived
+            (derived if is_derived else unmatched).append(key)
         pairs = [self._pairs[key] for key in self._target.tensors if key in self._pairs]
-        notes = [
-            self._order_in_words(pairs),
-            f"{len(dropped)} derived tensors are left out: {listed(dropped)}" if dropped else "",
-            f"not tensors; the target keeps its own values: {listed(others)}"
-            if (others := self._target.others)
-            else "",
-            *(
-                f"{pair.source} as {pair.target}: {list(pair.source_shape)} becomes {list(pair.target_shape)}"
-                for pair in pairs
-                if pair.source_shape is not None and pair.source_shape != pair.target_shape
-            ),
-        ]
-        for note in filter(None, notes):
-            self._note(note)
+        self._note_result(pairs, derived)
         self._report.tensors = len(pairs)
         return Match(
             pairs,
             self._ambiguous,
-            [key for key in left if key not in dropped],
+            unmatched,
             [key for key in self._unpaired() if key not in doubtful],
             self._report,
             self._source,
             self._target,
         )
+
+    def _note_result(self, pairs: list[Pair], derived: list[str]) -> None:
+        """Note what is no plain pair: pairs by order alone or of other shapes, and what is left out."""
+        by_order = self._order_in_words(pairs)
+        if by_order:
+            self._note(by_order)
+        if derived:
+            self._note(f"{len(derived)} derived tensors are left out: {listed(derived)}")
+        if self._target.others:
+            self._note(f"not tensors; the target keeps its own values: {listed(self._target.others)}")
+        for pair in pairs:
+            if pair.source_shape is not None and pair.source_shape != pair.target_shape:
+                shapes = f"{list(pair.source_shape)} becomes {list(pair.target_shape)}"
+                self._note(f"{pair.source} as {pair.target}: {shapes}")
 
     def _order_in_words(self, pairs: list[Pair]) -> str:
         """Say which pairs nothing but the order of the keys made; empty if there are none."""
@@ -290,8 +320,9 @@ class _Matching:
         self._report.note("info", message, code="match")
 
     def _pair(self, source: str, target: str, why: str) -> None:
-        shapes = self._source.tensors[source].shape, self._target.tensors[target].shape
-        self._pairs[target] = Pair(source, target, *shapes, why)
+        source_shape = self._source.tensors[source].shape
+        target_shape = self._target.tensors[target].shape
+        self._pairs[target] = Pair(source, target, source_shape, target_shape, why)
         self._used.add(source)
 
     def _leave_open(self, pairs: Sequence[tuple[str, str]], reason: str) -> None:
@@ -299,52 +330,73 @@ class _Matching:
         for source, target in pairs:
             del self._pairs[target]
             self._used.discard(source)
-        sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
-        self._ambiguous.append(Ambiguity(tuple(dict.fromkeys(sources)), tuple(targets), reason))
+        sources = dict.fromkeys(source for source, _ in pairs)
+        targets = tuple(target for _, target in pairs)
+        self._ambiguous.append(Ambiguity(tuple(sources), targets, reason))
 
     def _order_gates(self, lines: list[Line]) -> None:
         """Reorder gates to the target's order if it is known; else refuse mapped pairs and leave others open."""
-        stated = {key: line.gates for line in lines if line.gates for key in _under(line.target, self._target.tensors)}
-        orders: dict[Gates, list[str]] = {}
+        stated: dict[str, str] = {}
+        for line in lines:
+            if line.gates:
+                stated.update(dict.fromkeys(_under(line.target, self._target.tensors), line.gates))
+        reordered: dict[Gates, list[str]] = {}
         for key, pair in list(self._pairs.items()):
             if pair.source is None:
                 continue
-            counts = gate_count(pair.source, self._source.tensors), gate_count(key, self._target.tensors)
-            count = max(counts)
-            if count in (1, min(counts)):
+            # 1 for a key that is not of a recurrent module of PyTorch.
+            source_count = gate_count(pair.source, self._source.tensors)
+            target_count = gate_count(key, self._target.tensors)
+            if source_count == target_count or max(source_count, target_count) == 1:
                 continue
-            side, other = (self._source, pair.source) if counts[1] == count else (self._target, key)
-            words = stated.get(key) or side.gates.get(sibling(other, ""))
-            if words is not None:
-                gates = reorder(words, count, counts[1] == count)
-                if gates.order != tuple(range(count)):
-                    self._pairs[key] = evolve(pair, gates=gates)
-                    orders.setdefault(gates, []).append(key)
+            count = max(source_count, target_count)
+            into_pytorch = target_count == count
+            side, other_key = (self._source, pair.source) if into_pytorch else (self._target, key)
+            letters = stated.get(key) or side.gates.get(sibling(other_key, ""))
+            if letters is None:
+                self._leave_gates_open(pair, pair.source, other_key, count)
                 continue
-            reason = f"the order of the {count} gates in {other} is not known"
-            if pair.why == "map":
-                raise ModelError(
-                    f"the mapping pairs {pair.source} with {key}, and {reason}",
-                    expected=f"PyTorch's order {' '.join(ORDERS.get(count, ''))}, or the order of {other}",
-                    hint=f"Add it after the pair: `{pair.source} {key} ifog`.",
-                )
-            self._leave_open([(pair.source, key)], f"{reason}; state it as a third word in the mapping: ifog")
-        for gates, keys in orders.items():
+            gates = reorder(letters, count, into_pytorch)
+            if gates.order != tuple(range(count)):
+                self._pairs[key] = evolve(pair, gates=gates)
+                reordered.setdefault(gates, []).append(key)
+        for gates, keys in reordered.items():
             self._note(f"gates {gates.words} in {listed(keys)}")
+
+    def _leave_gates_open(self, pair: Pair, source: str, other_key: str, count: int) -> None:
+        """List a pair as ambiguous, as the order of gates is not known.
+
+        Args:
+            pair: the pair.
+            source: its key in the source.
+            other_key: its key on the side whose order is not PyTorch's.
+            count: the number of gates.
+
+        Raises:
+            ModelError: the user's mapping has the pair.
+        """
+        reason = f"the order of the {count} gates in {other_key} is not known"
+        if pair.why == "map":
+            raise ModelError(
+                f"the mapping pairs {source} with {pair.target}, and {reason}",
+                expected=f"PyTorch's order {' '.join(ORDERS.get(count, ''))}, or the order of {other_key}",
+                hint=f"Add it after the pair: `{source} {pair.target} ifog`.",
+            )
+        self._leave_open([(source, pair.target)], f"{reason}; state it as a third word in the mapping: ifog")
 
     # The user's mapping
 
     def _apply(self, line: Line) -> None:
         """Pair what a line of the mapping states."""
         keys = self._keys_of(line, line.source, self._source, "source")
-        wanted = self._keys_of(line, line.target, self._target, "target")
+        targets = self._keys_of(line, line.target, self._target, "target")
         if line.source == NOTHING:
-            for key in wanted:
+            for key in targets:
                 self._pairs[key] = Pair(None, key, None, self._target.tensors[key].shape, "kept")
         elif line.target == NOTHING:
             self._used.update(keys)
         elif line.target.endswith("."):
-            self._apply_module(line, keys, wanted)
+            self._apply_module(line, keys, targets)
         elif line.target in self._pairs:
             raise ModelError(f"{line.place} of the mapping: {line.target} of the target is already paired")
         else:
@@ -358,20 +410,22 @@ class _Matching:
             raise ModelError(f"{line.place} of the mapping: the {which} has no {name}")
         return keys
 
-    def _apply_module(self, line: Line, keys: list[str], wanted: list[str]) -> None:
+    def _apply_module(self, line: Line, sources: list[str], targets: list[str]) -> None:
         """Pair two modules by the names of their tensors if these agree, else by the evidence."""
-        keys = [key for key in keys if key not in self._used] or keys
-        wanted = [key for key in wanted if key not in self._pairs]
-        self._closed[0].update(keys)
-        self._closed[1].update(wanted)
-        renamed = {key[len(line.target) :]: key for key in wanted}
-        inside = {key[len(line.source) :]: key for key in keys}
-        if set(renamed) != set(inside) and any("." in name for name in (*renamed, *inside)):
-            self._decide(keys, wanted)
+        # A module of the source may be mapped to several of the target.
+        sources = [key for key in sources if key not in self._used] or sources
+        targets = [key for key in targets if key not in self._pairs]
+        self._closed[0].update(sources)
+        self._closed[1].update(targets)
+        source_names = {key[len(line.source) :]: key for key in sources}
+        target_names = {key[len(line.target) :]: key for key in targets}
+        has_modules_inside = any("." in name for name in (*target_names, *source_names))
+        if source_names.keys() != target_names.keys() and has_modules_inside:
+            self._decide(sources, targets)
             return
-        for name in renamed:
-            if name in inside:
-                self._apply_pair(inside[name], renamed[name], line.place)
+        for name, target in target_names.items():
+            if name in source_names:
+                self._apply_pair(source_names[name], target, line.place)
 
     def _pair_siblings(self, line: Line) -> None:
         """Pair the other keys of the modules of a mapped pair, if their names are the same."""
@@ -386,37 +440,35 @@ class _Matching:
                 self._pair(twin, key, "map")
 
     def _apply_pair(self, source: str, target: str, place: str) -> None:
-        one, other = self._source.tensors[source], self._target.tensors[target]
-        if one.numel != other.numel:
+        source_tensor = self._source.tensors[source]
+        target_tensor = self._target.tensors[target]
+        if source_tensor.numel != target_tensor.numel:
             raise ModelError(
                 f"{place} of the mapping: {source} does not match {target}",
-                expected=f"{list(other.shape)}",
-                found=f"{list(one.shape)}",
+                expected=f"{list(target_tensor.shape)}",
+                found=f"{list(source_tensor.shape)}",
             )
         self._pair(source, target, "map")
 
     # Evidence
 
-    def _decide(self, keys: list[str], wanted: list[str]) -> None:
-        """Pair some keys, with tied modules once or as often as they occur."""
-        ways = []
-        for side, names in ((self._source, keys), (self._target, wanted)):
-            parts = parts_of({key: side.tensors[key] for key in names}, side.derived)
-            distinct, repeats = _once(side, parts)
-            ways.append([(parts, {}), (distinct, repeats)] if repeats else [(parts, {})])
-        tried = [
-            (*self._attempt(one, other, {*first.values(), *second.values()}), first, second)
-            for one, first in ways[0]
-            for other, second in ways[1]
-        ]
-        _, pairs, doubts, in_source, in_target = min(tried, key=lambda way: way[0])
+    def _decide(self, sources: list[str], targets: list[str]) -> None:
+        """Pair some keys, with tied modules once or as often as they occur: whichever leaves fewer undecided."""
+        attempts = []
+        for source_parts, source_firsts in _ways(self._source, sources):
+            for target_parts, target_firsts in _ways(self._target, targets):
+                repeated = {*source_firsts.values(), *target_firsts.values()}
+                pairs, doubts = self._attempt(source_parts, target_parts, repeated)
+                undecided = len(source_parts) + len(target_parts) - 2 * len(pairs)
+                attempts.append((undecided, pairs, doubts, source_firsts, target_firsts))
+        _, pairs, doubts, source_firsts, target_firsts = min(attempts, key=lambda attempt: attempt[0])
         for source, target, why in pairs:
-            for name, other in names_between(source, target).items():
-                if fits(source.shapes[other], target.shapes[name]):
-                    self._pair(source.keys[other], target.keys[name], why)
+            for target_name, source_name in names_between(source, target).items():
+                if fits(source.shapes[source_name], target.shapes[target_name]):
+                    self._pair(source.keys[source_name], target.keys[target_name], why)
         # Repeated keys are paired like their first occurrences.
-        self._used.update(key for key, first in in_source.items() if first in self._used)
-        for key, first in in_target.items():
+        self._used.update(key for key, first in source_firsts.items() if first in self._used)
+        for key, first in target_firsts.items():
             pair = self._pairs.get(first)
             if pair is not None and pair.source is not None:
                 self._pair(pair.source, key, pair.why)
@@ -425,7 +477,7 @@ class _Matching:
 
     def _attempt(
         self, source: list[Part], target: list[Part], repeated: set[str]
-    ) -> tuple[int, list[tuple[Part, Part, str]], list[tuple[list[Part], list[Part], str]]]:
+    ) -> tuple[list[tuple[Part, Part, str]], list[tuple[list[Part], list[Part], str]]]:
         """Match parts by the evidence.
 
         Args:
@@ -434,9 +486,9 @@ class _Matching:
             repeated: keys of parts to which others are tied that are left out.
 
         Returns:
-            The number of undecided parts of both sides; the pairs and the ambiguous parts, with the reasons.
+            The pairs and the ambiguous parts, with the reasons.
         """
-        finding = find(
+        conclusions = find(
             source,
             target,
             repeated,
@@ -444,14 +496,17 @@ class _Matching:
             (not is_sorted(self._source), not is_sorted(self._target)),
             self._by_order,
         )
-        pairs = [(source[number], target[place], why) for place, (number, why) in finding.pairs.items()]
+        pairs = []
+        for target_number, (source_number, why) in conclusions.pairs.items():
+            pairs.append((source[source_number], target[target_number], why))
         doubts = []
-        for left, right, reason in finding.doubts:
+        for left, right, reason in conclusions.doubts:
             if len(left) == len(right) and len({_memories(self._source, part) for part in left}) == 1:
-                pairs += [(one, other, "shape") for one, other in zip(left, right)]  # all answers are equal
+                # The parts of the source are one and the same: all answers are equal.
+                pairs += [(one, other, "shape") for one, other in zip(left, right)]
             else:
                 doubts.append((left, right, reason))
-        return len(source) + len(target) - 2 * len(pairs), pairs, doubts
+        return pairs, doubts
 
     def _doubt(self, source: list[Part], target: list[Part], reason: str) -> None:
         """List ambiguous parts, tensor by tensor."""
@@ -486,22 +541,37 @@ class _Matching:
             if pair.source is not None and tensor.numel:
                 tied.setdefault(place_of(tensor), []).append((pair.source, pair.target))
         for pairs in tied.values():
-            first = {place_of(self._source.tensors[source]) for source, _ in pairs}
-            if len(first) > 1 and not all(self._pairs[target].why == "map" for _, target in pairs):
+            places = {place_of(self._source.tensors[source]) for source, _ in pairs}
+            are_mapped = all(self._pairs[target].why == "map" for _, target in pairs)
+            if len(places) > 1 and not are_mapped:
                 self._leave_open(pairs, "the target ties these, and the source has different tensors")
 
 
-def _once(side: Side, parts: list[Part]) -> tuple[list[Part], dict[str, str]]:
+def _ways(side: Side, keys: list[str]) -> list[tuple[list[Part], dict[str, str]]]:
+    """Return the parts that some keys of a side form: all, and, if some are tied, with tied ones once.
+
+    Returns:
+        The parts; and for each key of those that are left out, that of the part to which it is tied.
+    """
+    parts = parts_of({key: side.tensors[key] for key in keys}, side.derived)
+    distinct, repeats = _without_tied(side, parts)
+    return [(parts, {}), (distinct, repeats)] if repeats else [(parts, {})]
+
+
+def _without_tied(side: Side, parts: list[Part]) -> tuple[list[Part], dict[str, str]]:
     """Return the parts without those completely tied to an earlier one, and the keys of that one for theirs."""
-    first: dict[Any, Part] = {}
-    distinct, keys = [], {}
+    firsts: dict[Any, Part] = {}
+    distinct: list[Part] = []
+    repeats: dict[str, str] = {}
     for part in parts:
-        known = first.setdefault(_memories(side, part), part)
-        if known is part:
+        first = firsts.setdefault(_memories(side, part), part)
+        if first is part:
             distinct.append(part)
-        else:
-            keys.update({key: known.keys[name] for name, key in part.keys.items() if name in known.keys})
-    return distinct, keys
+            continue
+        for name, key in part.keys.items():
+            if name in first.keys:
+                repeats[key] = first.keys[name]
+    return distinct, repeats
 
 
 def _memories(side: Side, part: Part) -> frozenset[Any]:
@@ -542,9 +612,12 @@ def _read_mapping(mapping: KeyPairs | None) -> list[Line]:
     if mapping is None:
         return []
     if not isinstance(mapping, (str, os.PathLike)):
+        lines = []
         pairs = mapping.items() if isinstance(mapping, Mapping) else mapping
-        named: list[list[Any]] = [[*pair] if isinstance(pair, (list, tuple)) else [pair] for pair in pairs]
-        return [_line(words, f"pair {number}") for number, words in enumerate(named, 1)]
+        for number, pair in enumerate(pairs, 1):
+            words: list[Any] = [*pair] if isinstance(pair, (list, tuple)) else [pair]
+            lines.append(_line(words, f"pair {number}"))
+        return lines
     name = os.fspath(mapping)
     rows = [row.partition("#")[0].split() for row in _text_of(name).splitlines()]
     with about_file(name):
@@ -552,6 +625,7 @@ def _read_mapping(mapping: KeyPairs | None) -> list[Line]:
 
 
 def _text_of(name: str) -> str:
+    """Return the text of a file with a mapping."""
     try:
         with open(name, "rb") as file:
             add_input(name, file.fileno())
@@ -567,14 +641,17 @@ def _text_of(name: str) -> str:
 
 
 def _line(words: Sequence[str], place: str) -> Line:
+    """Return the pair that some words state, at a place of the mapping; see `_read_mapping`."""
     are_texts = all(isinstance(word, str) for word in words)
-    if not are_texts or not 2 <= len(words) <= 3 or not set("".join(words[2:])) <= _GATES:
+    if not are_texts or len(words) not in (2, 3) or not set("".join(words[2:])) <= _GATES:
         raise FormatError(
             f"{place} of the mapping is not a pair",
             expected="a key of the source and one of the target, and optionally an order of gates",
             found=" ".join(str(word)[:40] for word in words[:4]),
         )
-    if len({name.endswith(".") for name in words[:2] if name != NOTHING}) != 1:
+    # Names of modules end in a dot; `-` goes with keys and modules, but not with itself.
+    are_modules = {name.endswith(".") for name in words[:2] if name != NOTHING}
+    if len(are_modules) != 1:
         raise ModelError(
             f"{place} of the mapping pairs a key with a module, or nothing with nothing",
             expected="two keys, or two modules, whose names end in a dot",

@@ -28,6 +28,7 @@ from .sides import Class, Part, classify
 
 Items = list[Part]
 Label = Any
+"""What is equal for parts that may be counterparts: their class, or, of paired ones, a number that only both have."""
 
 Graphs = Callable[[], tuple[Graph | None, Graph | None]]
 """Returns the graphs of both sides. Called after `classify`, and only if something depends on it."""
@@ -74,21 +75,25 @@ def find(
         by_order: whether what nothing decides is paired in the order of both sides.
     """
     classify(source, target)
-    solver = _Solver(source, target, graphs, defined)
-    solver.unlisted = {part.cls for part in (*source, *target) if any(key in repeated for key in part.keys.values())}
+    unlisted = set()
+    for part in (*source, *target):
+        if any(key in repeated for key in part.keys.values()):
+            unlisted.add(part.cls)
+    solver = _Solver(source, target, graphs, defined, unlisted)
     solver.solve()
-    found = Conclusions(solver.pairs)
-    used = {number for number, _ in solver.pairs.values()}
-    rest = _Classes(
-        [part for part in source if part.number not in used],
+    conclusions = Conclusions(solver.pairs)
+    paired_sources = {number for number, _ in solver.pairs.values()}
+    undecided = _Classes(
+        [part for part in source if part.number not in paired_sources],
         [part for part in target if part.number not in solver.pairs],
     )
-    for one, other in rest.shared():
-        if by_order and len(one) == len(other):
-            found.pairs.update({right.number: (left.number, "order") for left, right in zip(one, other)})
+    for sources, targets in undecided.shared():
+        if by_order and len(sources) == len(targets):
+            for left, right in zip(sources, targets):
+                conclusions.pairs[right.number] = left.number, "order"
         else:
-            found.doubts.append((one, other, solver.reason(one[0].cls)))
-    return found
+            conclusions.doubts.append((sources, targets, solver.reason(sources[0].cls)))
+    return conclusions
 
 
 class _Classes:
@@ -102,11 +107,11 @@ class _Classes:
 
     def shared(self) -> list[tuple[Items, Items]]:
         """Return the parts of each class that both sides have."""
-        return [sides for sides in self._groups.values() if all(sides)]
+        return [(source, target) for source, target in self._groups.values() if source and target]
 
     def even(self) -> list[tuple[Items, Items]]:
         """Return the parts of each class that both sides have equally often."""
-        return [(one, other) for one, other in self.shared() if len(one) == len(other)]
+        return [(source, target) for source, target in self.shared() if len(source) == len(target)]
 
 
 @define(eq=False)
@@ -128,11 +133,23 @@ class _Scope:
         """Return a scope with all of its parts."""
         return cls(source, target, (_common_steps(source), _common_steps(target)))
 
+    def without(self, source: _Rows, target: _Rows) -> _Scope:
+        """Return the scope without the parts of two lists of groups."""
+        source_numbers = {part.number for group in source.groups for part in group}
+        target_numbers = {part.number for group in target.groups for part in group}
+        return _Scope(
+            [part for part in self.source if part.number not in source_numbers],
+            [part for part in self.target if part.number not in target_numbers],
+            self.depths,
+        )
+
 
 def _common_steps(parts: Items) -> int:
     """Return the number of steps that all paths begin with, without their last ones."""
     paths = [part.path for part in parts]
-    first, last = min(paths), max(paths)
+    # What the first and the last path in sorted order have in common, all have.
+    first = min(paths)
+    last = max(paths)
     longest = min(len(path) for path in paths) - 1
     count = 0
     while count < longest and first[count] == last[count]:
@@ -158,6 +175,11 @@ class _Rows:
         return cls([[part] for part in parts])
 
     @property
+    def lengths(self) -> list[int]:
+        """The number of parts of each group."""
+        return [len(group) for group in self.groups]
+
+    @property
     def is_defined_in_order(self) -> bool:
         """Return whether the file has the groups one after the other, too, in the order of their numbers."""
         numbers = [part.number for group in self.groups for part in group]
@@ -165,20 +187,32 @@ class _Rows:
 
 
 class _Solver:
-    """Pairs the parts of two models."""
+    """Pairs the parts of two models.
 
-    def __init__(self, source: Items, target: Items, graphs: Graphs, defined: tuple[bool, bool]) -> None:
-        self._source, self._target = source, target
-        self._graphs = graphs
+    Args:
+        source: the parts of one side.
+        target: those of the other.
+        graphs: the data flow of both models.
+        defined: whether the parts of each side are in the order of their definition.
+        unlisted: classes of which parts are left out: only names and uniqueness tell the others apart.
+    """
+
+    def __init__(
+        self, source: Items, target: Items, graphs: Graphs, defined: tuple[bool, bool], unlisted: set[Class]
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._load_graphs = graphs
+        self._graphs: tuple[Graph | None, Graph | None] = (None, None)
+        """Those of both sides, loaded when something depends on them."""
         self._defined = defined
-        self._known: tuple[Graph | None, Graph | None] = (None, None)
+        self._unlisted = unlisted
         self._refused: dict[Class, str] = {}
         """Classes that are not paired by what follows, and the reason."""
-        self.unlisted: set[Class] = set()
-        """Classes of which parts are left out: only names and uniqueness tell what is left apart."""
         self.pairs: dict[int, tuple[int, str]] = {}
+        """The number of the source part, and the reason, by that of the target part."""
         self._labels: tuple[dict[int, Label], dict[int, Label]] = (_labels(source), _labels(target))
-        """For each part by its number: its class, or, once it is paired, a value that only its counterpart has."""
+        """The labels of the parts of each side, by their numbers."""
 
     def solve(self) -> None:
         """Apply the rules, outside in."""
@@ -186,17 +220,19 @@ class _Solver:
             return
         whole = _Scope.of(self._source, self._target)
         self._pair_unique(whole)
-        if not self._open(whole).shared():
+        undecided = self._open(whole).shared()
+        if not undecided:
             return
-        for one, other in self._open(whole).shared():
-            if len(one) != len(other):
-                self._refused[one[0].cls] = f"there are {len(one)} of them for {len(other)}"
-        self._known = self._graphs()
+        for sources, targets in undecided:
+            if len(sources) != len(targets):
+                self._refused[sources[0].cls] = f"there are {len(sources)} of them for {len(targets)}"
+        self._graphs = self._load_graphs()
         self._pair_places(whole)
         scopes = [whole]
+        rules = (self._pair_unique, self._pair_names, self._pair_numbers, self._pair_lists)
         while scopes:
             scope = scopes.pop()
-            rules = (self._pair_unique, self._pair_names, self._pair_numbers, self._pair_lists)
+            # What one rule pairs may be all that another needs.
             while any(rule(scope) for rule in rules):
                 pass
             scopes += self._pair_groups(scope)
@@ -209,10 +245,13 @@ class _Solver:
         """Pair parts one by one, except those that are paired already; return whether there are others."""
         is_new = False
         for left, right in zip(source, target):
-            if right.number not in self.pairs:
-                self.pairs[right.number] = (left.number, why)
-                self._labels[0][left.number] = self._labels[1][right.number] = right.number
-                is_new = True
+            if right.number in self.pairs:
+                continue
+            self.pairs[right.number] = (left.number, why)
+            label = right.number  # that of no other pair
+            self._labels[0][left.number] = label
+            self._labels[1][right.number] = label
+            is_new = True
         return is_new
 
     def _open(self, scope: _Scope) -> _Classes:
@@ -224,43 +263,46 @@ class _Solver:
 
     def _even(self, scope: _Scope) -> list[tuple[Items, Items]]:
         """Return the parts of each class that may be paired."""
-        return [(one, other) for one, other in self._open(scope).even() if one[0].cls not in self._refused]
+        return [pair for pair in self._open(scope).even() if pair[0][0].cls not in self._refused]
 
     def _pair_unique(self, scope: _Scope) -> bool:
         """Pair the only parts of their classes."""
-        single = [(one[0], other[0]) for one, other in self._even(scope) if len(one) == 1]
-        return self._pair([one for one, _ in single], [other for _, other in single], "shape")
+        sources: Items = []
+        targets: Items = []
+        for source, target in self._even(scope):
+            if len(source) == 1:
+                sources += source
+                targets += target
+        return self._pair(sources, targets, "shape")
 
     # Graphs
 
     def _pair_places(self, scope: _Scope) -> None:
         """Pair the parts that have a place in both graphs which no other part has."""
-        one, other = self._known
-        if one is None or other is None:
+        source_graph, target_graph = self._graphs
+        if source_graph is None or target_graph is None:
             return
-        seen = colors([(one, self._source), (other, self._target)])
-        for source, target in self._open(scope).even():
-            if source[0].cls in self.unlisted:
+        source_colors, target_colors = colors([(source_graph, self._source), (target_graph, self._target)])
+        for sources, targets in self._open(scope).even():
+            cls = sources[0].cls
+            source_places = _places(sources, source_colors)
+            target_places = _places(targets, target_colors)
+            if cls in self._unlisted or source_places is None or target_places is None:
                 continue
-            places, wanted = (
-                [color.get(part.number, -1) for part in parts] for color, parts in zip(seen, (source, target))
-            )
-            if -1 in places or -1 in wanted:  # a layer that the graph does not show
+            if sorted(source_places) != sorted(target_places):
+                self._refused[cls] = _OTHER_GRAPH
                 continue
-            if sorted(places) != sorted(wanted):
-                self._refused[source[0].cls] = _OTHER_GRAPH
-                continue
-            counts = Counter(places)
-            single = {place: part for place, part in zip(places, source) if counts[place] == 1}
-            pairs = [(single[place], part) for place, part in zip(wanted, target) if place in single]
+            counts = Counter(source_places)
+            only_at = {place: part for place, part in zip(source_places, sources) if counts[place] == 1}
+            pairs = [(only_at[place], part) for place, part in zip(target_places, targets) if place in only_at]
             if _names_differ(pairs, scope.depths):
-                self._refused[source[0].cls] = _OTHER_NAMES
+                self._refused[cls] = _OTHER_NAMES
                 continue
             self._pair([left for left, _ in pairs], [right for _, right in pairs], "graph")
 
     def _runs_in_order(self, source: list[Items], target: list[Items]) -> bool:
         """Return whether lists of groups run in that order, as far as graphs are known."""
-        for graph, groups in zip(self._known, (source, target)):
+        for graph, groups in zip(self._graphs, (source, target)):
             if graph is None:
                 continue
             for group, following in pairwise(groups):
@@ -278,104 +320,128 @@ class _Solver:
         """
         all_agree = _names_agree(scope)
         has_pairs = False
-        for source, target in self._even(scope):
-            names, wanted = _by_name(source, scope.depths[0]), _by_name(target, scope.depths[1])
-            if names.keys() != wanted.keys() or len(names) < len(source):
+        for sources, targets in self._even(scope):
+            source_names = _by_name(sources, scope.depths[0])
+            target_names = _by_name(targets, scope.depths[1])
+            if source_names.keys() != target_names.keys() or len(source_names) < len(sources):
                 continue
-            has_numbers = any(re.search("[0-9]", name) for name in names)
-            has_letters = all(re.search("[^0-9.]", name) for name in names)
-            pairs = [names[name] for name in sorted(names)], [wanted[name] for name in sorted(names)]
-            if has_numbers and not (all_agree and (has_letters or self._runs_as_numbered(names, wanted))):
-                continue
-            has_pairs |= self._pair(*pairs, "names")
+            names = sorted(source_names)
+            if any(re.search("[0-9]", name) for name in names):
+                has_letters = all(re.search("[^0-9.]", name) for name in names)
+                if not all_agree or not (has_letters or self._runs_as_numbered(source_names, target_names)):
+                    continue
+            has_pairs |= self._pair(
+                [source_names[name] for name in names], [target_names[name] for name in names], "names"
+            )
         return has_pairs
 
-    def _runs_as_numbered(self, names: Mapping[str, Part], wanted: Mapping[str, Part]) -> bool:
+    def _runs_as_numbered(self, source: Mapping[str, Part], target: Mapping[str, Part]) -> bool:
         """Return whether parts whose names are numbers run in that order: those of graphs are any."""
-        order = sorted(names, key=lambda name: [int(step) if step.isdecimal() else -1 for step in name.split(".")])
-        return self._runs_in_order([[names[name]] for name in order], [[wanted[name]] for name in order])
+
+        def numbers(name: str) -> list[int]:
+            return [int(step) if step.isdecimal() else -1 for step in name.split(".")]
+
+        names = sorted(source, key=numbers)
+        return self._runs_in_order([[source[name]] for name in names], [[target[name]] for name in names])
 
     # Numbers
 
     def _pair_numbers(self, scope: _Scope) -> bool:
         """Pair a class that is one numbered list on each side, or runs layer by layer in a side's graph."""
-        for source, target in self._even(scope):
-            if source[0].cls in self.unlisted:
+        for sources, targets in self._even(scope):
+            if sources[0].cls in self._unlisted:
                 continue
-            one, other = self._chain(source, 0), self._chain(target, 1)
-            if one is None or other is None:
-                row, other_row = _list_with(source, scope.source), _list_with(target, scope.target)
-                if (row is None and one is None) or (other_row is None and other is None):
-                    continue
-                if row is not None and other_row is not None and not self._are_alike(row, other_row):
-                    continue
-                one = one or [part for part in row or () if part in source]
-                other = other or [part for part in other_row or () if part in target]
-                if not self._runs_in_order([[part] for part in one], [[part] for part in other]):
-                    continue
-            return self._pair(one, other, "numbers")
+            rows = self._in_order(scope, sources, targets)
+            if rows is not None:
+                return self._pair(*rows, "numbers")
         return False
+
+    def _in_order(self, scope: _Scope, sources: Items, targets: Items) -> tuple[Items, Items] | None:
+        """Return the parts of a class in the order of both sides; `None` if a side has none, or both differ."""
+        source_row = self._chain(sources, 0)
+        target_row = self._chain(targets, 1)
+        if source_row and target_row:
+            return source_row, target_row
+        source_list = _list_with(sources, scope.source)
+        target_list = _list_with(targets, scope.target)
+        if source_list and target_list and not self._are_alike(source_list, target_list):
+            return None
+        source_row = source_row or [part for part in source_list if part in sources]
+        target_row = target_row or [part for part in target_list if part in targets]
+        if not source_row or not target_row:
+            return None
+        if not self._runs_in_order([[part] for part in source_row], [[part] for part in target_row]):
+            return None
+        return source_row, target_row
 
     def _are_alike(self, source: Items, target: Items) -> bool:
         """Return whether what is in both of two lists comes in the same order: otherwise they are not the same."""
-        labels, other_labels = self._labels_of(source, 0), self._labels_of(target, 1)
-        common = set(labels) & set(other_labels)
-        return [label for label in labels if label in common] == [label for label in other_labels if label in common]
+        source_labels = self._labels_of(source, 0)
+        target_labels = self._labels_of(target, 1)
+        common = set(source_labels) & set(target_labels)
+        order = [label for label in source_labels if label in common]
+        return order == [label for label in target_labels if label in common]
 
-    def _chain(self, parts: Items, side: int) -> Items | None:
-        """Return parts in the order in which they run, if each depends on the one before; `None` otherwise."""
-        graph = self._known[side]
-        if graph is None or len({graph.nodes.get(part.number) for part in parts}) < len(parts):
-            return None
+    def _chain(self, parts: Items, side: int) -> Items:
+        """Return parts in the order in which they run, if each depends on the one before; none otherwise."""
+        graph = self._graphs[side]
+        if graph is None:
+            return []
+        nodes = {graph.nodes.get(part.number) for part in parts}
+        if len(nodes) < len(parts):
+            return []
         row = sorted(parts, key=graph.depth)
-        return row if all(graph.is_before(one, other) for one, other in pairwise(row)) else None
+        return row if all(graph.is_before(part, following) for part, following in pairwise(row)) else []
 
     def _labels_of(self, parts: Items, side: int) -> list[Label]:
         return [self._labels[side][part.number] for part in parts]
 
     def _pair_lists(self, scope: _Scope) -> bool:
         """Pair two numbered lists of equal length that belong together."""
-        others = _lists_of_layers(scope.target)
-        for one in _lists_of_layers(scope.source):
-            for other in others:
-                rows = _Rows.of_layers(one), _Rows.of_layers(other)
-                if self._belong_together(scope, *rows) and self._pair(one, other, "numbers"):
+        target_lists = _lists_of_layers(scope.target)
+        for source in _lists_of_layers(scope.source):
+            for target in target_lists:
+                source_rows = _Rows.of_layers(source)
+                target_rows = _Rows.of_layers(target)
+                if self._belong_together(scope, source_rows, target_rows) and self._pair(source, target, "numbers"):
                     return True
         return False
 
     def _pair_groups(self, scope: _Scope) -> list[_Scope]:
         """Pair two lists of groups that belong together; return these, and the rest, as scopes."""
-        for one, other in self._row_pairs(scope):
-            if self._belong_together(scope, one, other):
-                inner = [_Scope.of(left, right) for left, right in zip(one.groups, other.groups)]
-                _take_out(scope, one, other)
-                return [*inner, scope] if scope.source and scope.target else inner
+        for source, target in self._row_pairs(scope):
+            if self._belong_together(scope, source, target):
+                scopes = [_Scope.of(left, right) for left, right in zip(source.groups, target.groups)]
+                rest = scope.without(source, target)
+                if rest.source and rest.target:
+                    scopes.append(rest)
+                return scopes
         return []
 
     def _row_pairs(self, scope: _Scope) -> Iterator[tuple[_Rows, _Rows]]:
         """Yield the lists of groups of both sides with the same lengths; lists of layers are cut accordingly."""
-        source, target = _rows_of(scope.source), _rows_of(scope.target)
-        for one in source:
-            for other in target:
-                if [len(group) for group in one.groups] == [len(group) for group in other.groups]:
-                    yield one, other
-        for one in source:
-            for cut in self._cut_alike(scope.target, 1, one):
-                yield one, cut
-        for other in target:
-            for cut in self._cut_alike(scope.source, 0, other):
-                yield cut, other
+        source_rows = _rows_of(scope.source)
+        target_rows = _rows_of(scope.target)
+        for source in source_rows:
+            for target in target_rows:
+                if source.lengths == target.lengths:
+                    yield source, target
+        for source in source_rows:
+            for cut in self._cut_alike(scope.target, 1, source):
+                yield source, cut
+        for target in target_rows:
+            for cut in self._cut_alike(scope.source, 0, target):
+                yield cut, target
 
     def _cut_alike(self, parts: Items, side: int, rows: _Rows) -> Iterator[_Rows]:
         """Yield the lists of layers of a side that can be cut into groups as long as those of the other side."""
         labels = {label for group in rows.groups for label in self._labels_of(group, 1 - side)}
-        lengths = [len(group) for group in rows.groups]
         for layers in _lists_of_layers(parts):
             places = [place for place, label in enumerate(self._labels_of(layers, side)) if label in labels]
             # Nothing else is between them.
-            if len(places) == sum(lengths) == places[-1] - places[0] + 1:
-                rest = iter(layers[places[0] :])
-                yield _Rows([[next(rest) for _ in range(length)] for length in lengths])
+            if len(places) == sum(rows.lengths) == places[-1] - places[0] + 1:
+                remaining = iter(layers[places[0] :])
+                yield _Rows([[next(remaining) for _ in range(length)] for length in rows.lengths])
 
     def _belong_together(self, scope: _Scope, source: _Rows, target: _Rows) -> bool:
         """Return whether two lists of groups are the same list of both models.
@@ -387,41 +453,66 @@ class _Solver:
         if groups != [Counter(self._labels_of(group, 1)) for group in target.groups]:
             return False
         inside: Counter[Label] = sum(groups, Counter())
-        if not self._refused.keys().isdisjoint(inside) or not self.unlisted.isdisjoint(inside):
+        if not self._refused.keys().isdisjoint(inside) or not self._unlisted.isdisjoint(inside):
             return False
-        totals = [Counter(self._labels_of(parts, side)) for side, parts in enumerate((scope.source, scope.target))]
-        elsewhere = {label for label in inside if any(total[label] != inside[label] for total in totals)}
-        if len(elsewhere) == len(inside) or any(all(label in group for group in groups) for label in elsewhere):
+        elsewhere = self._elsewhere(scope, inside)
+        if len(elsewhere) == len(inside):
             return False
-        for left, right in zip(source.groups, target.groups):
-            labels = self._labels_of(left, 0)
-            if len(labels) < 2 or elsewhere.isdisjoint(labels):
-                continue
-            # So might this group alone: a norm may be its first layer on one side, and be its last on the other.
-            if not all(self._defined) or labels != self._labels_of(right, 1):
-                return False
+        if any(all(label in group for group in groups) for label in elsewhere):
+            return False
+        if not self._are_groups_sure(source, target, elsewhere):
+            return False
         if len({frozenset(group.items()) for group in groups}) == len(groups):
             return True  # no two groups look alike, and no order is needed
         # Rows of one class might be columns: the first layers of all branches, then the second ones.
         if len(inside) == 1 and len(source.groups[0]) > 1:
             return False
-        for rows, is_known in zip((source, target), self._defined):
+        return self._have_order(source, target)
+
+    def _elsewhere(self, scope: _Scope, inside: Counter[Label]) -> set[Label]:
+        """Return the labels that parts of a scope outside of two lists have, too.
+
+        Args:
+            scope: the scope.
+            inside: how often each label is in a list; both lists have the same.
+        """
+        source_counts = Counter(self._labels_of(scope.source, 0))
+        target_counts = Counter(self._labels_of(scope.target, 1))
+        return {label for label, count in inside.items() if not source_counts[label] == target_counts[label] == count}
+
+    def _have_order(self, source: _Rows, target: _Rows) -> bool:
+        """Return whether the numbers of both lists are an order, and graphs do not say another one."""
+        for rows, is_defined in zip((source, target), self._defined):
             # `up4` may run before `up1`: names with numbers count only if layer by layer is defined in that order.
-            if not rows.is_list and not (is_known and rows.is_defined_in_order):
+            if not rows.is_list and not (is_defined and rows.is_defined_in_order):
                 return False
         return self._runs_in_order(source.groups, target.groups)
 
+    def _are_groups_sure(self, source: _Rows, target: _Rows, elsewhere: set[Label]) -> bool:
+        """Return whether no group might begin one layer later on one side.
+
+        A norm may be the first layer of a group on one side, and its last one on the other, where others of its class
+        are elsewhere: then the layers of both have to be defined in the same order.
+        """
+        for left, right in zip(source.groups, target.groups):
+            labels = self._labels_of(left, 0)
+            if len(labels) < 2 or elsewhere.isdisjoint(labels):
+                continue
+            if not all(self._defined) or labels != self._labels_of(right, 1):
+                return False
+        return True
+
+
+def _places(parts: Items, colors_of_parts: Mapping[int, int]) -> list[int] | None:
+    """Return the colors of parts, which are their places in a graph; `None` if it does not show one of them."""
+    if any(part.number not in colors_of_parts for part in parts):
+        return None
+    return [colors_of_parts[part.number] for part in parts]
+
 
 def _labels(parts: Items) -> dict[int, Label]:
+    """Return the classes of parts, by their numbers."""
     return {part.number: part.cls for part in parts}
-
-
-def _take_out(scope: _Scope, source: _Rows, target: _Rows) -> None:
-    """Remove groups from a scope."""
-    left = {part.number for group in source.groups for part in group}
-    right = {part.number for group in target.groups for part in group}
-    scope.source = [part for part in scope.source if part.number not in left]
-    scope.target = [part for part in scope.target if part.number not in right]
 
 
 def _by_name(parts: Items, depth: int) -> dict[str, Part]:
@@ -432,17 +523,19 @@ def _by_name(parts: Items, depth: int) -> dict[str, Part]:
 def _names_agree(scope: _Scope) -> bool:
     """Return whether all parts of classes that both sides have are called the same."""
     shared = {part.cls for part in scope.source} & {part.cls for part in scope.target}
-    names = _by_name([part for part in scope.source if part.cls in shared], scope.depths[0])
-    wanted = _by_name([part for part in scope.target if part.cls in shared], scope.depths[1])
-    return names.keys() == wanted.keys() and all(part.cls == wanted[name].cls for name, part in names.items())
+    source = _by_name([part for part in scope.source if part.cls in shared], scope.depths[0])
+    target = _by_name([part for part in scope.target if part.cls in shared], scope.depths[1])
+    return source.keys() == target.keys() and all(part.cls == target[name].cls for name, part in source.items())
 
 
 def _names_differ(pairs: list[tuple[Part, Part]], depths: tuple[int, int]) -> bool:
     """Return whether both sides have the same names, and pairs do not agree with them."""
-    names = [".".join(one.path[depths[0] :]) for one, _ in pairs]
-    wanted = [".".join(other.path[depths[1] :]) for _, other in pairs]
-    has_letters = all(re.search("[^0-9.]", name) for name in names)
-    return has_letters and names != wanted and sorted(names) == sorted(wanted)
+    source_names = [".".join(left.path[depths[0] :]) for left, _ in pairs]
+    target_names = [".".join(right.path[depths[1] :]) for _, right in pairs]
+    if source_names == target_names or sorted(source_names) != sorted(target_names):
+        return False
+    # Numbers alone are places in a list.
+    return all(re.search("[^0-9.]", name) for name in source_names)
 
 
 # Numbered lists
@@ -450,26 +543,31 @@ def _names_differ(pairs: list[tuple[Part, Part]], depths: tuple[int, int]) -> bo
 
 def _numbered(parts: Items) -> list[tuple[Items, bool]]:
     """Return the lists that parts are in, in natural order, and whether the number is the last step of their paths."""
-    lists: dict[tuple[str, ...], dict[int, Items]] = {}
+    lists: dict[tuple[int, tuple[str, ...]], dict[int, Items]] = {}
+    """The parts of each list by number; a list is known by the step that is a number, and the path without it."""
     for part in parts:
         for depth, step in enumerate(part.path):
-            found = _STEP.fullmatch(step)
-            if found:
-                kind = f"{found[1] or ''}*{found[3] or ''}"
-                key = (str(depth), *part.path[:depth], kind, *part.path[depth + 1 :])
-                lists.setdefault(key, {}).setdefault(int(found[2]), []).append(part)
+            match = _STEP.fullmatch(step)
+            if match:
+                before, number, behind = match.groups()
+                kind = f"{before or ''}*{behind or ''}"
+                path = (*part.path[:depth], kind, *part.path[depth + 1 :])
+                lists.setdefault((depth, path), {}).setdefault(int(number), []).append(part)
     rows = []
-    for key, members in lists.items():
-        if all(len(each) == 1 for each in members.values()):  # `1` and `01` are the same number
-            rows.append(([members[number][0] for number in sorted(members)], int(key[0]) == len(key) - 2))
+    for (depth, path), members in lists.items():
+        # `1` and `01` are the same number.
+        if all(len(same) == 1 for same in members.values()):
+            rows.append(([members[number][0] for number in sorted(members)], depth == len(path) - 1))
     return rows
 
 
-def _list_with(wanted: Items, parts: Items) -> Items | None:
-    """Return the numbered list that holds some parts, with all others in it; `None` if there is none."""
+def _list_with(wanted: Items, parts: Items) -> Items:
+    """Return the numbered list that holds some parts, with all others in it; none if there is no such list."""
     numbers = {part.number for part in wanted}
-    rows = [row for row, _ in _numbered(parts) if numbers.issubset(part.number for part in row)]
-    return rows[0] if rows else None
+    for row, _ in _numbered(parts):
+        if numbers.issubset(part.number for part in row):
+            return row
+    return []
 
 
 def _lists_of_layers(parts: Items) -> list[Items]:
@@ -480,25 +578,29 @@ def _lists_of_layers(parts: Items) -> list[Items]:
 def _rows_of(parts: Items) -> list[_Rows]:
     """Return the lists of groups that parts form, the largest first."""
     containers: dict[tuple[str, ...], dict[int, Items]] = {}
+    """The parts in numbered containers, by the path and name before the number, and the number."""
     layers: dict[tuple[str, ...], dict[str, dict[int, Items]]] = {}
+    """The layers with numbers in their names, by the path around them, the name before the number, and the number."""
     for part in parts:
         for depth, step in enumerate(part.path):
-            found = _NAME_AND_NUMBER.fullmatch(step)
-            if found is None:
+            match = _NAME_AND_NUMBER.fullmatch(step)
+            if match is None:
                 continue
-            above, name, number = part.path[:depth], found[1], int(found[2])
+            above = part.path[:depth]
+            name = match[1]
+            number = int(match[2])
             if depth < len(part.path) - 1:
                 containers.setdefault((*above, name), {}).setdefault(number, []).append(part)
             elif name:
                 layers.setdefault(above, {}).setdefault(name, {}).setdefault(number, []).append(part)
     rows = []
-    for key, members in containers.items():
+    for (*_, name), members in containers.items():
         groups = [members[number] for number in sorted(members) if len(members[number]) > 1]
         if len(groups) > 1:
-            rows.append(_Rows(groups, is_list=not key[-1]))
+            rows.append(_Rows(groups, is_list=not name))
     for names in layers.values():
         rows += _with_equal_numbers(names)
-    return sorted(rows, key=lambda each: -sum(len(group) for group in each.groups))
+    return sorted(rows, key=lambda row: -sum(row.lengths))
 
 
 def _kind(part: Part) -> frozenset[tuple[str, int]]:
@@ -508,13 +610,18 @@ def _kind(part: Part) -> frozenset[tuple[str, int]]:
 
 def _with_equal_numbers(names: Mapping[str, Mapping[int, Items]]) -> Iterator[_Rows]:
     """Yield the groups of layers of one number, `conv1` and `bn1`, where several names have the same numbers."""
-    alike: dict[tuple[int, ...], list[Mapping[int, Items]]] = {}
+    by_numbers: dict[tuple[int, ...], list[Mapping[int, Items]]] = {}
     for members in names.values():
         kinds = {_kind(part) for parts in members.values() for part in parts}
         if len(kinds) == 1:  # `down0` and `down1` may be a convolution and its norm
-            alike.setdefault(tuple(sorted(members)), []).append(members)
-    for numbers, rows in alike.items():
-        is_counted = numbers in (tuple(range(len(numbers))), tuple(range(1, len(numbers) + 1)))
-        if len(rows) > 1 and len(numbers) > 1 and is_counted:
-            groups = [[part for row in rows for part in row[number]] for number in numbers]
-            yield _Rows([sorted(group, key=lambda part: part.number) for group in groups], is_list=False)
+            by_numbers.setdefault(tuple(sorted(members)), []).append(members)
+    for numbers, rows in by_numbers.items():
+        count = len(numbers)
+        is_counted = numbers in (tuple(range(count)), tuple(range(1, count + 1)))
+        if len(rows) < 2 or count < 2 or not is_counted:
+            continue
+        groups = []
+        for number in numbers:
+            group = [part for row in rows for part in row[number]]
+            groups.append(sorted(group, key=lambda part: part.number))
+        yield _Rows(groups, is_list=False)

@@ -23,6 +23,10 @@ _MAX_ROUNDS = 5000
 """Refinements; a chain of n parts needs n / 2."""
 
 
+Segments = tuple[frozenset[str], ...]
+"""A value: for each of the values that are concatenated in it the nodes whose outputs it is computed from."""
+
+
 @define(eq=False)
 class Graph:
     """The data flow between the parts of one side.
@@ -36,10 +40,25 @@ class Graph:
     """
 
     nodes: dict[int, str]
-    inputs: dict[str, list[tuple[frozenset[str], ...]]]
-    outputs: tuple[frozenset[str], ...]
+    inputs: dict[str, list[Segments]]
+    outputs: Segments
     before: dict[str, int]
     bits: dict[str, int]
+
+    def add_call(self, node: str, segments: Segments) -> None:
+        """Add a call of a node; those that it depends on come first.
+
+        Args:
+            node: the node.
+            segments: what it takes.
+        """
+        self.inputs.setdefault(node, []).append(segments)
+        self.bits.setdefault(node, 1 << len(self.bits))
+        before = self.before.setdefault(node, 0)
+        for other in _names_in(segments):
+            if other in self.bits:
+                before |= self.bits[other] | self.before[other]
+        self.before[node] = before
 
     def depth(self, part: Part) -> int:
         """Return the number of nodes that a part depends on."""
@@ -47,52 +66,51 @@ class Graph:
 
     def is_before(self, part: Part, other: Part) -> bool:
         """Return whether a part runs before another one, which depends on it."""
-        one, two = self.nodes.get(part.number), self.nodes.get(other.number)
-        if one is None or two is None:
+        node = self.nodes.get(part.number)
+        other_node = self.nodes.get(other.number)
+        if node is None or other_node is None:
             return False
-        if one == two:  # inside of a module whose own graph is not known
+        if node == other_node:  # inside of a module whose own graph is not known
             return True
-        return bool(self.before[two] & self.bits[one]) and not self.before[one] & self.bits[two]
+        depends = self.before[other_node] & self.bits[node]
+        is_circular = self.before[node] & self.bits[other_node]
+        return bool(depends) and not is_circular
 
 
 def graph_of(side: Side, parts: Sequence[Part]) -> Graph | None:
     """Return the graph of a side's parts; `None` if there is no model, or its data flow cannot be read."""
-    found = wiring_of(side)
-    if found is None:
+    wired = wiring_of(side)
+    if wired is None:
         return None
-    wiring, paths = found
+    wiring, paths = wired
     names = {name for name, _ in wiring.calls}
     nodes: dict[int, str] = {}
     layers: dict[str, list[str]] = {}
+    """The nodes of the layers of each recurrent module, in order."""
     for part in parts:
         owners = {_owner(paths.get(key, key), names) for name, key in part.keys.items() if name not in part.optional}
-        owner = owners.pop() if len(owners) == 1 else ""
-        if owner and part.path and _RECURRENT_LAYER.fullmatch(part.path[-1]):
-            layer = f"{owner} {part.path[-1].removesuffix('_reverse')}"
-            layers.setdefault(owner, []).append(layer)
-            owner = layer
-        if owner:
-            nodes[part.number] = owner
-    last = {owner: rows[-1] for owner, rows in layers.items()}
-    inputs: dict[str, list[tuple[frozenset[str], ...]]] = {}
-    before: dict[str, int] = {}
-    bits: dict[str, int] = {}
-    for name, taken in wiring.calls:
-        segments = _renamed(taken, last)
+        node = owners.pop() if len(owners) == 1 else ""
+        if not node:
+            continue
+        if part.path and _RECURRENT_LAYER.fullmatch(part.path[-1]):
+            # Both directions of a layer are one node.
+            layer = f"{node} {part.path[-1].removesuffix('_reverse')}"
+            layers.setdefault(node, []).append(layer)
+            node = layer
+        nodes[part.number] = node
+    last_layers = {module: own[-1] for module, own in layers.items()}
+    graph = Graph(nodes, {}, _renamed(wiring.outputs, last_layers), {}, {})
+    for name, inputs in wiring.calls:
+        segments = _renamed(inputs, last_layers)
         # Each layer of a recurrent module takes the outputs of the one below.
         for node in dict.fromkeys(layers.get(name, [name])):
-            inputs.setdefault(node, []).append(segments)
-            bits.setdefault(node, 1 << len(bits))
-            behind = before.setdefault(node, 0)
-            for other in _names_in(segments):
-                if other in bits:
-                    behind |= bits[other] | before[other]
-            before[node] = behind
+            graph.add_call(node, segments)
             segments = (frozenset((node,)),)
-    return Graph(nodes, inputs, _renamed(wiring.outputs, last), before, bits)
+    return graph
 
 
-def _renamed(segments: Iterable[Segment], names: Mapping[str, str]) -> tuple[Segment, ...]:
+def _renamed(segments: Iterable[Segment], names: Mapping[str, str]) -> Segments:
+    """Return segments with other names for some nodes."""
     return tuple(frozenset(names.get(name, name) for name in segment) for segment in segments)
 
 
@@ -105,6 +123,7 @@ def _owner(key: str, names: set[str]) -> str:
 
 
 def _names_in(segments: Iterable[Segment]) -> set[str]:
+    """Return the nodes of all segments."""
     return set().union(*segments)
 
 
@@ -114,32 +133,35 @@ def colors(sides: Sequence[tuple[Graph, Sequence[Part]]]) -> list[dict[int, int]
     Parts of classes that the sides have in unequal numbers, or that a graph does not show, are passed through, as if
     they were not there.
     """
-    counts = [Counter(part.cls for part in parts) for _, parts in sides]
-    unseen = {part.cls for graph, parts in sides for part in parts if part.number not in graph.nodes}
-    shared = {cls for cls in counts[0] if counts[0][cls] == counts[1][cls] and cls not in unseen}
+    in_source, in_target = (Counter(part.cls for part in parts) for _, parts in sides)
+    hidden = {part.cls for graph, parts in sides for part in parts if part.number not in graph.nodes}
+    shared = {cls for cls, count in in_source.items() if count == in_target[cls]} - hidden
     flows = [_Flow(graph, parts, shared) for graph, parts in sides]
-    current: list[dict[str, Any]] = [dict(flow.classes) for flow in flows]
-    current = _numbered(current)
+    colors_of_nodes = _numbered([flow.classes for flow in flows])
     for _ in range(_MAX_ROUNDS):
-        refined = _numbered([flow.refine(color) for flow, color in zip(flows, current)])
-        is_stable = _count(refined) == _count(current)
-        current = refined
+        refined = _numbered([flow.refine(color) for flow, color in zip(flows, colors_of_nodes)])
+        is_stable = _count(refined) == _count(colors_of_nodes)
+        colors_of_nodes = refined
         if is_stable:
             break
-    return [
-        {number: color[node] for number, node in graph.nodes.items() if node in color}
-        for (graph, _), color in zip(sides, current)
-    ]
+    result = []
+    for (graph, _), color in zip(sides, colors_of_nodes):
+        result.append({number: color[node] for number, node in graph.nodes.items() if node in color})
+    return result
 
 
-def _count(current: list[dict[str, int]]) -> int:
-    return len({color for side in current for color in side.values()})
+def _count(colors_of_nodes: list[dict[str, int]]) -> int:
+    """Return the number of different colors."""
+    return len({color for side in colors_of_nodes for color in side.values()})
 
 
-def _numbered(current: list[dict[str, Any]]) -> list[dict[str, int]]:
+def _numbered(values: Sequence[Mapping[str, Any]]) -> list[dict[str, int]]:
     """Replace equal values by equal numbers, the same ones on both sides."""
     numbers: dict[Any, int] = {}
-    return [{name: numbers.setdefault(value, len(numbers)) for name, value in side.items()} for side in current]
+    result = []
+    for side in values:
+        result.append({node: numbers.setdefault(value, len(numbers)) for node, value in side.items()})
+    return result
 
 
 class _Flow:
@@ -158,18 +180,25 @@ class _Flow:
             if node is not None and part.cls in shared:
                 inside.setdefault(node, []).append(part.cls)
         self.classes = {node: tuple(sorted(classes, key=repr)) for node, classes in inside.items()}
+        """The classes of the parts of each node that has any."""
         self._graph = graph
-        self._passed: dict[str, frozenset[str]] = {}
+        self._behind_passed: dict[str, frozenset[str]] = {}
+        """The nodes from which the values of each node without parts come."""
         self._calls = {node: [self._through(segments) for segments in graph.inputs[node]] for node in self.classes}
         self._takers: dict[str, list[tuple[str, int, int]]] = {node: [] for node in self.classes}
-        outputs = self._through(graph.outputs)
-        for taker, calls in [*self._calls.items(), ("", [outputs])]:
-            for segments in calls:
-                for place, segment in enumerate(segments):
-                    for node in segment & self.classes.keys():
-                        self._takers[node].append((taker, place, len(segments)))
+        """For each node what takes its output, as which of its inputs, and the number of these."""
+        for taker, calls in self._calls.items():
+            self._note_takers(taker, calls)
+        self._note_takers("", [self._through(graph.outputs)])
 
-    def _through(self, segments: Iterable[frozenset[str]]) -> tuple[frozenset[str], ...]:
+    def _note_takers(self, taker: str, calls: list[Segments]) -> None:
+        """Note what a node takes in its calls; an empty name stands for the output of the model."""
+        for segments in calls:
+            for place, segment in enumerate(segments):
+                for node in segment & self.classes.keys():
+                    self._takers[node].append((taker, place, len(segments)))
+
+    def _through(self, segments: Iterable[frozenset[str]]) -> Segments:
         """Replace nodes without parts of shared classes by what they take; equal neighbors become one."""
         behind = [frozenset().union(*(self._behind(name) for name in segment)) for segment in segments]
         return tuple(segment for segment, _ in groupby(behind))
@@ -178,32 +207,35 @@ class _Flow:
         """Return the nodes with parts from which a value comes, and the input of the model."""
         if name in self.classes or name not in self._graph.inputs:
             return frozenset((name,))
-        if name not in self._passed:
-            found: set[str] = set()
-            seen = {name}
-            stack = [name]
-            while stack:
-                for other in _names_in(segment for call in self._graph.inputs[stack.pop()] for segment in call):
-                    if other in self.classes or other not in self._graph.inputs:
-                        found.add(other)
-                    elif other not in seen:
-                        seen.add(other)
-                        stack.append(other)
-            self._passed[name] = frozenset(found)
-        return self._passed[name]
+        if name not in self._behind_passed:
+            self._behind_passed[name] = self._sources_of(name)
+        return self._behind_passed[name]
+
+    def _sources_of(self, name: str) -> frozenset[str]:
+        """Return the nodes with parts from which the value of a node without comes, and the input of the model."""
+        sources: set[str] = set()
+        passed = {name}
+        stack = [name]
+        while stack:
+            calls = self._graph.inputs[stack.pop()]
+            for other in _names_in(segment for call in calls for segment in call):
+                if other in self.classes or other not in self._graph.inputs:
+                    sources.add(other)
+                elif other not in passed:
+                    passed.add(other)
+                    stack.append(other)
+        return frozenset(sources)
 
     def refine(self, color: Mapping[str, int]) -> dict[str, Any]:
         """Return for each node its color, those of what it takes, and those of what takes it."""
-        return {
-            node: (
-                color[node],
-                tuple(sorted(tuple(_colors_of(segment, color) for segment in call) for call in calls)),
-                tuple(sorted((color.get(taker, -1), place, count) for taker, place, count in self._takers[node])),
-            )
-            for node, calls in self._calls.items()
-        }
+        refined = {}
+        for node, calls in self._calls.items():
+            inputs = [tuple(_colors_of(segment, color) for segment in call) for call in calls]
+            takers = [(color.get(taker, -1), place, count) for taker, place, count in self._takers[node]]
+            refined[node] = (color[node], tuple(sorted(inputs)), tuple(sorted(takers)))
+        return refined
 
 
 def _colors_of(segment: frozenset[str], color: Mapping[str, int]) -> tuple[int, ...]:
-    # The input of the model has no color.
+    """Return the colors of the nodes of a segment; -1 stands for the input of the model, which has none."""
     return tuple(sorted(color.get(name, -1) for name in segment))

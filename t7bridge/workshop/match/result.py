@@ -155,16 +155,16 @@ class Match:
         """
         if self.ambiguous or not (self.complete or partial):
             raise ModelError(f"the keys do not match:\n  {self.problems()}\n")
-        made: dict[tuple[int, Shape, Gates | None], Tensor] = {}
+        converted: dict[tuple[int, Shape, Gates | None], Tensor] = {}
+        """Each tensor is converted once, so that tied ones stay tied."""
         result: dict[str, Any] = {**self.target_side.tensors, **self.target_side.others}
         for pair in self.pairs:
             if pair.source is not None:
                 tensor = self.source_side.tensors[pair.source]
-                place = (id(tensor), pair.target_shape, pair.gates)
-                if place not in made:
-                    whole = tensor if tensor.shape == pair.target_shape else reshape(tensor, pair.target_shape)
-                    made[place] = reblocked(whole, pair.gates.order) if pair.gates else whole
-                result[pair.target] = made[place]
+                conversion = (id(tensor), pair.target_shape, pair.gates)
+                if conversion not in converted:
+                    converted[conversion] = _converted(tensor, pair)
+                result[pair.target] = converted[conversion]
             elif pair.why == "zero":
                 result[pair.target] = _zero(self.target_side.tensors[pair.target])
         return in_target_order(self.target_side, result)
@@ -203,21 +203,25 @@ class Match:
         shape = own.tensors[key].shape
         if not any(fits(tensor.shape, shape) for tensor in others.tensors.values()):
             return f" {list(shape)}: no tensor of the {other} has this shape"
-        taken = {pair.target if is_source else pair.source for pair in self.pairs}
-        if all(name in taken for name, tensor in others.tensors.items() if fits(tensor.shape, shape)):
+        paired = {pair.target if is_source else pair.source for pair in self.pairs}
+        if all(name in paired for name, tensor in others.tensors.items() if fits(tensor.shape, shape)):
             return f" {list(shape)}: those of the {other} that have this shape belong to others"
         return f" {list(shape)}: the {other} has this shape, in a module with other tensors or at another place"
 
     def _hints(self, partial: bool) -> Iterator[str]:
         sides = self.source_side, self.target_side
-        classes = other_classes(*(signature(side.tensors, side.derived) for side in sides))
         factory = self.target_side.factory
-        if classes is not None and factory is not None and (other := calling(factory, classes)) is not None:
-            yield f"only the number of classes differs: {other}"
+        source_layers, target_layers = (signature(side.tensors, side.derived) for side in sides)
+        classes = other_classes(source_layers, target_layers)
+        if classes is not None and factory is not None:
+            other = calling(factory, classes)
+            if other is not None:
+                yield f"only the number of classes differs: {other}"
         if self.ambiguous:
-            one = self.ambiguous[0]
-            yield f"a line `{one.source[0]} {one.target[0]}` in the mapping (--map FILE), or another pair, resolves it"
-            if sum(side.has_graph for side in sides) < 2:
+            first = self.ambiguous[0]
+            line = f"{first.source[0]} {first.target[0]}"
+            yield f"a line `{line}` in the mapping (--map FILE), or another pair, resolves it"
+            if not all(side.has_graph for side in sides):
                 yield "the class of a state dict as the model, `net.py:Net`, has a graph, which tells layers apart"
             if not any(is_sorted(side) for side in sides):
                 yield "--order pairs them in the order of the keys"
@@ -228,22 +232,31 @@ class Match:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the match as data for JSON."""
-        return {
-            "complete": self.complete,
-            **({"models": [asdict(each) for each in self.models], "asked": self.asked} if self.asked else {}),
-            **({"recurrent": self.recurrent} if self.recurrent else {}),
-            "pairs": [
-                {"source": pair.source, "target": pair.target, "shape": list(pair.target_shape), "why": pair.why}
-                for pair in self.pairs
-            ],
-            "ambiguous": [
-                {"source": list(group.source), "target": list(group.target), "reason": group.reason}
-                for group in self.ambiguous
-            ],
-            "unmatched_source": self.unmatched_source,
-            "unmatched_target": self.unmatched_target,
-            "report": self.report.as_dict(),
-        }
+        data: dict[str, Any] = {"complete": self.complete}
+        if self.asked:
+            data["models"] = [asdict(model) for model in self.models]
+            data["asked"] = self.asked
+        if self.recurrent:
+            data["recurrent"] = self.recurrent
+        data["pairs"] = [
+            {"source": pair.source, "target": pair.target, "shape": list(pair.target_shape), "why": pair.why}
+            for pair in self.pairs
+        ]
+        data["ambiguous"] = [
+            {"source": list(group.source), "target": list(group.target), "reason": group.reason}
+            for group in self.ambiguous
+        ]
+        data["unmatched_source"] = self.unmatched_source
+        data["unmatched_target"] = self.unmatched_target
+        data["report"] = self.report.as_dict()
+        return data
+
+
+def _converted(tensor: Tensor, pair: Pair) -> Tensor:
+    """Return a tensor of the source in the shape of the target, with its order of gates."""
+    if tensor.shape != pair.target_shape:
+        tensor = reshape(tensor, pair.target_shape)
+    return reblocked(tensor, pair.gates.order) if pair.gates else tensor
 
 
 def _zero(tensor: Tensor) -> Tensor:
@@ -280,44 +293,54 @@ def write_match(request: WriteMatch) -> None:
         TargetExistsError: the file exists and `force` is not set, or it is one of the inputs.
         StrictError: with `strict`: the file would lose something; the error has the notes.
     """
-    found, path = request.found, request.path
-    for side in (found.source_side, found.target_side):
+    match = request.found
+    path = request.path
+    report = match.report
+    target = match.target_side
+    for side in (match.source_side, target):
         if side.document is not None:
+            # Noted as an input, which no output may replace.
             ByteSource.open(side.document.source)
     goal = format_for(path)
-    if goal.values == LUA and found.target_side.module is not None and found.target_side.document is not None:
+    if goal.values == LUA and target.module is not None and target.document is not None:
         _write_model(request)
         return
     if goal.name != "pt":
         raise ModelError(
             "a match is written as a .pt, or as a .t7 if the target is a model in a .t7",
             file=str(path),
-            found=f"a target that is {found.target_side.format or 'in memory'}",
+            found=f"a target that is {target.format or 'in memory'}",
         )
-    state = found.state_dict(request.partial)
+    state = match.state_dict(request.partial)
     if request.compact:
         state = compacted(state)
-    check_strict(found.report, request.strict)
+    check_strict(report, request.strict)
     with FileOutput(path, force=request.force, sync=request.sync) as output:
         writer = PtWriter(output)
         writer.write(state)
         writer.finish()
-    found.report.target, found.report.target_bytes = str(path), output.position
-    found.report.tensors, found.report.storages = writer.tensors, writer.storages
+    report.target = str(path)
+    report.target_bytes = output.position
+    report.tensors = writer.tensors
+    report.storages = writer.storages
 
 
 def _write_model(request: WriteMatch) -> None:
     """Write the target's `.t7` with the weights of the source in its model."""
-    found, path = request.found, request.path
-    side, report = found.target_side, found.report
-    assert side.document is not None
-    report.notes += fill_template([side.module], found._filling(request.partial))
-    report.target_format, report.mode = "t7", "template"
+    match = request.found
+    report = match.report
+    target = match.target_side
+    assert target.document is not None
+    report.notes += fill_template([target.module], match._filling(request.partial))
+    report.target_format = "t7"
+    report.mode = "template"
     check_strict(report, request.strict)
-    content = side.document.content
-    with FileOutput(path, force=request.force, sync=request.sync) as output:
+    content = target.document.content
+    with FileOutput(request.path, force=request.force, sync=request.sync) as output:
         writer = T7Writer(output, content.layout)
         for root in content.roots:
             writer.write_object(root)
-    report.target, report.target_bytes = str(path), output.position
-    report.tensors, report.storages = content.tensors, content.storages
+    report.target = str(request.path)
+    report.target_bytes = output.position
+    report.tensors = content.tensors
+    report.storages = content.storages

@@ -124,33 +124,35 @@ def side_of(value: Any, name: str, at: str | None = None, limits: Limits = DEFAU
     side = Side(name)
     if isinstance(value, Factory) or is_factory(value):
         side.factory = value if isinstance(value, Factory) else Factory.parse(value)
-        side.name, value = str(side.factory), _state_of(side.factory)
+        side.name = str(side.factory)
+        value = _state_of(side.factory)
     elif isinstance(value, (str, os.PathLike)):
-        document = formats.open(value, limits=limits)
-        side.name, side.format, side.document = document.path, document.format, document
-        if document.spec.values == formats.LUA:
-            document.warn(3)
-            notes = [f"{path}: {text}" for root in document.roots for path, text in preprocessing(root).items()]
-            if notes:
-                side.notes.append(Note("info", "", f"input, as the file says: {'; '.join(notes)}", code="match"))
-            value = _module_in(document.roots, side.name, at)
-        else:
-            with about_file(side.name):
-                value = _state_in(document.value, side.name, at, limits)
+        value = _open(side, value, at, limits)
     if isinstance(value, TorchObject):
         side.module = value
         value = state_dict(value, limits=limits)
     if isinstance(value, StateDict):
-        side.derived = {key for key, origin in value.origins.items() if origin.param and origin.param.kind == "derived"}
+        for key, origin in value.origins.items():
+            if origin.param and origin.param.kind == "derived":
+                side.derived.add(key)
         side.notes += value.notes
         value = value.tensors
     if is_live(value):
         side.live = value
-    value = adopt(value)
-    if not isinstance(value, Mapping):
-        raise ModelError("is not a state dict", file=side.name, found=type(value).__name__)
-    side.metadata = getattr(value, "_metadata", None)
-    for key, item in value.items():
+    _add_tensors(side, adopt(value))
+    return side
+
+
+def _add_tensors(side: Side, state: Any) -> None:
+    """Add the tensors of a state dict to a side.
+
+    Raises:
+        ModelError: it is none, or holds no tensors.
+    """
+    if not isinstance(state, Mapping):
+        raise ModelError("is not a state dict", file=side.name, found=type(state).__name__)
+    side.metadata = getattr(state, "_metadata", None)
+    for key, item in state.items():
         if not isinstance(key, str):
             raise ModelError("a state dict has a key that is not text", file=side.name, found=type(key).__name__)
         side.keys.append(key)
@@ -160,25 +162,45 @@ def side_of(value: Any, name: str, at: str | None = None, limits: Limits = DEFAU
             side.others[key] = item
     if not side.tensors:
         raise ModelError("holds no tensors", file=side.name)
-    return side
+
+
+def _open(side: Side, path: Any, at: str | None, limits: Limits) -> Any:
+    """Open the file of a side, and return its module or its state dict, or that at a path inside."""
+    document = formats.open(path, limits=limits)
+    side.name = document.path
+    side.format = document.format
+    side.document = document
+    if document.spec.values != formats.LUA:
+        with about_file(side.name):
+            return _state_in(document.value, side.name, at, limits)
+    document.warn(3)  # at the caller of `match`
+    notes = []
+    for root in document.roots:
+        notes += [f"{place}: {text}" for place, text in preprocessing(root).items()]
+    if notes:
+        side.notes.append(Note("info", "", f"input, as the file says: {'; '.join(notes)}", code="match"))
+    return _module_in(document.roots, side.name, at)
 
 
 def _state_of(factory: Factory) -> OrderedDict[str, Any]:
     """Return the state dict of a factory's module, whose parameters get their values when these are asked for."""
     require_torch()
     state = torchmodules.skeleton(factory).state_dict()
-    values = cache(lambda: adopt(torchmodules.make_module(factory, fetch=False)))
+    # The module with values is made once, when the first of them is asked for.
+    load_values = cache(lambda: adopt(torchmodules.make_module(factory, fetch=False)))
     storages: dict[int, Storage] = {}
     result: OrderedDict[str, Any] = OrderedDict()
     for key, value in state.items():
-        if getattr(value, "is_meta", False):
-            element = ELEMENT_TYPES[str(value.dtype).removeprefix("torch.")]
-            memory = value.untyped_storage()
-            data = _InitialValue(values, key)
-            storage = storages.setdefault(memory._cdata, Storage(element, memory.nbytes() // element.itemsize, data))
-            shape, stride = tuple(value.shape), tuple(value.stride())
-            value = Tensor(element, storage, shape, stride, value.storage_offset(), is_scalar=not shape)
-        result[key] = value
+        if not getattr(value, "is_meta", False):
+            result[key] = value
+            continue
+        element = ELEMENT_TYPES[str(value.dtype).removeprefix("torch.")]
+        memory = value.untyped_storage()
+        count = memory.nbytes() // element.itemsize
+        storage = storages.setdefault(memory._cdata, Storage(element, count, _InitialValue(load_values, key)))
+        shape = tuple(value.shape)
+        stride = tuple(value.stride())
+        result[key] = Tensor(element, storage, shape, stride, value.storage_offset(), is_scalar=not shape)
     result._metadata = getattr(state, "_metadata", None)  # type: ignore[attr-defined]
     return adopt(result)  # type: ignore[no-any-return]
 
@@ -187,16 +209,17 @@ class _InitialValue(Elements):
     """The value of a parameter in a module that a factory has just made.
 
     Args:
-        values: makes the module, and returns its state dict.
+        load_values: makes the module, and returns its state dict.
         key: of the parameter.
     """
 
-    def __init__(self, values: Callable[[], Mapping[str, Tensor]], key: str) -> None:
-        self._values, self._key = values, key
+    def __init__(self, load_values: Callable[[], Mapping[str, Tensor]], key: str) -> None:
+        self._load_values = load_values
+        self._key = key
 
     def arrays(self, storage: Storage) -> Iterator[np.ndarray]:
         """See `Elements.arrays`."""
-        value = self._values().get(self._key)
+        value = self._load_values().get(self._key)
         if value is None or value.storage is None or value.storage.count != storage.count:
             raise ModelError(f"the module has other parameters when it is made with its weights: {self._key}")
         return array_chunks(value.storage)
@@ -204,32 +227,33 @@ class _InitialValue(Elements):
 
 def _module_in(roots: list[Any], name: str, at: str | None) -> TorchObject:
     """Return the only module with tensors in a `.t7`, or that at a path."""
-    found = [
-        (path, module)
-        for number, root in enumerate(roots)
-        for path, module in find_modules(root, "root" if len(roots) == 1 else f"root[{number + 1}]")
-    ]
-    if at is None and len(found) > 1:
-        found = [(path, module) for path, module in found if state_dict(module).tensors] or found
-    return choose(found, at, name)[1]
+    modules: list[tuple[str, TorchObject]] = []
+    for number, root in enumerate(roots, 1):
+        modules += find_modules(root, "root" if len(roots) == 1 else f"root[{number}]")
+    if at is None and len(modules) > 1:
+        # One that has no tensors counts only if none has any.
+        modules = [(path, module) for path, module in modules if state_dict(module).tensors] or modules
+    return choose(modules, at, name)[1]
 
 
 def _state_in(value: Any, name: str, at: str | None, limits: Limits) -> Any:
     """Return the only state dict in a `.pt`, or that at a path."""
-    if at is None and (state := state_dict_in(value)):
-        return state
-    found: list[tuple[str, Any]] = []
-    inside: set[Any] = set()
+    if at is None:
+        state = state_dict_in(value)
+        if state:
+            return state
+    states: list[tuple[str, Any]] = []
+    inside_modules: set[Any] = set()
     visited = VisitedModules(limits)
     for visit in walk(value):
-        if visit.parent in inside:
-            inside.add(visit)
+        if visit.parent in inside_modules:
+            inside_modules.add(visit)
         elif is_pickled_module(visit.value):
-            inside.add(visit)
-            found.append((visit.text(), module_state_dict(visit.value, limits=limits, visited=visited)))
+            inside_modules.add(visit)
+            states.append((visit.text(), module_state_dict(visit.value, limits=limits, visited=visited)))
         elif isinstance(visit.value, dict) and any(isinstance(item, Tensor) for item in visit.value.values()):
-            found.append((visit.text(), visit.value))
-    return choose(found, at, name, "state dict")[1]
+            states.append((visit.text(), visit.value))
+    return choose(states, at, name, "state dict")[1]
 
 
 Wired = tuple["Wiring", dict[str, str]]
@@ -292,7 +316,11 @@ def is_sorted(side: Side) -> bool:
     if keys == sorted(keys):
         return True
     place = {key: number for number, key in enumerate(keys)}
-    return any(name_of(key) == "bias" and place[key] < place.get(sibling(key, "weight"), -1) for key in keys)
+    for key in keys:
+        weight = sibling(key, "weight")
+        if name_of(key) == "bias" and weight in place and place[key] < place[weight]:
+            return True
+    return False
 
 
 def in_target_order(side: Side, tensors: Mapping[str, Any]) -> OrderedDict[str, Any]:
@@ -300,8 +328,8 @@ def in_target_order(side: Side, tensors: Mapping[str, Any]) -> OrderedDict[str, 
     if side.cells is None:
         result = OrderedDict((key, tensors[key]) for key in side.keys)
     else:
-        made = {**tensors, **undo(side.cells.pieces, tensors, side.layers)}
-        result = OrderedDict((key, made[key]) for key in (*side.layers, *side.others))
+        of_layers = {**tensors, **undo(side.cells.pieces, tensors, side.layers)}
+        result = OrderedDict((key, of_layers[key]) for key in (*side.layers, *side.others))
     if side.metadata is not None:
         result._metadata = side.metadata  # type: ignore[attr-defined]
     return result
@@ -309,10 +337,12 @@ def in_target_order(side: Side, tensors: Mapping[str, Any]) -> OrderedDict[str, 
 
 def gate_count(key: str, tensors: Mapping[str, Tensor]) -> int:
     """Return the number of gates in a key of a PyTorch state dict: 4 for an LSTM, 3 for a GRU, 1 for any other key."""
-    found = _KEY.match(key)
-    if not found:
+    match = _KEY.match(key)
+    if not match:
         return 1
-    hidden = tensors.get(sibling(key, f"weight_hr{found[1]}")) or tensors.get(sibling(key, f"weight_hh{found[1]}"))
+    suffix = match[1]  # the layer and direction
+    # The columns of a projection, or else of the matrix of the last output, are the features of the cell.
+    hidden = tensors.get(sibling(key, f"weight_hr{suffix}")) or tensors.get(sibling(key, f"weight_hh{suffix}"))
     shape = tensors[key].shape
     if hidden is None or len(hidden.shape) != 2 or not hidden.shape[1] or not shape:
         return 1
@@ -331,32 +361,35 @@ def reorder(words: str, count: int, into_pytorch: bool) -> Gates:
         ModelError: the letters are not those of that many gates.
     """
     usual = ORDERS.get(count, "")
-    if sorted(words) != sorted(usual) or not usual:
+    if not usual or sorted(words) != sorted(usual):
         raise ModelError(
             "is not an order of the gates", expected=f"the letters {usual or 'of 3 or 4 gates'}", found=words[:20]
         )
     source, target = (words, usual) if into_pytorch else (usual, words)
-    return Gates(tuple(source.index(gate) for gate in target), f"{' '.join(source)} become {' '.join(target)}")
+    order = tuple(source.index(gate) for gate in target)
+    return Gates(order, f"{' '.join(source)} become {' '.join(target)}")
 
 
-def gate_orders(root: TorchObject) -> dict[str, str]:
-    """Return the orders of gates shown by the graphs of a model.
+def gate_orders(cells: Lifted) -> dict[str, str]:
+    """Return the orders of gates shown by the graphs of a model, from its recognized cells.
 
     Returns:
         For the prefix of each linear layer whose rows are gates of an LSTM, their order: `{"3.": "ifog"}`.
     """
-    cells = _recognized(root, only_torch=True)
-    return {} if cells is None else _gate_orders(cells)
-
-
-def _gate_orders(cells: Lifted) -> dict[str, str]:
     rows: dict[str, list[tuple[int, str]]] = {}
+    """For the prefix of each layer the first row of each gate, and its letter."""
     for piece in cells.pieces:
         gate = piece.at[0] // piece.size[0]
-        if len(piece.start) == 2 and cells.state[piece.target].shape[0] == 4 * piece.size[0]:
+        is_matrix = len(piece.start) == 2
+        has_four_gates = cells.state[piece.target].shape[0] == 4 * piece.size[0]
+        if is_matrix and has_four_gates:
             rows.setdefault(sibling(piece.key, ""), []).append((piece.start[0], ORDERS[4][gate]))
-    orders = {key: "".join(letter for _, letter in sorted(found)) for key, found in rows.items()}
-    return {key: order for key, order in orders.items() if len(order) == 4}
+    orders = {}
+    for prefix, gates in rows.items():
+        order = "".join(letter for _, letter in sorted(gates))
+        if len(order) == 4:
+            orders[prefix] = order
+    return orders
 
 
 def _recognized(root: TorchObject, *, only_torch: bool) -> Lifted | None:
@@ -370,8 +403,9 @@ def _recognized(root: TorchObject, *, only_torch: bool) -> Lifted | None:
 
 def recurrent_in_words(root: TorchObject) -> str:
     """Return what a recurrent model is, `2-layer LSTM language model, 128 features, 65 tokens`; empty for others."""
-    found = _recognized(root, only_torch=False)
-    return "" if found is None else str(recurrence(found.plan.root) or "")
+    model = _recognized(root, only_torch=False)
+    what = None if model is None else recurrence(model.plan.root)
+    return "" if what is None else str(what)
 
 
 def with_cells(side: Side, other: Side, mapped: Iterable[str]) -> Side:
@@ -388,10 +422,13 @@ def with_cells(side: Side, other: Side, mapped: Iterable[str]) -> Side:
     cells = _recognized(side.module, only_torch=True)
     if cells is None or not cells.pieces:
         return side
-    parts = {piece.key for piece in cells.pieces}
-    if any(key.startswith(name) for name in mapped for key in parts):
-        return evolve(side, gates=_gate_orders(cells))
-    tensors = {key: tensor for key, tensor in cells.state.items() if key in side.tensors or key not in side.others}
+    keys_in_cells = {piece.key for piece in cells.pieces}
+    if any(key.startswith(name) for name in mapped for key in keys_in_cells):
+        return evolve(side, gates=gate_orders(cells))
+    tensors = {}
+    for key, tensor in cells.state.items():
+        if key in side.tensors or key not in side.others:
+            tensors[key] = tensor
     return evolve(side, tensors=tensors, keys=[*cells.state], cells=cells, layers=side.tensors)
 
 
@@ -400,7 +437,7 @@ BATCHES = "num_batches_tracked"
 _RECURRENT = re.compile(r"((?:weight|bias)_(?:ih|hh|hr))_l(\d+)(_reverse)?\Z")
 """Names in `torch.nn.LSTM` of the parameters of one layer and direction."""
 
-_USUAL = {"weight", "bias", "running_mean", "running_var", BATCHES}
+_NAMES_OF_LAYERS = {"weight", "bias", "running_mean", "running_var", BATCHES}
 
 Class = tuple[Any, ...]
 """A key that is equal for parts that may be paired: names and shapes."""
@@ -482,18 +519,22 @@ def _matrix(shape: Shape) -> Shape:
 
 def fits(shape: Shape, wanted: Shape) -> bool:
     """Return whether elements of one shape are valid in another in the same order, by the layers' computation."""
-    one, other = trimmed(shape), trimmed(wanted)
-    if one == other:
+    own = trimmed(shape)
+    other = trimmed(wanted)
+    if own == other:
         return True
-    return min(len(one), len(other)) == 2 and _matrix(one) == _matrix(other)
+    # A linear layer on patches is a convolution.
+    return min(len(own), len(other)) == 2 and _matrix(own) == _matrix(other)
 
 
 def _needed(part: Part) -> dict[str, Shape]:
+    """Return the shapes of the tensors that are not derived."""
     return {name: shape for name, shape in part.shapes.items() if name not in part.optional}
 
 
-def _class_of(shapes: Mapping[str, Shape], look: Callable[[Shape], Any] = tuple) -> Class:
-    return tuple(sorted((name, look(shape)) for name, shape in shapes.items()))
+def _class_of(shapes: Mapping[str, Shape], simplify: Callable[[Shape], Any] = tuple) -> Class:
+    """Return what is equal for parts with tensors of the same names, whose shapes are the same after a function."""
+    return tuple(sorted((name, simplify(shape)) for name, shape in shapes.items()))
 
 
 def _bare(part: Part) -> Class:
@@ -512,8 +553,13 @@ def _nameless(part: Part) -> Class:
     return ("", *shapes) if len(set(shapes)) == len(shapes) else _bare(part)
 
 
+def _strict(part: Part) -> Class:
+    """Use all names and shapes, but of the batch counter."""
+    return _class_of({name: shape for name, shape in part.shapes.items() if name != BATCHES})
+
+
 _LEVELS: tuple[Callable[[Part], Class], ...] = (
-    lambda part: _class_of({name: shape for name, shape in part.shapes.items() if name != BATCHES}),
+    _strict,
     lambda part: _class_of(_needed(part)),
     lambda part: _class_of(_needed(part), trimmed),
     lambda part: _class_of(_needed(part), _matrix),
@@ -529,13 +575,17 @@ def classify(source: list[Part], target: list[Part]) -> None:
     Parts are in one class as strictly as possible: looser comparisons are tried only on the parts that the stricter
     ones leave in unequal numbers.
     """
-    for part in (*source, *target):
+    parts = (*source, *target)
+    for part in parts:
         part.cls = (0, *_LEVELS[0](part))
     for level, compare in enumerate(_LEVELS[1:], 1):
-        counts = [Counter(part.cls for part in side) for side in (source, target)]
-        for part in (*source, *target):
-            few, many = sorted(count[part.cls] for count in counts)
-            if few != many and not (few and compare is _nameless):
+        in_source = Counter(part.cls for part in source)
+        in_target = Counter(part.cls for part in target)
+        for part in parts:
+            few, many = sorted((in_source[part.cls], in_target[part.cls]))
+            # Names are left out only where one side has no part of the class at all.
+            is_too_loose = compare is _nameless and few > 0
+            if few != many and not is_too_loose:
                 part.cls = (level, *compare(part))
     for side in (source, target):
         for number, part in enumerate(side):
@@ -545,8 +595,11 @@ def classify(source: list[Part], target: list[Part]) -> None:
 def names_between(source: Part, target: Part) -> dict[str, str]:
     """Map the tensors of one part to those of another: by name, or by shape if no name is the same."""
     common = {name: name for name in target.shapes if name in source.shapes}
-    if common or _USUAL.issuperset([*source.shapes, *target.shapes]):
+    if common or _NAMES_OF_LAYERS.issuperset([*source.shapes, *target.shapes]):
         return common
-    by_shape = {trimmed(shape): name for name, shape in _needed(source).items()}
-    wanted = {name: trimmed(shape) for name, shape in _needed(target).items()}
-    return {name: by_shape[shape] for name, shape in wanted.items() if shape in by_shape}
+    source_names = {trimmed(shape): name for name, shape in _needed(source).items()}
+    names = {}
+    for name, shape in _needed(target).items():
+        if trimmed(shape) in source_names:
+            names[name] = source_names[trimmed(shape)]
+    return names

@@ -11,7 +11,6 @@ import importlib.util
 import os
 import zipfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from itertools import product
 from typing import Any
 
@@ -49,6 +48,15 @@ from .trace import Comparison, Step, compare, normalizes
 WHOLE = 10.0
 """Factor of the limit for a whole model: the errors of a hundred layers add up to those of one by the root of their
 number."""
+_STEPS = 7
+"""Of the sequences for recurrent models."""
+_BATCH = 3
+"""Number of these sequences."""
+_SIDES = (224, 299)
+"""Heights and widths of the inputs of models of ImageNet."""
+_OTHER_SIZES = ((-13, -22), (13, 10))
+"""What is added to height and width for a second input: one somewhat smaller, and one larger, that are no squares."""
+
 # Values recorded in the file
 
 
@@ -66,22 +74,23 @@ def recorded_values(value: Value, name: str, at: str | None, limits: Limits) -> 
     return proof
 
 
-def _not_run(module: TorchObject, path: str, known: set[str], limits: Limits) -> list[LayerProof]:
+def _not_run(module: TorchObject, path: str, listed: set[str], limits: Limits) -> list[LayerProof]:
     """Return the layers of a model that are in no run.
 
     Args:
         module: the model.
         path: its path.
-        known: the paths of the others.
+        listed: the paths of the others.
         limits: resource limits.
     """
     layers = []
     for place in Places(module, path, limits):
-        if place.layer is not None and not place.layer.children and place.path not in known:
-            known.add(place.path)
-            layer = LayerProof(place.path, place.obj.class_name, NOT_RECORDED)
-            layer.parameters = own_parameters(place.obj)
-            layers.append(layer)
+        if place.layer is None or place.layer.children or place.path in listed:
+            continue
+        listed.add(place.path)
+        layer = LayerProof(place.path, place.obj.class_name, NOT_RECORDED)
+        layer.parameters = own_parameters(place.obj)
+        layers.append(layer)
     return layers
 
 
@@ -108,17 +117,24 @@ class Subject:
         """Return the verdicts; see `prove`."""
         if isinstance(reference, (tuple, list)):
             pairs = reference if isinstance(reference, list) else [reference]
-            if any(not isinstance(pair, (tuple, list)) or len(pair) != 2 for pair in pairs):
-                raise ModelError("a reference is not a pair of an input and an output")
-            found = [(self._values(one), self._values(wanted)) for one, wanted in pairs]
-            layers = [self._whole(*pair, f"pair {number}") for number, pair in enumerate(found, 1)]
-            return Proof(self.name, layers, "expected outputs")
-        opened, label = self._opened(reference, factory)
-        if isinstance(opened, Table):
-            return self._recording(opened, label)
-        return self._second(in_double(opened).eval(), label, inputs)
+            return self._pairs(pairs)
+        model, label = self._opened(reference, factory)
+        if isinstance(model, Table):
+            return self._recording(model, label)
+        return self._second(in_double(model).eval(), label, inputs)
+
+    def _pairs(self, pairs: list[Any]) -> Proof:
+        """Return the verdicts by pairs of an input and an output."""
+        if any(not isinstance(pair, (tuple, list)) or len(pair) != 2 for pair in pairs):
+            raise ModelError("a reference is not a pair of an input and an output")
+        recordings = [(self._values(inputs), self._values(wanted)) for inputs, wanted in pairs]
+        layers = []
+        for number, (inputs, wanted) in enumerate(recordings, 1):
+            layers.append(self._whole(inputs, wanted, f"pair {number}"))
+        return Proof(self.name, layers, "expected outputs")
 
     def _values(self, value: Any) -> Recorded:
+        """Return a value of the user's as recorded values; other objects are read as `--input` is."""
         if isinstance(value, (list, tuple)):
             return [self._values(item) for item in value]
         if isinstance(value, torch.Tensor):
@@ -133,7 +149,8 @@ class Subject:
 
     def _whole(self, inputs: Recorded, wanted: Recorded, label: str) -> LayerProof:
         """Return the verdict on the model as a whole, run on one input in evaluation mode."""
-        tensors = {id(one): one for one in state_dict(self.model, self.path, self.limits).tensors.values()}
+        # Tied tensors count once.
+        tensors = {id(tensor): tensor for tensor in state_dict(self.model, self.path, self.limits).tensors.values()}
         count = sum(tensor.numel for tensor in tensors.values())
         proof = LayerProof(self.path, self.model.class_name, DIFFERS, parameters=count)
         try:
@@ -154,7 +171,8 @@ class Subject:
 
     def _recording(self, table: Table, place: str) -> Proof:
         """Return the verdict by a table of an input and an output."""
-        inputs, wanted = recorded(table.get("input")), recorded(table.get("output"))
+        inputs = recorded(table.get("input"))
+        wanted = recorded(table.get("output"))
         if not is_whole(inputs) or not is_whole(wanted):
             raise ModelError("the file holds no recording", file=place, expected="a table with input and output")
         return Proof(self.name, [self._whole(inputs, wanted, "the whole model")], "recorded outputs")
@@ -167,7 +185,8 @@ class Subject:
             return live_module(reference, limits=self.limits), reference.class_name
         if isinstance(reference, Mapping) and factory is not None:
             return _from_factory(factory, torch_values(dict(reference)), factory), factory
-        path, name = str(reference), os.path.basename(str(reference).rstrip(os.sep))
+        path = str(reference)
+        name = os.path.basename(path.rstrip(os.sep))
         if isinstance(reference, (str, os.PathLike)) and os.path.isdir(reference):
             return _from_folder(path), name
         if factory is not None:
@@ -179,46 +198,49 @@ class Subject:
                 return value, path
             place, model = choose_module(value, None, document.path)
             return live_module(model, place, limits=self.limits), name
-        if zipfile.is_zipfile(reference):
-            with zipfile.ZipFile(reference) as archive:
-                if any(name.endswith("/constants.pkl") for name in archive.namelist()):
-                    return torch.jit.load(reference), name  # type: ignore[no-untyped-call]
+        if _is_torchscript(reference):
+            return torch.jit.load(reference), name  # type: ignore[no-untyped-call]
         hint = "Name its constructor: --module package:factory."
         raise ModelError("a state dict is not a model without its code", file=document.path, hint=hint)
 
     def _second(self, other: nn.Module, name: str, inputs: Inputs) -> Proof:
         """Run two models on the same inputs, and compare the outputs of the layers with weights, and of the whole."""
-        state = state_dict(self.model, self.path, self.limits, own_keys=True)
-        what = recurrence(recognized(build_plan(self.model, self.path, 0, self.limits, state), state).plan.root)
         problem = None
+        what = self._recurrence()
         if what is not None and what.states != () and not inputs:
             try:
                 return self._over_steps(other, name, what)
             except ModelError as error:  # it may take one step, as the Lua model does
                 problem = error
         mine = in_double(live_module(self.model, self.path, limits=self.limits))
-        found, sizes, differences = self._in_two_sizes(mine, other, name, inputs)
-        if found.theirs.error and problem is not None:
+        comparison, specs, differences = self._in_two_sizes(mine, other, name, inputs)
+        if comparison.theirs.error and problem is not None:
             raise problem
         proof = Proof(self.name, against=f"layers of {name}", reference=name, differences=differences)
-        proof.misplaced = found.misplaced
-        for step in found.mine.steps:
-            if step.largest and all(layer.path != step.place for layer in proof.layers[-1:]):
-                proof.layers.append(_layer(step, found, mine.get_submodule(step.place)))
-        whole = LayerProof("root", type(mine).__name__, AGREES, reason="the whole", runs=0)
-        mode = "evaluation and training mode" if normalizes(mine) else "evaluation mode"
-        proof.modes = f"{' and '.join(map(inputs_text, sizes))} in {mode}"
+        proof.misplaced = comparison.misplaced
+        for step in comparison.mine.steps:
+            is_repeated = bool(proof.layers) and proof.layers[-1].path == step.place
+            if step.largest and not is_repeated:
+                proof.layers.append(_layer(step, comparison, mine.get_submodule(step.place)))
+        mode = "evaluation mode"
         if normalizes(mine):
-            later = compare(mine, other, name, drawn(mine, sizes[0]), training=True).differences
-            later = [f"in training, {text}" for text in later if text not in differences]
-            proof.differences += later
-        whole.verdict = DIFFERS if proof.differences else AGREES
-        want, got = found.theirs.result, found.mine.result
-        off = _off(doubles(want), got)
-        _write(whole, off, got)
-        whole.reason = "; ".join(filter(None, (whole.reason, off.reason)))
+            mode = "evaluation and training mode"
+            in_training = compare(mine, other, name, drawn(mine, specs[0]), training=True)
+            new = [text for text in in_training.differences if text not in differences]
+            proof.differences = differences + [f"in training, {text}" for text in new]
+        proof.modes = f"{' and '.join(map(inputs_text, specs))} in {mode}"
+        whole = LayerProof("root", type(mine).__name__, DIFFERS if proof.differences else AGREES, runs=0)
+        deviation = _deviation(doubles(comparison.theirs.result), comparison.mine.result)
+        _write(whole, deviation, comparison.mine.result)
+        whole.reason = f"the whole; {deviation.reason}" if deviation.reason else "the whole"
         proof.layers.append(whole)
         return proof
+
+    def _recurrence(self) -> Recurrence | None:
+        """Return what the model is, if it is recurrent."""
+        state = state_dict(self.model, self.path, self.limits, own_keys=True)
+        plan = build_plan(self.model, self.path, 0, self.limits, state)
+        return recurrence(recognized(plan, state).plan.root)
 
     def _in_two_sizes(
         self, mine: nn.Module, other: nn.Module, name: str, inputs: Inputs
@@ -228,80 +250,108 @@ class Subject:
         Returns:
             The comparison, the first that has a difference; the inputs; the differences on all of them.
         """
-        if inputs:
-            specs: list[Any] = [parse_inputs(inputs, limits=self.limits)]
-        else:
-            # The smallest, and those of models of ImageNet.
-            specs = [fitting_inputs(self.model, self.path, self.limits)]
-            for side in (224, 299):
-                guess = guess_inputs(self.model, side)
-                if guess is not None and guess not in specs:
-                    specs.append(guess)
-        found = None
+        specs = self._specs(inputs)
         for spec in specs:
-            found = compare(mine, other, name, drawn(mine, spec), training=False)
-            if not found.theirs.error:
+            comparison = compare(mine, other, name, drawn(mine, spec), training=False)
+            if not comparison.theirs.error:
                 break
-        assert found is not None
-        differences, sizes = found.differences, [spec]
-        if inputs or found.misplaced:
-            return found, sizes, differences
+        differences = comparison.differences
+        used = [spec]
+        if inputs or comparison.misplaced:
+            return comparison, used, differences
         # In one size, ceil mode, padding and adaptive pooling may make no difference.
-        # Images somewhat smaller, and larger, and no squares.
-        for height, width in ((-13, -22), (13, 10)):
-            other_size = _resized(spec, height, width)
-            if other_size == spec:
+        for height, width in _OTHER_SIZES:
+            resized = _resized(spec, height, width)
+            if resized == spec:
                 continue
-            with suppress(ModelError):
-                more = compare(mine, other, name, drawn(mine, other_size), training=False)
-                # With an nn.View after a pooling of fixed size, a larger image is several.
-                batches = [[item.shape[:1] for item in each.mine.result] for each in (found, more)]
-                if not more.theirs.error and batches[0] == batches[1]:
-                    sizes.append(other_size)
-                    later = [text for text in more.differences if text not in differences]
-                    differences = differences + [f"in {inputs_text(other_size)}, {text}" for text in later]
-                    found = more if later else found
-                    break
-        return found, sizes, differences
+            try:
+                other_size = compare(mine, other, name, drawn(mine, resized), training=False)
+            except ModelError:
+                continue
+            # With an nn.View after a pooling of fixed size, a larger image is several.
+            if other_size.theirs.error or _batches(other_size) != _batches(comparison):
+                continue
+            used.append(resized)
+            new = [text for text in other_size.differences if text not in differences]
+            if new:
+                differences = differences + [f"in {inputs_text(resized)}, {text}" for text in new]
+                comparison = other_size
+            break
+        return comparison, used, differences
+
+    def _specs(self, inputs: Inputs) -> list[Any]:
+        """Return the inputs that a second model may accept: the user's, or the smallest and those of ImageNet."""
+        if inputs:
+            return [parse_inputs(inputs, limits=self.limits)]
+        specs = [fitting_inputs(self.model, self.path, self.limits)]
+        for side in _SIDES:
+            guess = guess_inputs(self.model, side)
+            if guess is not None and guess not in specs:
+                specs.append(guess)
+        return specs
 
     def _over_steps(self, other: nn.Module, name: str, what: Recurrence) -> Proof:
         """Run two recurrent models on the same sequences, and compare what they return for each step."""
         mine = in_double(live_module(self.model, self.path, 0, self.limits, lift=True))
-        features = () if what.takes_tokens else (what.inputs,)
-        spec = Example("", (_STEPS, _BATCH, *features), bounds=(0, what.inputs - 1) if what.takes_tokens else None)
-        inputs, shown = drawn(mine, spec), inputs_text(spec)
-        forms = {shown: inputs}
         if what.takes_tokens:
-            inputs = inputs.long()
-            forms = {f"{shown} one-hot tokens": nn.functional.one_hot(inputs, what.inputs).double()}
-            if any(isinstance(layer, nn.Embedding) for layer in other.modules()):
-                forms = {f"{shown} tokens": inputs, f"{shown} tokens counted from 1": inputs + 1}
-        wanted = _outputs(mine, inputs, _has_batch_first(mine), what.states)
-        text, found, ends = _same_outputs(other, forms, wanted)
-        is_masked = ends == "" and not what.takes_tokens and any(isinstance(each, MaskZero) for each in mine.modules())
-        if is_masked:
-            inputs = torch.cat([inputs, torch.zeros_like(inputs[:1])])
-            is_masked = _same_outputs(other, {text: inputs}, _outputs(mine, inputs, _has_batch_first(mine)))[2] != ""
-        whole = LayerProof("root", type(mine).__name__, AGREES, runs=len(found))
+            spec = Example("", (_STEPS, _BATCH), bounds=(0, what.inputs - 1))
+            inputs = drawn(mine, spec).long()
+            forms = _forms_of_tokens(inputs, what.inputs, other, inputs_text(spec))
+        else:
+            spec = Example("", (_STEPS, _BATCH, what.inputs))
+            inputs = drawn(mine, spec)
+            forms = {inputs_text(spec): inputs}
+        is_batch_first = _has_batch_first(mine)
+        wanted = _outputs(mine, inputs, is_batch_first, what.states)
+        form, outputs, difference = _same_outputs(other, forms, wanted)
+        whole = LayerProof("root", type(mine).__name__, AGREES, runs=len(outputs))
         whole.parameters = sum(item.numel() for item in mine.parameters())
-        _write(whole, _off([wanted[-len(found) :]], [found]), [found])
-        proof = Proof(self.name, [whole], f"steps of {name}", reference=name, misplaced=ends is None)
-        proof.modes = f"{text} from states of zero in evaluation mode"
-        if ends is None:
+        _write(whole, _deviation([wanted[-len(outputs) :]], [outputs]), [outputs])
+        proof = Proof(self.name, [whole], f"steps of {name}", reference=name, misplaced=difference is None)
+        proof.modes = f"{form} from states of zero in evaluation mode"
+        if difference is None:
             proof.differences = [f"the outputs differ by up to {whole.max_abs:.2g}"]
-        elif ends:
-            proof.differences = [f"at the end, {ends.format('the .t7', name)}"]
-        elif is_masked:
-            proof.differences = [f"for steps that are zeros, the .t7 returns zeros, and {name} does not"]
+        elif difference:
+            proof.differences = [f"at the end, {difference.format('the .t7', name)}"]
+        elif not what.takes_tokens and any(isinstance(layer, MaskZero) for layer in mine.modules()):
+            with_zeros = torch.cat([inputs, torch.zeros_like(inputs[:1])])
+            wanted = _outputs(mine, with_zeros, is_batch_first)
+            _, _, masked_difference = _same_outputs(other, {form: with_zeros}, wanted)
+            if masked_difference != "":
+                proof.differences = [f"for steps that are zeros, the .t7 returns zeros, and {name} does not"]
         whole.verdict = DIFFERS if proof.differences else AGREES
         return proof
 
 
-_STEPS, _BATCH = 7, 3
-"""Of the sequences for recurrent models."""
+def _is_torchscript(path: Any) -> bool:
+    """Return whether a file is an archive of TorchScript."""
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return any(name.endswith("/constants.pkl") for name in archive.namelist())
+
+
+def _batches(comparison: Comparison) -> list[Any]:
+    """Return the numbers of examples of the outputs."""
+    return [item.shape[:1] for item in comparison.mine.result]
+
+
+def _forms_of_tokens(inputs: torch.Tensor, count: int, model: nn.Module, shape: str) -> dict[str, torch.Tensor]:
+    """Return the forms in which a model may take tokens, by words for them.
+
+    Args:
+        inputs: numbers of tokens from 0 on.
+        count: of different tokens.
+        model: the model.
+        shape: of the inputs, in words.
+    """
+    if any(isinstance(layer, nn.Embedding) for layer in model.modules()):
+        return {f"{shape} tokens": inputs, f"{shape} tokens counted from 1": inputs + 1}
+    return {f"{shape} one-hot tokens": nn.functional.one_hot(inputs, count).double()}
 
 
 def _has_batch_first(model: nn.Module) -> bool:
+    """Return whether a layer of a model takes the batch first."""
     return any(getattr(layer, "batch_first", False) for layer in model.modules())
 
 
@@ -319,26 +369,38 @@ def _outputs(
     Raises:
         ModelError: the model does not accept them.
     """
-    batch = inputs.shape[1]
     try:
         with torch.no_grad():
-            if states is None:
-                output = next(flat(model(inputs.transpose(0, 1) if is_turned else inputs)))
-                rows = output.reshape(*((batch, -1) if is_turned else (-1, batch)), output.shape[-1])
-                return rows.transpose(0, 1) if is_turned else rows
-            taken, returned = ({row[side] for row in states} for side in (0, 1))
-            places = [({*range(len(states) + 1)} - each).pop() for each in (taken, returned)]
-            value: Any = {at: torch.zeros(batch, size, dtype=torch.float64) for at, _, size in states}
-            steps = []
-            for step in inputs:
-                value[places[0]] = step
-                result = model([value[at] for at in range(len(value))])
-                value.update({at: result[to] for at, to, _ in states})
-                steps.append(result[places[1]])
-            return torch.stack(steps)
+            if states is not None:
+                return _outputs_of_steps(model, inputs, states)
+            batch = inputs.shape[1]
+            if not is_turned:
+                output = next(flat(model(inputs)))
+                return output.reshape(-1, batch, output.shape[-1])
+            output = next(flat(model(inputs.transpose(0, 1))))
+            return output.reshape(batch, -1, output.shape[-1]).transpose(0, 1)
     except Exception as error:  # the user's code may raise anything
-        text = (str(error).splitlines() or [""])[0][:200]
-        raise ModelError(f"a model does not accept sequences: {type(error).__name__}: {text}") from error
+        first_line = (str(error).splitlines() or [""])[0]
+        raise ModelError(f"a model does not accept sequences: {type(error).__name__}: {first_line[:200]}") from error
+
+
+def _outputs_of_steps(model: nn.Module, inputs: Any, states: Sequence[tuple[int, int, int]]) -> torch.Tensor:
+    """Return what a model of one step returns for sequences; see `_outputs`."""
+    # The input and the output are at the places that no state has.
+    places = range(len(states) + 1)
+    input_place = ({*places} - {place for place, _, _ in states}).pop()
+    output_place = ({*places} - {place for _, place, _ in states}).pop()
+    value: dict[int, Any] = {}
+    for place, _, size in states:
+        value[place] = torch.zeros(inputs.shape[1], size, dtype=torch.float64)
+    steps = []
+    for step in inputs:
+        value[input_place] = step
+        result = model([value[place] for place in places])
+        for state_input, state_output, _ in states:
+            value[state_input] = result[state_output]
+        steps.append(result[output_place])
+    return torch.stack(steps)
 
 
 def _same_outputs(
@@ -358,25 +420,40 @@ def _same_outputs(
     Raises:
         ModelError: the module does not accept the sequences, or returns something else.
     """
+    # As its layers say, and else the other way round: the model may transpose.
     first = _has_batch_first(model)
-    found: list[tuple[str, torch.Tensor]] = []
+    results: list[tuple[str, torch.Tensor]] = []
     problem = ModelError("the models do not return as many values for each step")
-    for (text, inputs), is_turned in product(forms.items(), (first, not first)):
+    for (form, inputs), is_turned in product(forms.items(), (first, not first)):
         try:
             output = _outputs(model, inputs, is_turned)
         except ModelError as error:
-            problem = error if not found else problem
+            if not results:
+                problem = error
             continue
+        # Some models return the last step alone.
         if output.shape[1:] == wanted.shape[1:] and len(output) in (1, len(wanted)):
-            found.append((text, output))
-    if not found:
+            results.append((form, output))
+    if not results:
         raise problem
-    for (text, output), name, who in product(found, ("", "log_softmax", "softmax"), (0, 1)):
-        both = wanted[-len(output) :], output
-        other = getattr(both[1 - who], name)(-1) if name else both[1 - who]
-        if _off([both[who]], [other]).excess <= 1:
-            return text, output, f"{{{who}}} computes {name}, and {{{1 - who}}} does not" if name else ""
-    return *found[0], None
+    for form, output in results:
+        difference = _difference_at_end(wanted[-len(output) :], output)
+        if difference is not None:
+            return form, output, difference
+    return *results[0], None
+
+
+def _difference_at_end(wanted: torch.Tensor, output: torch.Tensor) -> str | None:
+    """Return what only one of two models computes at the end; see `_same_outputs`."""
+    # In both directions: the limit depends on the largest value of the first.
+    if _deviation([wanted], [output]).excess <= 1 or _deviation([output], [wanted]).excess <= 1:
+        return ""
+    for name in ("log_softmax", "softmax"):
+        if _deviation([wanted], [getattr(output, name)(-1)]).excess <= 1:
+            return f"{{0}} computes {name}, and {{1}} does not"
+        if _deviation([output], [getattr(wanted, name)(-1)]).excess <= 1:
+            return f"{{1}} computes {name}, and {{0}} does not"
+    return None
 
 
 def _write(proof: LayerProof, difference: Deviation, compared: list[torch.Tensor]) -> None:
@@ -387,29 +464,35 @@ def _write(proof: LayerProof, difference: Deviation, compared: list[torch.Tensor
     proof.compared = sum(item.numel() for item in compared)
 
 
-def _off(wanted: list[torch.Tensor], found: list[torch.Tensor]) -> Deviation:
+def _deviation(wanted: list[torch.Tensor], computed: list[torch.Tensor]) -> Deviation:
     """Compare values of two models that compute in double precision."""
     largest = max((float(item.abs().max()) for item in wanted if item.numel()), default=0.0)
-    return measure(wanted, found, [torch.full_like(item, 1e-10 * largest + TINY) for item in found])
+    scales = [torch.full_like(item, 1e-10 * largest + TINY) for item in computed]
+    return measure(wanted, computed, scales)
 
 
 def _resized(spec: Any, height: int, width: int) -> Any:
+    """Return an input whose images are higher and wider by some pixels; the same one if that is not possible."""
     if isinstance(spec, list):
-        return [_resized(each, height, width) for each in spec]
-    if len(spec.shape) < 4 or min(spec.shape[-2] + height, spec.shape[-1] + width) < 1:
+        return [_resized(item, height, width) for item in spec]
+    if len(spec.shape) < 4:
         return spec
-    return evolve(spec, shape=(*spec.shape[:-2], spec.shape[-2] + height, spec.shape[-1] + width))
+    *outer, old_height, old_width = spec.shape
+    if min(old_height + height, old_width + width) < 1:
+        return spec
+    return evolve(spec, shape=(*outer, old_height + height, old_width + width))
 
 
-def _layer(step: Step, found: Comparison, layer: nn.Module) -> LayerProof:
+def _layer(step: Step, comparison: Comparison, layer: nn.Module) -> LayerProof:
     """Return the verdict on a layer with weights: on what it returns, by what the layer of the same weights returns."""
-    partner = next((other for other in found.theirs.steps if other.largest == step.largest), None)
+    partner = next((other for other in comparison.theirs.steps if other.largest == step.largest), None)
     proof = LayerProof(step.place or "root", type(layer).__name__, AGREES)
     proof.parameters = sum(item.numel() for item in layer.parameters(recurse=False))
     if partner is not None:
         proof.reason = f"{partner.place} in the other"
-    if partner is None or found.mine.modules[step.place] != found.theirs.modules.get(partner.place):
-        proof.verdict = DIFFERS if found.differences else NOT_RECORDED
+    outputs = comparison.mine.modules[step.place]
+    if partner is None or outputs != comparison.theirs.modules.get(partner.place):
+        proof.verdict = DIFFERS if comparison.differences else NOT_RECORDED
     return proof
 
 
@@ -423,17 +506,21 @@ def _from_folder(path: str) -> nn.Module:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-        made: nn.Module = module.load()
-        # A model that takes its state returns it, too; Lua's keeps it.
-        made.register_forward_hook(lambda *call: call[-1][0] if isinstance(call[-1], tuple) else None)
+        model: nn.Module = module.load()
+        model.register_forward_hook(_without_state)
     except Exception as error:  # the user's code may raise anything
         text = (str(error).splitlines() or [""])[0][:200]
         raise ModelError(f"model.py returns no model: {type(error).__name__}: {text}", file=source) from error
-    return made
+    return model
+
+
+def _without_state(model: nn.Module, inputs: Any, output: Any) -> Any:
+    """Drop the state that a model returns, if it takes one: Lua's keeps it. A hook, for which `None` is no change."""
+    return output[0] if isinstance(output, tuple) else None
 
 
 def _from_factory(name: str, weights: dict[str, Any], path: str) -> nn.Module:
     """Call a factory and load weights into its module."""
-    made = in_double(make_module(Factory.parse(name), fetch=False))
-    load_weights(made, weights, path)  # in double precision, as those of Lua may be
-    return made
+    model = in_double(make_module(Factory.parse(name), fetch=False))
+    load_weights(model, weights, path)  # in double precision, as those of Lua may be
+    return model

@@ -28,7 +28,8 @@ _WORST = 1e4
 """Largest condition number of equations that are solved: with it half of the seven digits of a float are left."""
 _LARGER = 64
 """Times that an image may be larger than its unfolding: as with kernels of 1 x 1 and steps of 8."""
-_CANDIDATES = range(5)
+_OTHER_PADDINGS = range(5)
+_OTHER_STEPS = range(1, 5)
 """Paddings and steps that are tried to show that the unfolded input is of other sizes than those of the file."""
 
 
@@ -54,12 +55,13 @@ def derived_input(layer: LiveLayer, output: Recorded, intact: bool) -> tuple[Val
     """
     if not isinstance(output, Tensor) or output.numel > _MOST:
         return None, "", outputs
-    facts, matrix = in_lua_of(layer.obj), layer.obj.get("finput")
+    facts = in_lua_of(layer.obj)
     if facts.first_row is not None and intact:
         rows = _rows(layer, to_doubles(output), facts.first_row)
         return rows, FROM_FIELD if rows is not None else "", outputs
     if type(layer.module) is nn.Linear and intact and _is_solvable(layer, to_doubles(output)):
         return [to_doubles(output)], FROM_OUTPUT, nearest_outputs
+    matrix = layer.obj.get("finput")
     if facts.unfolds and isinstance(matrix, Tensor) and isinstance(layer.module, _CONVOLUTIONS):
         image, reason = _folded(layer.module, to_doubles(matrix), to_doubles(output))
         return image, reason, outputs
@@ -100,46 +102,79 @@ def nearest_outputs(layer: LiveLayer, value: Values) -> list[torch.Tensor]:
         layer: the layer, of more outputs than inputs.
         value: a list with the recorded output.
     """
-    named = {**dict(layer.module.named_parameters()), **layer.tensors}
-    weight, bias = named["weight"].double(), named.get("bias", torch.zeros(())).double()
+    tensors = {**dict(layer.module.named_parameters()), **layer.tensors}
+    weight = tensors["weight"].double()
+    bias = tensors.get("bias", torch.zeros(())).double()
     output = value[0].double()
     solution = torch.linalg.lstsq(weight, (output - bias).reshape(-1, weight.shape[0]).T).solution
     return [((weight @ solution).T + bias).reshape(output.shape)]
 
 
 def _folded(conv: Any, matrix: torch.Tensor, output: torch.Tensor) -> tuple[torch.Tensor | None, str]:
-    """Return the image whose unfolding is recorded, or the sizes that fit in place of those of the file."""
-    kernel, steps, padding = conv.kernel_size, conv.stride, conv.padding
-    rank, taps, places = len(kernel), prod(kernel), output.shape[-len(kernel) :]
+    """Return the image whose unfolding is recorded, and the source; without one, the sizes that differ from the file's.
+
+    Args:
+        conv: the live convolution.
+        matrix: the unfolding.
+        output: the recorded output.
+    """
+    kernel = conv.kernel_size
+    steps = conv.stride
+    padding = conv.padding
+    rank = len(kernel)
+    places = output.shape[-rank:]
     batch = output.shape[: output.dim() - rank - 1]
-    count = prod(batch) * conv.in_channels * taps * prod(places)
+    count = prod(batch) * conv.in_channels * prod(kernel) * prod(places)
     if len(batch) > 1 or matrix.numel() != count or count > _MOST or matrix.shape[-1] != prod(places):
         return None, ""
-    columns = matrix.reshape(-1, taps, *places)
+    columns = matrix.reshape(-1, prod(kernel), *places)
     image = _fold(columns, kernel, steps, padding)
     if image is not None:
         return image.reshape(*batch, conv.in_channels, *image.shape[2:]), FROM_FIELD
-    if any(_fold(columns, kernel, steps, other) is not None for other in product(_CANDIDATES, repeat=rank)):
-        return None, "its unfolded input has another padding"
-    if any(_fold(columns, kernel, other, padding) is not None for other in product(_CANDIDATES[1:], repeat=rank)):
-        return None, "its unfolded input has other steps"
+    for other in product(_OTHER_PADDINGS, repeat=rank):
+        if _fold(columns, kernel, steps, other) is not None:
+            return None, "its unfolded input has another padding"
+    for other in product(_OTHER_STEPS, repeat=rank):
+        if _fold(columns, kernel, other, padding) is not None:
+            return None, "its unfolded input has other steps"
     return None, ""
 
 
 def _fold(columns: Any, kernel: Any, steps: Any, padding: Any) -> Any:
-    """Return the images with this unfolding; `None` if there are none, because positions that are one pixel differ."""
+    """Return the images with this unfolding; `None` if there are none, because positions that are one pixel differ.
+
+    Args:
+        columns: the unfolding: (images and channels, positions in the kernel, places of the kernel).
+        kernel: extents of the kernel.
+        steps: strides.
+        padding: pixels of zeros at each side.
+    """
+    if min(steps) < 1 or min(padding) < 0:
+        return None
     extents = [(place - 1) * step + size for place, step, size in zip(columns.shape[2:], steps, kernel)]
     # Where windows do not overlap, an image has more elements than its unfolding.
-    if min(steps) < 1 or min(padding) < 0 or len(columns) * prod(extents) > _LARGER * columns.numel():
+    if len(columns) * prod(extents) > _LARGER * columns.numel():
         return None
-    scatter, gather = (F.conv_transpose2d, F.conv2d) if len(kernel) == 2 else (F.conv_transpose3d, F.conv3d)
-    each = torch.eye(columns.shape[1], dtype=columns.dtype).reshape(-1, 1, *kernel)
-    hits = scatter(torch.ones_like(columns[:1]), each, stride=steps)
-    image = scatter(columns, each, stride=steps) / hits.clamp(min=1)
-    # The last pixels of a row, fewer than a step, may be unread.
-    margins = [margin for pad, step in zip(padding, steps) for margin in (step - 1 - pad, -pad)][::-1]
-    if any(size + sum(margins[2 * at : 2 * at + 2]) < 1 for at, size in enumerate(reversed(image.shape[2:]))):
-        return None
+    if len(kernel) == 2:
+        scatter: Any = F.conv_transpose2d
+        gather: Any = F.conv2d
+    else:
+        scatter = F.conv_transpose3d
+        gather = F.conv3d
+    # One kernel for each position: it moves this one pixel to its place in the image, or back.
+    pixels = torch.eye(columns.shape[1], dtype=columns.dtype).reshape(-1, 1, *kernel)
+    hits = scatter(torch.ones_like(columns[:1]), pixels, stride=steps)
+    image = scatter(columns, pixels, stride=steps) / hits.clamp(min=1)
+    margins: list[int] = []
+    for size, step, pad in zip(image.shape[2:], steps, padding):
+        # The last pixels of a row, fewer than a step, may be unread.
+        before = -pad
+        behind = step - 1 - pad
+        if size + before + behind < 1:
+            return None
+        # PyTorch counts dimensions from the last.
+        margins = [before, behind, *margins]
     image = F.pad(image, margins)
-    again = gather(image, each, stride=steps, padding=padding)
-    return image if again.shape == columns.shape and torch.allclose(again, columns, rtol=1e-12, atol=0) else None
+    again = gather(image, pixels, stride=steps, padding=padding)
+    is_unfolding = again.shape == columns.shape and torch.allclose(again, columns, rtol=1e-12, atol=0)
+    return image if is_unfolding else None

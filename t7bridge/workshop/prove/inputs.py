@@ -32,43 +32,51 @@ MOST_DEPTH = 64
 """Deepest nesting of containers that is followed."""
 
 
-def guess_inputs(model: TorchObject, side: int = 32, known: dict[int, Spec] | None = None, depth: int = 0) -> Spec:
+def guess_inputs(model: TorchObject, side: int = 32, specs: dict[int, Spec] | None = None, depth: int = 0) -> Spec:
     """Return an input that a model may accept, according to its first layers; `None` if these do not determine one.
 
     Args:
         model: the model.
         side: height and width of images.
-        known: the inputs of modules by their ids: a module may stand at several places, and in itself.
+        specs: the inputs of modules by their ids: a module may stand at several places, and in itself.
         depth: of nesting.
     """
-    known = {} if known is None else known
-    if id(model) not in known:
-        known[id(model)] = None  # while it is visited
-        inner = partial(guess_inputs, side=side, known=known, depth=depth + 1)
-        known[id(model)] = _guess(model, side, inner) if depth <= MOST_DEPTH else None
-    return known[id(model)]
+    specs = {} if specs is None else specs
+    if id(model) not in specs:
+        specs[id(model)] = None  # while it is visited
+        inner = partial(guess_inputs, side=side, specs=specs, depth=depth + 1)
+        specs[id(model)] = _guess(model, side, inner) if depth <= MOST_DEPTH else None
+    return specs[id(model)]
 
 
 def _guess(obj: TorchObject, side: int, inner: Callable[[TorchObject], Spec]) -> Spec:
-    name, first = stock_name(obj), obj.get("inputModule")
-    inside = [item for item in items_of(obj.get("modules")) or [] if isinstance(item, TorchObject)]
+    """Return an input of a module.
+
+    Args:
+        obj: the module.
+        side: height and width of images.
+        inner: returns that of a module inside.
+    """
+    name = stock_name(obj)
+    modules = [item for item in items_of(obj.get("modules")) or [] if isinstance(item, TorchObject)]
     if name == "nn.gModule":
         return _graph(obj, inner)
     if name == "nn.ParallelTable":
-        found = list(map(inner, inside))
-        return None if None in found else found
+        specs = [inner(module) for module in modules]
+        return None if None in specs else specs
     if name in ("nn.Sequencer", "nn.BiSequencer", "nn.MapTable"):
-        one = inner(inside[0]) if inside else None
-        return [one, one, one] if one is not None else None
+        step = inner(modules[0]) if modules else None
+        return None if step is None else [step, step, step]
     if name == "nn.Recurrent":
+        first = obj.get("inputModule")
         return inner(first) if isinstance(first, TorchObject) else None
-    shape = _leaf_shape(obj, name, side)
-    if shape is None:
-        others = _first_layers(inside) if name == "nn.Sequential" else inside
-        shape = next((spec for spec in map(inner, others) if spec is not None), None)
-    if shape is None and (not inside or name == "nn.Sequential"):
-        shape = _from_record(recorded(obj.get("gradInput")))
-    return shape
+    spec = _leaf_spec(obj, name, side)
+    if spec is None:
+        takers = _first_layers(modules) if name == "nn.Sequential" else modules
+        spec = next((spec for spec in map(inner, takers) if spec is not None), None)
+    if spec is None and (not modules or name == "nn.Sequential"):
+        spec = _from_record(recorded(obj.get("gradInput")))
+    return spec
 
 
 def _first_layers(modules: list[TorchObject]) -> list[TorchObject]:
@@ -98,45 +106,80 @@ def _graph(obj: TorchObject, inner: Callable[[TorchObject], Spec]) -> Spec:
     with suppress(ModelError):
         nodes = graph_spec(obj, "root").nodes
 
-    found: dict[tuple[int, ...], Spec] = {}
-    reached: list[set[tuple[int, ...]]] = [set()]
+    specs: dict[tuple[int, ...], Spec] = {}
+    """By the elements of the input; the empty path is the whole."""
+    origins: list[set[tuple[int, ...]]] = [set()]
+    """For each node the elements of the input that its value depends on."""
     for node in nodes:
-        taken = [reached[at] if at else {indices[:1]} for at, indices in node.takes]
-        reached.append(set().union(*taken))
+        inputs = [origins[source] if source else {path[:1]} for source, path in node.takes]
+        origins.append(set().union(*inputs))
         module = children.get(node.module or "")
-        is_layer = isinstance(module, TorchObject) and stock_name(module) != "nn.Identity"
-        spec: Spec = inner(module) if len(taken) == 1 and is_layer else None  # type: ignore[arg-type]
-        found.update({origin: found.get(origin) or spec for origin in reached[-1]})
-    specs = [found[origin] for origin in sorted(found)]
-    if None in specs or not specs:
+        spec: Spec = None
+        if len(inputs) == 1 and isinstance(module, TorchObject) and stock_name(module) != "nn.Identity":
+            spec = inner(module)
+        for origin in origins[-1]:
+            specs[origin] = specs.get(origin) or spec
+    elements = [specs[origin] for origin in sorted(specs)]
+    if None in elements or not elements:
         return _from_record(recorded(lookup(obj, "innode.data.input")))
-    return specs if min(found) else specs[0]
+    takes_list = min(specs) != ()
+    return elements if takes_list else elements[0]
 
 
 def _from_record(value: Any) -> Spec:
+    """Return an input of the sizes of a recorded value; `None` if it is not complete."""
     if isinstance(value, Tensor):
         return Example("", value.size)
     if isinstance(value, list) and value:
-        found = [_from_record(item) for item in value]
-        return None if None in found else found
+        specs = [_from_record(item) for item in value]
+        return None if None in specs else specs
     return None
 
 
-def _leaf_shape(obj: TorchObject, name: str, side: int) -> Spec:
-    weight, mean = (obj.get(field) for field in ("weight", "running_mean"))
-    rows, width = weight.size if isinstance(weight, Tensor) and weight.ndim == 2 else (0, 0)
-    first_row = in_lua_of(obj).first_row
-    if first_row is not None or name in _ONE_HOT:
-        # A first row that is not numbered from 1 is for padding, and not chosen.
-        tokens = _size(obj.get("outputSize") if first_row is None else rows - 1 + first_row)
-        return Example("", (2, 5), bounds=(1, tokens)) if tokens else None
+def _leaf_spec(obj: TorchObject, name: str, side: int) -> Spec:
+    """Return an input of a layer, by its own fields; `None` if these do not determine one."""
     if name == "nn.IndexLinear":  # takes keys and values
         return None
-    counts = [_size(obj.get(field)) for field in ("nInputPlane", "inputSize", "inputsize", "inputFrameSize")]
-    counts += [width if name in ("nn.Linear", "nn.LinearNoBias") else 0, mean.numel if isinstance(mean, Tensor) else 0]
+    first_row = in_lua_of(obj).first_row
+    if name in _ONE_HOT or first_row is not None:
+        tokens = _count_of_tokens(obj, first_row)
+        return Example("", (2, 5), bounds=(1, tokens)) if tokens else None
+    features = _features(obj, name)
+    if not features:
+        return None
     kind = name.rpartition(".")[2]  # of an entry of ours, whatever its package
-    front, rest = next((sizes for prefix, sizes in _SIZES.items() if kind.startswith(prefix)), ((2,), ()))
-    return Example("", (*front, max(counts), *(min(side, most) for most in rest))) if any(counts) else None
+    for prefix, (front, largest_sizes) in _SIZES.items():
+        if kind.startswith(prefix):
+            return Example("", (*front, features, *(min(side, largest) for largest in largest_sizes)))
+    return Example("", (2, features))
+
+
+def _count_of_tokens(obj: TorchObject, first_row: int | None) -> int:
+    """Return the number of different tokens that a layer takes; 0 if it is not known.
+
+    Args:
+        obj: the layer.
+        first_row: the number of the first row of its table; `None` for a layer without one.
+    """
+    if first_row is None:
+        return _size(obj.get("outputSize"))
+    weight = obj.get("weight")
+    if not isinstance(weight, Tensor) or weight.ndim != 2:
+        return 0
+    # A first row that is not numbered from 1 is for padding, and not chosen.
+    return _size(weight.size[0] - 1 + first_row)
+
+
+def _features(obj: TorchObject, name: str) -> int:
+    """Return the number of features that a layer takes; 0 if it is not known."""
+    counts = [_size(obj.get(field)) for field in ("nInputPlane", "inputSize", "inputsize", "inputFrameSize")]
+    weight = obj.get("weight")
+    if name in ("nn.Linear", "nn.LinearNoBias") and isinstance(weight, Tensor) and weight.ndim == 2:
+        counts.append(weight.size[1])
+    mean = obj.get("running_mean")
+    if isinstance(mean, Tensor):
+        counts.append(mean.numel)
+    return max(counts)
 
 
 _ONE_HOT = ("nn.OneHot", "OneHot")
@@ -174,7 +217,7 @@ def fitting_inputs(model: TorchObject, path: str, limits: Limits = DEFAULT_LIMIT
     for side in SIDES:
         spec = guess_inputs(model, side)
         if spec == first and side != SIDES[0]:
-            break
+            break  # it has no images
         for variant in (spec, _one_word_each(spec)):
             if layer.shapes(variant) is not None:
                 return variant

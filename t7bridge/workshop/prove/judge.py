@@ -153,13 +153,16 @@ class Node:
     def _in_single_precision(self) -> list[torch.Tensor]:
         """Return the tensors with the errors of single precision, scaled to those of Lua's."""
         try:
-            draw = self.compute(DRAWS)
+            single = self.compute(DRAWS)
         except NotRunError:
             return self.values  # the layer has no single precision
-        if list(map(torch.Tensor.numel, draw)) != list(map(torch.Tensor.numel, self.values)):
+        if _sizes(single) != _sizes(self.values):
             return self.values
         scale = self.unit / UNIT["float32"]
-        return [one + (other.reshape(one.shape) - one) * scale for one, other in zip(self.values, draw)]
+        scaled = []
+        for exact, inexact in zip(self.values, single):
+            scaled.append(exact + (inexact.reshape(exact.shape) - exact) * scale)
+        return scaled
 
     def compute(self, draw: int | None = None) -> list[torch.Tensor]:
         """Compute the tensors, or those of one draw: with random errors, and after these in single precision.
@@ -182,13 +185,15 @@ class Node:
 
     def members(self) -> list[Node]:
         """Return this and all nodes that it is computed from, in order."""
-        found: dict[int, Node] = {}
+        members: dict[int, Node] = {}
         stack: list[Node] = [self]
         while stack:
             node = stack.pop()
-            found[id(node)] = node
-            stack += [ref.node for ref in node.refs() if ref.recorded is None and id(ref.node) not in found]
-        return sorted(found.values(), key=lambda node: node.step)
+            members[id(node)] = node
+            for ref in node.refs():
+                if ref.recorded is None and id(ref.node) not in members:
+                    stack.append(ref.node)
+        return sorted(members.values(), key=lambda node: node.step)
 
     @cached_property
     def is_random(self) -> bool:
@@ -202,7 +207,8 @@ class Node:
             recorded: the tensors.
             factor: of the limit.
         """
-        factor *= EXACT if self.unit <= UNIT["float64"] else 1.0
+        if self.unit <= UNIT["float64"]:
+            factor *= EXACT
         return measure(recorded, self.values, spread(self.values, self.draws, self.unit), factor)
 
 
@@ -297,6 +303,7 @@ def judged(model: TorchObject, path: str, limits: Limits) -> list[LayerProof]:
 
 
 def _agreeing(layers: list[Outcome]) -> int:
+    """Return the number of layers that agree."""
     return sum(layer.verdict == AGREES for layer in layers)
 
 
@@ -334,27 +341,31 @@ def _storages(layer: Outcome) -> set[int]:
 
 def _flat_parameters(layers: list[Outcome]) -> set[int]:
     """Return the storages, by their ids, that hold weights of several layers, as `getParameters` makes them."""
-    starts: dict[int, set[int]] = {}
+    offsets: dict[int, set[int]] = {}
+    """Where the weights of each layer begin in a storage, by its id."""
     for layer in layers:
-        first: dict[int, int] = {}
+        first_offsets: dict[int, int] = {}
         for tensor in own_weights(layer.run.obj).values():
-            first[id(tensor.storage)] = min(tensor.offset, first.get(id(tensor.storage), tensor.offset))
-        for storage, offset in first.items():
-            starts.setdefault(storage, set()).add(offset)
-    return {storage for storage, offsets in starts.items() if len(offsets) > 1}
+            storage = id(tensor.storage)
+            first_offsets[storage] = min(tensor.offset, first_offsets.get(storage, tensor.offset))
+        for storage, offset in first_offsets.items():
+            offsets.setdefault(storage, set()).add(offset)
+    return {storage for storage, starts in offsets.items() if len(starts) > 1}
 
 
 def _by_path(outcomes: list[Outcome]) -> list[Outcome]:
     """Return one verdict for each layer, the most important of its runs."""
     layers: dict[str, Outcome] = {}
     for outcome in outcomes:
-        other = layers.get(outcome.run.path)
-        if other is not None:
-            outcome, other = sorted((outcome, other), key=Outcome.worst_first)
-            if outcome.verdict == other.verdict:
-                outcome.runs += other.runs
-                outcome.compared += other.compared
-        layers[outcome.run.path] = outcome
+        path = outcome.run.path
+        if path not in layers:
+            layers[path] = outcome
+            continue
+        worse, better = sorted((outcome, layers[path]), key=Outcome.worst_first)
+        if worse.verdict == better.verdict:
+            worse.runs += better.runs
+            worse.compared += better.compared
+        layers[path] = worse
     return list(layers.values())
 
 
@@ -381,7 +392,7 @@ class Judge:
             for one in leaves(run.obj.get("finput")):
                 self._unfolded[id(one.storage)] = number
         self._outcomes: list[Outcome] = []
-        self._made: dict[int, dict[Any, Ref]] = {}
+        self._refs: dict[int, dict[Any, Ref]] = {}
         """What computes the tensors that are in memory, by their storages and views."""
 
     def judge(self) -> list[Outcome]:
@@ -442,7 +453,8 @@ class Judge:
 
     def _derived(self, layer: LiveLayer, number: int, run: Run) -> tuple[Values, str, Compute]:
         """Return the input of a layer from its other fields, unless a later layer used the same buffer."""
-        if any(self._unfolded[id(one.storage)] != number for one in leaves(run.obj.get("finput"))):
+        buffers = leaves(run.obj.get("finput"))
+        if any(self._unfolded[id(buffer.storage)] != number for buffer in buffers):
             return None, "", outputs
         return derived_input(layer, run.output, self._is_intact(run, number))
 
@@ -453,39 +465,44 @@ class Judge:
             return None if any(part is None for part in parts) else parts
         if not isinstance(value, Tensor):
             return value
-        made = self._made.get(id(value.storage), {}).get(view_of(value))
+        ref = self._refs.get(id(value.storage), {}).get(view_of(value))
         if self.memory.overwritten(value, number - 1) or self.memory.is_restored(value, number - 1):
-            return made
+            return ref
         tensor = self._torch(value)
         if value.element.name != "int64":
             tensor = tensor.double()
         if tensor.is_floating_point() and not bool(tensor.isfinite().any()):
             return None
-        return tensor if made is None else evolve(made, recorded=tensor)
+        return tensor if ref is None else evolve(ref, recorded=tensor)
 
     def _note(self, run: Run, node: Node | None) -> None:
         """Note what computes the memory that a run wrote."""
         if node is None and run.whole:
             return  # the modules inside computed it
-        targets = list(leaves(run.output))
-        for here in run.writes:
-            made = self._made.get(here[0], {})
-            self._made[here[0]] = {key: ref for key, ref in made.items() if not overlap(key[0], here)}
-        for target in targets:
-            self._made.get(id(target.storage), {}).pop(view_of(target), None)
-        if node is None or _sizes(node.values) != [target.numel for target in targets]:
+        outputs_of_run = list(leaves(run.output))
+        for region in run.writes:
+            storage, _, _ = region
+            refs = self._refs.get(storage, {})
+            self._refs[storage] = {view: ref for view, ref in refs.items() if not overlap(view[0], region)}
+        for tensor in outputs_of_run:
+            self._refs.get(id(tensor.storage), {}).pop(view_of(tensor), None)
+        if node is None or _sizes(node.values) != [tensor.numel for tensor in outputs_of_run]:
             return
         source = first_of(run.input)
-        for index, target in enumerate(targets):
-            is_same_memory = run.in_place and isinstance(source, Tensor) and source.numel == target.numel
-            for one in (target, source) if is_same_memory else (target,):
-                made = self._made.setdefault(id(one.storage), {})
-                made[view_of(one)] = Ref(node, index, tuple(target.shape))
+        for index, tensor in enumerate(outputs_of_run):
+            ref = Ref(node, index, tuple(tensor.shape))
+            self._refs.setdefault(id(tensor.storage), {})[view_of(tensor)] = ref
+            if run.in_place and isinstance(source, Tensor) and source.numel == tensor.numel:
+                # The same memory, perhaps in another shape.
+                self._refs.setdefault(id(source.storage), {})[view_of(source)] = evolve(ref)
 
     def _is_intact(self, run: Run, number: int) -> bool:
+        """Return whether the output of a run is in the file as it was computed."""
         return not self.memory.overwritten(run.output, number) and not self.memory.is_restored(run.output, number)
 
     def _torch(self, value: Recorded) -> Values:
+        """Return recorded values as tensors of torch, with the first dimension first."""
+
         def upright(item: torch.Tensor) -> torch.Tensor:
             return item.permute(*reversed(range(item.dim()))) if self.turned and item.dim() > 1 else item
 
@@ -493,10 +510,12 @@ class Judge:
 
     def _unit(self, run: Run) -> float:
         """Return the unit roundoff of a run's numbers."""
-        values = run.output, run.input, [*own_weights(run.obj).values()]
-        # The output has the precision in which the layer computed; its weights may have fewer digits.
-        enough = next((value for value in values if has_precision(value)), None)
-        return unit_of(values if enough is None else enough) or UNIT["float32"]
+        values = (run.output, run.input, [*own_weights(run.obj).values()])
+        for value in values:
+            # The output has the precision in which the layer computed; its weights may have fewer digits.
+            if has_precision(value):
+                return unit_of(value) or UNIT["float32"]
+        return unit_of(values) or UNIT["float32"]
 
     # Comparing it
 
@@ -512,7 +531,8 @@ class Judge:
                 raise RefusedError(f"would return {total} elements, {sum(sizes)} are recorded")
         node.run()
         # Zeros times weights are zeros, whatever these are.
-        outcome.has_weights &= any(not torch.equal(*pair) for draw in node.draws for pair in zip(node.values, draw))
+        if not any(_differs(node.values, draw) for draw in node.draws):
+            outcome.has_weights = False
         if not is_whole(run.output):
             return
         if self._is_intact(run, number):
@@ -536,8 +556,9 @@ class Judge:
         others = [member.run.path for member in members if member is not outcome]
         together = f"compared as one with {', '.join(dict.fromkeys(others))}" if others else ""
         reason = "; ".join(filter(None, (outcome.reason, together)))
-        is_small = _is_small(difference, members)
-        if is_small and (difference.close or not node.is_random):
+        passes = _other_passes(node, recorded)
+        # A random layer returns something else each time: only what is close in every element was not drawn anew.
+        if _is_small(difference, members) and (difference.close or not node.is_random):
             outcome.decide(AGREES, reason)
         elif _is_empty(recorded):
             outcome.decide(NOT_RECORDED, NEVER_COMPUTED)
@@ -545,12 +566,14 @@ class Judge:
             outcome.decide(NOT_RECORDED, NO_RANDOM_NUMBERS)
         elif _remembers(run.obj):
             outcome.decide(NOT_RECORDED, NO_STATE)
-        elif passes := _other_passes(node, recorded):
+        elif passes:
             outcome.decide(NOT_RECORDED, passes)
         else:
             outcome.decide(DIFFERS, "; ".join(filter(None, (reason, difference.reason))))
+        if outcome.verdict == NOT_RECORDED:
+            return
         for member in members:
-            if member.verdict == NOT_RECORDED and outcome.verdict != NOT_RECORDED:
+            if member.verdict == NOT_RECORDED:
                 member.decide(outcome.verdict, f"compared as one with {run.path}, which works in place")
                 member.difference = difference
                 member.compared = outcome.compared
@@ -615,8 +638,11 @@ class Judge:
         """Say nothing of containers with a layer inside that differs itself."""
         differing = [outcome.run.path for outcome in self._outcomes if outcome.verdict == DIFFERS]
         for outcome in self._outcomes:
-            inside = [path for path in differing if path.startswith((f"{outcome.run.path}.", f"{outcome.run.path}["))]
-            if outcome.run.whole and inside:
+            if not outcome.run.whole:
+                continue
+            beginnings = (f"{outcome.run.path}.", f"{outcome.run.path}[")
+            inside = [path for path in differing if path.startswith(beginnings)]
+            if inside:
                 outcome.decide(NOT_RECORDED, f"contains {inside[0]}, which differs")
 
 
@@ -637,25 +663,34 @@ def _is_empty(recorded: list[torch.Tensor]) -> bool:
 
 def _other_passes(node: Node, recorded: list[torch.Tensor]) -> str:
     """Return that an input and an output are of passes of different numbers of examples; empty if they are not."""
-    examples = {len(item) for item in doubles(replaced(node.inputs, Ref, lambda ref: ref.get(None))) if item.dim()}
+    inputs = doubles(replaced(node.inputs, Ref, lambda ref: ref.get(None)))
+    given = {len(item) for item in inputs if item.dim()}
     computed = {len(item) for item in node.values if item.dim()}
-    kept = {len(item) for item in recorded if item.dim()}
-    same_rest = [item.shape[1:] for item in node.values] == [item.shape[1:] for item in recorded]
-    if len(examples) == 1 and examples == computed and len(kept) == 1 and kept != computed and same_rest:
-        return f"its input and its output are of passes of {computed.pop()} and {kept.pop()} examples"
-    return ""
+    in_file = {len(item) for item in recorded if item.dim()}
+    if len(given) != 1 or len(in_file) != 1 or given != computed or in_file == computed:
+        return ""
+    if [item.shape[1:] for item in node.values] != [item.shape[1:] for item in recorded]:
+        return ""
+    return f"its input and its output are of passes of {computed.pop()} and {in_file.pop()} examples"
 
 
 def _precision(run: Run) -> float:
     """Return the factor of the limit for the machine on which a layer ran."""
     on_gpu = run.obj.class_name.startswith("cudnn.") or any(item.device != "cpu" for item in leaves(run.output))
     weight = run.obj.get("weight")
+    # Convolutions, which libraries compute by transforms.
     may_be_transformed = isinstance(weight, Tensor) and run.name.startswith(("nn.Spatial", "nn.Volumetric"))
     return ON_GPU if on_gpu and may_be_transformed else 1.0
 
 
 def _sizes(tensors: list[torch.Tensor]) -> list[int]:
+    """Return the numbers of elements."""
     return [item.numel() for item in tensors]
+
+
+def _differs(tensors: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
+    """Return whether an element of tensors differs."""
+    return any(not torch.equal(tensor, other) for tensor, other in zip(tensors, others))
 
 
 def _concatenated(dim: int, layer: LiveLayer | None, value: Values) -> list[torch.Tensor]:
@@ -671,14 +706,16 @@ def _is_by_running_statistics(layer: LiveLayer, value: Values) -> bool:
     mean = layer.obj.get("save_mean")
     if not isinstance(mean, Tensor) or not isinstance(value, torch.Tensor) or len(value) != 1 or value.dim() < 2:
         return False
-    own = value.transpose(0, 1).flatten(1).mean(1)
-    return len(own) == mean.numel and not torch.allclose(own, to_doubles(mean).reshape(-1), rtol=1e-3)
+    own_mean = value.transpose(0, 1).flatten(1).mean(1)
+    return len(own_mean) == mean.numel and not torch.allclose(own_mean, to_doubles(mean).reshape(-1), rtol=1e-3)
 
 
 def _remembers(obj: TorchObject) -> bool:
     """Return whether a recurrent layer may have continued from an earlier sequence."""
-    kept = obj.get("_remember")
-    return (isinstance(kept, bytes) and kept != b"neither") or obj.get("remember_states") is True
+    when = obj.get("_remember")
+    if isinstance(when, bytes) and when != b"neither":
+        return True
+    return obj.get("remember_states") is True
 
 
 def _is_turned(run: Run) -> bool:

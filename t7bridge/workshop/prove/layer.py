@@ -97,6 +97,13 @@ def in_double(model: nn.Module) -> nn.Module:
     return model.double()
 
 
+def _target_of(module: nn.Module) -> str:
+    """Return the name of a module's class as plans have it: those of PyTorch are in `torch.nn`."""
+    class_ = type(module)
+    home = "torch.nn" if class_.__module__.startswith("torch.nn.") else class_.__module__
+    return f"{home}.{class_.__qualname__}"
+
+
 @define(eq=False)
 class LiveLayer:
     """One Lua module, live, in double precision.
@@ -171,13 +178,14 @@ class LiveLayer:
 
     def _replayed(self, value: Values) -> Values:
         """Return the result with the recorded noise; `None` for layers without random numbers."""
-        always = self.obj.get("stochasticInference") is True or self.obj.get("stochastic_inference") is True
-        if not (self.module.training or always) or not isinstance(value, torch.Tensor):
+        draws_in_evaluation = any(
+            self.obj.get(name) is True for name in ("stochasticInference", "stochastic_inference")
+        )
+        if not self.module.training and not draws_in_evaluation:
             return None
-        kind = type(self.module)
-        home = "torch.nn" if kind.__module__.startswith("torch.nn.") else kind.__module__
-        replay = traits_of(f"{home}.{kind.__qualname__}").replay
-        if replay is None or self.obj.get("p") == 0.0:
+        replay = traits_of(_target_of(self.module)).replay
+        # A dropout of nothing draws nothing.
+        if replay is None or self.obj.get("p") == 0.0 or not isinstance(value, torch.Tensor):
             return None
         noise = self.obj.get("noise")
         if not isinstance(noise, Tensor) or not noise.numel:
@@ -189,15 +197,11 @@ class LiveLayer:
 
     def _changed(self, change: Callable[[torch.Tensor], torch.Tensor]) -> LiveLayer:
         """Return the layer with a function applied to its weights and buffers, but not to index tables."""
-        named = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
-        return evolve(
-            self,
-            tensors={
-                name: change(item)
-                for name, item in named.items()
-                if item.is_floating_point() and "connTable" not in name
-            },
-        )
+        tensors = {}
+        for name, item in (*self.module.named_parameters(), *self.module.named_buffers()):
+            if item.is_floating_point() and "connTable" not in name:
+                tensors[name] = change(item)
+        return evolve(self, tensors=tensors)
 
     def disturbed(self, value: Values, seed: int) -> tuple[LiveLayer, Values]:
         """Return the layer and an input, both with random errors of Lua's precision.
@@ -206,9 +210,11 @@ class LiveLayer:
         as much as an error of sqrt(n) units in each of its products.
         """
         draw = torch.Generator().manual_seed(seed)
-        matrices = [item for item in [*self.module.parameters(), *self.module.buffers()] if item.dim() > 1]
-        terms = max((item.numel() // max(item.shape[0], 1) for item in matrices), default=1)
-        size = self.unit * sqrt(max(terms, 1))
+        terms = 1
+        for item in (*self.module.parameters(), *self.module.buffers()):
+            if item.dim() > 1 and item.shape[0]:
+                terms = max(terms, item.numel() // item.shape[0])
+        size = self.unit * sqrt(terms)
 
         def moved(item: torch.Tensor) -> torch.Tensor:
             # Whole numbers are exact: classes, rows, positions.
@@ -269,16 +275,25 @@ def gradients(layer: LiveLayer, value: Values) -> list[torch.Tensor]:
         NotRunError: there is no gradient, or the layer cannot be run on the values.
     """
     with torch.enable_grad():
-        inputs = mapped(value[0], lambda item: item.clone().requires_grad_() if item.is_floating_point() else item)
-        wanted = [item for item in flat(inputs) if item.requires_grad]
-        pairs = list(zip(flat(layer.run(inputs)), flat(value[1])))
+        inputs = mapped(value[0], _requiring_gradient)
+        leaves_of_inputs = [item for item in flat(inputs) if item.requires_grad]
+        outputs_of_layer = list(flat(layer.run(inputs)))
         try:
-            slopes = torch.autograd.grad(
-                [output for output, _ in pairs],
-                wanted,
-                [slope.to(output.dtype).reshape(output.shape) for output, slope in pairs],
-                allow_unused=True,
-            )
+            slopes = []
+            for output, slope in zip(outputs_of_layer, flat(value[1])):
+                slopes.append(slope.to(output.dtype).reshape(output.shape))
+            # Only outputs with a recorded gradient count.
+            outputs_of_layer = outputs_of_layer[: len(slopes)]
+            results = torch.autograd.grad(outputs_of_layer, leaves_of_inputs, slopes, allow_unused=True)
         except RuntimeError as error:
             raise NotRunError(f"has no gradient: {str(error).splitlines()[0][:150]}") from error
-    return [torch.zeros_like(one).double() if item is None else item.double() for one, item in zip(wanted, slopes)]
+    computed = []
+    for leaf, result in zip(leaves_of_inputs, results):
+        # An input that the outputs do not depend on has none.
+        computed.append(torch.zeros_like(leaf).double() if result is None else result.double())
+    return computed
+
+
+def _requiring_gradient(item: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a tensor that requires a gradient; whole numbers as they are."""
+    return item.clone().requires_grad_() if item.is_floating_point() else item

@@ -62,8 +62,9 @@ class LayerProof:
         """Return the verdict as plain data; infinities and NaN become `None`."""
         data = {}
         for name, value in asdict(self).items():
-            is_finite = not isinstance(value, float) or math.isfinite(value)
-            data["class" if name == "class_name" else name] = value if is_finite else None
+            if isinstance(value, float) and not math.isfinite(value):
+                value = None
+            data["class" if name == "class_name" else name] = value
         return data
 
     def worst_first(self) -> tuple[int, float]:
@@ -73,6 +74,7 @@ class LayerProof:
     @property
     def names(self) -> list[str]:
         """Name, class and path, for a line of a table."""
+        # Without a name of its own, a layer is named by its path.
         place = self.path if self.layer else ""
         return [printable(text) for text in (self.layer or self.path, self.class_name, place)]
 
@@ -88,6 +90,7 @@ class LayerProof:
             widths: of the columns of `names`, in characters.
         """
         numbers = "" if self.max_abs is None else f"abs {self.max_abs:.1e}  rel {self.max_rel or 0.0:.1e}"
+        # A column in which all lines are empty is left out.
         names = [f"{name:{width}}" for name, width in zip(self.names, widths) if width]
         return "  ".join([f"{self.verdict:12}", *names, f"{numbers:25}", printable(self.reason)]).rstrip()
 
@@ -172,16 +175,16 @@ class Proof(Printed):
             return f"not possible: {self.problem}"
         if self.unexplained:
             return self._of_models() if self.modes else self._of_file()
-        agreeing = self.agreeing()
         updated = ""
         if self.updated:
-            count = counted(len(self.updated), "layer with weights does", "layers with weights do")
-            updated = f"{count} not compute what Lua recorded: {UPDATED}"
+            layers = counted(len(self.updated), "layer with weights does", "layers with weights do")
+            updated = f"{layers} not compute what Lua recorded: {UPDATED}"
+        agreeing = self.agreeing()
         if not agreeing:
             return updated or "nothing in the file could be checked"
         runs = sum(layer.runs for layer in agreeing)
         against = f"{runs} {self.against}" if runs else f"the outputs of {self.reference}"
-        # Relative for outputs above 1.
+        # Of the absolute and the relative difference the smaller: the relative one for outputs above 1.
         largest = max(min(layer.max_abs or 0.0, layer.max_rel or 0.0) for layer in agreeing)
         if self.modes:
             return f"proven against {against}, on {self.modes}, largest difference {largest:.1g}"
@@ -190,29 +193,35 @@ class Proof(Printed):
 
     def _of_file(self) -> str:
         """Return the sentence for layers that do not compute what is recorded."""
-        differing, agreeing = self.unexplained, len(self.agreeing())
-        named = " and ".join(layer.place for layer in differing[:_NAMED])
-        more = len(differing) - _NAMED
-        if more > 0:
-            named = f"{differing[0].place}, and {len(differing) - 1} other layers"
-        is_one = len(differing) == 1
-        verb = "does" if is_one else "do"
-        others = f", while {counted(agreeing, 'other does', 'others do')}" if agreeing else ""
-        what = "weights, options or output" if any(layer.has_weights for layer in differing) else "options or output"
-        whose, who = ("its", "it is") if is_one else ("their", "they are")
-        cause = f"{whose} {what} were changed after the last forward pass, or {who} converted wrongly"
-        return f"{named}, {verb} not compute what {self.reference.removesuffix(' Torch')} recorded{others}: {cause}"
+        differing = self.unexplained
+        if len(differing) <= _NAMED:
+            names = " and ".join(layer.place for layer in differing)
+        else:
+            names = f"{differing[0].place}, and {len(differing) - 1} other layers"
+        others = ""
+        if self.agreeing():
+            others = f", while {counted(len(self.agreeing()), 'other does', 'others do')}"
+        parts = "options or output"
+        if any(layer.has_weights for layer in differing):
+            parts = "weights, options or output"
+        recorder = self.reference.removesuffix(" Torch")
+        if len(differing) == 1:
+            cause = f"its {parts} were changed after the last forward pass, or it is converted wrongly"
+            return f"{names}, does not compute what {recorder} recorded{others}: {cause}"
+        cause = f"their {parts} were changed after the last forward pass, or they are converted wrongly"
+        return f"{names}, do not compute what {recorder} recorded{others}: {cause}"
 
     def _of_models(self) -> str:
         """Return the sentence for two models that compute different values."""
-        differing, agreeing = self.unexplained, self.agreeing()
+        differing = self.unexplained
+        agreeing = self.agreeing()
         if {layer.layer for layer in differing} == {"(model)"}:
             if not agreeing:
                 return f"not proven: the output differs from {self.reference}"
             agrees = counted(len(agreeing), "layer agrees", "layers agree")
             return f"not proven: {agrees} with {self.reference}, but not the output of the model"
-        name, kind, place = differing[0].names
-        first = f"{name} {kind} ({place})" if place else name
+        name, class_name, place = differing[0].names
+        first = f"{name} {class_name} ({place})" if place else name
         checked = len(differing) + len(agreeing)
         return f"not proven: {len(differing)} of {checked} checked layers differ from {self.reference}, first {first}"
 
@@ -243,9 +252,8 @@ class Proof(Printed):
 
     def as_dict(self) -> dict[str, Any]:
         """Return the proof as plain data."""
-        return {
-            "file": self.source,
-            "layers": [layer.as_dict() for layer in self.layers],
-            **({"differences": self.differences} if self.modes else {}),
-            "summary": self.summary(),
-        }
+        data: dict[str, Any] = {"file": self.source, "layers": [layer.as_dict() for layer in self.layers]}
+        if self.modes:  # of two models
+            data["differences"] = self.differences
+        data["summary"] = self.summary()
+        return data

@@ -64,21 +64,24 @@ def _sample(tensor: Tensor) -> np.ndarray:
 
 
 def _unit(tensor: Tensor) -> float:
+    """Return the unit roundoff of a tensor's numbers: that of its type, or of fewer digits if all have no more."""
     unit = UNIT[tensor.element.name]
     with np.errstate(invalid="ignore", over="ignore"):  # signaling NaNs, and the smallest numbers
         sample = _sample(tensor)
         are_single = bool((sample.astype("f4") == sample).all())
+        unit_of_single = max(unit, UNIT["float32"])
         if sample.size < _ENOUGH:
             # Few numbers with 16 binary digits or less may have been written by hand.
             mantissa = np.frexp(sample)[0] * 2.0**16
             has_more_digits = bool((mantissa != np.round(mantissa)).any())
-            return max(unit, UNIT["float32"]) if are_single and has_more_digits else unit
+            return unit_of_single if are_single and has_more_digits else unit
         power = np.floor(np.log10(np.abs(sample)))
+        # A float has 7 digits of its own, and text needs 9 of them to hold it exactly.
         for digits in range(4, 10 if unit == UNIT["float64"] else 7):
             places = 10.0 ** (digits - 1 - power)
             if np.allclose(np.round(sample * places) / places, sample, rtol=max(unit, 1e-14), atol=0):
                 return max(unit, 0.5 * 10.0 ** (1 - digits))
-    return max(unit, UNIT["float32"]) if are_single else unit
+    return unit_of_single if are_single else unit
 
 
 # Differences
@@ -93,14 +96,14 @@ def spread(exact: list[torch.Tensor], draws: list[list[torch.Tensor]], unit: flo
         unit: unit roundoff.
     """
     scales = []
-    for one, *others in zip(exact, *draws):
-        squares = torch.zeros_like(one)
+    for tensor, *others in zip(exact, *draws):
+        squares = torch.zeros_like(tensor)
         for other in others:
-            if other.shape == one.shape:
-                squares += (other - one).square()
+            if other.shape == tensor.shape:
+                squares += (other - tensor).square()
         squares = (squares / max(len(others), 1)).nan_to_num(0.0, 0.0, 0.0)
-        sizes = one.abs().nan_to_num(0.0, 0.0, 0.0)
-        if one.numel():
+        sizes = tensor.abs().nan_to_num(0.0, 0.0, 0.0)
+        if tensor.numel():
             # Those of few draws may all be small: each element counts with the mean of all.
             squares = (squares + squares.mean()) / 2
             sizes = sizes + 0.1 * sizes.square().mean().sqrt()
@@ -145,20 +148,26 @@ def measure(
         if one.squeeze().shape != other.squeeze().shape:
             return Deviation(f"shape {list(other.shape)}, recorded {list(one.shape)}")
     mine, theirs, scale = map(joined, (recorded, computed, scales))
-    both = mine.isfinite() & theirs.isfinite()
+    are_finite = mine.isfinite() & theirs.isfinite()
     # A sum beyond the largest float is infinite in Lua but not here.
-    same = (mine == theirs) | (mine.isnan() & theirs.isnan()) | (mine.isinf() & (theirs.abs() > 3e38))
-    if not bool((both | same).all()):
+    are_same = (mine == theirs) | (mine.isnan() & theirs.isnan()) | (mine.isinf() & (theirs.abs() > 3e38))
+    if not bool((are_finite | are_same).all()):
         return Deviation("infinite or not a number on one side")
-    mine = torch.where(both, mine, 0.0)
-    theirs = torch.where(both, theirs, 0.0)
+    mine = torch.where(are_finite, mine, 0.0)
+    theirs = torch.where(are_finite, theirs, 0.0)
     error = mine - theirs
-    largest, apart, sigmas = (float(item.abs().max()) if len(item) else 0.0 for item in (mine, error, error / scale))
-    relative = 0.0
-    if apart:
-        relative = apart / largest if largest else inf
-    close = bool((error.abs() <= ATOL + RTOL * mine.abs()).all())
-    return Deviation("", apart, relative, sigmas / (HEADROOM * headroom), close)
+    largest = _largest(mine)
+    max_abs = _largest(error)
+    max_rel = 0.0
+    if max_abs:
+        max_rel = max_abs / largest if largest else inf
+    is_close = bool((error.abs() <= ATOL + RTOL * mine.abs()).all())
+    return Deviation("", max_abs, max_rel, _largest(error / scale) / (HEADROOM * headroom), is_close)
+
+
+def _largest(values: torch.Tensor) -> float:
+    """Return the largest absolute value; 0 if there is none."""
+    return float(values.abs().max()) if len(values) else 0.0
 
 
 def joined(tensors: list[torch.Tensor]) -> torch.Tensor:

@@ -30,9 +30,11 @@ from .layer import flat, mapped
 CLOSE = 1e-9
 """Largest difference of two values that are the same, relative to their norm: both are computed in double precision."""
 _CHUNK = 1 << 16
-_KEPT = 1 << 27
-"""Maximum number of elements of the inputs of a model that are kept to explain a difference: 1 GiB."""
-_SHOWN = 4
+"""Elements of a tensor that are digested at once."""
+_MOST_INPUTS = 1 << 27
+"""Maximum number of elements of the inputs of layers that are stored to explain a difference: 1 GiB."""
+_MOST_NAMED = 4
+"""Operations that a text names."""
 _STATISTICS = ("running_mean", "running_var")
 """Arguments of batch normalization that it updates in training."""
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
@@ -43,45 +45,57 @@ class _Values:
     """Numbers of values: tensors of equal content have the same, whatever their shape."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, bool], tuple[list[torch.Tensor], list[int]]] = {}
+        self._digests: dict[tuple[int, bool], tuple[list[torch.Tensor], list[int]]] = {}
+        """Digests and numbers of all values, by their number of elements and whether order counts."""
         self._count = 0
-        self._seen: dict[tuple[int, bool], tuple[Any, int, int]] = {}
-        self._drawn = torch.randn(_CHUNK, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+        self._numbers: dict[tuple[int, bool], tuple[Any, int, int]] = {}
+        """A reference to each tensor, its version then, and its number, by its id and whether order counts."""
+        self._weights = torch.randn(_CHUNK, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
     def number(self, tensor: torch.Tensor, ordered: bool = True) -> int:
         """Return the number of a tensor; of a weight, which may be transposed, without regard to order."""
-        reference, version, number = self._seen.get((id(tensor), ordered), (None, 0, 0))
-        if reference is None or reference() is not tensor or version != tensor._version:
-            number = self._find(tensor.detach().reshape(-1).double(), ordered)
-            self._seen[id(tensor), ordered] = weakref.ref(tensor), tensor._version, number
+        key = id(tensor), ordered
+        reference, version, number = self._numbers.get(key, (None, 0, 0))
+        if reference is not None and reference() is tensor and version == tensor._version:
+            return number
+        number = self._number_of_value(tensor.detach().reshape(-1).double(), ordered)
+        self._numbers[key] = weakref.ref(tensor), tensor._version, number
         return number
 
     def forget(self) -> None:
         """Note that a tensor was written to, whose version is only raised later."""
-        self._seen.clear()
+        self._numbers.clear()
 
-    def _find(self, values: torch.Tensor, ordered: bool) -> int:
+    def _number_of_value(self, values: torch.Tensor, ordered: bool) -> int:
+        """Return the number of the value with the same digest and norm, or a new one."""
         norm = values.norm()
-        digest, scale = (self._projected(values), norm) if ordered else (values.sum(), values.abs().sum())
-        rows, numbers = self._known.setdefault((len(values), ordered), ([], []))
-        found = torch.stack([digest / scale.clamp(min=1e-300), norm])
+        if ordered:
+            digest = self._projected(values)
+            scale = norm
+        else:
+            digest = values.sum()
+            scale = values.abs().sum()
+        row = torch.stack([digest / scale.clamp(min=1e-300), norm])
+        rows, numbers = self._digests.setdefault((len(values), ordered), ([], []))
         if rows:
-            known = torch.stack(rows)
-            near = (known[:, 0] - found[0]).abs() + (known[:, 1] / norm.clamp(min=1e-300) - 1).abs() * bool(
-                norm
-            ) <= CLOSE
-            if bool(near.any()):
-                return numbers[int(near.long().argmax())]
+            others = torch.stack(rows)
+            distance = (others[:, 0] - row[0]).abs()
+            if norm:
+                distance = distance + (others[:, 1] / norm - 1).abs()
+            is_same = distance <= CLOSE
+            if bool(is_same.any()):
+                return numbers[int(is_same.long().argmax())]
         self._count += 1
-        rows.append(found)
+        rows.append(row)
         numbers.append(self._count)
         return self._count
 
     def _projected(self, values: torch.Tensor) -> torch.Tensor:
-        whole = len(values) // _CHUNK
-        rows = values[: whole * _CHUNK].view(whole, _CHUNK) @ self._drawn
-        rest = values[whole * _CHUNK :]
-        return rows @ self._drawn[:whole] + rest @ self._drawn[_CHUNK - len(rest) :]
+        """Return the sum of values by random weights, those of its chunk and of its place there."""
+        chunks = len(values) // _CHUNK
+        whole = values[: chunks * _CHUNK].view(chunks, _CHUNK) @ self._weights
+        rest = values[chunks * _CHUNK :]
+        return whole @ self._weights[:chunks] + rest @ self._weights[_CHUNK - len(rest) :]
 
 
 @define(eq=False)
@@ -154,157 +168,197 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.trace = Trace()
         self.label = label
-        self.places = [""]
         self.options: dict[str, list[str]] = {}
+        """Where options differ, by the difference in words."""
         self.texts: list[str] = []
+        """Other differences."""
         self.misplaced = False
-        self._values, self._guide, self._room = values, guide, _KEPT
-        self._weights = {item.untyped_storage().data_ptr() for item in chain(model.parameters(), model.buffers())} - {0}
-        self._known = guide.values if guide is not None else set()
-        self._used: set[int] = set()
+        """See `Comparison`."""
+        self._places = [""]
+        """The names of the modules that run, the innermost last."""
+        self._values = values
+        self._guide = guide
+        self._room = _MOST_INPUTS
+        """Elements that may still be stored."""
+        storages = {item.untyped_storage().data_ptr() for item in chain(model.parameters(), model.buffers())}
+        self._weights = storages - {0}  # that of tensors without elements
+        self._values_of_guide = guide.values if guide is not None else set()
+        self._partners: set[int] = set()
+        """The ids of steps of the guide that were partners."""
         self._named: set[int] = set()
+        """The ids of steps that a text names already."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation, and record it."""
-        named = _named(func, args, kwargs or {})
-        tensors = [
-            (name, tensor)
-            for name, item in named.items()
-            if _holds_tensors(item)
-            for tensor in flat(item)
-            if tensor.is_floating_point()
-        ]
-        weights = [tensor for _, tensor in tensors if tensor.untyped_storage().data_ptr() in self._weights]
-        computed = [each for each in tensors if each[1].untyped_storage().data_ptr() not in self._weights]
+        arguments = _named_arguments(func, args, kwargs or {})
+        computed: list[tuple[str, torch.Tensor]] = []
+        weights: list[torch.Tensor] = []
+        for name, value in arguments.items():
+            if not _holds_tensors(value):
+                continue
+            for tensor in flat(value):
+                if not tensor.is_floating_point():
+                    continue
+                if tensor.untyped_storage().data_ptr() in self._weights:
+                    weights.append(tensor)
+                else:
+                    computed.append((name, tensor))
         if not computed:
             return func(*args, **(kwargs or {}))
-        step = self._step(func, named, [tensor for _, tensor in computed], weights)
+        step = self._step(func, arguments, [tensor for _, tensor in computed], weights)
+        name, first_input = computed[0]
         if self._guide is not None:
-            result, step = self._guided(func, named, step, *computed[0])
+            result, step = self._guided(func, arguments, step, name, first_input)
         else:
-            if weights and self._room >= computed[0][1].numel():
-                step.first_input = computed[0][1].clone()
-                self._room -= step.first_input.numel()
-            result = self._ran(func, named, step)
+            if weights and self._room >= first_input.numel():
+                step.first_input = first_input.clone()
+                self._room -= first_input.numel()
+            result = self._ran(func, arguments, step)
+        # What only passes a value on, such as a view, is no step.
         if not set(step.outputs) <= set(step.inputs):
             self.trace.steps.append(step)
         return result
 
-    def _step(self, func: Any, named: dict[str, Any], computed: Sequence[Any], weights: Sequence[Any]) -> Step:
+    def _step(
+        self, func: Any, arguments: dict[str, Any], computed: list[torch.Tensor], weights: list[torch.Tensor]
+    ) -> Step:
+        """Return the record of an operation before it runs."""
         numbers = [self._values.number(item, ordered=False) for item in weights]
-        largest = max(zip(numbers, weights), key=lambda pair: pair[1].numel(), default=(0, None))[0]
+        largest = 0
+        if weights:
+            sizes = [item.numel() for item in weights]
+            largest = numbers[sizes.index(max(sizes))]
+        name = func.overloadpacket.__name__
         return Step(
-            self.places[-1],
-            func.overloadpacket.__name__.rstrip("_").lstrip("_").removeprefix("native_").removesuffix("_with_indices"),
-            {name: _plain(item) for name, item in named.items() if not _holds_tensors(item)},
-            tuple(map(self._values.number, computed)),
-            tuple(numbers),
-            largest,
-            (),
+            place=self._places[-1],
+            # The names of one operation in its forms: add_, _softmax, native_batch_norm, max_pool2d_with_indices.
+            function=name.rstrip("_").lstrip("_").removeprefix("native_").removesuffix("_with_indices"),
+            options={key: _plain(value) for key, value in arguments.items() if not _holds_tensors(value)},
+            inputs=tuple(self._values.number(item) for item in computed),
+            weights=tuple(numbers),
+            largest=largest,
+            outputs=(),
         )
 
-    def _ran(self, func: Any, named: dict[str, Any], step: Step) -> Any:
+    def _ran(self, func: Any, arguments: dict[str, Any], step: Step) -> Any:
         """Run an operation, and complete the step with what it returned."""
-        result = func(**named)
-        if named.get("training") or any(_written(func, name) for name in named):
+        result = func(**arguments)
+        if arguments.get("training") or any(_is_written(func, name) for name in arguments):
             self._values.forget()
-        found = [item for item in flat(result) if item.is_floating_point() and item.numel()]
+        outputs = [item for item in flat(result) if item.is_floating_point() and item.numel()]
         if step.function == "batch_norm":
-            found = found[:1]
-            if named.get("training"):
-                found += [named[name] for name in _STATISTICS if named[name] is not None]
-        step.outputs = tuple(map(self._values.number, found))
+            # The others are its mean and deviation, for gradients.
+            outputs = outputs[:1]
+            if arguments.get("training"):
+                outputs += [arguments[name] for name in _STATISTICS if arguments[name] is not None]
+        step.outputs = tuple(self._values.number(item) for item in outputs)
         return result
 
     def enter(self, name: str, *_: Any) -> None:
         """Note that a module begins; a hook."""
-        self.places.append(name)
+        self._places.append(name)
 
     def leave(self, layer: nn.Module, inputs: Any, output: Any) -> None:
         """Note that a module ends, and what it returns; a hook."""
         with _disable_current_modes():
             numbers = [self._values.number(item) for item in flat(output) if item.is_floating_point()]
-        self.trace.modules.setdefault(self.places.pop(), []).extend(numbers)
+        self.trace.modules.setdefault(self._places.pop(), []).extend(numbers)
 
     # With a guide
 
     def _guided(
-        self, func: Any, named: dict[str, Any], step: Step, name: str, tensor: torch.Tensor
+        self, func: Any, arguments: dict[str, Any], step: Step, name: str, tensor: torch.Tensor
     ) -> tuple[Any, Step]:
         """Return the result of an operation run as the guide does, and the step; note the difference.
 
         Args:
             func: the operation.
-            named: its arguments.
+            arguments: its arguments.
             step: its record.
             name: of its first computed argument.
             tensor: that argument.
         """
         partner = self._partner(step)
         if partner is not None and partner.inputs != step.inputs:
-            self._correct_input(named, step, partner, name, tensor)
-        names = _STATISTICS if named.get("training") else [key for key in named if _written(func, key)]
-        before = {key: named[key].clone() for key in names if isinstance(named.get(key), torch.Tensor)}
-        result = self._ran(func, named, step)
-        if set(step.outputs) <= self._known:
+            self._correct_input(arguments, step, partner, name, tensor)
+        written = [key for key in arguments if _is_written(func, key)]
+        if arguments.get("training"):
+            written = list(_STATISTICS)
+        before = {key: arguments[key].clone() for key in written if isinstance(arguments.get(key), torch.Tensor)}
+        result = self._ran(func, arguments, step)
+        if set(step.outputs) <= self._values_of_guide:
             return result, step
-        corrected = self._corrected(func, named, step, before)
+        corrected = self._with_options_of_guide(func, arguments, step, before)
         if corrected is not None:
             return corrected
         if partner is not None and partner.inputs == step.inputs and len(partner.weights) != len(step.weights):
-            more = "the .t7" if len(partner.weights) > len(step.weights) else self.label
-            self.texts.append(f"only {more} has a bias in {_both(step, partner)}")
+            owner = "the .t7" if len(partner.weights) > len(step.weights) else self.label
+            self.texts.append(f"only {owner} has a bias in {_both(step, partner)}")
             self._named |= {id(step), id(partner)}
         return result, step
 
-    def _correct_input(self, named: dict[str, Any], step: Step, partner: Step, name: str, tensor: torch.Tensor) -> None:
+    def _correct_input(
+        self, arguments: dict[str, Any], step: Step, partner: Step, name: str, tensor: torch.Tensor
+    ) -> None:
         """Give an operation the input of the guide's, and note what made the difference."""
-        first = partner.first_input
-        if first is None or (first.numel() != tensor.numel() and first.dim() != tensor.dim()):
+        wanted = partner.first_input
+        if wanted is None or (wanted.numel() != tensor.numel() and wanted.dim() != tensor.dim()):
             return
-        self.texts.append(self._between(partner.inputs, step.inputs, _both(step, partner), first, tensor))
-        if first.numel() != tensor.numel():
-            named[name] = first
-        elif step.inputs[0] in self._known:
-            named[name] = first.reshape(tensor.shape)
+        self.texts.append(self._between(partner.inputs, step.inputs, _both(step, partner), wanted, tensor))
+        if wanted.numel() != tensor.numel():
+            arguments[name] = wanted
+        elif step.inputs[0] in self._values_of_guide:
+            arguments[name] = wanted.reshape(tensor.shape)
         else:
-            tensor.copy_(first.reshape(tensor.shape))  # for all that take this value, which the guide lacks
+            # The guide lacks this value: all that take it get the right one.
+            tensor.copy_(wanted.reshape(tensor.shape))
             self._values.forget()
         step.inputs = partner.inputs
 
-    def _corrected(
-        self, func: Any, named: dict[str, Any], step: Step, before: dict[str, torch.Tensor]
+    def _with_options_of_guide(
+        self, func: Any, arguments: dict[str, Any], step: Step, before: dict[str, torch.Tensor]
     ) -> tuple[Any, Step] | None:
         """Return the result of an operation, and its step, with the options with which it returns what the guide's
         does; `None` if there are no such options.
+
+        Args:
+            func: the operation.
+            arguments: its arguments.
+            step: its record.
+            before: the arguments that it has written, as they were before.
         """
         assert self._guide is not None
         for other in self._guide.steps:
-            same = (other.function, other.inputs, other.weights) == (step.function, step.inputs, step.weights)
-            if not same or other.options == step.options or other.options.keys() != step.options.keys():
+            if (other.function, other.inputs, other.weights) != (step.function, step.inputs, step.weights):
+                continue
+            if other.options == step.options or other.options.keys() != step.options.keys():
                 continue
             for key, item in before.items():
-                named[key].copy_(item)
-            tried = evolve(step, options=other.options, outputs=())
-            result = self._ran(func, {**named, **other.options}, tried)
-            if tried.outputs == other.outputs:
-                for key, value in other.options.items():
-                    if value != step.options[key]:
-                        text = f"{key} of {step.function} is {value} in the .t7 and {step.options[key]} in {self.label}"
-                        self.options.setdefault(text, []).append(_both(step, other))
-                return result, tried
+                arguments[key].copy_(item)
+            corrected = evolve(step, options=other.options, outputs=())
+            result = self._ran(func, {**arguments, **other.options}, corrected)
+            if corrected.outputs != other.outputs:
+                continue
+            for key, value in other.options.items():
+                if value != step.options[key]:
+                    text = f"{key} of {step.function} is {value} in the .t7 and {step.options[key]} in {self.label}"
+                    self.options.setdefault(text, []).append(_both(step, other))
+            return result, corrected
         return None
 
     def _partner(self, step: Step) -> Step | None:
         """Return the operation of the guide with the same weights; with the same input if there is one."""
         assert self._guide is not None
-        found = [other for other in self._guide.steps if other.largest == step.largest and step.largest]
-        found = [other for other in found if other.weights == step.weights] or found
-        same = [other for other in found if other.inputs == step.inputs]
-        unused = [other for other in found if id(other) not in self._used]
-        best = next(iter(same or unused), None)
-        self._used.add(id(best))
-        return best
+        if not step.largest:
+            return None
+        candidates = [other for other in self._guide.steps if other.largest == step.largest]
+        # The largest weight may be the only common one: a bias may be missing.
+        candidates = [other for other in candidates if other.weights == step.weights] or candidates
+        with_same_input = [other for other in candidates if other.inputs == step.inputs]
+        unused = [other for other in candidates if id(other) not in self._partners]
+        partner = next(iter(with_same_input or unused), None)
+        self._partners.add(id(partner))
+        return partner
 
     def _between(
         self,
@@ -314,18 +368,28 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         want: torch.Tensor | None = None,
         got: torch.Tensor | None = None,
     ) -> str:
-        """Describe what lies between the last common values and two that differ."""
+        """Describe what lies between the last common values and two that differ.
+
+        Args:
+            mine: the numbers of the guide's values.
+            theirs: those of this model's.
+            where: the place of the operation that takes them.
+            want: the first of the guide's values, if it is stored.
+            got: the first of this model's.
+        """
         assert self._guide is not None
         if want is not None and got is not None and set(mine) <= set(self._guide.inputs):
             text = self._of_input(want, got)
             if text:
                 return text
-        regions = _region(self._guide, mine, self.trace.values), _region(self.trace, theirs, self._known)
-        one, other = ([step for step in region if id(step) not in self._named] for region in regions)
-        if any(regions) and not (one or other):
+        my_region = _region(self._guide, mine, self.trace.values)
+        their_region = _region(self.trace, theirs, self._values_of_guide)
+        my_steps = [step for step in my_region if id(step) not in self._named]
+        their_steps = [step for step in their_region if id(step) not in self._named]
+        if (my_region or their_region) and not (my_steps or their_steps):
             return ""
-        self._named.update(map(id, [*one, *other]))
-        return self._described(one, other, where if where == ENDS else f"before {where}")
+        self._named.update(id(step) for step in (*my_steps, *their_steps))
+        return self._described(my_steps, their_steps, where if where == ENDS else f"before {where}")
 
     def _of_input(self, want: torch.Tensor, got: torch.Tensor) -> str:
         """Describe how one input follows from another, if it is by order or scale of its channels."""
@@ -333,93 +397,120 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return ""
         if torch.allclose(want.flip(-3), got, rtol=CLOSE, atol=CLOSE):
             return f"{self.label} reverses the order of the input's channels (BGR against RGB)"
-        columns = want.movedim(-3, 0).flatten(1), got.movedim(-3, 0).flatten(1)
-        slope = (columns[1][:, -1] - columns[1][:, 0]) / (columns[0][:, -1] - columns[0][:, 0])
-        shift = columns[1][:, 0] - slope * columns[0][:, 0]
-        if not torch.allclose(slope[:, None] * columns[0] + shift[:, None], columns[1], rtol=1e-6, atol=1e-6):
+        wanted = want.movedim(-3, 0).flatten(1)
+        given = got.movedim(-3, 0).flatten(1)
+        # A line through the first and the last element of each channel: do the others lie on it?
+        slope = (given[:, -1] - given[:, 0]) / (wanted[:, -1] - wanted[:, 0])
+        shift = given[:, 0] - slope * wanted[:, 0]
+        if not torch.allclose(slope[:, None] * wanted + shift[:, None], given, rtol=1e-6, atol=1e-6):
             return ""
-        factors, terms = (listed([f"{item:.4g}" for item in each.tolist()]) for each in (slope, shift))
+        factors = listed(f"{number:.4g}" for number in slope.tolist())
+        terms = listed(f"{number:.4g}" for number in shift.tolist())
         return f"{self.label} scales the channels of its input, by {factors} and with {terms} added"
 
-    def _described(self, one: list[Step], other: list[Step], where: str) -> str:
+    def _described(self, mine: list[Step], theirs: list[Step], where: str) -> str:
         """Describe operations of the guide and of this model that lead to one place."""
-        self.misplaced |= not (one or other) or any(step.largest for step in (*one, *other))
-        if not (one and other):
-            who, lacks, steps = ("the .t7", self.label, one) if one else (self.label, "the .t7", other)
-            if not steps:
-                return f"{where}, {self.label} takes another value than the .t7"
-            return f"{where}, {who} computes {_chain(steps)}, and {lacks} does not"
-        assert self._guide is not None
-        full = [step.function for step in one] == [step.function for step in other]
-        if full and all(step.options == partner.options for step, partner in zip(one, other)):
-            if one[0].inputs == other[0].inputs:
-                return f"{where}, the weights differ in {_both(other[0], one[0])}"
+        if not mine and not theirs:
             self.misplaced = True
-            mine, theirs = _makers(self._guide, one), _makers(self.trace, other)
-            return f"{where}, {_chain(one)} takes {mine} in the .t7 and {theirs} in {self.label}"
-        return f"{where}, the .t7 computes {_chain(one, full)} where {self.label} computes {_chain(other, full)}"
+            return f"{where}, {self.label} takes another value than the .t7"
+        if any(step.largest for step in (*mine, *theirs)):
+            self.misplaced = True
+        if not theirs:
+            return f"{where}, the .t7 computes {_chain(mine)}, and {self.label} does not"
+        if not mine:
+            return f"{where}, {self.label} computes {_chain(theirs)}, and the .t7 does not"
+        if [step.function for step in mine] != [step.function for step in theirs]:
+            return f"{where}, the .t7 computes {_chain(mine)} where {self.label} computes {_chain(theirs)}"
+        if any(step.options != partner.options for step, partner in zip(mine, theirs)):
+            options = f"the .t7 computes {_chain(mine, True)} where {self.label} computes {_chain(theirs, True)}"
+            return f"{where}, {options}"
+        if mine[0].inputs == theirs[0].inputs:
+            return f"{where}, the weights differ in {_both(theirs[0], mine[0])}"
+        self.misplaced = True
+        assert self._guide is not None
+        sources = f"{_makers(self._guide, mine)} in the .t7 and {_makers(self.trace, theirs)} in {self.label}"
+        return f"{where}, {_chain(mine)} takes {sources}"
 
     def ends(self) -> str:
         """Describe why the outputs differ; empty if they do not."""
         assert self._guide is not None
-        mine, theirs = self._guide.outputs, self.trace.outputs
         if self.trace.error:
             return f"then {self.label} stops: {self.trace.error}"
-        return "" if mine == theirs else self._between(mine, theirs, ENDS)
+        if self._guide.outputs == self.trace.outputs:
+            return ""
+        return self._between(self._guide.outputs, self.trace.outputs, ENDS)
 
 
 def _region(trace: Trace, goals: Sequence[int], shared: set[int]) -> list[Step]:
     """Return the steps that lead from shared values to others."""
-    makers, stack, seen, found = trace.makers, list(goals), set(shared), set()
+    makers = trace.makers
+    region: set[int] = set()
+    visited = set(shared)
+    stack = list(goals)
     while stack:
         number = stack.pop()
-        if number not in seen and number in makers:
-            seen.add(number)
-            found.add(id(makers[number]))
-            stack += makers[number].inputs
-    return [step for step in trace.steps if id(step) in found]
+        if number in visited or number not in makers:
+            continue
+        visited.add(number)
+        region.add(id(makers[number]))
+        stack += makers[number].inputs
+    return [step for step in trace.steps if id(step) in region]
 
 
 def _makers(trace: Trace, steps: list[Step]) -> str:
     """Name the operations whose results the first of some steps takes."""
-    found = map(trace.makers.get, steps[0].inputs)
-    return " and ".join(f"{step.function} of {step.place or 'the model'}" if step else "the input" for step in found)
+    makers = trace.makers
+    names = []
+    for number in steps[0].inputs:
+        maker = makers.get(number)
+        names.append(f"{maker.function} of {maker.place or 'the model'}" if maker is not None else "the input")
+    return " and ".join(names)
 
 
-def _chain(steps: list[Step], full: bool = False) -> str:
-    shown = []
-    for step in steps[:_SHOWN]:
-        options = ", ".join(f"{name}={value}" for name, value in step.options.items()) if full else ""
-        shown.append(f"{step.function}({options})" if options else step.function)
-    return ", ".join(shown) + (f" and {len(steps) - _SHOWN} more operations" if len(steps) > _SHOWN else "")
+def _chain(steps: list[Step], with_options: bool = False) -> str:
+    """Name operations that follow one another."""
+    names = []
+    for step in steps[:_MOST_NAMED]:
+        options = ", ".join(f"{name}={value}" for name, value in step.options.items())
+        names.append(f"{step.function}({options})" if with_options and options else step.function)
+    text = ", ".join(names)
+    more = len(steps) - _MOST_NAMED
+    return f"{text} and {more} more operations" if more > 0 else text
 
 
 def _both(step: Step, partner: Step) -> str:
+    """Name the places of an operation in this model and in the guide."""
     return f"{step.place or 'the model'} ({partner.place or 'root'})"
 
 
-def _named(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+def _named_arguments(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of an operation by name, with defaults."""
     schema = func._schema.arguments
-    arguments = {**{each.name: item for each, item in zip(schema, args)}, **kwargs}
-    return {each.name: arguments.get(each.name, each.default_value) for each in schema}
+    arguments = {parameter.name: parameter.default_value for parameter in schema}
+    arguments.update((parameter.name, value) for parameter, value in zip(schema, args))
+    arguments.update(kwargs)
+    return arguments
 
 
-def _written(func: Any, name: str) -> bool:
+def _is_written(func: Any, name: str) -> bool:
     """Return whether an operation writes to an argument."""
     if name in _STATISTICS:
         return True
-    return any(
-        each.name == name and each.alias_info is not None and each.alias_info.is_write
-        for each in func._schema.arguments
-    )
+    for parameter in func._schema.arguments:
+        if parameter.name == name and parameter.alias_info is not None and parameter.alias_info.is_write:
+            return True
+    return False
 
 
 def _holds_tensors(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) or (isinstance(value, (list, tuple)) and any(map(_holds_tensors, value)))
+    """Return whether a value is a tensor, or a list that has one."""
+    if isinstance(value, (list, tuple)):
+        return any(map(_holds_tensors, value))
+    return isinstance(value, torch.Tensor)
 
 
 def _plain(value: Any) -> Any:
+    """Return a value that is equal for lists and tuples."""
     return list(value) if isinstance(value, (list, tuple)) else value
 
 
@@ -450,22 +541,26 @@ def normalizes(model: nn.Module) -> bool:
 def _traced(model: nn.Module, value: Any, training: bool, recorder: _Recorder, values: _Values) -> Trace:
     """Run a model on a value, in evaluation mode but for normalization."""
     statistics = {name: item.clone() for name, item in model.named_buffers()}
-    found, inputs = recorder.trace, mapped(value, torch.clone)
-    found.inputs = tuple(values.number(item) for item in flat(inputs))
+    trace = recorder.trace
+    inputs = mapped(value, torch.clone)
+    trace.inputs = tuple(values.number(item) for item in flat(inputs))
     try:
         with _as_asked(model, training, recorder), torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with recorder:
                 result = model(inputs)
-            found.result = list(flat(list(result.values()) if isinstance(result, dict) else result))
-            found.outputs = tuple(map(values.number, found.result))
+            if isinstance(result, dict):
+                result = list(result.values())
+            trace.result = list(flat(result))
+            trace.outputs = tuple(values.number(item) for item in trace.result)
     except Exception as error:  # the user's code may raise anything
-        found.error = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
+        first_line = (str(error).splitlines() or [""])[0]
+        trace.error = f"{type(error).__name__}: {first_line[:200]}"
     finally:
         with torch.no_grad():
             for name, item in model.named_buffers():
                 item.copy_(statistics[name])
-    return found
+    return trace
 
 
 @define(eq=False)
@@ -500,15 +595,21 @@ def compare(mine: nn.Module, theirs: nn.Module, label: str, value: Any, training
         ModelError: the first does not accept the value.
     """
     values = _Values()
-    one = _traced(mine, value, training, _Recorder(mine, values), values)
-    if one.error:
-        raise ModelError(f"a model does not accept the input: {one.error}")
-    other = _traced(theirs, value, training, _Recorder(theirs, values), values)
-    statistics = [{step.outputs for step in each.steps if step.function == "batch_norm"} for each in (one, other)]
-    if not other.error and one.outputs == other.outputs and (not training or statistics[0] == statistics[1]):
-        return Comparison(one, other)
-    recorder = _Recorder(theirs, values, one, label)
+    my_trace = _traced(mine, value, training, _Recorder(mine, values), values)
+    if my_trace.error:
+        raise ModelError(f"a model does not accept the input: {my_trace.error}")
+    their_trace = _traced(theirs, value, training, _Recorder(theirs, values), values)
+    has_same_outputs = not their_trace.error and my_trace.outputs == their_trace.outputs
+    if has_same_outputs and (not training or _normalized(my_trace) == _normalized(their_trace)):
+        return Comparison(my_trace, their_trace)
+    recorder = _Recorder(theirs, values, my_trace, label)
     _traced(theirs, value, training, recorder, values)
     texts = [f"{text}: {listed(places)}" for text, places in recorder.options.items()]
     texts += [*dict.fromkeys(recorder.texts), recorder.ends()]
-    return Comparison(one, other, list(filter(None, texts)), recorder.misplaced)
+    differences = [text for text in texts if text]
+    return Comparison(my_trace, their_trace, differences, recorder.misplaced)
+
+
+def _normalized(trace: Trace) -> set[tuple[int, ...]]:
+    """Return the outputs of batch normalization, with the statistics that it updated."""
+    return {step.outputs for step in trace.steps if step.function == "batch_norm"}

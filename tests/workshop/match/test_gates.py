@@ -10,6 +10,9 @@ from helpers import TESTFILES
 import t7bridge
 from t7bridge import Table, Tensor, TorchObject, match
 from t7bridge.errors import ModelError
+from t7bridge.nn.plan import build_plan
+from t7bridge.nn.state_dict import state_dict
+from t7bridge.workshop.cells import recognized
 from t7bridge.workshop.match import write_match
 from t7bridge.workshop.match.sides import gate_orders
 
@@ -86,7 +89,8 @@ def test_both_sides_of_pytorch_stay_as_they_are() -> None:
 def test_gates_of_char_rnn_are_read_from_its_graph(tmp_path) -> None:
     """char-rnn's graph shows i f g o; the PyTorch LSTM with the matched weights computes the same."""
     model = t7bridge.load(CHAR_RNN)
-    orders = gate_orders(model)
+    layers = state_dict(model, own_keys=True)
+    orders = gate_orders(recognized(build_plan(model, state=layers), layers, only_torch=True))
     assert set(orders.values()) == {"ifog"}
     assert len(orders) == 4  # two layers, each with the matrices of its input and of its state
     live = t7bridge.load_module(CHAR_RNN)

@@ -1,0 +1,95 @@
+"""The kinds of cells that are recognized, by the formulas that they compute. Knows neither formats nor PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import field
+
+from ...data import define
+
+
+@define(frozen=True)
+class Cell:
+    """A kind of cell.
+
+    Attributes:
+        name: what messages and modules are called.
+        target: its class in `torchmodules/layers`.
+        formulas: its values in the order in which they follow from one another, by their letters. The argument of a
+            function is the sum of a gate, other letters are values.
+        gates: the letters of the gates in the order of their rows.
+        returns: the letters of its outputs, in order.
+        negated: the gates whose sums have the other sign in PyTorch.
+        options: further arguments of its class.
+        sees: the values that gates multiply with a vector, by the gate, in a class of its own, `seeing`.
+        seeing: that class.
+        resets: the class in which the last output is reset before it is multiplied by its matrix; in `target` after.
+        layers: for a cell without a state, the names of its layers, by the gate; all multiply the value `x`.
+    """
+
+    name: str
+    target: str
+    formulas: Mapping[str, str]
+    gates: str
+    returns: str = "H"
+    negated: str = ""
+    options: Mapping[str, Any] = field(factory=dict)
+    sees: Mapping[str, str] = field(factory=dict)
+    seeing: str = ""
+    resets: str = ""
+    layers: Mapping[str, str] = field(factory=dict)
+
+
+def _highways() -> list[Cell]:
+    """Return the kinds of highway layers: with each function, whichever of the two values the gate lets pass."""
+    cells = []
+    for function in ("relu", "tanh"):
+        for text, negated in (
+            ("sigmoid(t) * {}(n) + (1 - sigmoid(t)) * x", ""),
+            # 1 - sigmoid(t) = sigmoid(-t)
+            ("(1 - sigmoid(t)) * {}(n) + sigmoid(t) * x", "t"),
+        ):
+            cell = Cell(
+                "highway",
+                "linear.Highway",
+                {"H": text.format(function)},
+                "tn",
+                negated=negated,
+                options={"nonlinearity": function},
+                layers={"n": "transform", "t": "gate"},
+            )
+            cells.append(cell)
+    return cells
+
+
+_GRU: Any = {"gates": "rzn", "resets": "recurrent.ResetGRUCell"}
+CELLS = (
+    *_highways(),
+    Cell(
+        "LSTM",
+        "recurrent.LSTMCell",
+        {"C": "sigmoid(f) * c + sigmoid(i) * tanh(g)", "H": "sigmoid(o) * tanh(C)"},
+        "ifgo",
+        "HC",
+        sees={"i": "c", "f": "c", "o": "C"},
+        seeing="recurrent.PeepholeLSTMCell",
+    ),
+    Cell("GRU", "recurrent.GRUCell", {"H": "(1 - sigmoid(z)) * tanh(n) + sigmoid(z) * h"}, **_GRU),
+    # 1 - sigmoid(z) = sigmoid(-z)
+    Cell("GRU", "recurrent.GRUCell", {"H": "(1 - sigmoid(z)) * h + sigmoid(z) * tanh(n)"}, negated="z", **_GRU),
+    Cell("RNN", "recurrent.RNNCell", {"H": "tanh(n)"}, "n"),
+    Cell("RNN", "recurrent.RNNCell", {"H": "relu(n)"}, "n", options={"nonlinearity": "relu"}),
+)
+"""In the order in which they are tried: a highway layer is also a sum of products, an RNN any function of a sum."""
+GATE_WORDS = {
+    "i": "input gate",
+    "f": "forget gate",
+    "g": "candidate",
+    "o": "output gate",
+    "r": "reset gate",
+    "z": "update gate",
+    "n": "new value",
+    "t": "transform gate",
+}

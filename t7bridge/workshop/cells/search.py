@@ -1,0 +1,749 @@
+"""The cells in one graph: nodes that compute an LSTM, a GRU or the like.
+
+However a model arranges its layers, equal functions are equal polynomials (see `polynomials`): a cell is recognized by
+what it computes, never by names. Knows neither formats nor PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from itertools import permutations
+from math import prod
+from typing import Any
+
+from attrs import evolve, field
+
+from ...data import define
+from ...graph.tensor import Tensor
+from ...nn.mapping import LAYERS, Link, ModuleSpec
+from ...nn.pieces import Piece
+from ...nn.registry import tensor_shapes
+from .kinds import CELLS, GATE_WORDS, Cell
+from .polynomials import (
+    FUNCTIONS,
+    Atom,
+    Poly,
+    UnknownValue,
+    Values,
+    formula,
+    graph_of,
+    number_of_atom,
+    polynomial,
+    times,
+)
+
+# How clearly a value is the last output of a cell; see `Search._rank_as_state`.
+_CERTAIN = 3
+_SHOWN_BY_GRAPH = 2
+_POSSIBLE = 1
+_UNLIKELY = 0
+
+
+class _NotACell(Exception):
+    """The message is the obstacle; empty if the value is not even like a cell."""
+
+
+class _UnknownWidths(_NotACell):
+    """The only obstacle is that the sizes of joined values are not known."""
+
+
+@define(frozen=True)
+class _Binding:
+    """A cell, perhaps not complete yet, as its formulas were read from values of a graph.
+
+    Attributes:
+        cell: its kind.
+        values: what each letter of the formulas stands for.
+        nodes: the nodes of the values that the formulas define, by their letters.
+    """
+
+    cell: Cell
+    values: Mapping[str, Poly] = field(factory=dict)
+    nodes: Mapping[str, int] = field(factory=dict)
+
+    def defined(self, letter: str, value: Poly, node: int) -> _Binding:
+        """Return the binding with one more formula read."""
+        return evolve(self, values={**self.values, letter: value}, nodes={**self.nodes, letter: node})
+
+
+@define(eq=False)
+class _Gate:
+    """The sum of a gate.
+
+    Attributes:
+        products: matrices with values.
+        vectors: blocks that are added.
+        sees: vectors with the values that they multiply.
+        constant: a number that is added.
+    """
+
+    products: dict[Poly, Atom] = field(factory=dict)
+    vectors: list[Atom] = field(factory=list)
+    sees: dict[Poly, Atom] = field(factory=dict)
+    constant: float = 0.0
+
+
+@define(frozen=True)
+class _Reset:
+    """The reset gate of a GRU.
+
+    Attributes:
+        gate: its sum.
+        new: the sum of the new value without it.
+        biases: those that it scales, if it scales the product of a matrix with the last output; `None` if it scales the
+            last output itself.
+    """
+
+    gate: Poly
+    new: Poly
+    biases: list[Atom] | None
+
+
+@define(eq=False)
+class GraphCell:
+    """A cell of a graph.
+
+    Attributes:
+        kind: its kind.
+        module: its module.
+        graph: the graph.
+        prefix: that of its tensors in the state dict.
+        inputs: the links of its inputs, in the order of its class.
+        outputs: the numbers of the nodes of its outputs, in order.
+        pieces: what its tensors are made of, by keys in the graph and names of its own.
+    """
+
+    kind: Cell
+    module: ModuleSpec
+    graph: ModuleSpec
+    prefix: str
+    inputs: tuple[Link, ...]
+    outputs: tuple[int, ...]
+    pieces: list[Piece]
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of its tensors, by name."""
+        return tensor_shapes(self.module.target, self.module.args, self.module.kwargs)
+
+
+def upstream(links: Iterable[Link], takes: Callable[[int], Iterable[Link]]) -> set[Link]:
+    """Return links, and those that they depend on, by what each node takes."""
+    reached: set[Link] = set()
+    stack = [*links]
+    while stack:
+        link = stack.pop()
+        if link in reached:
+            continue
+        reached.add(link)
+        number, _ = link
+        if number != 0:  # the input of the graph takes nothing
+            stack += takes(number)
+    return reached
+
+
+class Search:
+    """Finds the cells of a graph.
+
+    Args:
+        spec: the graph.
+        prefix: that of its tensors in the state dict.
+        tensors: the state dict.
+        carried_over: the places of inputs and of outputs that another step of the graph passes to them.
+    """
+
+    def __init__(
+        self,
+        spec: ModuleSpec,
+        prefix: str,
+        tensors: Mapping[str, Tensor],
+        carried_over: frozenset[tuple[int, int]],
+    ) -> None:
+        self._spec = spec
+        self._graph = graph_of(spec)
+        self._prefix = prefix
+        self._tensors = tensors
+        self._carried_over = carried_over
+        inside = frozenset(key[len(prefix) :] for key in tensors if key.startswith(prefix))
+        self._values = Values(spec, inside)
+        self._bindings: dict[int, _Binding] = {}
+        """The cells read so far, by the atom of the value that their last formula defines."""
+        self.cells: list[GraphCell] = []
+        self.obstacles: list[str] = []
+
+    def run(self) -> Search:
+        """Search all nodes."""
+        for number, value in self._values.run():
+            reasons: list[str] = []
+            with suppress(UnknownValue):
+                if self._finds(number, value.poly, reasons):
+                    self._values.rename(number)
+            self.obstacles += reasons[:1]
+        return self
+
+    def _finds(self, number: int, poly: Poly, reasons: list[str]) -> bool:
+        """Return whether the value of a node is one of a cell, and should be an atom from now on.
+
+        Args:
+            number: of the node.
+            poly: its value.
+            reasons: receives the obstacles to cells that the value is like; emptied if it is one.
+        """
+        begun = [self._bindings[atom] for atom in self._atoms_in(poly) if atom in self._bindings]
+        for cell in CELLS:
+            last = [*cell.formulas][-1]
+            for position, (letter, text) in enumerate(cell.formulas.items()):
+                if position == 0:
+                    starts = [_Binding(cell)]
+                else:
+                    starts = [start for start in begun if start.cell is cell and letter not in start.values]
+                for start in starts:
+                    binding = self._read(text, poly, start)
+                    if binding is None:
+                        continue
+                    is_atom = number_of_atom(poly) is not None
+                    value = poly if is_atom else self._values.atom(Atom("value", (number, ())))
+                    binding = binding.defined(letter, value, number)
+                    if letter == last and not self._adds_cell(binding, reasons):
+                        continue
+                    reasons.clear()
+                    self._bindings[value[0][0][0]] = binding
+                    return not is_atom
+        return False
+
+    def _adds_cell(self, binding: _Binding, reasons: list[str]) -> bool:
+        """Add a cell all of whose formulas are read; return whether it is one, or add the obstacle to the reasons."""
+        cell = binding.cell
+        try:
+            self.cells.append(self._layer(binding) if cell.layers else self._recurrent(binding))
+            return True
+        except _NotACell as error:
+            # Many models have a tanh of a sum: only unknown widths are worth a note.
+            is_like = isinstance(error, _UnknownWidths) if cell.name == "RNN" else bool(str(error))
+            if is_like:
+                reasons.append(f"{cell.name} stays as it is: {error}")
+            return False
+
+    def _atoms_in(self, poly: Poly) -> Iterator[int]:
+        """Yield the atoms of a polynomial, and those that a function is applied to."""
+        for atoms, _ in poly:
+            for number in atoms:
+                yield number
+                atom = self._values.atoms[number]
+                if atom.kind in FUNCTIONS and len(atom.of) == 1:
+                    (argument, _), *_ = atom.of
+                    yield from argument
+
+    # Formulas
+
+    def _read(self, text: str, poly: Poly, start: _Binding) -> _Binding | None:
+        """Return what the letters of a formula stand for if a value is it; readings whose gates are sums come first."""
+        readings = [evolve(start, values=values) for values in self._readings(text, poly, start)]
+        for reading in readings:
+            if self._has_gates(reading):
+                return reading
+        return readings[0] if readings else None
+
+    def _readings(self, text: str, poly: Poly, start: _Binding) -> list[Mapping[str, Poly]]:
+        """Return all that the letters of a formula may stand for if a value is it."""
+        pattern = list(formula(text))
+        readings = list(self._match(pattern, list(poly), start.values))
+        if readings or not start.cell.layers:
+            return readings
+        # What a highway layer lets pass may be a sum, and the value then has a term for each of its terms.
+        for atom, total, shortened in self._with_atom_for_sum(poly):
+            for values in self._match(pattern, list(shortened), start.values):
+                if values["x"] == atom:
+                    readings.append({**values, "x": total})
+        return readings
+
+    def _with_atom_for_sum(self, poly: Poly) -> Iterator[tuple[Poly, Poly, Poly]]:
+        """Yield an atom, the sum of which a gate lets parts pass, and the polynomial with the atom for the sum."""
+        for gate in dict.fromkeys(self._sigmoids(number for term, _ in poly for number in term)):
+            for total in self._multiplied(self._values.atoms[gate].of):
+                atom = self._values.atom(Atom("value", total))
+                share: Poly = (((gate,), 1.0),)
+                rest_share: Poly = (((), 1.0), ((gate,), -1.0))
+                for passed in (share, rest_share):
+                    terms = times(total, passed)
+                    if len(total) > 1 and set(terms) <= set(poly):
+                        others = [term for term in poly if term not in terms]
+                        yield atom, total, polynomial((*others, *times(atom, passed)))
+
+    def _sigmoids(self, numbers: Iterable[int]) -> list[int]:
+        """Return the atoms, of some, that are sigmoids."""
+        return [number for number in numbers if self._values.atoms[number].kind == "sigmoid"]
+
+    def _multiplied(self, poly: Poly) -> list[Poly]:
+        """Return the values that matrices multiply in a sum, each once."""
+        atoms = [self._values.atoms[number] for term, _ in poly for number in term]
+        return list(dict.fromkeys(atom.of for atom in atoms if atom.kind == "matrix"))
+
+    def _match(self, pattern: list[Any], terms: list[Any], values: Mapping[str, Poly]) -> Iterator[Mapping[str, Poly]]:
+        """Yield what the letters of a pattern stand for if its terms are these, in any order.
+
+        Args:
+            pattern: the terms of a formula.
+            terms: those of a polynomial.
+            values: what letters stand for already.
+        """
+        if len(pattern) != len(terms):
+            return
+        if not pattern:
+            yield values
+            return
+        (wanted, wanted_factor), *rest = pattern
+        for position, (atoms, factor) in enumerate(terms):
+            if factor != wanted_factor or len(atoms) != len(wanted):
+                continue
+            others = terms[:position] + terms[position + 1 :]
+            for order in permutations(atoms):
+                bound = self._bind(wanted, order, values)
+                if bound is not None:
+                    yield from self._match(rest, others, bound)
+
+    def _bind(
+        self, wanted: tuple[Any, ...], atoms: tuple[int, ...], values: Mapping[str, Poly]
+    ) -> Mapping[str, Poly] | None:
+        """Return what letters stand for if the atoms of a product are these in this order; `None` if they cannot be.
+
+        Args:
+            wanted: the atoms of a formula: a function, or an empty text, and a letter.
+            atoms: those of a polynomial.
+            values: what letters stand for already.
+        """
+        bound = dict(values)
+        for (function, letter), number in zip(wanted, atoms):
+            atom = self._values.atoms[number]
+            if function and atom.kind != function:
+                return None
+            value = atom.of if function else (((number,), 1.0),)
+            if bound.setdefault(letter, value) != value:
+                return None
+        return bound
+
+    # Gates
+
+    def _has_gates(self, binding: _Binding) -> bool:
+        """Return whether letters stand for sums of gates."""
+        values = 1 if binding.cell.layers else 2
+        try:
+            for letter in binding.cell.gates:
+                if letter in binding.values and len(self._gate(binding.values[letter], letter).products) != values:
+                    return False
+        except _NotACell:
+            return False
+        return True
+
+    def _gate(self, poly: Poly, letter: str) -> _Gate:
+        """Return the sum of a gate.
+
+        Raises:
+            _NotACell: it has other terms than those of a gate.
+        """
+        gate = _Gate()
+        for numbers, factor in poly:
+            atoms = [self._values.atoms[number] for number in numbers]
+            atoms.sort(key=lambda atom: atom.kind != "vector")
+            kinds = [atom.kind for atom in atoms]
+            if not atoms:
+                gate.constant = factor
+            elif factor == 1 and kinds == ["matrix"] and atoms[0].of not in gate.products:
+                gate.products[atoms[0].of] = atoms[0]
+            elif factor == 1 and kinds == ["vector"]:
+                gate.vectors.append(atoms[0])
+            elif factor == 1 and len(atoms) == 2 and kinds[0] == "vector" and kinds[1] != "vector":
+                vector, value = atoms
+                gate.sees[self._values.atom(value)] = vector
+            else:
+                raise _NotACell(f"the {GATE_WORDS[letter]} is more than a sum of products with matrices")
+        return gate
+
+    def _reset(self, poly: Poly, h: Poly) -> _Reset:
+        """Find the reset gate in the sum of a GRU's new value.
+
+        Args:
+            poly: the sum.
+            h: the last output.
+
+        Raises:
+            _NotACell: there is none.
+        """
+        atoms = self._values.atoms
+        rest: list[Any] = []
+        scaled: list[Atom] = []
+        gates: set[int] = set()
+        for numbers, factor in poly:
+            multiplied = self._product_in_matrix(numbers)
+            resets_state = h[0][0][0] in multiplied
+            sigmoids = self._sigmoids(multiplied if resets_state else numbers)
+            if len(sigmoids) == 1 and len(numbers) == 2:
+                # sigmoid(r) * W h, or sigmoid(r) * bias
+                number = numbers[1] if numbers[0] == sigmoids[0] else numbers[0]
+                scaled.append(atoms[number])
+                rest.append(((number,), factor))
+                gates.add(sigmoids[0])
+            elif len(sigmoids) == 1 and len(multiplied) == 2:
+                # W (sigmoid(r) * h)
+                unscaled = evolve(atoms[numbers[0]], of=h)
+                rest += times(self._values.atom(unscaled), (((), factor),))
+                gates.add(sigmoids[0])
+            else:
+                rest.append((numbers, factor))
+        if len(gates) != 1:
+            raise _NotACell("its new value has no reset gate")
+        if scaled and [atom.of for atom in scaled if atom.kind != "vector"] != [h]:
+            raise _NotACell("its reset gate does not multiply the product with the last output, or more than that")
+        biases = [atom for atom in scaled if atom.kind == "vector"] if scaled else None
+        return _Reset(atoms[gates.pop()].of, polynomial(rest), biases)
+
+    def _product_in_matrix(self, numbers: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the atoms of the product that a matrix multiplies, if some atoms are such a matrix; none otherwise."""
+        if len(numbers) != 1:
+            return ()
+        atom = self._values.atoms[numbers[0]]
+        if atom.kind != "matrix" or len(atom.of) != 1:
+            return ()
+        product, factor = atom.of[0]
+        return product if factor == 1 else ()
+
+    # Cells
+
+    def _recurrent(self, binding: _Binding) -> GraphCell:
+        """Return a recurrent cell.
+
+        Raises:
+            _NotACell: there is an obstacle.
+        """
+        cell = binding.cell
+        target = cell.target
+        reset_biases = None
+        if cell.resets:
+            reset = self._reset(binding.values["n"], binding.values["h"])
+            binding = evolve(binding, values={**binding.values, "r": reset.gate, "n": reset.new})
+            reset_biases = reset.biases
+            if reset_biases is None:
+                target = cell.resets
+        gates = {letter: self._gate(binding.values[letter], letter) for letter in cell.gates}
+        x, h = self._input_and_state(binding, gates)
+        first = cell.gates[0]
+        _check_products(first, gates[first], (x, h))
+        input_size = gates[first].products[x].size[1]
+        size = gates[first].products[h].size[0]
+        for letter, gate in gates.items():
+            _check_gate(letter, gate, (x, h), size)
+        if reset_biases is not None:
+            others = len(gates["n"].vectors) - len(reset_biases)
+            if len(reset_biases) > 1 or others > 1:
+                raise _NotACell("its new value has two biases that are reset, or two that are not")
+        pieces = _peepholes(binding, gates)
+        if pieces:
+            target = cell.seeing
+        for number, (letter, gate) in enumerate(gates.items()):
+            biases = reset_biases if letter == "n" else None
+            for piece in _pieces(gate, (x, h), number * size, biases):
+                pieces.append(evolve(piece, negated=letter in cell.negated))
+        self._check_sources(pieces)
+        inputs = [x, h]
+        if "c" in binding.values:
+            inputs.append(binding.values["c"])
+        has_bias = any(gate.vectors for gate in gates.values())
+        options = {} if has_bias else {"bias": False}
+        graph_cell = self._graph_cell(binding, target, inputs, (input_size, size), options, pieces)
+        _check_covered(pieces, graph_cell.shapes)
+        return graph_cell
+
+    def _layer(self, binding: _Binding) -> GraphCell:
+        """Return a cell without a state: a highway layer.
+
+        Raises:
+            _NotACell: there is an obstacle.
+        """
+        cell = binding.cell
+        x = binding.values["x"]
+        gates: dict[str, _Gate] = {}
+        for letter in cell.gates:
+            gates[letter] = self._gate(binding.values[letter], letter)
+            if set(gates[letter].products) != {x}:
+                raise _NotACell
+        size = gates["n"].products[x].size[0]
+        pieces: list[Piece] = []
+        for letter, name in cell.layers.items():
+            gate = gates[letter]
+            matrix = gate.products[x]
+            _check_gate(letter, gate, (x,), size)
+            if matrix.size[1] != size or gate.sees:
+                raise _NotACell(f"the {GATE_WORDS[letter]} is not a layer of as many outputs as inputs")
+            is_negated = letter in cell.negated
+            pieces.append(Piece(matrix.key, matrix.start, matrix.size, f"{name}.weight", (0, 0), is_negated))
+            for vector in gate.vectors:
+                pieces.append(Piece(vector.key, vector.start, vector.size, f"{name}.bias", (0,), is_negated))
+        if {len(gate.vectors) for gate in gates.values()} not in ({0}, {1}):
+            raise _NotACell("its layers do not have one bias each")
+        self._check_sources(pieces)
+        constant = gates["t"].constant
+        if cell.negated:
+            constant = 0.0 - constant  # never -0.0, which a page would show
+        has_bias = len(pieces) == 4  # two matrices and two vectors
+        options = {"gate_bias": constant, "bias": has_bias}
+        return self._graph_cell(binding, cell.target, [x], (size,), options, pieces)
+
+    def _graph_cell(
+        self,
+        binding: _Binding,
+        target: str,
+        inputs: Iterable[Poly],
+        sizes: tuple[int, ...],
+        options: dict[str, Any],
+        pieces: list[Piece],
+    ) -> GraphCell:
+        """Return a cell of a class, with its sizes and options besides those of its kind."""
+        cell = binding.cell
+        spec = self._spec
+        options = {**cell.options, **options}
+        module = ModuleSpec(LAYERS + target, sizes, options, class_name=cell.name, obj=spec.obj, path=spec.path)
+        links = tuple(self._link(value) for value in inputs)
+        outputs = tuple(binding.nodes[letter] for letter in cell.returns)
+        return GraphCell(cell, module, spec, self._prefix, links, outputs, pieces)
+
+    def _link(self, value: Poly) -> Link:
+        """Return the link of a value.
+
+        Raises:
+            _NotACell: it is computed inside a container.
+        """
+        link = self._values.links.get(value)
+        if link is None:
+            raise _NotACell("one of its inputs is computed inside a container")
+        return link
+
+    # Which value is the state
+
+    def _input_and_state(self, binding: _Binding, gates: dict[str, _Gate]) -> tuple[Poly, Poly]:
+        """Return the input and the last output, which the cell's matrices multiply.
+
+        Raises:
+            _NotACell: they multiply other values, or none of them can be the last output.
+        """
+        values = list(dict.fromkeys(value for gate in gates.values() for value in gate.products))
+        if len(values) != 2:
+            raise _NotACell(f"its gates see {len(values)} values, not an input and the last output")
+        ranks = self._ranks(values, binding, gates)
+        if not ranks:
+            raise _NotACell("none of the values that its gates see has as many features as its output")
+        # Of two that are as likely the later one: cells take their input first.
+        h = max(ranks, key=lambda value: (ranks[value], values.index(value)))
+        x = values[1 - values.index(h)]
+        if binding.cell.name == "RNN" and (ranks[h] < _SHOWN_BY_GRAPH or self._depends_on(x, h)):
+            raise _NotACell("it is not known to be a state")
+        for gate in gates.values():
+            if set(gate.products) == {x, h} and gate.products[h].size[1] < 0:
+                gate.products.update(_resolved_blocks(gate.products, x, h, is_proven=ranks[h] == _CERTAIN))
+        return x, h
+
+    def _ranks(self, values: list[Poly], binding: _Binding, gates: dict[str, _Gate]) -> dict[Poly, int]:
+        """Return how clearly each value that may be the last output is it, see `_rank_as_state`."""
+        ranks: dict[Poly, int] = {}
+        for value in values:
+            if binding.values.get("h", value) != value:
+                continue
+            blocks = [gate.products[value] for gate in gates.values() if value in gate.products]
+            # The last output has as many features as the cell: its blocks are square, or of unknown width.
+            if all(block.size[1] < 0 or block.size[0] == block.size[1] for block in blocks):
+                # Of a GRU the formula has the last output itself.
+                is_in_formula = "h" in binding.values
+                ranks[value] = _CERTAIN if is_in_formula else self._rank_as_state(value, binding, gates)
+        return ranks
+
+    def _depends_on(self, value: Poly, other: Poly) -> bool:
+        """Return whether a value is computed from another."""
+        link = self._link(other)
+        return link in upstream([self._link(value)], lambda number: self._graph.nodes[number - 1].takes)
+
+    def _rank_as_state(self, value: Poly, binding: _Binding, gates: dict[str, _Gate]) -> int:
+        """Return how clearly a value is the last output.
+
+        Returns:
+            `_CERTAIN` if it is the output of a cell that this one continues: by its cell, or, in a simple one, its
+            weights; `_SHOWN_BY_GRAPH` if it is an input of the graph, and the places of the state among inputs and
+            outputs differ by one number, or another step of the graph passes its output; `_POSSIBLE` if it is another
+            input, or the output of another layer; `_UNLIKELY` if a value of the state is not an input.
+        """
+        is_continued = self._continues(value, binding, gates)
+        if is_continued is not None:
+            return _CERTAIN if is_continued else _POSSIBLE
+        has_cell = "c" in binding.values
+        states = [(value, "H")]
+        if has_cell:
+            states.append((binding.values["c"], "C"))
+        shifts: set[int | None] = set()
+        """The places of the values among the inputs, minus those of their successors among the outputs."""
+        for state, letter in states:
+            number, path = self._link(state)
+            if number != 0 or not path:
+                return _UNLIKELY
+            successor = (binding.nodes[letter], ())
+            output = self._graph.outputs.index(successor) if successor in self._graph.outputs else None
+            if (path[0], output) in self._carried_over:
+                return _SHOWN_BY_GRAPH
+            shifts.add(None if output is None else path[0] - output)
+        shift = shifts.pop()
+        if shifts or shift is None:
+            return _POSSIBLE
+        # The input of a simple cell comes before its state.
+        return _SHOWN_BY_GRAPH if shift > 0 or has_cell else _POSSIBLE
+
+    def _continues(self, value: Poly, binding: _Binding, gates: dict[str, _Gate]) -> bool | None:
+        """Return whether a value is the output of a cell that this one continues; `None` if it is not one of a cell."""
+        atom = number_of_atom(value)
+        before = None if atom is None else self._bindings.get(atom)
+        if before is None or before.values.get("H") != value:
+            return None
+        if before.values.get("C") != binding.values.get("c"):
+            return None
+        if "c" in binding.values:
+            return True
+        keys_before: set[str] = set()
+        for atoms, _ in before.values.get("n", ()):
+            keys_before.update(self._values.atoms[number].key for number in atoms)
+        keys = {block.key for gate in gates.values() for block in gate.products.values()}
+        return bool(keys_before & keys)
+
+    def _check_sources(self, pieces: list[Piece]) -> None:
+        """Refuse a cell that uses an element of a tensor twice, or not at all, or tensors of several types."""
+        by_key: dict[str, list[Piece]] = {}
+        types: set[Any] = set()
+        for piece in pieces:
+            tensor = self._tensors[self._prefix + piece.key]
+            types.add((tensor.element.name, tensor.device))
+            others = by_key.setdefault(piece.key, [])
+            if any(_overlap(piece, other) for other in others):
+                raise _NotACell(f"two of its gates share {piece.key}")
+            others.append(piece)
+        for key, blocks in by_key.items():
+            count = sum(prod(block.size) for block in blocks)
+            if count != self._tensors[self._prefix + key].numel:
+                raise _NotACell(f"{key} has elements that it does not use")
+        if len(types) > 1:
+            raise _NotACell("its tensors are of different types")
+
+
+def _overlap(piece: Piece, other: Piece) -> bool:
+    """Return whether two blocks of a tensor have a common element."""
+    for start, size, other_start, other_size in zip(piece.start, piece.size, other.start, other.size):
+        if start >= other_start + other_size or other_start >= start + size:
+            return False
+    return True
+
+
+def _check_products(letter: str, gate: _Gate, inputs: tuple[Poly, ...]) -> None:
+    """Refuse a gate whose matrices multiply other values than the cell's inputs."""
+    if set(gate.products) != {*inputs}:
+        raise _NotACell(f"the {GATE_WORDS[letter]} does not see both the input and the last output")
+
+
+def _check_gate(letter: str, gate: _Gate, inputs: tuple[Poly, ...], size: int) -> None:
+    """Refuse a gate that has other inputs or another size than the cell, or more terms than PyTorch's.
+
+    Args:
+        letter: of the gate.
+        gate: its sum.
+        inputs: the values that its matrices should multiply.
+        size: the number of features of the cell.
+    """
+    _check_products(letter, gate, inputs)
+    word = GATE_WORDS[letter]
+    blocks = (*gate.products.values(), *gate.vectors, *gate.sees.values())
+    if {block.size[0] for block in blocks} != {size}:
+        raise _NotACell(f"the {word} has another size")
+    if len(gate.vectors) > 2:
+        raise _NotACell(f"the {word} has {len(gate.vectors)} biases")
+    if gate.constant and letter != "t":
+        raise _NotACell(f"a number is added to the {word}")
+
+
+def _peepholes(binding: _Binding, gates: dict[str, _Gate]) -> list[Piece]:
+    """Return the vectors by which gates see the cell, if they do."""
+    cell = binding.cell
+    pieces: list[Piece] = []
+    for letter, gate in gates.items():
+        for value, vector in gate.sees.items():
+            if letter not in cell.sees or value != binding.values[cell.sees[letter]]:
+                raise _NotACell(f"the {GATE_WORDS[letter]} sees another value")
+            pieces.append(Piece(vector.key, vector.start, vector.size, f"weight_c{letter}", (0,)))
+    if pieces and len(pieces) != len(cell.sees):
+        raise _NotACell("only some of its gates see the cell")
+    return pieces
+
+
+def _resolved_blocks(products: Mapping[Poly, Atom], x: Poly, h: Poly, is_proven: bool) -> dict[Poly, Atom]:
+    """Return the blocks of a matrix of which only the whole width was known: that of the last output is square.
+
+    Args:
+        products: the blocks; minus the number of columns of the matrix stands for each width, and for the first column
+            of the second block.
+        x: the input.
+        h: the last output.
+        is_proven: whether it is proven which of the two is the last output.
+
+    Raises:
+        _NotACell: it is not, and their widths differ.
+    """
+    rows, negative_width = products[h].size
+    columns = -negative_width
+    if not is_proven and columns != 2 * rows:
+        raise _UnknownWidths("the sizes of the values that are joined are not known")
+    blocks = {}
+    for value, width in ((h, rows), (x, columns - rows)):
+        row, column = products[value].start
+        if column < 0:  # the second block ends where the matrix does
+            column = columns - width
+        blocks[value] = evolve(products[value], start=(row, column), size=(rows, width))
+    return blocks
+
+
+def _pieces(gate: _Gate, inputs: tuple[Poly, Poly], row: int, reset_biases: list[Atom] | None) -> Iterator[Piece]:
+    """Yield what the rows of a gate are made of, from a row on.
+
+    Args:
+        gate: the gate.
+        inputs: the input and the last output.
+        row: the first row.
+        reset_biases: the biases that belong to the last output, if that matters.
+    """
+    matrices = [gate.products[value] for value in inputs]
+    for name, matrix in zip(("ih", "hh"), matrices):
+        yield Piece(matrix.key, matrix.start, matrix.size, f"weight_{name}", (row, 0))
+    input_module, state_module = (_module(matrix) for matrix in matrices)
+    # The bias of the layer of the input comes first, that of the layer of the last output last.
+    vectors = sorted(
+        gate.vectors, key=lambda vector: (_module(vector) != input_module, _module(vector) == state_module)
+    )
+    names = ["ih", "hh"]
+    if reset_biases is not None:
+        names = ["hh" if vector in reset_biases else "ih" for vector in vectors]
+    # PyTorch adds two biases: of a single one that Lua has, the second is zero, and added on the way back.
+    adds = "bias_hh" if reset_biases is None and len(vectors) == 1 else ""
+    for name, vector in zip(names, vectors):
+        yield Piece(vector.key, vector.start, vector.size, f"bias_{name}", (row,), adds=adds)
+
+
+def _check_covered(pieces: list[Piece], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse a cell with elements that no tensor of Lua has: they could be trained, and had no way back.
+
+    Raises:
+        _NotACell: a gate lacks a bias that another has.
+    """
+    covered = dict.fromkeys(shapes, 0)
+    for piece in pieces:
+        covered[piece.target] += prod(piece.size)
+        if piece.adds:
+            covered[piece.adds] += prod(piece.size)
+    if any(covered[name] != prod(shape) for name, shape in shapes.items()):
+        raise _NotACell("only some of its layers have a bias")
+
+
+def _module(atom: Atom) -> str:
+    """Return the name of the module whose tensor an atom is a block of."""
+    return atom.key.rpartition(".")[0]
