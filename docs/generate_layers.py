@@ -26,20 +26,16 @@ RUNTIME = Path(t7bridge.nn.__file__).parents[1] / "torchmodules" / "layers"
 HEAD = f"""# Layers
 
 The PyTorch equivalent of each Lua class. This page is generated from the registry by `python docs/generate_layers.py`;
-do
-not edit it by hand.
+do not edit it by hand.
 
 - **In PyTorch** is the result of `load_module`. A name of `nn.` is a class of `torch.nn`; other names are classes of
   `t7bridge.torchmodules.layers`, described in a line. Arguments are Lua's fields; `a \\| b` means that other releases
-  name
-  the field `b`, `a = 1` is the default of a missing field, and `a - 1` converts from 1-based numbers. *Depends* is
-  shown
-  if more than values decides; the possible classes follow. Classes with an empty cell have a state dict only.
+  name the field `b`, `a = 1` is the default of a missing field, and `a - 1` converts from 1-based numbers. *Depends* is
+  shown if more than values decides; the possible classes follow. Classes with an empty cell have a state dict only.
 - **State dict** lists the keys that `convert` writes, after the name of the layer: *buffers* in italics, `(derived)`
   for computed tensors, struck through those that Lua keeps but does not read.
 - **From PyTorch** lists the ATen operations for which `save_module` uses the class, alone or with others; the
-composition
-  of each is in [lua-operations.md](lua-operations.md), from the same table.
+  composition of each is in [lua-operations.md](lua-operations.md), from the same table.
 - A class that is not listed has the entry of the `nn` class of the same name if its package is one of
   {", ".join(f"`{prefix}*`" for prefix in ALIAS_PREFIXES)}: `cudnn.SpatialConvolution` is `nn.SpatialConvolution`.
 - A class of your own gets an entry by `register_layer`. Any other class keeps its tensors under Lua's names, with a

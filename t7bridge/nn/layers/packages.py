@@ -4,8 +4,8 @@ bnn.torch e974791 and XNOR-Net 4006d59; cuda-convnet2.torch ac3d213 `*.lua` and 
 history; nnx 1c28e23 `*.lua` and `generic/*.c`; deepmask 280a716 `DeepMask.lua`, `SharpMask.lua`; fast-neural-style
 813c834, texture_nets aad2cc6, AdaIN-style 6d8ac28; nagadomi/waifu2x cc385f9 and its history; models of language and of
 text lines: neuraltalk2 bd8c9d8, torch-rnn 6e72b86, crnn f5d41e3, OpenNMT 3ab15e9. Functions of PyTorch that
-`save_module` writes as classes of `layers.lua`: see `lua/classes.lua`. Last, layers and criterions of dpnn c0a8ca6, and
-rnn's sequence criterions (83a5f17).
+`save_module` writes as classes of `layers.lua`: see `workshop/lua/classes.lua`. Last, layers and criterions of
+dpnn c0a8ca6, and rnn's sequence criterions (83a5f17).
 """
 
 from __future__ import annotations
