@@ -13,7 +13,7 @@ from helpers import ROOT
 
 COMMAND = re.compile(r"pip install ([^\n`]*)")
 REQUIREMENT = re.compile(r"[\w.-]+(?:\[[\w,]+\])?(?:>=[\d.]+)?")
-OF_NO_EXTRA = {"ml_dtypes", "torchvision", "timm"}
+OF_NO_EXTRA = {"hdf5plugin", "ml_dtypes", "torchvision", "timm"}
 """Libraries that messages name and that no extra has."""
 IN_SENTENCES = (".py", ".html", ".js", ".lua")
 

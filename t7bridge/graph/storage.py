@@ -289,6 +289,11 @@ class Storage(Holder):
         return cls(element or element_of(array.dtype), len(array), array)
 
     @classmethod
+    def empty(cls, element: ElementType) -> Storage:
+        """Return a storage without elements."""
+        return cls.zeros(element, 0)
+
+    @classmethod
     def zeros(cls, element: ElementType, count: int) -> Storage:
         """Return a storage of elements that are 0, which cannot be written."""
         return cls(element, count, Span(ByteSource.from_bytes(bytes(count * element.itemsize)), 0, element.itemsize))

@@ -507,7 +507,7 @@ def is_changed(tensor: Tensor) -> bool:
 def as_stored(tensor: Tensor) -> Storage | None:
     """Return a storage with exactly a tensor's elements, row by row, if they are contiguous; nothing is read."""
     if tensor.storage is None or not tensor.numel:
-        return Storage.zeros(tensor.element, 0)
+        return Storage.empty(tensor.element)
     if is_changed(tensor) or not is_dense(tensor.size, tensor.stride):
         return None
     return part_of(tensor.storage, tensor.offset, tensor.numel)

@@ -306,7 +306,7 @@ class _PythonDescriber(_Describer):
     def _tensor(self, value: Tensor) -> Node:
         storage = value.storage
         if storage is None:
-            storage = Storage.zeros(value.element, 0)
+            storage = Storage.empty(value.element)
             self._alive.append(storage)
         base = storage.base or storage
         number = self._numbers.setdefault((id(base), storage.base_offset), len(self._numbers) + 1)

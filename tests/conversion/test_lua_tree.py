@@ -265,7 +265,7 @@ def test_changed_types_are_noted() -> None:
 def test_no_storage_and_no_elements() -> None:
     """Tensors without memory or without elements have no dimensions in Lua; several dimensions are noted."""
     element = ELEMENT_TYPES["float32"]
-    tree = to_lua([Tensor(element, None), Tensor(element, Storage.zeros(element, 0), (0, 4), (4, 1), 0)])
+    tree = to_lua([Tensor(element, None), Tensor(element, Storage.empty(element), (0, 4), (4, 1), 0)])
 
     assert tree.value[1].storage is None
     assert (tree.value[2].size, tree.value[2].storage.count) == ((), 0)

@@ -21,7 +21,7 @@ from itertools import count
 from typing import Any
 
 from ...errors import CorruptError, T7BridgeError, TruncatedError, UnsupportedError
-from ...io.platform import ALONE, kill
+from ...io.platform import ALONE, IS_WINDOWS, kill
 from ...io.source import ByteSource
 from ...limits import Limits
 from ...text import printable
@@ -141,7 +141,9 @@ class LibraryFile:
         if kind == "unsupported":
             return UnsupportedError(message)
         if kind == "filter":
-            hint = "pip install hdf5plugin adds blosc, zstd and others. Or repack it with gzip: h5repack -f GZIP=4."
+            hint = (
+                "pip install hdf5plugin, which adds blosc, zstd and others; or repack it with gzip: h5repack -f GZIP=4."
+            )
             return UnsupportedError(message, hint=hint)
         if kind == "inflated":
             return self._limits.exceeded("inflate_bytes", message)
@@ -238,7 +240,10 @@ class _Library:
             raise EOFError
         self._deadline = time.monotonic() + seconds + _WAITING_SECONDS
         answered = threading.Event()
-        threading.Thread(target=self._watch, args=(answered,), daemon=True).start()
+        if IS_WINDOWS:
+            # Elsewhere the process limits its own time. A thread that starts may collect the program's garbage, and
+            # wait for ever for h5py's lock, which the program holds while it is called by h5py.
+            threading.Thread(target=self._watch, args=(answered,), daemon=True).start()
         try:
             asks.write(json.dumps({**question, "seconds": seconds}).encode() + b"\n")
             asks.flush()
@@ -276,7 +281,7 @@ class _Library:
             self._is_serving = False
 
     def _watch(self, answered: threading.Event) -> None:
-        """End the process when its time is over."""
+        """End the process when its time is over, where it cannot limit that itself."""
         while not answered.wait(max(0.1, self._deadline - time.monotonic())):
             if not self._is_serving and time.monotonic() > self._deadline:
                 self.ran_out = True

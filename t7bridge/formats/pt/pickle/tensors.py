@@ -476,7 +476,7 @@ def _dense(tensor: Tensor, extras: TensorExtras | None, naming: Naming) -> Reduc
     if min(tensor.stride, default=0) < 0:
         raise UnsupportedError("PyTorch has no negative strides", hint="Write a copy of the tensor: its numpy().")
     element = tensor.element
-    storage = whole(tensor.storage or Storage.zeros(element, 0))
+    storage = whole(tensor.storage or Storage.empty(element))
     # The empty tensor of Lua, without dimensions, has shape (0,) in PyTorch.
     stride = tensor.stride if tensor.size or tensor.is_scalar else (1,)
     requires_grad = tensor.requires_grad and has_gradient(element)
@@ -547,7 +547,7 @@ def _of_quantized(value: QuantizedTensor, _: Naming) -> Reduction:
     """Return the call for a quantized tensor, by tensor or by channels."""
     tensor = value.tensor
     element = tensor.element
-    storage = whole(tensor.storage or Storage.zeros(element, 0))
+    storage = whole(tensor.storage or Storage.empty(element))
     scheme: tuple[Any, ...] = (TorchConstant("qscheme", value.scheme), value.scale, value.zero_point)
     if value.axis is not None:
         scheme = (*scheme, value.axis)
