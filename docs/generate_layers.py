@@ -28,8 +28,7 @@ PACKAGES = "workshop/packages/*/modules.py"
 HEAD = f"""# Layers
 
 The PyTorch equivalent of each Lua class. This page is generated from the registry by `python docs/generate_layers.py`;
-do
-not edit it by hand.
+do not edit it by hand.
 
 - **In PyTorch** is the result of `load_module`. A name of `nn.` is a class of `torch.nn`; other names are classes of
   `t7bridge.torchmodules.layers`, or of the Lua package of that name in `t7bridge.workshop.packages`, described in a
@@ -39,8 +38,7 @@ not edit it by hand.
 - **State dict** lists the keys that `convert` writes, after the name of the layer: *buffers* in italics, `(derived)`
   for computed tensors, struck through those that Lua keeps but does not read.
 - **From PyTorch** lists the ATen operations for which `save_module` uses the class, alone or with others; the
-composition
-  of each is in [lua-operations.md](lua-operations.md), from the same table.
+  composition of each is in [lua-operations.md](lua-operations.md), from the same table.
 - A class that is not listed has the entry of the `nn` class of the same name if its package is one of
   {", ".join(f"`{prefix}*`" for prefix in ALIAS_PREFIXES)}: `cudnn.SpatialConvolution` is `nn.SpatialConvolution`.
 - A class of your own gets an entry by `register_layer`. Any other class keeps its tensors under Lua's names, with a

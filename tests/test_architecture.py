@@ -214,6 +214,25 @@ def test_imports_point_down(subtests):
                 assert imported <= ALLOWED[room] | {room}, f"{room} imports {imported - ALLOWED[room] - {room}}"
 
 
+SCRIPTS = sorted(path for folder in ("testfiles/gen", "fuzz", "benchmarks") for path in (ROOT / folder).glob("*.py"))
+
+
+def test_programs_beside_the_package_import_what_exists(subtests):
+    """Generators, fuzzers and benchmarks, which no test runs: each module of ours that they name is there."""
+    assert len(SCRIPTS) > 20
+    for path in SCRIPTS:
+        named = set()
+        for statement, _, _ in facts(path).imports:
+            if isinstance(statement, ast.ImportFrom):
+                named.add(statement.module or "")
+            else:
+                named |= {alias.name for alias in statement.names}
+        with subtests.test(str(path.relative_to(ROOT))):
+            for name in sorted(name for name in named if name.partition(".")[0] == "t7bridge"):
+                home = ROOT.joinpath(*name.split("."))
+                assert home.is_dir() or home.with_suffix(".py").is_file(), f"{name} has moved"
+
+
 def test_no_circles():
     """No files import each other, at their start, in functions or for types."""
     imports = {path: imported_files(path) for path in FILES}

@@ -16,7 +16,7 @@ def test_public_names_and_signatures_are_the_committed_ones(monkeypatch: pytest.
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
     import generate_api
 
-    assert generate_api.page() == (ROOT / "docs/public.txt").read_text("utf-8")
+    assert generate_api.page() == (ROOT / "docs/public.txt").read_text("utf-8"), "run `python docs/generate_api.py`"
 
 
 def test_each_public_name_is_on_one_page() -> None:

@@ -341,7 +341,7 @@ def module(options: argparse.Namespace) -> int:
         from ..workshop.prove import try_proof
 
         report.notes.append(try_proof(options.source, options.at, limits=options.limits).note())
-    line = f"{os.path.join(report.target, 'model.py')}: {report.tensors:,} tensors in model.pt"
+    line = f"{os.path.join(report.target, 'model.py')}: {counted(report.tensors, 'tensor')} in model.pt"
     following = f"in {report.target}: from model import load; module = load()"
     return _print(options, report.as_dict, [line], report.notes, following=following)
 

@@ -487,6 +487,8 @@ def _check_modules(spec: ModuleSpec, stored: Mapping[str, ModuleSpec]) -> None:
 
 def _check_tensors(spec: ModuleSpec, required: Mapping[str, Shape], shapes: Mapping[str, Shape]) -> None:
     """Refuse tensors that are missing, unexpected, or of another shape than the constructor's."""
+    facts = traits_of(spec.target)
+    declares_none = spec.target.startswith(LAYERS) and facts.shapes is None and not facts.like
     for name in {**required, **shapes}:
         if required.get(name) != shapes.get(name):
             raise ModelError(
@@ -494,4 +496,5 @@ def _check_tensors(spec: ModuleSpec, required: Mapping[str, Shape], shapes: Mapp
                 path=f"{spec.path}.{name}",
                 expected=f"the shape {required[name]}" if name in required else "no such tensor",
                 found=f"{shapes[name]}" if name in shapes else "no such tensor",
+                hint="The traits of its class in t7bridge/nn/layers declare no `shapes`." if declares_none else "",
             )

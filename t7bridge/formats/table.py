@@ -5,6 +5,10 @@ A new format is a row here and a module of this folder with two functions:
     def read(source, limits, **options) -> Document        bytes to values
     def write(output, value, **options) -> Written         values to bytes
 
+and, if it is one of named tensors that another library reads, a third:
+
+    def differences(path, named) -> list[str]              what that library reads otherwise, for `zoo --verify`
+
 The modules are loaded on first use.
 """
 

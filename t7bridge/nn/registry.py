@@ -60,8 +60,9 @@ class Traits:
         polynomial: how its output is written as a polynomial, by which cells are recognized: the name of a method of
             `Values` in `workshop/cells/polynomials.py`, and arguments for it.
         block: the base name of its class if it becomes a class of the source.
-        shapes: the shapes of its tensors by name, as a function of its arguments, if known; it raises `Refused` where
-            the constructor would raise. A module among the arguments has `tensors`, its own shapes.
+        shapes: the shapes of its tensors by name, as a function of its arguments; it raises `Refused` where the
+            constructor would raise. A module among the arguments has `tensors`, its own shapes. A class of
+            `torchmodules/layers` that has tensors needs it, or `like`: generated source is checked by it.
         like: the class of torch.nn whose tensors and output shape it has, by the same arguments, as far as it has them.
         output: the shape of its output, if known otherwise: a rule of `output_shapes`.
         replay: its output in training from the fields of the object, the input, and the random numbers that Lua kept

@@ -22,6 +22,7 @@ from lua_operations import CASES, allowed, case_of
 from lua_styles import STYLES, style_of
 
 import t7bridge
+import t7bridge.workshop.lua
 from t7bridge import Table, Tensor
 
 work = Path(sys.argv[1])
@@ -50,5 +51,5 @@ for name in sys.argv[2:] or (*NETS, *CASES, *STYLES):
     case = {"input": packed(list(inputs)), "gradOutput": packed(slopes), "weights": Table.of(weights)}
     t7bridge.save(Table.of(case), work / f"{label}.case.t7", force=True)
     names.append(label)
-shutil.copy(Path(t7bridge.__file__).parent / "lua/classes.lua", work / "layers.lua")  # of all cases
+shutil.copy(Path(t7bridge.workshop.lua.__file__).with_name("classes.lua"), work / "layers.lua")  # of all cases
 (work / "names.txt").write_text("\n".join(names) + "\n")

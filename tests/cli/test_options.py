@@ -156,14 +156,13 @@ def test_a_new_option_is_one_field(monkeypatch: pytest.MonkeyPatch) -> None:
         """
         return "!" * request.volume
 
-    monkeypatch.setattr("t7bridge.cli.parsers.class_of", lambda name: Louder)
+    # The command line, its completion and the page take the class of a verb from its function.
+    monkeypatch.setattr(t7bridge, "convert", louder)
     check_parser("convert")
     check_signature(louder, options_of(Louder), set())
     asked = arguments_of(parser_for("convert").parse_args(["a", "b", "--volume", "3"]), "convert")
     assert louder(**asked) == "!!!"
-    check_page = options_page()
-    monkeypatch.setattr(check_page, "class_of", lambda name: Louder)
-    assert "| `--volume 1 or 2 or 3` | `volume=1` | number of exclamation marks |\n" in check_page.page()
+    assert "| `--volume 1 or 2 or 3` | `volume=1` | number of exclamation marks |\n" in options_page().page()
     check_completion("convert", monkeypatch)
     report = Report("a", "b", "t7", "pt")
     note_ignored(Louder("a", "b", volume=2), report)

@@ -190,5 +190,6 @@ def test_declared_tensors_children_and_refusals_are_those_of_the_constructors():
                     differing.append((target, variant.args, dict(variant.kwargs), declared, real))
                 counts["refused" if real == "refused" else "constructed"] += 1
                 counts["tensors"] += bool(real != "refused" and real[0])
-    assert not differing, "\n".join(map(str, differing[:40]))
+    advice = "`shapes` in the traits of a class is what its constructor makes: class, arguments, declared, made"
+    assert not differing, "\n".join([advice, *map(str, differing[:40])])
     assert min(counts.values()) > 500

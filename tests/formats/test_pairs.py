@@ -95,9 +95,9 @@ def check(start: Path, wanted: dict[str, Tensor], first: str, second: str, folde
     for path, tensor in wanted.items():
         # Lua's tensors have a dimension at least, and without the record nothing says that there was none.
         shape = (1,) if tensor.is_scalar and "t7" in (first, second) else tensor.shape
-        assert found[path].shape == shape, path
-        assert found[path].dtype == tensor.dtype, path
-        assert found[path].numpy().tobytes() == tensor.numpy().tobytes(), path
+        assert found[path].shape == shape, (first, second, path)
+        assert found[path].dtype == tensor.dtype, (first, second, path)
+        assert found[path].numpy().tobytes() == tensor.numpy().tobytes(), (first, second, path)
     apart = [note for note in (*one.notes, *two.notes) if note.code == "unshared"]
     assert shared(found) == shared(wanted) or apart
     assert not (apart and {first, second} <= {"t7", "pt", "legacy"}), "these have all sharing"

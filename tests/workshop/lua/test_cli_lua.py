@@ -197,4 +197,4 @@ def test_names_are_escaped():
 def test_page_of_operations_is_current():
     """docs/lua-operations.md is what its generator writes."""
     made = runpy.run_path(str(ROOT / "docs" / "generate_lua_operations.py"))["document"]()
-    assert (ROOT / "docs" / "lua-operations.md").read_text() == made
+    assert (ROOT / "docs" / "lua-operations.md").read_text() == made, "run `python docs/generate_lua_operations.py`"

@@ -24,7 +24,9 @@ def recorded(name):
     """Return Lua's recording for a network or an operation."""
     if name in NETS:
         return read(TESTFILES / "lua" / f"{name}.t7")
-    return cases("operations" if name in CASES else "styles")[name]
+    recordings = cases("operations" if name in CASES else "styles")
+    assert name in recordings, f"Lua has not recorded {name}: run testfiles/gen/lua_models.py and lua_models.lua for it"
+    return recordings[name]
 
 
 def made(name):
