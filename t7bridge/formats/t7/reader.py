@@ -325,7 +325,8 @@ class ObjectReader:
         self.numbers: dict[int, int] | None = None
         self.payload_depth = 0
         self._most = min(limits.objects, limits.allocated_bytes // OBJECT_BYTES)
-        self._scalars = self.stream.read_scalars
+        """Maximum number of objects: by their number, and by the memory that they take."""
+        self._scalars = self.stream.read_scalars  # looked up once, as it is called for each object
         self._unnumbered = 0
         """Functions so far that have no number."""
         self._unowned: list[int] = []
