@@ -79,8 +79,8 @@ def _guarded(arguments: Sequence[str]) -> int:
         return failed(str(error))
     except OSError as error:
         if error.errno == CLOSED_PIPE and not error.filename:
-            # Whoever reads our output, such as `head`, has enough: no message. Python flushes the rest at its end, which
-            # would be another error.
+            # Whoever reads our output, such as `head`, has enough: no message. Python flushes the rest when it ends,
+            # which would be another error.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return FAILED
         if not error.strerror:
