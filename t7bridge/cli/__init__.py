@@ -78,10 +78,14 @@ def _guarded(arguments: Sequence[str]) -> int:
     except T7BridgeError as error:
         return failed(str(error))
     except OSError as error:
-        if error.errno == CLOSED_PIPE and not error.filename:  # no message
+        if error.errno == CLOSED_PIPE and not error.filename:
+            # Whoever reads our output, such as `head`, has enough: no message. Python flushes the rest when it ends,
+            # which would be another error.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return FAILED
-        return failed(f"{error.filename or 'standard output'}: {error.strerror}" if error.strerror else str(error))
+        if not error.strerror:
+            return failed(str(error))
+        return failed(f"{error.filename or 'standard output'}: {error.strerror}")
     except Exception as error:
         if isinstance(error, ValueError) and "null " in str(error):  # raised by open()
             return failed("a path holds a NUL character")

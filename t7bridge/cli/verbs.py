@@ -246,20 +246,27 @@ _MOST_RUN = 6
 def _recognize(options: argparse.Namespace, result: Match) -> int:
     """Print which models of libraries have the same layers, which of them computes the same, and the command."""
     if result.recurrent or not result.models:
+        # No model of a library has the layers, or they are recurrent, and `module` writes them: it is the next command.
         hint = ""
         if result.source_side.module is not None:
-            at = ["--at", options.at] if options.at else []
-            folder = os.path.splitext(os.path.basename(options.source))[0]
             import shlex
 
-            hint = shlex.join(["t7bridge", "module", options.source, *at, "-o", folder])
+            command = ["t7bridge", "module", options.source]
+            if options.at:
+                command += ["--at", options.at]
+            folder = os.path.splitext(os.path.basename(options.source))[0]
+            hint = shlex.join([*command, "-o", folder])
         return _print(options, result.as_dict, [result.sentence()], hint=hint, ok=bool(result.recurrent))
     best, models = _ranked(options, result)
+    # The match of the best model is printed in place of that of the first.
     best.models = models
     best.asked = result.asked
     notes = [note for note in best.report.notes if note.code == "prove"]
-    lines = [best.sentence(), *(f"also {model}" for model in best.models[1:])]
-    ok = best.complete and all(note.level != "warning" for note in notes)
+    lines = [best.sentence()]
+    for model in best.models[1:]:
+        lines.append(f"also {model}")
+    has_warning = any(note.level == "warning" for note in notes)
+    ok = best.complete and not has_warning
     return _print(options, best.as_dict, lines, notes, hint=_next_command(options, best), ok=ok)
 
 

@@ -17,9 +17,13 @@ from .parsers import arguments_of
 from .streams import DONE, FAILED, QUIET, print_json
 
 _LINE_SECONDS = 5.0
+"""Seconds between two lines about the progress."""
 _NAMES = 4
+"""Names of files in a line of the plan."""
 _FAILURES = 50
+"""Failures that are printed; the report has all."""
 _WORDS = {"done": "done", "failed": "failed", "foreign": "skipped"}
+"""What users read for the status of a file."""
 
 
 def zoo(options: argparse.Namespace) -> int:
@@ -48,12 +52,14 @@ def zoo(options: argparse.Namespace) -> int:
 
 
 def _print_plan(report: Any, as_json: bool) -> None:
+    """Print what a dry run would do with each file, and the numbers of files."""
     for row in report.rows:
         if as_json:
             print_json({"file": row.name, "status": row.status, "output": row.output, "reason": row.reason})
         else:
-            what = f" -> {row.output}" if row.status in ("planned", "done") else f": {row.reason}"
-            print(printable(f"{row.status:8}{row.name}{what}"))
+            has_output = row.status in ("planned", "done")
+            outcome = f" -> {row.output}" if has_output else f": {row.reason}"
+            print(printable(f"{row.status:8}{row.name}{outcome}"))
     if not as_json:
         counts = report.counts
         print(

@@ -43,6 +43,8 @@ _DEEPEST = 32
 """Levels of tables in tables: far more than any model takes."""
 _MOST = 100_000
 """Maximum number of tensors in one table of a file."""
+_MOST_ELEMENTS = 1 << 40
+"""Maximum number of elements of a shape: more than any machine holds."""
 _REPEATED = 1 << 22
 """Maximum number of elements of a tensor of a file whose storage has fewer."""
 EXPECTED = "1x3x224x224, image=1x3x224x224, 1x20:int64, [1x4,1x4] for a table, or a file such as in.t7"
@@ -95,15 +97,18 @@ def _text(value: Any) -> str:
 
 
 def _input(text: str, limits: Limits) -> Examples:
+    """Return the input that a text describes: a table, a shape, or a file."""
     if text.lstrip().startswith("["):
         return _table(text)
     if _SHAPE.match(text.strip()):
         return _leaf(text)
     # A file may have a name such as `a=b.t7`: the whole text comes first.
-    name, path = "", text
+    name = ""
+    path = text
     match = _NAME.match(text)
     if match is not None and not _is_there(text):
-        name, path = match[1], match[2]
+        name = match[1]
+        path = match[2]
     # A missing file is reported as such where the text looks like the name of one.
     if _is_there(path) or os.path.sep in text or _FILE.match(path):
         return _from_file(name, path, limits)
@@ -120,7 +125,7 @@ def _leaf(text: str) -> Example:
     shape: tuple[int, ...] = ()
     if match is not None and len(match["shape"]) < 400:  # longer texts are no shapes, and numbers that Python refuses
         shape = tuple(map(int, re.split("[x×,]", match["shape"])))
-    if match is None or not shape or not all(shape) or math.prod(shape) > 1 << 40:
+    if match is None or not shape or not all(shape) or math.prod(shape) > _MOST_ELEMENTS:
         raise ModelError("an input is not a shape", found=repr(text[:60]), expected=EXPECTED)
     bounds = (int(match["low"]), int(match["high"])) if match["low"] else None
     if bounds and bounds[0] > bounds[1]:
@@ -138,6 +143,7 @@ def _table(text: str) -> Examples:
 
 
 def _filled(part: str | list[Any], depth: int = 0) -> Examples:
+    """Return the input of a text between brackets, or of a list of such parts."""
     if isinstance(part, str):
         return _leaf(part.strip())
     if depth == _DEEPEST:
@@ -159,6 +165,17 @@ def _from_file(name: str, path: str, limits: Limits) -> Examples:
 
 
 def _from_value(name: str, value: Any, budget: Budget, depth: int = 0) -> Examples:
+    """Return a value of a file as an input.
+
+    Args:
+        name: its own, if it is the entry of a dict.
+        value: a tensor, or a table, list or dict of such.
+        budget: spent by each value, as tables may be shared very often.
+        depth: levels of tables around it.
+
+    Raises:
+        ModelError: it is neither.
+    """
     budget.spend(10)
     items: Sequence[Any] = ()
     keys: Sequence[Any] = ()
@@ -180,7 +197,9 @@ def _from_value(name: str, value: Any, budget: Budget, depth: int = 0) -> Exampl
 
 def _name_of(key: Any) -> str:
     """Return the key of a dict as the name of an input; empty if it cannot be one."""
-    return key if isinstance(key, str) and key.isidentifier() else ""
+    if isinstance(key, str) and key.isidentifier():
+        return key
+    return ""
 
 
 def _named(tree: Examples, name: str) -> Examples:

@@ -203,9 +203,9 @@ class _Builder(Rebuilder):
             return self.scalar(key, path, key)
         if isinstance(key, Tensor):
             self._alive.append(key)  # identities below are those of objects that stay alive
-            if id(key) not in self.made:
-                self.made[id(key)] = self._tensor(key, Path(path, key))
-            return self.made[id(key)]
+            if id(key) not in self.results:
+                self.results[id(key)] = self._tensor(key, Path(path, key))
+            return self.results[id(key)]
         if isinstance(key, NAMED):
             return self.scalar(name_text(key), None, None)
         self._note("info", Path(path, key), "a key that Lua cannot look up is written as its text", loss="type")

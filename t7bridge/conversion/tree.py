@@ -115,22 +115,22 @@ class Tree(Rebuilder):
         """Return Python's scalar."""
         return plain(value)
 
-    def put(self, target: Any, place: Any, made: Any, value: Any) -> None:
+    def put(self, target: Any, place: Any, result: Any, value: Any) -> None:
         """Put what a value became at its place, and what stands beside it."""
-        target[place] = made
+        target[place] = result
         replaced = self._replaced.get(id(value)) if self._replaced else None
         if replaced is None:
             return
         if isinstance(target, dict) and isinstance(place, str):
-            if replaced.unnamed is not made:  # else they are in its dict already
+            if replaced.unnamed is not result:  # else they are in its dict already
                 self._add(target, f"{place}.", replaced)
         elif self._unnamed == MERGED:
             if not replaced.placed:
-                replaced.unnamed = made
-                self._add(made, "", replaced)
+                replaced.unnamed = result
+                self._add(result, "", replaced)
         elif self._unnamed == WRAPPED:
             if replaced.unnamed is None:  # one wrapper for all places where the object is shared
-                replaced.unnamed = {"state_dict": made}
+                replaced.unnamed = {"state_dict": result}
                 self._add(replaced.unnamed, "", replaced)
             target[place] = replaced.unnamed
 

@@ -267,7 +267,7 @@ class Rebuilder:
     """Whether `make` and `scalar` receive the path of each value; otherwise always the same one, without memory."""
 
     def __init__(self) -> None:
-        self.made: dict[int, Any] = {}
+        self.results: dict[int, Any] = {}
         """What became of each value that is not a scalar, by identity."""
         self._alive: list[Any] = []
         """These values: no other value gets the identity of one."""
@@ -275,7 +275,7 @@ class Rebuilder:
     def make(self, value: Any, path: Path) -> Any:
         """Return what a value that is not a scalar becomes, or a `Fill`.
 
-        What it becomes where it occurs again may be put into `made`.
+        What it becomes where it occurs again may be put into `results`.
         """
         raise NotImplementedError
 
@@ -283,19 +283,22 @@ class Rebuilder:
         """Return what a scalar becomes, at a key of a path."""
         return value
 
-    def put(self, target: Any, place: Any, made: Any, value: Any) -> None:
+    def put(self, target: Any, place: Any, result: Any, value: Any) -> None:
         """Put what a value became at its place."""
-        target[place] = made
+        target[place] = result
 
     @collector_paused()
     def run(self, root: Any) -> Any:
         """Return what a value becomes, with everything in it."""
-        result: list[Any] = [None]
-        made, scalar, put = self.made, self.scalar, self.put
+        root_holder: list[Any] = [None]
+        # Attributes are looked up once: the loop runs for each value of a file.
+        results = self.results
+        scalar = self.scalar
+        put = self.put
         # What is still to be made, the next one last: (list or dict, place there, key for paths, value, path of what
         # contains it). Below the parts of a container stands the container itself, as (fill, its places, …), to be
         # closed when they are in it.
-        stack: list[tuple[Any, Any, Any, Any, Path | None]] = [(result, 0, ROOT, root, None)]
+        stack: list[tuple[Any, Any, Any, Any, Path | None]] = [(root_holder, 0, ROOT, root, None)]
         while stack:
             target, place, key, value, path = stack.pop()
             if type(target) is Fill:
@@ -304,29 +307,30 @@ class Rebuilder:
             if type(value) in SCALARS:
                 target[place] = scalar(value, path, key)
                 continue
-            if id(value) in made:
-                earlier = made[id(value)]
-                if type(earlier) is _Places:  # inside itself, before it is finished
-                    earlier.append((target, place, value))
+            if id(value) in results:
+                result = results[id(value)]
+                if type(result) is _Places:  # inside itself, before it is finished
+                    result.append((target, place, value))
                 else:
-                    put(target, place, earlier, value)
+                    put(target, place, result, value)
                 continue
             here = Path(path, key) if self.has_paths else _NO_PATH
-            new = self.make(value, here)
+            result = self.make(value, here)
             fill = None
-            if type(new) is Fill:
-                fill = new
-                new = fill.value
+            if type(result) is Fill:
+                fill = result
+                result = fill.value
             if fill and fill.finish:
-                new = _Places([(target, place, value)])
+                # What it becomes is known when its parts are: until then, the places that wait for it.
+                result = _Places([(target, place, value)])
             else:
-                put(target, place, new, value)
+                put(target, place, result, value)
             if self.remembers:
                 self._alive.append(value)
-                made.setdefault(id(value), new)  # `make` may have put something else there
+                results.setdefault(id(value), result)  # `make` may have put something else there
             if fill:
                 if fill.finish or fill.done:
-                    stack.append((fill, new, None, None, None))
+                    stack.append((fill, result, None, None, None))
                 parts = []
                 for target, place, key, value in fill.parts:
                     if type(value) in SCALARS:
@@ -335,18 +339,18 @@ class Rebuilder:
                         parts.append((target, place, key, value, here))
                 stack += reversed(parts)
                 fill.parts = ()  # an exhausted iterator still refers to its last item
-        return result[0]
+        return root_holder[0]
 
     def _close(self, fill: Fill, places: list[tuple[Any, Any, Any]]) -> None:
         """Finish a container that is filled, and put what it becomes at the places that wait for it."""
         if fill.done is not None:
             fill.done()
         if fill.finish is not None:
-            finished = fill.finish(fill.value)
+            result = fill.finish(fill.value)
             for target, place, value in places:
                 if self.remembers:
-                    self.made[id(value)] = finished
-                self.put(target, place, finished, value)
+                    self.results[id(value)] = result
+                self.put(target, place, result, value)
 
 
 class _Places(list[Any]):

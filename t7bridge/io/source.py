@@ -117,7 +117,7 @@ class ByteSource:
             if stat.S_ISDIR(status.st_mode):
                 raise T7BridgeError("is a folder", file=name, hint=FOLDER_HINT)
             raise T7BridgeError("is not a regular file", file=name, hint="Give the path of a file.")
-        add_input(name, fd)
+        add_input(name, fd)  # so that no output replaces it
         return cls(name, status.st_size, fd=fd)
 
     @classmethod

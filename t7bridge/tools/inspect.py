@@ -90,7 +90,9 @@ def inspect(request: Inspect) -> Summary:
         roots = document.roots
         result = Summary(os.path.basename(os.path.normpath(document.path)))
         result.header = {"file": result.file, **_format_facts(document)}
-        value = roots[0] if request.at is None else Path.parse(request.at).get(roots[0])
+        value = roots[0]
+        if request.at is not None:
+            value = Path.parse(request.at).get(value)
         result.header.update(_counts(roots))
         models, blocks = _blocks(value, request.at or "root", request.limits)
         if request.input_shape and not blocks:
@@ -100,9 +102,9 @@ def inspect(request: Inspect) -> Summary:
             result.shapes = shapes.source
             result.sizes = shapes.sizes
             result.header.update(_model_facts(blocks, shapes))
-            libraries = hooks["cached_names"](
-                {weight.key: weight.tensor for block in blocks for weight in block.weights}
-            )
+            weights = {weight.key: weight.tensor for block in blocks for weight in block.weights}
+            # `match` puts this hook there: the libraries whose models have such keys and shapes.
+            libraries = hooks["cached_names"](weights)
             if libraries:
                 result.header["layers of"] = listed(libraries)
             result.layers = _rows(blocks)
@@ -262,6 +264,7 @@ def _others(value: Value, path: str, skip_tensors: bool) -> tuple[list[tuple[str
         if inside and _is_opened(item, inside, depth):
             if depth and skip_tensors and _is_in_layers(inside):
                 continue
+            # The stack returns the last first.
             for step, part in reversed(inside[:_MOST_OPENED]):
                 stack.append((Path(visit, Step(step), part), depth + 1))
             hidden += max(_size(item) - _MOST_OPENED, 0)
@@ -281,7 +284,9 @@ def _is_in_layers(inside: list[tuple[str, Value]]) -> bool:
 
 def _is_opened(value: Value, inside: list[tuple[str, Value]], depth: int) -> bool:
     """Return whether the entries of a value have lines of their own."""
-    return depth == 0 or (depth < 3 and len(inside) <= 8 and not _is_list(value, inside))
+    if depth == 0:
+        return True
+    return depth < _DEEPEST and len(inside) <= _FEW_ENTRIES and not _is_list(value, inside)
 
 
 def _is_model(value: Value) -> bool:
@@ -313,24 +318,39 @@ def _size(value: Value) -> int:
 
 def _is_list(value: Value, inside: list[tuple[str, Value]]) -> bool:
     """Return whether a table holds plain values under numbers, or many of them: options are shown one by one."""
-    kinds = {type(item).__name__ for _, item in inside[:50]}
-    if not isinstance(value, (Table, dict, list, TdsHash)) or not kinds or not kinds <= _PLAIN:
+    if not isinstance(value, (Table, dict, list, TdsHash)):
         return False
-    return len(inside) > 8 or all(step.startswith("[") for step, _ in inside)
+    kinds = {type(item).__name__ for _, item in inside[:_JUDGED_ENTRIES]}
+    if not kinds or not kinds <= _PLAIN:
+        return False
+    return len(inside) > _FEW_ENTRIES or all(step.startswith("[") for step, _ in inside)
 
 
 _PLAIN = {"bytes", "str", "float", "int", "bool"}
+"""Names of the types of plain values."""
+_DEEPEST = 3
+"""Depth from which on entries have no lines of their own."""
+_FEW_ENTRIES = 8
+"""Maximum number of entries of a value that have lines of their own."""
+_JUDGED_ENTRIES = 50
+"""Entries by which a value is taken for a list of plain values."""
+_FIRST_ENTRIES = 4
+"""Entries of a list that its line shows."""
+_LONGEST_LINE = 160
+"""Characters of a line about a value."""
 
 
 def _described(value: Value, inside: list[tuple[str, Value]]) -> str:
     """Return a value in a few words; a vocabulary with its first entries."""
     text = short_summary(value)
     if _is_list(value, inside):
-        first = [f"{step.lstrip('.')}={short_summary(item)[:20]}" for step, item in inside[:4]]
-        if len(inside) > 4:
+        first = [f"{step.lstrip('.')}={short_summary(item)[:20]}" for step, item in inside[:_FIRST_ENTRIES]]
+        if len(inside) > _FIRST_ENTRIES:
             first.append("…")
         text += f": {', '.join(first)}"
-    return text if len(text) <= 160 else text[:159] + "…"
+    if len(text) > _LONGEST_LINE:
+        text = text[: _LONGEST_LINE - 1] + "…"
+    return text
 
 
 def _model_facts(blocks: list[Block], shapes: Shapes) -> dict[str, Any]:

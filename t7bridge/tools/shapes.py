@@ -278,13 +278,16 @@ class Evaluation(Kinds):
         self.entered: dict[tuple[int, ...], ModuleSpec | None] = {}
         self.completed: dict[tuple[int, ...], Shape] = {}
         self._kinds: dict[tuple[int, int | str], Kind] = {}
+        """The kind of the output of each module, by the place of its block."""
         self._depth = 0
+        """How many modules, each inside another, are being visited."""
 
     def run(self, spec: ModuleSpec, kind: Kind) -> None:
         """Evaluate a model for an input."""
         try:
-            self._kinds[0, ""] = self(spec, kind)
-            self.output = self._kinds[0, ""].value
+            output = self(spec, kind)
+            self._kinds[0, ""] = output  # the place of the block of the model itself
+            self.output = output.value
         except (Mismatch, ValueError, TypeError, IndexError, ZeroDivisionError, OverflowError):
             self.failed = True
 

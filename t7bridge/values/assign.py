@@ -46,10 +46,14 @@ def assign(items: list[Assignment]) -> list[tuple[str, str]]:
     budget = Budget(DEFAULT_LIMITS, "writing the elements of tensors that repeat their storage")
     for item in items:
         if item.target.storage is not None:
+            # A tensor may repeat its storage, by strides of 0; the bytes that the storage has are free.
             width = item.target.element.itemsize
             budget.allocate(item.target.numel * width, item.target.storage.count * width, item.name)
         groups.setdefault(id(item.target.storage), []).append(item)
-    return [clash for group in groups.values() for clash in _assign_storage(group)]
+    clashes: list[tuple[str, str]] = []
+    for group in groups.values():
+        clashes += _assign_storage(group)
+    return clashes
 
 
 def same_elements(one: Tensor, other: Tensor) -> bool:

@@ -98,8 +98,10 @@ class Comparer:
     equal_storages: set[tuple[int, int]] = field(factory=set)
     differences: list[Difference] = field(factory=list)
     compared: int = 0
-    _there: dict[int, int] = field(factory=dict)
-    _back: dict[int, int] = field(factory=dict)
+    _seconds: dict[int, int] = field(factory=dict)
+    """The second file's object for each of the first that was visited, by identities."""
+    _firsts: dict[int, int] = field(factory=dict)
+    """The other way round."""
     _once: tuple[dict[int, int], set[int]] = field(factory=lambda: ({}, set()))
     """The values without identity visited so far, of each side; for those of the first the one first compared with."""
     _pairs: set[tuple[int, int]] = field(factory=set)
@@ -117,7 +119,11 @@ class Comparer:
             LimitError: values are shared in so many ways that comparing exceeds the limit `work`.
         """
         pairwise(a, b, self._pair)
-        self._there, self._back, self._pairs, self._once = {}, {}, set(), ({}, set())
+        # These are identities of values, which may end now.
+        self._seconds = {}
+        self._firsts = {}
+        self._pairs = set()
+        self._once = ({}, set())
         return self.differences
 
     @property
@@ -143,12 +149,15 @@ class Comparer:
             self._differs(path, f"{_short(a)} against {_short(b)}")
             return None
         has_identity = not isinstance(a, (tuple, frozenset))  # in a file
-        is_done = self._is_known(path, a, b) if has_identity else self._compared_before(a, b)
-        return None if is_done else self._inside(path, a, b)
+        is_done = self._visited_before(path, a, b) if has_identity else self._compared_before(a, b)
+        if is_done:
+            return None
+        return self._inside(path, a, b)
 
     def _compared_before(self, a: Any, b: Any) -> bool:
         """Return whether two values were compared before; a new pair of values both compared with others is charged."""
-        first_id, second_id = id(a), id(b)
+        first_id = id(a)
+        second_id = id(b)
         partners, visited_second = self._once
         if first_id not in partners:
             partners[first_id] = second_id
@@ -173,16 +182,20 @@ class Comparer:
             return True  # the difference was reported at its first path
         return bool(a == b)
 
-    def _is_known(self, path: Path, a: Value, b: Value) -> bool:
+    def _visited_before(self, path: Path, a: Value, b: Value) -> bool:
         """Return whether one of two objects was visited before; if so, it must have been with the other."""
-        first, second = id(a), id(b)  # the two numbers are in both dicts
-        there, back = self._there.get(first), self._back.get(second)
-        if there is None and back is None:
-            self._there[first], self._back[second] = second, first
+        first_id = id(a)
+        second_id = id(b)
+        partner_of_first = self._seconds.get(first_id)
+        partner_of_second = self._firsts.get(second_id)
+        if partner_of_first is None and partner_of_second is None:
+            # The same two numbers are in both dicts, which saves the memory of others.
+            self._seconds[first_id] = second_id
+            self._firsts[second_id] = first_id
             return False
-        if there is None or back is None:
+        if partner_of_first is None or partner_of_second is None:
             self._differs(path, "one object in one file is two in the other")
-        elif there != second or back != first:
+        elif partner_of_first != second_id or partner_of_second != first_id:
             self._differs(path, "refers to another object")
         return True
 
@@ -482,7 +495,7 @@ class ValueComparer(Comparer):
     _views: dict[Any, Difference | None] = field(factory=dict)
     _stored: set[int] = field(factory=set)
 
-    def _is_known(self, path: Path, a: Value, b: Value) -> bool:
+    def _visited_before(self, path: Path, a: Value, b: Value) -> bool:
         """Compare tensors at every path, so that each path of a shared one is named."""
         return not isinstance(a, Tensor) and self._compared_before(a, b)
 

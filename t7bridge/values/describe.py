@@ -66,8 +66,8 @@ class _Describer:
         """Describe a value without parts and identity."""
         raise NotImplementedError
 
-    def make(self, value: Any) -> tuple[Node, bool]:
-        """Describe another value; return too whether `close` is to be called when all in it is described."""
+    def begin(self, value: Any) -> tuple[Node, bool]:
+        """Begin a value with parts or identity: return its node, and whether `close` is called after all in it."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -93,7 +93,7 @@ class _Describer:
             container, place = entry
             inner = container[place]
             if type(inner) is _Later:
-                inner, closes = self.make(inner.value)
+                inner, closes = self.begin(inner.value)
                 container[place] = inner
                 if closes:
                     stack.append(None)
@@ -155,7 +155,7 @@ class _LuaDescriber(_Describer):
         data = value.encode() if isinstance(value, str) else value
         return {"t": "str", "hex": data.hex()}
 
-    def make(self, value: Value) -> tuple[Node, bool]:
+    def begin(self, value: Value) -> tuple[Node, bool]:
         return self._node(value), False
 
     def _node(self, value: Value) -> Node:
@@ -247,7 +247,8 @@ class _PythonDescriber(_Describer):
             shown = repr(value)
         return {"t": type(value).__name__, "v": shown}
 
-    def make(self, value: Any) -> tuple[Node, bool]:
+    def begin(self, value: Any) -> tuple[Node, bool]:
+        """See `_Describer`: containers are closed, so that one that contains itself is noticed."""
         if isinstance(value, QuantizedTensor):
             value = value.tensor
         if isinstance(value, Tensor):
@@ -413,7 +414,7 @@ def _json(node: Any, describer: _Describer) -> Iterator[str]:
             describer.close()
         else:
             if type(item) is _Later:
-                item, closes = describer.make(item.value)
+                item, closes = describer.begin(item.value)
                 if closes:
                     stack.append(None)
             stack += _reversed_pieces(item)

@@ -43,6 +43,7 @@ _SAME_BYTES = {
 }  # fmt: skip
 _WIDER = {"uint16": "int32", "uint32": "int64", "uint64": "int64", "bfloat16": "float32"}
 _QUIET_NAN = 0x7FC00000
+"""The bits of a float32 NaN with an empty payload."""
 
 
 @define(frozen=True)
@@ -165,6 +166,11 @@ def resolved(storage: Storage, conj: bool, neg: bool) -> Storage:
 
 
 def _changed_elements(element: ElementType, conj: bool, neg: bool, array: np.ndarray) -> np.ndarray:
+    """Conjugate or negate elements, shape (n,), or both.
+
+    Raises:
+        UnsupportedError: numpy cannot compute with such elements.
+    """
     if element.name == "complex32":
         # The bits of two halves, the imaginary one above: its sign changes by either, but not by both.
         imaginary_sign = (conj != neg) << 31
@@ -174,7 +180,9 @@ def _changed_elements(element: ElementType, conj: bool, neg: bool, array: np.nda
         raise UnsupportedError(f"{element.name} cannot be conjugated or negated")
     if conj:
         array = array.conj()
-    return np.negative(array) if neg else array
+    if neg:
+        array = np.negative(array)
+    return array
 
 
 def _same_bytes(storage: Storage, element: ElementType) -> Storage:
@@ -259,7 +267,9 @@ class _Restorer(Rebuilder):
         """The names of element types, by the names of tensors."""
         self._check = check
         self._storages: dict[tuple[int, str], Storage | None] = {}
+        """The narrower storage for each storage, by identity, and element type; `None` where it is refused."""
         self.refused: list[str] = []
+        """The names of tensors whose elements are not all of the type that is recorded."""
 
     def make(self, value: Any, path: Path) -> Any:
         """Return a tensor of the recorded type, or a dict to be filled."""
@@ -271,9 +281,12 @@ class _Restorer(Rebuilder):
         element = ELEMENT_TYPES.get(self._elements.get(name, ""))
         if element is None:
             return value
+        # Other types are never widened in a format of named tensors.
         if value.element is not wider_type(element) or not element.name.startswith(("bfloat16", "float8", "complex")):
             return value
-        view = _complex_of_pairs(value) if element.name.startswith("complex") else value
+        view: Tensor | None = value
+        if element.name.startswith("complex"):
+            view = _complex_of_pairs(value)
         if view is None:
             return value
         storage = self._narrow_storage(value.storage, element)

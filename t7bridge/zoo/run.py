@@ -170,10 +170,12 @@ def _check(request: Zoo, options: dict[str, Any]) -> None:
         options: the options of each conversion that have a value.
     """
     target_values = FORMATS[request.to].values if request.to else None
+    # On a cluster, other machines may have the library.
     reads_safetensors = request.verify and request.to == "safetensors" and request.engine == "local"
     without_effect: list[str] = []
     if target_values is not None:
         for name in options:
+            # `index_base` is of modules only: there is another message.
             if name != "index_base" and target_values not in _CONVERSION[name].targets:
                 without_effect.append(name)
     for is_wrong, message in (

@@ -30,13 +30,23 @@ from . import LARGEST_READ
 
 OURS = b"t7bridge"
 """The attribute of a data set that the writer adds."""
-_BLOCK_BYTES, _MOST_BLOCKS = 1 << 14, 512
+_BLOCK_BYTES = 1 << 14
+"""Bytes that are read together where HDF5 reads its own structures, of a few bytes each."""
+_MOST_BLOCKS = 512
+"""Blocks that are kept: 8 MiB."""
 _MOST_SOFT_LINKS = 16
 """HDF5's own default (H5L_NUM_LINKS)."""
 _TEXTS_AT_ONCE = 1024
+"""Elements of a data set of texts that are read together: their sizes are not known before."""
 _LEAST_CACHE = 1 << 23
-_SLOTS_PER_CHUNK, _LEAST_SLOTS, _MOST_SLOTS = 10, 521, 1 << 20
-"""HDF5 finds a chunk by its number modulo that of slots, and advises ten to a hundred of them a chunk."""
+"""Bytes of the cache of chunks, if they need fewer."""
+_SLOTS_PER_CHUNK = 10
+"""Slots of the cache for each chunk in it: HDF5 finds a chunk by its number modulo that of slots, and advises 10 to
+100."""
+_LEAST_SLOTS = 521
+"""HDF5's own default."""
+_MOST_SLOTS = 1 << 20
+"""Slots take 8 bytes each."""
 _PREEMPTION = 0.75
 """HDF5's own preference for chunks that were read to their end when the cache is full."""
 _NAMED_ATTRIBUTES = 5
@@ -146,6 +156,7 @@ class ServedFile(io.RawIOBase):
         return copied
 
     def _block(self, number: int) -> bytes:
+        """Return a block of the file, from the cache if it was among the last that were used."""
         if number in self._blocks:
             self._blocks.move_to_end(number)
             return self._blocks[number]
@@ -153,7 +164,7 @@ class ServedFile(io.RawIOBase):
         count = self._parent.bytes_into(number * _BLOCK_BYTES, memoryview(block))
         self._blocks[number] = bytes(block[:count])
         if len(self._blocks) > _MOST_BLOCKS:
-            self._blocks.popitem(last=False)
+            self._blocks.popitem(last=False)  # the one that was not used for longest
         return self._blocks[number]
 
 

@@ -117,10 +117,13 @@ class _Reader:
             item = items.setdefault(id(value), tied.get(path, value))
             recorded_name = self._recorded.get(path)
             if recorded_name is not None:
-                if _is_stored_as(recorded_name, path) and not _put(root, recorded_name, item):
+                # `_put` returns 0 where no other item is in the way.
+                has_recorded_name = _is_stored_as(recorded_name, path) and not _put(root, recorded_name, item)
+                if has_recorded_name:
                     continue
                 unused.append(path)
-            if _put(root, path, item):
+            obstacle = _put(root, path, item)
+            if obstacle:
                 raise CorruptError("two data sets have one name", path=".".join(path))
         if unused:
             message = "the name that its attribute records is not one that HDF5 cannot have, and is not used"

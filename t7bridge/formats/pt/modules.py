@@ -466,7 +466,7 @@ def _json_content(module: Fields, tensors: list[Any], values: Any) -> Any:
         if name in parameter_names:
             continue
         number = _integer(definition, "id")
-        value = _at(values, number) if number >= 0 else None
+        value = _at(values, number) if number >= 0 else None  # -1: the attribute is not set
         if definition.values.get("type") == "Tensor" and isinstance(value, (Tensor, QuantizedTensor)):
             buffers.append((name, value, True))
         else:
@@ -476,12 +476,20 @@ def _json_content(module: Fields, tensors: list[Any], values: Any) -> Any:
 
 
 def _json_tensor(archive: PtArchive, meaning: PtMeaning, entry: Fields) -> Any:
-    kind = entry.values.get("dataType")
-    name = _DATA_TYPES.get(kind) if isinstance(kind, (str, int)) else None
+    """Return a tensor that `model.json` describes; its elements are in a member of the archive.
+
+    Raises:
+        UnsupportedError: it is of an unknown type.
+        CorruptError: the description is damaged, or the tensor does not lie in its storage.
+    """
+    data_type = entry.values.get("dataType")
+    name = _DATA_TYPES.get(data_type) if isinstance(data_type, (str, int)) else None
     if name is None:
-        raise UnsupportedError(f"a tensor is of type {shown(kind)}, which PyTorch 1.2 did not have")
+        raise UnsupportedError(f"a tensor is of type {shown(data_type)}, which PyTorch 1.2 did not have")
     quantized = bool(entry.values.get("isQuantized"))
-    element = ELEMENT_TYPES[_QUANTIZED.get(name, name) if quantized else name]
+    if quantized:
+        name = _QUANTIZED.get(name, name)
+    element = ELEMENT_TYPES[name]
     key = entry.inner("data", {}).get("key", str)
     count = archive.zip.member(archive.root + key).size // element.itemsize
     storage = meaning.storages.get(key, element, count, str(entry.values.get("device", "cpu")))

@@ -194,8 +194,10 @@ class T7Reader:
 
     def _read_first(self) -> Value:
         """Read in today's form; a file that it does not explain to the end may be of 2010 or 2011."""
-        start, layouts = self.position, list(self._layouts)
-        value, failure = None, None
+        start = self.position
+        layouts = list(self._layouts)
+        value = None
+        failure = None
         try:
             try:
                 value = self._read_any()
@@ -212,9 +214,11 @@ class T7Reader:
             failure = None  # errors refer to this frame: break the reference cycle
 
     def _read_any(self) -> Value:
+        """Read a value under the first of the possible layouts that explains it."""
         if len(self._layouts) == 1 or self._run.payload_depth:
             return self._run.read_value()
-        before, start = self._run, self.position
+        before = self._run
+        start = self.position
         failures: list[tuple[int, ObjectReader, FormatError]] = []
         try:
             for layout in self._layouts:
@@ -233,6 +237,7 @@ class T7Reader:
                 return value
             # The layout that came furthest is the file's: the others failed because they are wrong.
             failures.sort(key=lambda failure: failure[0], reverse=True)
+            # At the first value, the reader stays with that layout; later it is as before the value.
             self._run = before if start > self._start else failures[0][1]
             raise failures[0][2]
         finally:
@@ -261,7 +266,8 @@ class T7Reader:
 
     def try_layout(self, layout: T7Layout, read: Callable[[], Value]) -> Value:
         """Return the result of `read` when the file is read again under a layout; on failure restore the reader."""
-        before, layouts = self._run, self._layouts
+        before = self._run
+        layouts = self._layouts
         self._run = ObjectReader(self, self._source, self._start, layout, self._limits)
         self._layouts = [layout]
         self.vintage_objects = 0
@@ -270,7 +276,8 @@ class T7Reader:
         except FormatError as error:
             error.file = error.file or self._source.name
             error.offset = self.position if error.offset is None else error.offset
-            self._run, self._layouts = before, layouts
+            self._run = before
+            self._layouts = layouts
             raise
 
 
@@ -318,17 +325,22 @@ class ObjectReader:
         self.numbers: dict[int, int] | None = None
         self.payload_depth = 0
         self._most = min(limits.objects, limits.allocated_bytes // OBJECT_BYTES)
-        self._scalars = self.stream.read_scalars
+        """Maximum number of objects: by their number, and by the memory that they take."""
+        self._scalars = self.stream.read_scalars  # looked up once, as it is called for each object
         self._unnumbered = 0
+        """Functions so far that have no number."""
         self._unowned: list[int] = []
+        """See `T7Layout.unowned`."""
         self._alike: Alike | None = None
+        """Reads entries of a table that are alike; `None` before it pays."""
         self._path: list[Any] = []
         """The objects being read, the outermost first."""
 
     def restarted_at(self, owner: Any, position: int, layout: T7Layout) -> ObjectReader:
         """Return a reader that knows the same objects and resumes at a position under another layout."""
         other = ObjectReader(owner, self.stream.source, position, layout, self._limits, self._payloads)
-        other.objects, other._unnumbered = list(self.objects), self._unnumbered
+        other.objects = list(self.objects)
+        other._unnumbered = self._unnumbered
         other.numbers = None if self.numbers is None else dict(self.numbers)
         return other
 
@@ -340,7 +352,9 @@ class ObjectReader:
             layout = evolve(layout, digits=6)
         if self._unowned:
             layout = evolve(layout, unowned=tuple(self._unowned))
-        return evolve(layout, numbers=tuple(self.numbers)) if self.numbers else layout
+        if self.numbers:
+            layout = evolve(layout, numbers=tuple(self.numbers))
+        return layout
 
     def read_value(self) -> Value:
         """Read one value and everything inside it."""
@@ -360,8 +374,9 @@ class ObjectReader:
         path = self._path
         if not self.payload_depth:
             path.clear()
-        if found := self._scalar():
-            return found[0]
+        scalars = self._scalar()
+        if scalars:
+            return scalars[0]
         counts: list[int] = []  # for each object being read the number of values inside it
         tag: int | None = self.stream.read_int("a type tag")
         while tag is not None:
@@ -427,11 +442,15 @@ class ObjectReader:
 
     def _checked_reference(self, obj: Any, index: int, tag: int) -> Any:
         """Return an object read before, to which a tag and its number refer; the tag must be that of the object."""
-        kind = tags.TABLE if isinstance(obj, Table) else obj.tag if isinstance(obj, LuaFunction) else tags.TORCH
-        if kind != tag:
+        tag_of_object = tags.TORCH
+        if isinstance(obj, Table):
+            tag_of_object = tags.TABLE
+        elif isinstance(obj, LuaFunction):
+            tag_of_object = obj.tag
+        if tag_of_object != tag:
             raise CorruptError(
                 f"a reference to object {index} has the wrong type",
-                expected=TAG_NAMES[kind],
+                expected=TAG_NAMES[tag_of_object],
                 found=TAG_NAMES[tag],
                 hint="The file is damaged.",
             )
@@ -516,6 +535,11 @@ class ObjectReader:
         return storage
 
     def _external_data(self, element: Any, count: int) -> Any:
+        """Return the elements of the next storage of `payloads`.
+
+        Raises:
+            CorruptError: there is none, or it has another type or size.
+        """
         assert self._payloads is not None
         external = next(self._payloads, None)
         if external is None or external.element is not element or external.count != count:
@@ -570,14 +594,18 @@ class ObjectReader:
         return 0
 
     def _put_entry(self, table: Table, count: int, item: Value) -> None:
-        keys, values = table.raw_keys, table.raw_values
+        """Add an object to a table, as a key or a value; read the entries after it too, if they are alike."""
+        keys = table.raw_keys
+        values = table.raw_values
         if len(keys) == len(values):
             keys.append(item)
             return
         values.append(item)
         stream = self.stream
-        few = count - len(values) < _RUN or self.numbers is not None
-        if few or not isinstance(stream, BinaryInput) or stream.longest < WINDOW_BYTES:
+        # Runs are of objects that are numbered from 1 on, in a binary file of some size.
+        if count - len(values) < _RUN or self.numbers is not None:
+            return
+        if not isinstance(stream, BinaryInput) or stream.longest < WINDOW_BYTES:
             return
         if self._alike is None:
             if len(self.objects) < _FEW_OBJECTS:
@@ -588,6 +616,7 @@ class ObjectReader:
         self._alike.read(item, keys, values, count)
 
     def _fill_tensor(self, tensor: Tensor) -> int | None:
+        """Read a tensor up to its storage; return the storage's tag, `None` if it has none."""
         stream = self.stream
         dimensions = stream.read_int("a tensor's number of dimensions")
         if not 0 <= dimensions <= self._limits.dimensions:
@@ -598,7 +627,8 @@ class ObjectReader:
             )
         stream.require(2 * dimensions + 1, 4, "a tensor's sizes and strides")
         numbers = stream.read_longs(2 * dimensions, "a tensor's sizes and strides")
-        tensor.size, tensor.stride = numbers[:dimensions], numbers[dimensions:]
+        tensor.size = numbers[:dimensions]
+        tensor.stride = numbers[dimensions:]
         tensor.offset = stream.read_long("a tensor's offset") - 1  # 1-based in the file
         if stream.layout.vintage == tags.TORCH5:
             from .releases_2010 import read_ownership
@@ -614,13 +644,17 @@ class ObjectReader:
 
     @staticmethod
     def _set_storage(tensor: Tensor, storage: Value) -> None:
+        """Set the storage of a tensor whose sizes, strides and offset were read.
+
+        Raises:
+            CorruptError: it is another object, or the tensor is not a view of it.
+        """
         if storage is not None and (not isinstance(storage, Storage) or storage.element is not tensor.element):
+            kind = getattr(storage, "class_name", type(storage).__name__)
+            if isinstance(storage, Storage):
+                kind = f"a storage of {storage.element.name}"
             raise CorruptError(
-                "a tensor's storage is another object",
-                expected=f"a storage of {tensor.element.name}",
-                found=f"a storage of {storage.element.name}"
-                if isinstance(storage, Storage)
-                else getattr(storage, "class_name", type(storage).__name__),
+                "a tensor's storage is another object", expected=f"a storage of {tensor.element.name}", found=kind
             )
         tensor.storage = storage
         fault = view_fault(tensor.size, tensor.stride, tensor.offset, storage.count if storage else 0)
@@ -628,6 +662,7 @@ class ObjectReader:
             raise CorruptError(f"a tensor is not a view of its storage: {fault}")
 
     def _fields_tag(self, obj: TorchObject) -> int:
+        """Read the tag of an object's fields, which are a table."""
         start = self.stream.position
         tag = self.stream.read_int("a type tag")
         if tag == tags.TABLE:
@@ -641,6 +676,7 @@ class ObjectReader:
         )
 
     def _read_payload(self, obj: TorchObject, payload: Payload) -> None:
+        """Read the content of an object by the layout of its class, which may read values with the same reader."""
         if self.payload_depth >= self._limits.payload_depth:
             raise self._limits.exceeded("payload_depth", "objects with payloads of their own are nested too deep")
         owner = self._owner()
@@ -676,10 +712,13 @@ def payload_of(class_name: str, version: int | None, vintage: str = "") -> Paylo
     if vintage:
         from .releases_2010 import vintage_payload
 
-        if (old := vintage_payload(vintage, class_name)) is not None:
-            return old
+        payload = vintage_payload(vintage, class_name)
+        if payload is not None:
+            return payload
     payload = _PAYLOADS.get(class_name)
-    return payload if payload and (version or 0) >= payload.since_version else None
+    if payload is None or (version or 0) < payload.since_version:
+        return None
+    return payload
 
 
 def register_class(*names: str, since_version: int = 0) -> Callable[[Any], Any]:
@@ -752,8 +791,9 @@ def _generator_bytes(long_size: int) -> int:
 
     Source: torch7 814ea4a `Generator.c`, `lib/TH/THRandom.h`.
     """
-    head = long_size + 4 + 4 + 625 * long_size
-    return head + 3 * 8 + 8 if head % 8 == 0 else head + 4 + 3 * 8 + 8
+    head = long_size + 4 + 4 + 625 * long_size  # the seed, two ints, and the state with the place in it
+    head += -head % 8  # doubles begin at multiples of 8
+    return head + 3 * 8 + 8  # three doubles, an int and its padding
 
 
 # nn.GPU writes {type, device}, then its fields (nn 8726825 GPU.lua); DataParallelTable writes its gpuAssignments

@@ -44,7 +44,10 @@ class Alike:
         self._external = external
         self._sign = ORDER_SIGNS[stream.layout.byte_order]
         self._entry = struct.Struct(self._sign + _ENTRY)
-        self._pause = self._failures = 0
+        self._pause = 0
+        """How many entries are read one by one before the next attempt."""
+        self._failures = 0
+        """Attempts in a row that read too few entries."""
 
     def read(self, item: Any, keys: list[Any], values: list[Any], count: int) -> None:
         """Read what follows an entry of a table with `count` entries, and add to its keys and values."""
@@ -63,23 +66,32 @@ class Alike:
         if len(values) - before >= _LEAST:
             self._failures = 0
         else:
+            # The pause doubles: 0, 2, 6, … entries, at most a thousand.
             self._failures = min(self._failures + 1, 10)
             self._pause = (1 << self._failures) - 2
 
     def _read(self, form: Record | View, keys: list[Any], values: list[Any], most: int) -> None:
         """Read entries as long as they are numbers with objects of a form, up to a maximum."""
-        stream, objects, wanted, make = self._stream, self._objects, form.tag, form.make
-        entry, size = self._entry.unpack_from, self._entry.size
+        stream = self._stream
+        objects = self._objects
+        make = form.make
+        form_tag = form.tag
+        unpack = self._entry.unpack_from
+        size = self._entry.size
         window, at = stream.window_at(_ROOM)
-        end, base, number = len(window), stream.position - at, len(objects) + 1
+        end = len(window)
+        base = stream.position - at
+        number = len(objects) + 1
         for _ in range(most):
             if end - at < _ROOM:
                 window, at = stream.window_at(_ROOM, at)
-                end, base = len(window), stream.position - at
+                end = len(window)
+                base = stream.position - at
                 if end - at < size:
                     break
-            key_tag, key, tag, index = entry(window, at)
-            if key_tag != tags.NUMBER or tag != wanted or index != number or key != key:
+            key_tag, key, tag, index = unpack(window, at)
+            is_nan = key != key
+            if key_tag != tags.NUMBER or tag != form_tag or index != number or is_nan:
                 break
             result = make(window, at + size, index, base)
             if result is None:
@@ -104,8 +116,11 @@ class _Group:
 
     def __init__(self, code: str, fixed: list[bytes], booleans: list[int], text: bool) -> None:
         packed = struct.Struct(code)
-        self.unpack, self.length = packed.unpack_from, packed.size
-        self.fixed, self.booleans, self.text = tuple(fixed), booleans, text
+        self.unpack = packed.unpack_from
+        self.length = packed.size
+        self.fixed = tuple(fixed)
+        self.booleans = booleans
+        self.text = text
 
 
 class Record:
@@ -124,20 +139,26 @@ class Record:
         if not 0 < count <= _MOST_FIELDS or len(table.raw_keys) != count:
             return None
         groups: list[_Group] = []
-        code, fixed, booleans = sign, [], []
-        before = struct.pack(sign + "i", count)
+        code = sign
+        fixed: list[bytes] = []
+        booleans: list[int] = []
+        table_head = struct.pack(sign + "i", count)  # before the first key
         for key, value in table.raw_items():
-            kind, name = _KINDS.get(type(value)), _encoded_key(key, sign)
-            if kind is None or name is None:
+            kind = _KINDS.get(type(value))
+            encoded_key = _encoded_key(key, sign)
+            if kind is None or encoded_key is None:
                 return None
-            fixed.append(before + name + struct.pack(sign + "i", kind[0]))
-            before = b""
-            code += f"{len(fixed[-1])}s{kind[1]}"
-            if kind[0] == tags.BOOLEAN:
+            tag, value_code = kind
+            fixed.append(table_head + encoded_key + struct.pack(sign + "i", tag))
+            table_head = b""
+            code += f"{len(fixed[-1])}s{value_code}"
+            if tag == tags.BOOLEAN:
                 booleans.append(len(fixed) - 1)
-            if kind[0] == tags.STRING:
+            if tag == tags.STRING:
                 groups.append(_Group(code, fixed, booleans, True))
-                code, fixed, booleans = sign, [], []
+                code = sign
+                fixed = []
+                booleans = []
         if fixed:
             groups.append(_Group(code, fixed, booleans, False))
         return cls(table.raw_keys, groups)
@@ -150,7 +171,7 @@ class Record:
             stop = at + group.length
             if stop > end:
                 return None
-            row = group.unpack(window, at)
+            row = group.unpack(window, at)  # fixed bytes and values, in turn
             if row[::2] != group.fixed:
                 return None
             start = len(fields)
@@ -170,9 +191,12 @@ class Record:
 
 
 def _encoded_key(key: Any, sign: str) -> bytes | None:
+    """Return a string or number as the key of an entry; `None` for another key."""
     if isinstance(key, bytes):
         return struct.pack(sign + "ii", tags.STRING, len(key)) + key
-    return struct.pack(sign + "id", tags.NUMBER, key) if isinstance(key, float) else None
+    if isinstance(key, float):
+        return struct.pack(sign + "id", tags.NUMBER, key)
+    return None
 
 
 class View:
@@ -182,11 +206,14 @@ class View:
 
     def __init__(self, tensor: Tensor, storage: Storage, stream: BinaryInput, sign: str) -> None:
         layout = stream.layout
-        self._source, self._order = stream.source, layout.byte_order
-        self._tensor, self._storage = tensor, storage
+        self._source = stream.source
+        self._order = layout.byte_order
+        self._tensor = tensor
+        self._storage = storage
         self._rank = len(tensor.size)
         self._width = layout.long_size if tensor.element is INT64 else tensor.element.itemsize
         long = "q" if layout.long_size == 8 else "i"
+        # A tensor's class and rank; sizes, strides and offset; the storage's tag, number, class and count.
         first = _encoded_class(tensor.version, tensor.lua_class, sign) + struct.pack(sign + "i", self._rank)
         second = _encoded_class(storage.version, storage.lua_class, sign)
         self._fixed = first, struct.pack(sign + "i", tags.TORCH), second
@@ -205,23 +232,29 @@ class View:
         begin = at + self._row.size
         if begin > len(window):
             return None
-        first, *longs, tag, other, second, count = self._row.unpack_from(window, at)
-        if (first, tag, second) != self._fixed or other != number + 1 or count < 0:
+        first, *longs, tag, storage_number, second, count = self._row.unpack_from(window, at)
+        if (first, tag, second) != self._fixed or storage_number != number + 1 or count < 0:
             return None
-        size, stride, offset = tuple(longs[: self._rank]), tuple(longs[self._rank : -1]), longs[-1] - 1
+        size = tuple(longs[: self._rank])
+        stride = tuple(longs[self._rank : -1])
+        offset = longs[-1] - 1  # 1-based in the file
         stop = begin + count * self._width
         if stop > len(window) or view_fault(size, stride, offset, count):
             return None
-        before, known = self._tensor, self._storage
+        like = self._tensor
         span = Span(self._source, base + begin, self._width, self._order)
-        storage = Storage(before.element, count, span, before.device, known.version, known.alias)
+        storage = Storage(like.element, count, span, like.device, self._storage.version, self._storage.alias)
         tensor = Tensor(
-            before.element, storage, size, stride, offset,
-            device=before.device, version=before.version, alias=before.alias,
+            like.element, storage, size, stride, offset,
+            device=like.device, version=like.version, alias=like.alias,
         )  # fmt: skip
         return (tensor, storage), stop
 
 
 def _encoded_class(version: int | None, name: str | None, sign: str) -> bytes:
-    stamp, label = f"V {version}".encode(), (name or "").encode()
-    return struct.pack(sign + "i", len(stamp)) + stamp + struct.pack(sign + "i", len(label)) + label
+    """Return the version and the class name of an object, as they stand before its content."""
+    version_text = f"V {version}".encode()
+    name_text = (name or "").encode()
+    version_length = struct.pack(sign + "i", len(version_text))
+    name_length = struct.pack(sign + "i", len(name_text))
+    return version_length + version_text + name_length + name_text
