@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -96,6 +97,13 @@ hooks: dict[str, Callable[..., Any]] = {}
 - `cached_names` are the models of libraries that have the same layers, for `inspect`.
 - `load_packages` registers the entries of the Lua packages that may have a class, by its full name.
 """
+
+
+def words_beside(file: str, name: str) -> str:
+    """Return the text of a file in ASCII that lies beside a module of the package, whose `__file__` is given."""
+    with open(os.path.join(os.path.dirname(file), name), encoding="ascii") as words:
+        return words.read()
+
 
 __all__ = ["face", "np"]
 

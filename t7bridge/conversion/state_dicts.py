@@ -7,16 +7,14 @@ arrays, strings, numbers and the like.
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import field
 
 from ..data import define
 from ..formats import FORMATS, LUA, NAMED, PYTHON
-from ..formats.named import NamedTensors
 from ..formats.table import FormatSpec, Written
 from ..graph.lua import LuaFunction, TorchObject, Value
 from ..graph.python import MODULE_PARTS, NumpyArray, NumpyScalar, attributes_of, is_pickled_module
@@ -29,6 +27,9 @@ from ..nn.state_dict import StateDict, note_lost_sharing, state_dict
 from ..report import Report
 from ..text import Step, and_elsewhere, counted, listed
 from .tree import Replaced
+
+if TYPE_CHECKING:
+    from ..formats.named import NamedTensors
 
 GRADIENTS, OUTPUTS, BUFFERS, OPTIONS, OTHERS = "gradients", "outputs", "buffers", "options of layers", "others"
 ATTRIBUTES = "attributes"
@@ -230,6 +231,8 @@ def note_texts(written: Written, named: NamedTensors, goal: FormatSpec, report: 
         goal: the format.
         report: receives the notes.
     """
+    import json
+
     for name in written.left_out:
         try:
             count = count_leaves(json.loads(named.metadata[name])).values

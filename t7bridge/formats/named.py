@@ -24,7 +24,6 @@ from ..io.source import ByteSource, Piece, PiecesSource
 from ..limits import Limits
 from ..report import Note
 from ..text import few
-from ..values.compare import same_bytes
 
 Name = tuple[str, ...]
 """The steps of a tensor's path: `("model", "0.weight")`."""
@@ -327,6 +326,8 @@ def _assembled(tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], na
 
 def same_rows(one: Tensor, other: Tensor) -> bool:
     """Return whether two tensors of one shape and type have the same elements, bit for bit."""
+    from ..values.compare import same_bytes
+
     return same_bytes(rows(one), rows(other))
 
 

@@ -12,13 +12,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from itertools import islice
-from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
 from attrs import evolve, field
 
-from ..data import define, hooks
+from ..data import define, hooks, words_beside
 from ..errors import ModelError
 from ..graph.lua import TorchObject, Value
 from ..graph.tensor import Tensor
@@ -600,7 +599,7 @@ _IN_LUA = InLua()
 @cache
 def _rows() -> dict[str, tuple[frozenset[str], frozenset[str]]]:
     """Return the parents and names of each class in `field_names.txt`, which is read with the first module."""
-    text = Path(__file__).with_name("field_names.txt").read_text("ascii")
+    text = words_beside(__file__, "field_names.txt")
     found = {}
     for line in text.replace("\n  ", " ").splitlines():
         head, colon, names = line.partition(" :")

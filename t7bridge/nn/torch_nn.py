@@ -9,10 +9,9 @@ from __future__ import annotations
 from ast import literal_eval
 from collections.abc import Callable, Iterator, Mapping
 from inspect import Parameter, Signature
-from pathlib import Path
 from typing import Any
 
-from ..data import define
+from ..data import define, words_beside
 from . import output_shapes as out
 from .output_shapes import Rule
 
@@ -59,7 +58,7 @@ class TorchClass:
 
 def _rows() -> Iterator[tuple[str, TorchClass]]:
     """Yield the classes of the table by name, those of which only the output is known with an empty base name."""
-    for line in Path(__file__).with_name("torch_nn.txt").read_text("ascii").splitlines():
+    for line in words_beside(__file__, "torch_nn.txt").splitlines():
         if line.startswith("#"):
             continue
         # The last columns may be left out.

@@ -272,7 +272,7 @@ def _judge_array(source: ByteSource, start: int, size: int, limits: Limits, repo
 
 def _scan_pt(source: ByteSource, limits: Limits, report: ScanReport) -> None:
     """Scan a `.pt`, and the record of a `.t7` in it."""
-    from ..conversion.records import original_t7
+    from ..formats.pt.archive import RECORD_MEMBER
     from ..formats.pt.file import PtReader
     from ..formats.pt.pt2 import effects
 
@@ -293,9 +293,12 @@ def _scan_pt(source: ByteSource, limits: Limits, report: ScanReport) -> None:
         for note in reader.notes:
             if note.level == "warning":
                 report.add_unread(note.message)
-    restored, _ = original_t7(reader, limits)
-    if restored is not None:
-        _add_lua(restored.roots, report)
+    if any(name.endswith(RECORD_MEMBER) for name in reader.members):
+        from ..conversion.records import original_t7
+
+        restored, _ = original_t7(reader, limits)
+        if restored is not None:
+            _add_lua(restored.roots, report)
 
 
 def _scan_t7(source: ByteSource, limits: Limits, report: ScanReport) -> None:

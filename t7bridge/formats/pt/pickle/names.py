@@ -11,9 +11,9 @@ Sources: PyTorch 2.13 `torch/_weights_only_unpickler.py` (`_get_allowed_globals`
 
 from __future__ import annotations
 
-import os
 from typing import Any, NamedTuple
 
+from ....data import words_beside
 from ....graph.python import PythonGlobal, PythonObject
 
 
@@ -42,9 +42,7 @@ def _read_table() -> _Table:
     operations: list[str] = []
     attributes: list[str] = []
     modules: dict[str, str] = {}
-    with open(os.path.join(os.path.dirname(__file__), "weights_only.txt"), encoding="ascii") as file:
-        lines = file.read().splitlines()
-    for line in lines:
+    for line in words_beside(__file__, "weights_only.txt").splitlines():
         if line.startswith("#"):
             continue
         kind, word, *rest = line.split(" ")
