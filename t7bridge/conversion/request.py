@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from attrs import field
-
 from ..formats import FORMATS, LUA, NAMED, PYTHON
 from ..io.source import PathLike
 from ..limits import Limits
-from ..report import Report
 from .options import CLASSES, FORCE, JSON, LIMITS, PART, REQUIRED, STRICT, SYNC, option, options_of, verb
 
 if TYPE_CHECKING:
     from ..formats.pt.writer import MapLocation
-    from ..formats.table import Document
+    from ..report import Report
 
 _T7, _PT = ".t7 output", ".pt output"
 _LAYOUT = "the layout of a .t7"
@@ -112,37 +109,6 @@ class Convert(Conversion):
         """The requested parts of a `.t7`'s layout."""
         asked = {"encoding": self.encoding, "byte_order": self.byte_order, "long_size": self.long_size}
         return {name: value for name, value in asked.items() if value is not None}
-
-
-@verb
-class Attempt(Convert):
-    """One attempt to serve a request. A second one is made if a record of the source turns out to be wrong.
-
-    Attributes:
-        model: the template, open.
-        believed: whether the source's records are used, to be checked while and after the target is written.
-    """
-
-    model: Document | None = field(default=None, kw_only=True)
-    believed: bool = field(default=True, kw_only=True)
-
-    @classmethod
-    def of(cls, request: Convert, **facts: Any) -> Attempt:
-        """Return the first attempt to serve a request.
-
-        Args:
-            request: the options that were asked for.
-            **facts: the fields of an attempt, and options that follow from others.
-        """
-        options = {}
-        for name, argument in options_of(request).items():
-            if argument.python:
-                options[name] = getattr(request, name)
-        return cls(**{**options, **facts})
-
-    def without_records(self) -> Attempt:
-        """Return the attempt that follows when a record of the source was found wrong."""
-        return Attempt.of(self, model=self.model, believed=False)
 
 
 def note_ignored(request: Convert, report: Report) -> None:

@@ -24,7 +24,8 @@ from ..io.output import FileOutput
 from ..limits import Limits
 from ..nn.layouts import compact_in
 from ..report import Report
-from .request import Attempt, Convert
+from .attempt import Attempt
+from .request import Convert
 from .state_dicts import StateDicts, note_texts
 from .tree import MERGED, as_tree
 from .values import note_foreign, note_target, value_of

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..formats.pt.writer import LegacyPtWriter, PtWriter
     from ..formats.table import Document
 
-from .request import Attempt
+from .attempt import Attempt
 
 
 def value_of(document: Document, request: Attempt, report: Report) -> Any:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ..data import define
@@ -451,12 +452,17 @@ _OTHERS = (
 # The order matters if one pattern is part of another; `sorted` keeps it among equals.
 _OWN = [signature for spec in reversed(FORMATS.values()) for signature in spec.signatures]
 SIGNATURES: tuple[Signature, ...] = tuple(sorted((*_OWN, *_OTHERS), key=lambda signature: signature.late))
-_ANY_SIGNATURE = re.compile(b"|".join(b"(%b)" % signature.pattern for signature in SIGNATURES), re.DOTALL)
+
+
+@cache
+def _any_signature() -> re.Pattern[bytes]:
+    """Return a pattern with a group for each signature, compiled for the first file."""
+    return re.compile(b"|".join(b"(%b)" % signature.pattern for signature in SIGNATURES), re.DOTALL)
 
 
 def identify(head: bytes) -> Signature | None:
     """Return the kind of a file by its first `HEAD_BYTES` bytes; `None` for anything else, including `.t7`."""
-    match = _ANY_SIGNATURE.match(head)
+    match = _any_signature().match(head)
     if match is None or match.lastindex is None:
         return None
     # Groups are numbered like the table, from 1 on, and the first matching alternative wins.

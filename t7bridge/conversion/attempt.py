@@ -1,0 +1,44 @@
+"""An attempt to serve the request of a conversion: the request, and what is known only while it is served."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attrs import field
+
+from .options import options_of, verb
+from .request import Convert
+
+if TYPE_CHECKING:
+    from ..formats.table import Document
+
+
+@verb
+class Attempt(Convert):
+    """One attempt to serve a request. A second one is made if a record of the source turns out to be wrong.
+
+    Attributes:
+        model: the template, open.
+        believed: whether the source's records are used, to be checked while and after the target is written.
+    """
+
+    model: Document | None = field(default=None, kw_only=True)
+    believed: bool = field(default=True, kw_only=True)
+
+    @classmethod
+    def of(cls, request: Convert, **facts: Any) -> Attempt:
+        """Return the first attempt to serve a request.
+
+        Args:
+            request: the options that were asked for.
+            **facts: the fields of an attempt, and options that follow from others.
+        """
+        options = {}
+        for name, argument in options_of(request).items():
+            if argument.python:
+                options[name] = getattr(request, name)
+        return cls(**{**options, **facts})
+
+    def without_records(self) -> Attempt:
+        """Return the attempt that follows when a record of the source was found wrong."""
+        return Attempt.of(self, model=self.model, believed=False)
