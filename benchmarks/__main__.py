@@ -182,22 +182,30 @@ def lua_times(lua: str, path: Path, runs: int, encoding: str = "binary") -> dict
 
 
 def starting(folder: Path, runs: int) -> Iterator[Row]:
-    """Latencies."""
+    """What each verb costs for a small file, most of which is its start, and opening a large one."""
     import t7bridge
 
-    small = folder / "small.t7"
-    files.numbers(small, 3)
-    found = commands(
+    model = ROOT / "testfiles" / "models" / "resnet_small.t7"
+    weights = folder / "resnet.pt"
+    t7bridge.convert(model, weights, force=True)
+    verbs: dict[str, list[object]] = {
+        "--version": ["--version"],
+        "--help": ["--help"],
+        "zoo --help": ["zoo", "--help"],
+        "describe a small file": ["describe", model],
+        "inspect a small file": ["inspect", model],
+        "scan a small file": ["scan", weights],
+        "convert a small file": ["convert", "--force", model, folder / "converted.pt"],
+        "verify a small file": ["verify", "--quick", model, weights],
+        "module of a small file": ["module", "--force", model, "-o", folder / "module"],
+    }
+    results = commands(
         3 * runs,
         numpy=(folder / "none", sys.executable, "-c", "import numpy"),
-        ours=(folder / "none", TOOL, "describe", small),
+        **{name: (folder / "none", TOOL, *arguments) for name, arguments in verbs.items()},
     )
-    yield Row(
-        "describe a small file",
-        "import numpy",
-        *found["ours"].over(found["numpy"]),
-        found["ours"].peak_mib,
-    )
+    for name in verbs:
+        yield Row(name, "import numpy", *results[name].over(results["numpy"]), results[name].peak_mib)
     huge = folder / "huge.t7"
     files.sparse(huge)
     opened = calls(runs, ours=lambda: t7bridge.load(huge))["ours"]
