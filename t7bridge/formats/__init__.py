@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..data import face
 from ..errors import ModelError, T7BridgeError, UnknownFormatError, UnsupportedError, about_file
-from ..io.output import FileOutput
 from ..io.source import FOLDER_HINT, ByteSource
 from ..limits import DEFAULT_LIMITS
 from .table import FORMATS, HEAD_BYTES, LUA, NAMED, PYTHON, SUFFIXES, WHOLE_CHECKPOINT, FormatSpec, identify
@@ -211,6 +210,8 @@ def write(value: Any, path: PathLike, format: str | None = None, *, force: bool 
         WriteError: the disk reports an error.
     """
     spec = format_for(path, format)
+    from ..io.output import FileOutput
+
     with FileOutput(path, force=force) as output:
         return _home(spec).write(output, value, **options)  # type: ignore[no-any-return]
 

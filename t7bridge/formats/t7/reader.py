@@ -33,10 +33,10 @@ from .layout import (
     T7Layout,
     possible_layouts,
 )
-from .text import TextInput
 
 if TYPE_CHECKING:
     from .runs import Alike
+    from .text import TextInput
 
 
 class T7Reader:
@@ -319,8 +319,13 @@ class ObjectReader:
         self._owner = weakref.ref(owner)  # no reference cycle, so that values and file are released promptly
         self._limits = limits
         self._payloads = payloads
-        kind = TextInput if layout.encoding == "ascii" else BinaryInput
-        self.stream: BinaryInput | TextInput = kind(source, position, layout, limits.string_bytes)
+        self.stream: BinaryInput | TextInput
+        if layout.encoding == "ascii":
+            from .text import TextInput
+
+            self.stream = TextInput(source, position, layout, limits.string_bytes)
+        else:
+            self.stream = BinaryInput(source, position, layout, limits.string_bytes)
         self.objects: list[Any] = []
         self.numbers: dict[int, int] | None = None
         self.payload_depth = 0
