@@ -96,12 +96,9 @@ def nothing_frozen() -> Iterator[None]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave long fuzzing out unless `-m` names it, whatever else `-m` asks for, and begin with slow tests.
 
-    Each worker of xdist begins with a part of the list in one piece: each part has one file in so many, whose tests
-    share what they read, and its slow tests first. At the end workers share out what is left, which should be short.
+    At the end workers share out what is left, which should be short.
     """
-    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    files = {path: number for number, path in enumerate(dict.fromkeys(item.path for item in items))}
-    items.sort(key=lambda item: (files[item.path] % workers, item.get_closest_marker("slow") is None))
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     if "fuzz" in config.option.markexpr:
         return
     long = [item for item in items if item.get_closest_marker("fuzz")]

@@ -54,13 +54,16 @@ def refused(found: subprocess.CompletedProcess[str], words: str) -> None:
     assert found.stdout == ""
 
 
-def limited(size: int) -> object:
-    """Limit the size of files in a child process, before anything else."""
+def limited(size: int) -> dict[str, object]:
+    """Options of a child process with a limit on the size of files, before anything else.
+
+    It must not store what Python compiles: Python before 3.13 keeps a file of which it could write a part.
+    """
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
-    return limit
+    return {"preexec_fn": limit, "env": {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}}
 
 
 @pytest.mark.slow
@@ -69,7 +72,7 @@ def limited(size: int) -> object:
 def test_limit_on_the_size_of_files(size, suffix, tmp_path):
     """Wherever the limit of the system is met, in the head or in the weights, nothing is left."""
     source = large(tmp_path / "x.t7", 17 << 20)
-    found = run("convert", source, tmp_path / f"y.{suffix}", preexec_fn=limited(size))
+    found = run("convert", source, tmp_path / f"y.{suffix}", **limited(size))
     refused(found, "cannot be written: File too large")
     assert os.listdir(tmp_path) == ["x.t7"]
 
@@ -77,7 +80,7 @@ def test_limit_on_the_size_of_files(size, suffix, tmp_path):
 @pytest.mark.slow
 def test_limit_in_both_files_of_a_module(tmp_path):
     """A module is two files: where one cannot be written, neither is there."""
-    found = run("module", MODEL, "-o", tmp_path / "m", preexec_fn=limited(2000))
+    found = run("module", MODEL, "-o", tmp_path / "m", **limited(2000))
     refused(found, "cannot be written: File too large")
     assert not (tmp_path / "m").exists()
 
