@@ -233,7 +233,7 @@ def _highway_shapes(size: int, nonlinearity: str = "relu", gate_bias: float = 0.
     return {f"{layer}.{name}": extents for layer in ("transform", "gate") for name, extents in linear.items()}
 
 
-add_traits({"linear.Highway": Traits(shapes=_highway_shapes, output=same)})  # recognized by `workshop/cells/lift`
+add_traits({"linear.Highway": Traits(shapes=_highway_shapes, output=same)})  # recognized by `workshop/cells`
 
 # weight (out, in).
 register_layer(
