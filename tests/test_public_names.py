@@ -45,15 +45,3 @@ def test_arguments_of_earlier_releases(tmp_path: Path) -> None:
         assert scan(path=old["dst"]).clean == scan(source=old["dst"]).clean
     with pytest.raises(TypeError, match="src"):
         convert(source=old["src"], target=tmp_path / "y.pt", src=old["src"])
-
-
-def test_the_release_has_one_number() -> None:
-    """The citation names the version of the package, and the changelog's newest release has its number and date."""
-    citation = (ROOT / "CITATION.cff").read_text("utf-8")
-    version, date = (re.search(rf"^{key}: (.*)$", citation, re.M) for key in ("version", "date-released"))
-    release = re.search(r"^## \[(\d[^]]*)\] - (.*)$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.M)
-    assert version is not None
-    assert date is not None
-    assert release is not None
-    assert t7bridge.__version__ == version[1] == release[1]
-    assert date[1].strip('"') == release[2]
