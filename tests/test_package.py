@@ -17,7 +17,7 @@ from helpers import ROOT
 import t7bridge
 
 TOP = ("t7bridge", "tests", "testfiles", "docs", "examples", "benchmarks", "fuzz", ".ci")
-GENERATED = {"__pycache__", ".pytest_cache", ".hypothesis"}
+GENERATED = {"__pycache__", ".pytest_cache", ".hypothesis", ".ruff_cache", ".mypy_cache"}
 
 
 def files_of(folder: str) -> set[str]:

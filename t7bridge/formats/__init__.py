@@ -1,28 +1,56 @@
 """Files of any format: `open` reads one, `write` writes one, `FORMATS` lists what each can hold.
 
-Only this module and `table` know the set of formats; no other part of the package asks for the format of a file. A
-format is a module in this folder, loaded on first use, and knows no other.
+What a package needs that adds a format is public (docs/extensions.md): `FormatSpec`, `Signature`, `Document`,
+`NamedTensors` and others in `__all__`. Only this module and `table` know the set of formats; no other part of the
+package asks for the format of a file. A format is a module in this folder, loaded on first use, and knows no other.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
-import re
 from typing import TYPE_CHECKING, Any
 
 from ..data import face
 from ..errors import ModelError, T7BridgeError, UnknownFormatError, UnsupportedError, about_file
 from ..io.source import FOLDER_HINT, ByteSource
 from ..limits import DEFAULT_LIMITS
-from .table import FORMATS, HEAD_BYTES, LUA, NAMED, PYTHON, SUFFIXES, WHOLE_CHECKPOINT, FormatSpec, identify
+from .table import FORMATS as FORMATS
+from .table import (
+    HEAD_BYTES,
+    NAMED,
+    T7_HEAD,
+    WHOLE_CHECKPOINT,
+    FormatSpec,
+    added_formats,
+    format_of_suffix,
+    identify,
+    module_of,
+)
+from .table import LUA as LUA
+from .table import PYTHON as PYTHON
+from .table import SUFFIXES as SUFFIXES
+from .table import WRITABLE as WRITABLE
 
 if TYPE_CHECKING:
-    from ..io.source import ByteSource, PathLike, Readable
+    from ..graph.dtypes import ELEMENT_TYPES
+    from ..io.source import PathLike, Readable
     from ..limits import Limits
-    from .table import Document, Written
+    from .named import NamedTensors, content, dotted, tensor_of_bytes
+    from .table import Document, Signature, Written
 
-__all__ = ["FORMATS", "LUA", "NAMED", "PYTHON", "SUFFIXES", "FormatSpec", "format_for", "format_of", "open", "write"]
+__all__ = [
+    "ELEMENT_TYPES",
+    "NAMED",
+    "ByteSource",
+    "Document",
+    "FormatSpec",
+    "NamedTensors",
+    "Signature",
+    "Written",
+    "content",
+    "dotted",
+    "tensor_of_bytes",
+]
 
 
 def open(source: Readable | ByteSource, *, limits: Limits | None = None, **options: Any) -> Document:
@@ -47,10 +75,10 @@ def open(source: Readable | ByteSource, *, limits: Limits | None = None, **optio
     """
     limits = limits or DEFAULT_LIMITS
     if isinstance(source, (str, os.PathLike)) and os.path.isdir(source):
-        return _home(_folder_format(source)).read_folder(os.fspath(source), limits, **options)  # type: ignore[no-any-return]
+        return module_of(_folder_format(source)).read_folder(os.fspath(source), limits, **options)  # type: ignore[no-any-return]
     opened, start = ByteSource.open(source)
     if start:  # in the middle of a file object: only a `.t7` supports that
-        return _home(FORMATS["t7"]).read(source, limits, **options)  # type: ignore[no-any-return]
+        return module_of(FORMATS["t7"]).read(source, limits, **options)  # type: ignore[no-any-return]
     if opened.name.endswith(".distcp"):
         raise UnsupportedError(
             "is one of the files of a folder of torch.distributed.checkpoint, among which its tensors are cut",
@@ -58,19 +86,24 @@ def open(source: Readable | ByteSource, *, limits: Limits | None = None, **optio
             hint=f"{WHOLE_CHECKPOINT} makes one file of the folder.",
         )
     with about_file(opened.name):
-        return _home(format_of(opened, limits)).read(opened, limits, **options)  # type: ignore[no-any-return]
+        return module_of(format_of(opened, limits)).read(opened, limits, **options)  # type: ignore[no-any-return]
 
 
-def format_of(source: ByteSource, limits: Limits | None = None) -> FormatSpec:
+def format_of(source: ByteSource, limits: Limits | None = None, *, installed: bool = True) -> FormatSpec:
     """Return the format of a file by its content, whatever its name.
+
+    Args:
+        source: the file.
+        limits: resource limits.
+        installed: whether formats of installed packages are known, too.
 
     Raises:
         UnknownFormatError: the format is not supported; the message says what the file is.
     """
     head = source.read(0, HEAD_BYTES)
-    signature = identify(head)
+    signature = identify(head, installed=installed)
     specs = formats_with(signature.kind) if signature is not None else []
-    if not specs and not _T7_HEAD.match(head):
+    if not specs and not T7_HEAD.match(head):
         spec = _behind_user_block(source)
         if spec is not None:
             return spec
@@ -82,10 +115,6 @@ def format_of(source: ByteSource, limits: Limits | None = None) -> FormatSpec:
     if len(specs) == 1:
         return specs[0]
     return _archive_format(source, specs, limits)
-
-
-_T7_HEAD = re.compile(rb"[1-8]\r?\n|[\x01-\x08]\0{3}|\0{3}[\x01-\x08]")
-"""The tag of a value other than nil, in ascii or in either byte order."""
 
 
 def _behind_user_block(source: ByteSource) -> FormatSpec | None:
@@ -131,9 +160,10 @@ def _folder_format(path: PathLike) -> FormatSpec:
         names = sorted(os.listdir(path))
     except OSError as error:
         raise T7BridgeError(f"cannot be read: {error.strerror}", file=os.fspath(path)) from error
-    for spec in FORMATS.values():
-        if spec.folder is not None and spec.folder(names):
-            return spec
+    for formats in (list(FORMATS.values()), added_formats()):
+        for spec in formats:
+            if spec.folder is not None and spec.folder(names):
+                return spec
     if ".metadata" in names:
         raise UnsupportedError(
             "is a folder of torch.distributed.checkpoint, whose tensors are cut among its files",
@@ -166,13 +196,13 @@ def format_for(path: PathLike, to: str | None = None) -> FormatSpec:
         UnsupportedError: the suffix is unknown.
     """
     if to is not None:
-        if to not in FORMATS or not FORMATS[to].suffixes:
+        if to not in WRITABLE:
             written = " or ".join(name for name, spec in FORMATS.items() if spec.suffixes)
             raise ModelError(f"unknown output format {to!r}", expected=written)
         return FORMATS[to]
     name = os.fspath(path)
     suffix = os.path.splitext(name)[1].lower()
-    spec = SUFFIXES.get(suffix)
+    spec = format_of_suffix(suffix)
     if spec is None:
         names = ", ".join(name for name, spec in FORMATS.items() if spec.suffixes)
         raise UnsupportedError(
@@ -213,21 +243,19 @@ def write(value: Any, path: PathLike, format: str | None = None, *, force: bool 
     from ..io.output import FileOutput
 
     with FileOutput(path, force=force) as output:
-        return _home(spec).write(output, value, **options)  # type: ignore[no-any-return]
+        return module_of(spec).write(output, value, **options)  # type: ignore[no-any-return]
 
 
 def home(name: str) -> Any:
     """Return the module of a format, by the format's name."""
-    return _home(FORMATS[name])
-
-
-def _home(spec: FormatSpec) -> Any:
-    return importlib.import_module(f".{spec.home}", __name__)
+    return module_of(FORMATS[name])
 
 
 __getattr__ = face(
     __name__,
     {
+        ".graph.dtypes": "ELEMENT_TYPES",
+        "named": "NamedTensors content dotted tensor_of_bytes",
         "pt.archive": (
             "ALIGNMENT_MEMBER BYTEORDER_MEMBER DATA_MEMBER FORMAT_MEMBER ID_MEMBER RECORD_MEMBER VERSION_MEMBER"
         ),
@@ -246,7 +274,7 @@ __getattr__ = face(
         "t7.releases_2010": "HINT RELEASES vintage_payload",
         "t7.runs": "Alike",
         "t7.writer": "T7Writer",
-        "table": "HEAD_BYTES identify",
+        "table": "Document HEAD_BYTES Signature Written identify",
         "torchfile": "differences",
     },
 )

@@ -9,18 +9,25 @@ and, if it is one of named tensors that another library reads, a third:
 
     def differences(path, named) -> list[str]              what that library reads otherwise, for `zoo --verify`
 
-The modules are loaded on first use.
+The modules are loaded on first use. Installed packages add formats of the same form (docs/extensions.md), which are
+asked for where no format of the table has a name or a file.
 """
 
 from __future__ import annotations
 
+import importlib
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from attrs import evolve
+
 from ..data import define
-from ..errors import CorruptError, about_file
+from ..errors import CorruptError, T7BridgeWarning, about_file
+from ..extensions import FORMATS as ADDED_FORMATS
+from ..extensions import load_extensions
 
 if TYPE_CHECKING:
     from ..io.source import ByteSource
@@ -57,7 +64,8 @@ class FormatSpec:
         name: as in `--to`.
         title: description in messages.
         suffixes: of file names, that of outputs first; none for a read-only format.
-        home: its module in `t7bridge.formats`, with `read` and `write`.
+        home: its module, with `read` and `write`: in `t7bridge.formats`, or of an installed package the dotted name,
+            by default that of its entry point.
         values: `LUA`, `PYTHON` or `NAMED`.
         signatures: first bytes of its files; a `.t7` has none, and is the fallback.
         members: for a zip archive: whether one with these member names has this format. Of several matching formats the
@@ -74,8 +82,8 @@ class FormatSpec:
     name: str
     title: str
     suffixes: tuple[str, ...]
-    home: str
-    values: str
+    home: str = ""
+    values: str = NAMED
     signatures: tuple[Signature, ...] = ()
     members: Callable[[Sequence[str]], bool] | None = None
     folder: Callable[[Sequence[str]], bool] | None = None
@@ -386,11 +394,25 @@ _SPECS = (
 WHOLE_CHECKPOINT = "torch.distributed.checkpoint.format_utils.dcp_to_torch_save(FOLDER, FILE)"
 """The call of PyTorch that makes one file of a folder with a checkpoint of several processes."""
 
-FORMATS: dict[str, FormatSpec] = {spec.name: spec for spec in _SPECS}
+
+class _ByName(dict[str, FormatSpec]):
+    """Formats by their names; one that is missing is looked for in installed packages."""
+
+    def __missing__(self, name: str) -> FormatSpec:
+        added_formats()
+        if name not in self:
+            raise KeyError(name)
+        return self[name]
+
+
+FORMATS: dict[str, FormatSpec] = _ByName((spec.name, spec) for spec in _SPECS)
 """Every format by its name."""
 
 SUFFIXES: dict[str, FormatSpec] = {suffix: spec for spec in _SPECS for suffix in spec.suffixes}
 """Every format by the suffixes of its files' names."""
+
+_ADDED: dict[str, FormatSpec] = {}
+"""The formats of installed packages among them."""
 
 
 HEAD_BYTES = 512
@@ -450,8 +472,11 @@ _OTHERS = (
 """Files that are not models, with a hint for each."""
 
 # The order matters if one pattern is part of another; `sorted` keeps it among equals.
-_OWN = [signature for spec in reversed(FORMATS.values()) for signature in spec.signatures]
+_OWN = [signature for spec in reversed(_SPECS) for signature in spec.signatures]
+_OWN_KINDS = frozenset(signature.kind for signature in _OWN)
 SIGNATURES: tuple[Signature, ...] = tuple(sorted((*_OWN, *_OTHERS), key=lambda signature: signature.late))
+T7_HEAD = re.compile(rb"[1-8]\r?\n|[\x01-\x08]\0{3}|\0{3}[\x01-\x08]")
+"""The tag of a value other than nil, in ascii or in either byte order."""
 
 
 @cache
@@ -460,13 +485,90 @@ def _any_signature() -> re.Pattern[bytes]:
     return re.compile(b"|".join(b"(%b)" % signature.pattern for signature in SIGNATURES), re.DOTALL)
 
 
-def identify(head: bytes) -> Signature | None:
-    """Return the kind of a file by its first `HEAD_BYTES` bytes; `None` for anything else, including `.t7`."""
+def identify(head: bytes, *, installed: bool = False) -> Signature | None:
+    """Return the kind of a file by its first bytes; `None` for anything else, including `.t7`.
+
+    Args:
+        head: the first `HEAD_BYTES` bytes.
+        installed: whether formats of installed packages are known too, where it is none of ours.
+    """
     match = _any_signature().match(head)
-    if match is None or match.lastindex is None:
-        return None
-    # Groups are numbered like the table, from 1 on, and the first matching alternative wins.
-    return SIGNATURES[match.lastindex - 1]
+    signature = None
+    if match is not None and match.lastindex is not None:
+        # Groups are numbered like the table, from 1 on, and the first matching alternative wins.
+        signature = SIGNATURES[match.lastindex - 1]
+        if signature.kind in _OWN_KINDS:
+            return signature
+    if not installed or not head or (signature is None and T7_HEAD.match(head)):
+        return signature
+    for spec in added_formats():
+        for added in spec.signatures:
+            if re.match(added.pattern, head, re.DOTALL):
+                return added
+    return signature
+
+
+def added_formats() -> list[FormatSpec]:
+    """Return the formats of installed packages, in the tables from now on.
+
+    One whose name or suffix a format of ours has is left out, with a `T7BridgeWarning`.
+    """
+    for name, module, spec in load_extensions(ADDED_FORMATS):
+        fault = _fault_of(name, spec)
+        if fault:
+            warnings.warn(f"the format {name!r} of {module} is left out: {fault}", T7BridgeWarning, stacklevel=2)
+            continue
+        _ADDED[name] = FORMATS[name] = evolve(spec, home=spec.home or module)
+        SUFFIXES.update(dict.fromkeys(spec.suffixes, FORMATS[name]))
+    return list(_ADDED.values())
+
+
+def _fault_of(name: str, spec: Any) -> str:
+    """Return why the format of an installed package cannot be in the tables; empty if it can."""
+    if not isinstance(spec, FormatSpec):
+        return "its entry point is not a FormatSpec"
+    if spec.name != name:
+        return f"its FormatSpec has another name, {spec.name!r}"
+    for taken in (name, *spec.suffixes):
+        if taken in FORMATS or taken in SUFFIXES:
+            return f"{taken} is that of another format"
+    return ""
+
+
+def format_named(name: str) -> FormatSpec | None:
+    """Return a format by its name, also one of an installed package; `None` if there is none."""
+    if name not in FORMATS:
+        added_formats()
+    return FORMATS.get(name)
+
+
+def format_of_suffix(suffix: str) -> FormatSpec | None:
+    """Return a format by a suffix of its files, also one of an installed package; `None` if there is none."""
+    if suffix not in SUFFIXES:
+        added_formats()
+    return SUFFIXES.get(suffix)
+
+
+def module_of(spec: FormatSpec) -> Any:
+    """Return the module of a format, with `read` and `write`."""
+    if spec.name in _ADDED:
+        return importlib.import_module(spec.home)
+    return importlib.import_module(f".{spec.home}", __package__)
+
+
+class Writable(tuple[str, ...]):
+    """The names of the formats that are written; a name that is not ours is looked for in installed packages."""
+
+    __slots__ = ()
+
+    def __contains__(self, name: object) -> bool:
+        if super().__contains__(name):
+            return True
+        spec = format_named(name) if isinstance(name, str) else None
+        return spec is not None and bool(spec.suffixes)
+
+
+WRITABLE = Writable(spec.name for spec in _SPECS if spec.suffixes)
 
 
 def refuse_two(source: ByteSource, start: int = 0, title: str = "") -> None:

@@ -229,7 +229,8 @@ def _scan_source(source: ByteSource, limits: Limits, report: ScanReport) -> None
         report.format = "npy"
         _judge_array(source, 0, source.size, limits, report)
         return
-    spec = formats.format_of(source, limits)
+    # What a reader of another package does with a file, nobody here can say.
+    spec = formats.format_of(source, limits, installed=False)
     report.format = spec.name
     if spec.values == formats.LUA:
         _scan_t7(source, limits, report)

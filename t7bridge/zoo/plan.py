@@ -167,7 +167,7 @@ def _named(roots: list[tuple[str, list[Record]]], singles: list[Record]) -> Iter
 
 def kind_of(head: bytes) -> str:
     """Return the likely format of a file from its first bytes; empty for a file that is not a model."""
-    signature = identify(head)
+    signature = identify(head, installed=True)
     if signature is not None:
         formats = formats_with(signature.kind)
         if not formats:
@@ -188,7 +188,7 @@ def kind_of(head: bytes) -> str:
 
 def title_of(head: bytes) -> str:
     """Return a description of a file that is not a model."""
-    signature = identify(head)
+    signature = identify(head, installed=True)
     if signature is not None:
         return signature.title
     if not head:
