@@ -137,11 +137,7 @@ def draw(options: argparse.Namespace) -> int:
 def export(options: argparse.Namespace) -> int:
     """Write the file, and print the largest difference from the live module."""
     report = t7bridge.export(**arguments_of(options, "export"))
-    line = (
-        f"{report.target}: {', '.join(report.inputs)} -> {', '.join(report.outputs)}, {report.target_bytes:,} bytes; "
-        f"run by {report.runner}, largest difference {report.difference:.2g}"
-    )
-    return _print(options, partial(asdict, report), [line])
+    return _print(options, partial(asdict, report), report.lines())
 
 
 def inspect(options: argparse.Namespace) -> int:
@@ -216,7 +212,7 @@ def match(options: argparse.Namespace) -> int:
     proof = _run(options, result) if is_usable else None
     lines: list[str] = []
     if options.out is None:
-        lines = _pairs(result)
+        lines = result.listed_pairs()
     elif is_usable:
         lines = _written(options, result, proof)
     ok = is_usable and (proof is None or not proof.exit_code)
@@ -317,14 +313,6 @@ def _run(options: argparse.Namespace, result: Match) -> Proof | None:
     return None
 
 
-def _pairs(result: Match) -> list[str]:
-    """Return a line for each pair of keys."""
-    width = max((len(pair.source or "-") for pair in result.pairs), default=0)
-    return [
-        f"{pair.source or '-':{width}}  {pair.target}  {list(pair.target_shape)} {pair.why}" for pair in result.pairs
-    ]
-
-
 def _next_command(options: argparse.Namespace, result: Match) -> str:
     """Return the command that writes the weights under the keys of the best model."""
     factory = result.target_side.factory
@@ -400,7 +388,7 @@ class Completion:
         "t7bridge completion zsh > ~/.zfunc/_t7bridge",
         "t7bridge completion fish > ~/.config/fish/completions/t7bridge.fish",
     )
-    shell = option("the shell", choices=("bash", "zsh", "fish"))
+    shell = option("the shell: bash, zsh or fish", choices=("bash", "zsh", "fish"))
 
 
 _BASH = """\

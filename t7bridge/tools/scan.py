@@ -30,7 +30,7 @@ from ..graph.walk import walk
 from ..io.source import ByteSource, PathLike
 from ..limits import Limits
 from ..report import Printed
-from ..text import printable
+from ..text import clean, counted, one_line, printable
 
 _MOST_NILS = 1_000
 """Values nil in a row behind which no more values are read: zeros are as many of them."""
@@ -83,6 +83,9 @@ class Finding:
     def __str__(self) -> str:
         return f"{self.kind}: {self.name}" + (f" at {self.path}" if self.path else "")
 
+    def __repr__(self) -> str:
+        return one_line(self, str(self))
+
 
 @define
 class ScanReport(Printed):
@@ -123,6 +126,13 @@ class ScanReport(Printed):
         if not texts and not self.error:
             texts = ["nothing found"]
         return [f"{self.file}: {text}" for text in texts]
+
+    def _result(self) -> str:
+        """Return whether the file is clean, or the number of findings."""
+        if self.clean:
+            return f"{clean(self.file)}: clean"
+        findings = counted(len(self.findings), "finding")
+        return f"{clean(self.file)}: {findings}{', with an error' if self.error else ''}"
 
     def __str__(self) -> str:
         lines = [super().__str__()]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
@@ -44,7 +45,7 @@ from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.layouts import compact_in, compacted
 from ..nn.places import find_models, layer_names
 from ..report import Note, Printed, Report
-from ..text import counted
+from ..text import clean, counted
 from ..values.compare import Comparer, Difference, RowComparer, ValueComparer, closest
 from ..values.widened import HINTS
 
@@ -106,6 +107,11 @@ class Comparison(Printed):
     def as_dict(self) -> dict[str, Any]:
         """Return the report as data for JSON, in which infinity becomes `None`."""
         return {**asdict(self, value_serializer=_without_infinity), "hint": self.hint, "same": self.same}
+
+    def _result(self) -> str:
+        """Return the last line, and the names of the files."""
+        names = [clean(os.path.basename(name)) for name in (self.first, self.second)]
+        return f"{super()._result()} ({', '.join(names)})"
 
     def _listed(self) -> list[str]:
         """Return a line for each difference, and for each sentence on what only one file has."""

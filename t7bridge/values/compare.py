@@ -22,7 +22,7 @@ from ..graph.storage import CHUNK_BYTES, Span, Storage, array_chunks
 from ..graph.tensor import Tensor, blocks, rows
 from ..graph.walk import SCALARS, KeyStep, Path, pairwise
 from ..limits import BYTES_PER_STEP, DEFAULT_LIMITS, Budget, Limits
-from ..text import Holder, Step, printable
+from ..text import Holder, Step, one_line, printable
 from .widened import widen
 
 _SETS = (set, frozenset)
@@ -58,6 +58,9 @@ class Difference:
     def __str__(self) -> str:
         layer = f" ({self.layer} {self.class_name})" if self.layer else ""
         return printable(f"{self.path}{layer}: {self.message}")
+
+    def __repr__(self) -> str:
+        return one_line(self, str(self))
 
 
 @define(frozen=True)

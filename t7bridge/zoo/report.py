@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from attrs import field
 
 from ..data import define
 from ..report import Printed
-from ..text import counted
+from ..text import clean, counted
 from .journal import DONE, FAILED, FOREIGN, PLANNED, Record
 from .workers import NO_PICTURE, picture_of
 
@@ -141,6 +142,11 @@ class ZooReport(Printed):
             f"{bytes_before:,} bytes became {bytes_after:,}"
         )
         yield f"{self.output}: report.html, report.json, report.csv"
+
+    def _result(self) -> str:
+        """Return the numbers of files by status."""
+        counts = ", ".join(f"{count:,} {status}" for status, count in self.counts.items() if count)
+        return f"{clean(os.path.basename(self.output))}: {counts or 'no files'}"
 
     def summary(self) -> dict[str, Any]:
         """Return everything but the individual files, as data for JSON."""

@@ -30,6 +30,7 @@ from ...errors import ModelError, WriteError, about_file
 from ...io.output import check_replaceable, local_target
 from ...io.source import ByteSource, PathLike, inputs_protected
 from ...limits import Budget, Limits
+from ...report import Printed
 from ...tools.inspect import inspect
 from ...tools.modules import load_module, one_module
 
@@ -43,7 +44,7 @@ _BYTES_PER_CALL = 1 << 10
 
 
 @define(frozen=True)
-class ExportReport:
+class ExportReport(Printed):
     """The result of an export.
 
     Attributes:
@@ -65,6 +66,13 @@ class ExportReport:
     runner: str
     target_bytes: int
     files: list[str] = field(factory=list)
+
+    def lines(self) -> list[str]:
+        """Return one line: the file, its inputs and outputs, and how near it is to the live module."""
+        return [
+            f"{self.target}: {', '.join(self.inputs)} -> {', '.join(self.outputs)}, {self.target_bytes:,} bytes; "
+            f"run by {self.runner}, largest difference {self.difference:.2g}"
+        ]
 
 
 @verb
