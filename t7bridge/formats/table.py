@@ -70,7 +70,8 @@ class FormatSpec:
         signatures: first bytes of its files; a `.t7` has none, and is the fallback.
         members: for a zip archive: whether one with these member names has this format. Of several matching formats the
             first in the table is chosen.
-        folder: for folders: whether one with these file names has this format.
+        folder: for folders: whether one with these names of files and folders in it has this format.
+        inside: names of files that are read as a part of the folder in which they are, if that has this format.
         links: whether two names may refer to one tensor.
         tree: whether names are nested, as groups; else a tensor's name is its path, joined by dots.
         elements: names of its element types; empty for all.
@@ -87,6 +88,7 @@ class FormatSpec:
     signatures: tuple[Signature, ...] = ()
     members: Callable[[Sequence[str]], bool] | None = None
     folder: Callable[[Sequence[str]], bool] | None = None
+    inside: tuple[str, ...] = ()
     links: bool = False
     tree: bool = False
     elements: frozenset[str] = frozenset()
@@ -120,6 +122,7 @@ class Document:
         source: the file.
         layout: how the values are encoded: a `T7Layout`; of a `.pt` its kind (`zip`, `legacy`, …); else `None`.
         metadata: strings stored in the file besides its values.
+        described: what the file is, where its reader knows more than the format's title: `a Keras model, an HDF5 file`.
     """
 
     def __init__(
@@ -138,6 +141,7 @@ class Document:
         self.format = format
         self.source = source
         self.metadata = metadata or {}
+        self.described = ""
         self._notes = notes if notes is not None else []
         self._warn = warn
         self._load = load
@@ -150,6 +154,11 @@ class Document:
     def spec(self) -> FormatSpec:
         """The format's entry in the table of formats: what it can hold, its reader and writer."""
         return FORMATS[self.format]
+
+    @property
+    def title(self) -> str:
+        """A description of the file, `a PyTorch file`; that of a pickle says who wrote it, once its values are read."""
+        return self.described or getattr(self.content, "title", "") or self.spec.title
 
     @property
     def path(self) -> str:
@@ -208,6 +217,10 @@ class Document:
     def notes(self) -> list[Note]:
         """Notes about what reading left out, and other information for users; complete once the values are read."""
         return [*self._notes, *getattr(self.content, "notes", ())]
+
+    def add_note(self, note: Note) -> None:
+        """Add a note about how the file was read."""
+        self._notes.append(note)
 
     def verify(self) -> None:
         """Verify the checksums in the file, if any.
@@ -290,6 +303,19 @@ def _is_npz(names: Sequence[str]) -> bool:
     )
 
 
+_PT_MEMBERS = ("data.pkl", "model.json", "archive_format", "serialized_exported_program.json", ".data/extern_modules")
+"""Members by which PyTorch's archives are known; see `pt/archive.py`."""
+
+
+def _is_pt(names: Sequence[str]) -> bool:
+    return any(f"/{name.lower()}".endswith(f"/{member}") for name in names for member in _PT_MEMBERS)
+
+
+def is_unpacked(names: Sequence[str]) -> bool:
+    """Return whether names of a folder are those of an archive of PyTorch that was unpacked."""
+    return "data.pkl" in names and not {"data", "version", "byteorder", "constants.pkl"}.isdisjoint(names)
+
+
 INDEX_SUFFIX = ".index.json"
 """End of the name of the file that maps each tensor of a checkpoint to one of several files."""
 
@@ -337,7 +363,9 @@ _SPECS = (
             ),
             Signature("tar", "a tar archive", rb".{257}ustar", late=True),
         ),
-        members=lambda names: True,
+        members=_is_pt,
+        folder=is_unpacked,
+        inside=("data.pkl",),
         links=True,
         tree=True,
     ),
@@ -436,6 +464,33 @@ _OTHERS = (
     Signature("xz", "xz-compressed", _starts(b"\xfd7zXZ\x00"), "Unpack it with unxz or tar -xJf first."),
     Signature("7z", "a 7-Zip archive", _starts(b"7z\xbc\xaf\x27\x1c"), "Unpack it first."),
     Signature("rar", "a RAR archive", _starts(b"Rar!"), "Unpack it first."),
+    Signature(
+        "zlib",
+        "zlib-compressed, as joblib stores scikit-learn's models",
+        rb"\x78[\x01\x5e\x9c\xda]",
+        "Load it with joblib.load in the program that wrote it, and save its arrays with numpy.savez.",
+        late=True,
+    ),
+    # PaddlePaddle's binary tensors: versions and levels of 0, then a message with element type and sizes.
+    Signature(
+        "paddle",
+        "a file of PaddlePaddle's binary parameters",
+        rb"\x00{16}[\x00-\xff]\x00{3}\x08[\x00-\x1f]\x10",
+        "Save them with paddle.save as .pdparams, a pickle of a state dict.",
+    ),
+    Signature(
+        "paddle-program",
+        "a program of PaddlePaddle",
+        rb"\x0a[\x80-\xff]{0,4}[\x00-\x7f]\x08\x00\x10\xff{9}\x01",
+        "Its weights are beside it, in .pdiparams; save them with paddle.save as .pdparams.",
+    ),
+    Signature("tflite", "a TensorFlow Lite model", rb".{4}TFL3"),
+    Signature(
+        "tensorflow",
+        "a TensorFlow SavedModel",
+        rb"\x08\x01\x12[\x80-\xff]{1,4}[\x00-\x7f]\x0a",
+        "Save its weights with numpy.savez in TensorFlow.",
+    ),
     Signature("npy", "a numpy array file", _starts(b"\x93NUMPY"), "Save it with numpy.savez, as a .npz."),
     Signature("lua", "Lua bytecode", _starts(b"\x1bL")),
     Signature(

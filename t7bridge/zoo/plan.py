@@ -178,7 +178,8 @@ def kind_of(head: bytes) -> str:
         for spec in formats:
             if spec.members is not None and spec.members([member]):
                 return spec.name
-        return formats[0].name
+        # An archive of the C++ API begins with any member, and one of another program may have such a file inside.
+        return "pt" if signature.kind == "zip" else formats[0].name
     # A binary file begins with a type tag from 0 to 8; a file in ascii with one on a line of its own.
     tags = int.from_bytes(head[:4], "little"), int.from_bytes(head[:4], "big")
     is_binary = len(head) >= 4 and min(tags) <= 8
