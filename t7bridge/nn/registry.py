@@ -110,7 +110,9 @@ class Traits:
 
 @define(frozen=True)
 class InLua:
-    """Facts about one class of Lua: how it computes, and what it leaves in its fields. `prove` reads them.
+    """Facts about one class of Lua: how it computes, and what it leaves in its fields.
+
+    `prove` reads the first three; `nn/compounds` reads the others, by which it recognizes what Lua builds from layers.
 
     Attributes:
         tolerance: the largest difference of its outputs from exact ones, where Lua computes by an approximation; they
@@ -118,11 +120,20 @@ class InLua:
         first_row: the number of the first row of its `weight`, for a class whose output consists of rows of it.
         unfolds: whether its field `finput` is the matrix that the weights are multiplied with, its unfolded input: a
             column for each position of the kernel.
+        options: the fields that change what it computes, besides its tensors and the modules inside.
+        like: the full name of another class that computes the same with the same options.
+        commutes: whether the order of its inputs makes no difference.
+        expressed: what it computes where that is more than a node with its options: an expression, of its fields and
+            that node. It raises `LookupError` for what no pattern has.
     """
 
     tolerance: float | None = None
     first_row: int | None = None
     unfolds: bool = False
+    options: tuple[str, ...] = ()
+    like: str = ""
+    commutes: bool = False
+    expressed: Callable[[Fields, Any], Any] | None = None
 
 
 _NONE = Traits()
@@ -588,8 +599,13 @@ def stock_name(value: Value) -> str:
 
 def in_lua_of(obj: TorchObject) -> InLua:
     """Return how Lua computes an object, and what it leaves in its fields; nothing special for an unknown class."""
-    layer = layer_of(obj.class_name)
-    facts = layer.in_lua.get(entry_name(obj.class_name)) if layer is not None else None
+    return in_lua(obj.class_name)
+
+
+def in_lua(class_name: str) -> InLua:
+    """Return how Lua computes a class, and what it leaves in the fields of its objects."""
+    layer = layer_of(class_name)
+    facts = layer.in_lua.get(entry_name(class_name)) if layer is not None else None
     return facts or _IN_LUA
 
 

@@ -49,6 +49,7 @@ register_layer(
     scratch="addBuffer",
     module=of_torch("Linear", _COLUMNS, _ROWS, bias=has("bias")),
     text={"nn.Linear": "({weight:2} -> {weight:1}){without}"},
+    in_lua={"nn.LinearNoBias": InLua(like="nn.Linear")},
 )
 register_layer(
     "nn.SparseLinear",
@@ -225,6 +226,7 @@ register_layer(
         "linear.MulConstant": Traits(written=("operator", "*"), polynomial=("constant", "multiply"), output=same),
         "linear.AddConstant": Traits(written=("operator", "+"), polynomial=("constant", "add"), output=same),
     },
+    in_lua=dict.fromkeys(("nn.MulConstant", "nn.AddConstant"), InLua(options=("constant_scalar", "inplace"))),
 )
 
 

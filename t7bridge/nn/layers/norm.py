@@ -344,6 +344,7 @@ register_layer(
     scratch="paddedRatio accumRatio scale cross norm normp buffer2",
     traits={"norm.LocalResponseNorm": Traits(like="LocalResponseNorm"), "norm.Normalize": Traits(output=same)},
     text={"nn.Normalize": "({p:p})"},
+    in_lua={"nn.Normalize": InLua(options=("p",))},
 )
 
 
