@@ -49,6 +49,7 @@ register_layer(
     scratch="addBuffer",
     module=of_torch("Linear", _COLUMNS, _ROWS, bias=has("bias")),
     text={"nn.Linear": "({weight:2} -> {weight:1}){without}"},
+    traits=Traits(polynomial=("linear",), features=1),
     in_lua={"nn.LinearNoBias": InLua(like="nn.Linear")},
 )
 register_layer(
@@ -302,6 +303,9 @@ register_layer(
     params=(param("weight"),),
     scratch="inputs size batchSize",
     module=_LOOK_UP,
-    traits=Traits(written=("look_up",), like="Embedding"),
+    traits={
+        "linear.LookupTable": Traits(written=("look_up",), like="Embedding", features=1, takes_tokens=True),
+        "torch.nn.Embedding": Traits(features=1, takes_tokens=True),
+    },
     in_lua={"nn.LookupTable": InLua(first_row=1)},
 )

@@ -215,7 +215,7 @@ register_layer(
         "shape.Narrow": Traits(
             shares_memory=True, copies=True, written=("narrow",), polynomial=("narrowed",), output=out.narrow
         ),
-        "shape.OneHot": Traits(output=out.one_hot),
+        "shape.OneHot": Traits(output=out.one_hot, features=0, takes_tokens=True),
         "linear.SAdd": Traits(output=out.same),
         "shape.Index": Traits(takes_list=True),
         "shape.MaskedSelect": Traits(takes_list=True),
