@@ -86,6 +86,9 @@ class Traits:
             constructor would raise. A module among the arguments has `tensors`, its own shapes. A class of
             `torchmodules/layers` that has tensors needs it, or `like`: generated source is checked by it.
         like: the class of torch.nn whose tensors and output shape it has, by the same arguments, as far as it has them.
+        axes: the dimensions of its input, where `like` does not say them, of the letters b for the batch, c for the
+            features, d, h and w for the sides of volumes and images, t for time, s for the steps of a recurrent layer:
+            `bchw` for images.
         output: the shape of its output, if known otherwise: a rule of `output_shapes`.
         replay: its output in training from the fields of the object, the input, and the random numbers that Lua kept
             in `noise`.
@@ -131,6 +134,7 @@ class Traits:
     block: str = ""
     shapes: Callable[..., Mapping[str, Shape]] | None = None
     like: str = ""
+    axes: str = ""
     output: Rule | None = None
     replay: Callable[[Fields, Any, Any], Any] | None = None
     remembering: str = ""

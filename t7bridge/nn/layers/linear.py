@@ -82,7 +82,7 @@ register_layer(
     scratch="gradWeightBuffer valuesBuffer normalizedValues cumSumSizes cumSumSizesCache sizes sizesCache "
     "keys values lkeys lvalues running",
     module=_INDEX_LINEAR,
-    traits=Traits(shapes=_index_shapes),
+    traits=Traits(takes_list=True, shapes=_index_shapes),  # keys and values
 )
 
 

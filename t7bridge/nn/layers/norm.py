@@ -319,7 +319,7 @@ register_layer(
         "nn.SpatialDivisiveNormalization": _local(False, True),
         "nn.SpatialContrastiveNormalization": _local(True, True),
     },
-    traits=Traits(output=same, shapes=lambda shape, *_, **__: {"kernel": shape}),
+    traits=Traits(output=same, shapes=lambda shape, *_, **__: {"kernel": shape}, axes="bchw"),
     in_lua=_FIRST_PRECISION,
 )
 
