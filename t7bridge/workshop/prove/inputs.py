@@ -150,7 +150,7 @@ class _Entered(Kinds):
             output = super().visit(spec, kind)
         elif facts.output is same:
             output = kind  # the next layer says what this one takes
-        elif origin.count(_BEHIND) < _MOST_BEHIND:
+        elif origin.count(_BEHIND) < _MOST_BEHIND and not facts.takes_list:
             output = Kind("any", origin=(*origin, _BEHIND))
         else:
             output = ANY
