@@ -49,7 +49,9 @@ function heard(data) {
 }
 
 async function ask(message, progress) {
-  await ready;
+  const began = ready;
+  await began;
+  if (began !== ready) throw new Cancelled(); // meanwhile
   const number = ++count;
   return new Promise((resolve, reject) => {
     asked.set(number, { resolve, reject, progress });
