@@ -302,6 +302,14 @@ for (const kind of ["dragover", "dragleave", "drop"]) {
   });
 }
 
+// Inside the documentation's front page, which has the files.
+if (parent !== window) {
+  addEventListener("message", ({ origin, data }) => {
+    if (origin === location.origin && Array.isArray(data?.files)) take(data.files);
+  });
+  parent.postMessage("t7bridge takes files", location.origin);
+}
+
 const sample = fetch("sample.t7").then((response) => response.blob());
 begin()
   .then(() => say("Ready."))
