@@ -102,7 +102,9 @@ def pack(folder: Path, target: Path) -> None:
     """Pack a folder into a zip archive that is the same each time."""
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in sorted(path for path in folder.rglob("*") if path.is_file()):
-            archive.writestr(zipfile.ZipInfo(file.relative_to(folder).as_posix()), file.read_bytes(), zipfile.ZIP_DEFLATED)
+            archive.writestr(
+                zipfile.ZipInfo(file.relative_to(folder).as_posix()), file.read_bytes(), zipfile.ZIP_DEFLATED
+            )
 
 
 def scripts_of_drawings() -> list[str]:
