@@ -53,6 +53,6 @@ def pack(folder: pathlib.Path, target: pathlib.Path) -> None:
     with zipfile.ZipFile(target, "w") as archive:
         for file in sorted(folder.rglob("*")):
             if file.is_file():
-                with archive.open(zipfile.ZipInfo(f"{folder.name}/{file.relative_to(folder)}"), "w") as member:
-                    with file.open("rb") as source:
-                        shutil.copyfileobj(source, member)
+                member = zipfile.ZipInfo(f"{folder.name}/{file.relative_to(folder)}")
+                with archive.open(member, "w") as target_file, file.open("rb") as source:
+                    shutil.copyfileobj(source, target_file)

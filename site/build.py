@@ -67,7 +67,8 @@ def collect_library(folder: Path) -> None:
     shutil.copytree(ROOT / "t7bridge", folder / "t7bridge", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("attr", "attrs"):
         spec = importlib.util.find_spec(name)
-        assert spec is not None and spec.origin is not None, name
+        assert spec is not None, name
+        assert spec.origin is not None, name
         source = Path(spec.origin).parent
         shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.pyi"))
     shutil.copy(SITE / "bridge.py", folder)
@@ -130,7 +131,8 @@ def write_pages(target: Path) -> None:
     dtype = ""
     if "dtype" in options_of(Convert):
         names = "".join(f"<option>{name}</option>" for name in ("float32", "float16", "bfloat16"))
-        dtype = f'<label>Floats <select id="dtype" title="--dtype"><option value="">as they are</option>{names}</select></label>'
+        choices = f'<option value="">as they are</option>{names}'
+        dtype = f'<label>Floats <select id="dtype" title="--dtype">{choices}</select></label>'
     for name, connect in (("index.html", "'self'"), ("address.html", "'self' https:")):
         policy = (
             f"default-src 'none'; script-src 'self' blob: 'wasm-unsafe-eval' {scripts}; worker-src blob:; "

@@ -26,7 +26,8 @@ HAS_NODE = shutil.which("node") is not None and shutil.which("npm") is not None
 def builder() -> ModuleType:
     """`site/build.py` as a module."""
     spec = importlib.util.spec_from_file_location("site_build", ROOT / "site/build.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

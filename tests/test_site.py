@@ -91,7 +91,7 @@ def test_downloads_are_those_of_the_command_line(site: tuple[str, list[str]], tm
         page = Page(browser, f"{address}/convert/index.html", tmp_path / "downloads")
         loaded = len(asked)
         files = [MODELS / "resnet_small.t7", MODELS / "char_lstm_nngraph.t7", MODELS / "training_checkpoint.t7"]
-        files += [ROOT / "testfiles/pt/zip.pt", ROOT / "testfiles/bad/README.md"]
+        files += [ROOT / "testfiles/pt/checkpoint_adam.pt", ROOT / "testfiles/bad/README.md"]
         for number, file in enumerate(files):
             folder = tmp_path / str(number)
             folder.mkdir()
@@ -137,4 +137,21 @@ def test_cancelled_runs_leave_the_page_ready(site: tuple[str, list[str]], tmp_pa
         page.wait("document.getElementById('status').textContent === 'Ready.'")
         assert page.convert(".pt")[1] is not None
         assert browser.run("document.documentElement.scrollWidth <= innerWidth")
+        assert browser.errors == []
+
+
+@pytest.mark.fuzz
+def test_all_models_and_damaged_files(site: tuple[str, list[str]], tmp_path: Path) -> None:
+    """Each model of the corpus, and each damaged file, is on the page what it is on the command line."""
+    address, asked = site
+    files = sorted(MODELS.glob("*.t7")) + sorted((ROOT / "testfiles/bad").iterdir())
+    with Browser(1400, 1000) as browser:
+        page = Page(browser, f"{address}/convert/index.html", tmp_path / "downloads")
+        loaded = len(asked)
+        for number, file in enumerate(files):
+            if file.is_file():
+                folder = tmp_path / str(number)
+                folder.mkdir()
+                check(page, file, folder)
+        assert asked[loaded:] == []
         assert browser.errors == []

@@ -18,6 +18,8 @@ from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
+Text = str
+"""Python's own, beside the attribute of types."""
 nan = math.nan
 inf = math.inf
 
@@ -63,12 +65,12 @@ class dtype:
         self.letter = _CODES[code]
 
     @property
-    def str(self) -> str:
+    def str(self) -> Text:
         """The type as numpy's own files name it."""
         return f"{'|' if self.itemsize == 1 else self.byteorder}{self.kind}{self.itemsize}"
 
     @property
-    def name(self) -> str:
+    def name(self) -> Text:
         """The name, such as `float32`."""
         words = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
         return words[self.kind] + ("" if self.kind == "b" else f"{8 * self.itemsize}")
@@ -87,7 +89,7 @@ class dtype:
         """Return a scalar of this type."""
         return array(value, self)
 
-    def newbyteorder(self, order: str = "S") -> dtype:
+    def newbyteorder(self, order: Text = "S") -> dtype:
         """Return the same type in another byte order: `S` for the other one, `=` for the machine's."""
         if order == "S":
             order = ">" if self.byteorder == "<" else "<"
@@ -101,10 +103,10 @@ class dtype:
     def __hash__(self) -> int:
         return hash(self.str)
 
-    def __repr__(self) -> str:
+    def __repr__(self) -> Text:
         return f"dtype('{self.name}')"
 
-    def __str__(self) -> str:
+    def __str__(self) -> Text:
         return self.name
 
 
@@ -193,7 +195,7 @@ def _outside(values: list[int], kind: dtype) -> bool:
     if not values:
         return False
     bounds = iinfo(kind)
-    return min(values) < bounds.min or max(values) > bounds.max
+    return bool(min(values) < bounds.min or max(values) > bounds.max)
 
 
 def _swapped(data: bytes | bytearray, width: int) -> bytearray:
@@ -233,7 +235,7 @@ class ndarray:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The extents: another tuple each time, as numpy has it. Pickles name a tuple that comes again by its number."""
+        """The extents: another tuple each time, as numpy has it. Pickles write a tuple once, and then its number."""
         return (*self._extents,)
 
     @property
@@ -822,7 +824,7 @@ def array(values: Any, kind: Any = None) -> ndarray:
     if kind is None:
         kind = "f8"
         for letter, types in (("?", bool), ("i8", (bool, int)), ("f8", (bool, int, float)), ("c16", complex)):
-            if numbers and all(isinstance(number, types) for number in numbers):  # type: ignore[arg-type]
+            if numbers and all(isinstance(number, types) for number in numbers):
                 kind = letter
                 break
     kind = dtype(kind)
@@ -985,7 +987,7 @@ def isin(values: ndarray, wanted: ndarray) -> ndarray:
 def can_cast(source: Any, target: Any) -> bool:
     """Return whether a type holds all numbers of another."""
     source, target = dtype(source), dtype(target)
-    return _common(source, target).newbyteorder("=") == target.newbyteorder("=")
+    return bool(_common(source, target).newbyteorder("=") == target.newbyteorder("="))
 
 
 def unravel_index(number: int, shape: Sequence[int]) -> tuple[int, ...]:
