@@ -64,10 +64,8 @@ class Page:
         self.downloads = downloads
         downloads.mkdir(exist_ok=True)
         browser.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(downloads))
-        begin = time.perf_counter()
         browser.go(address)
         self.wait("document.getElementById('status').textContent !== 'Loading Python …'")
-        self.seconds = time.perf_counter() - begin
         assert self.status == "Ready.", self.status
 
     @property
