@@ -101,7 +101,7 @@ def test_batches_of_inputs_without_dimensions(tmp_path):
 
 @pytest.mark.slow
 def test_any_height_and_width(tmp_path):
-    """The file computes what the module does at sizes of which neither was told; the axes of the batch and image are open."""
+    """The file computes what the module does at sizes that it was not told; batch, height and width are open."""
     path = TESTFILES / "models/unet_nngraph.t7"
     module = t7bridge.load_module(path)
     images = torch.randn(3, 1, 20, 12)
