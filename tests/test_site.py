@@ -93,7 +93,11 @@ def test_downloads_are_those_of_the_command_line(site: tuple[str, list[str]], tm
     with Browser(400, 900, dark=True) as browser:
         page = Page(browser, f"{address}/convert/index.html", tmp_path / "downloads")
         loaded = len(asked)
-        files = [MODELS / "char_lstm_nngraph.t7", ROOT / "testfiles/pt/checkpoint_adam.pt", ROOT / "testfiles/README.md"]
+        files = [
+            MODELS / "char_lstm_nngraph.t7",
+            ROOT / "testfiles/pt/checkpoint_adam.pt",
+            ROOT / "testfiles/README.md",
+        ]
         for number, file in enumerate(files):
             folder = tmp_path / str(number)
             folder.mkdir()
