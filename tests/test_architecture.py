@@ -57,7 +57,7 @@ ALLOWED: dict[str, set[str]] = {
     "tools": CORE,
     "zoo": CORE | {"workshop/draw", "workshop/prove"},
     "workshop/cells": GRAPH | {"nn"},
-    "workshop/draw": CORE,
+    "workshop/draw": CORE | {"workshop/cells"},
     "workshop/export": CORE,
     "workshop/lua": CORE,
     "workshop/match": CORE | {"workshop/cells"},

@@ -127,9 +127,7 @@ def draw(options: argparse.Namespace) -> int:
     if options.json:
         print_json(drawing.graph(), indent=1)
         return DONE
-    line = (
-        f"{options.target}: {counted(drawing.modules, 'module')}, {counted(drawing.blocks[0].parameters, 'parameter')}"
-    )
+    line = f"{options.target}: {drawing.contents}, {counted(drawing.blocks[0].parameters, 'parameter')}"
     following = f"open {options.target} in a browser" if options.target.lower().endswith(".html") else ""
     return _print(options, drawing.graph, [line], following=following)
 

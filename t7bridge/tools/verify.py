@@ -211,6 +211,7 @@ def verify(request: Verify) -> VerifyReport:
         # Formats of named tensors have no strides and views that could be compared.
         comparer_class = RowComparer if sides.has_named else Comparer
         sides.compare(report, partial(comparer_class, limits=request.limits))
+        _name_layers(report, (first, second), request.limits)
         are_lua = first.spec.values == second.spec.values == formats.LUA
         if are_lua and _trailing(first) != _trailing(second):
             report.differences.append(Difference("", "the bytes after the last value differ"))
@@ -272,19 +273,20 @@ def diff(request: Diff) -> DiffReport:
         comparer = sides.compare(report, make)
         if isinstance(comparer, ValueComparer):  # there is none if a hash says that files without tensors are equal
             report.tensors = comparer.tensors
-        for document in (first, second):
-            if report.differences and document.spec.values == formats.LUA:
-                report.differences = _with_layers(report.differences, document, request.limits)
-                break  # paths in the other file lead to the same layers
+        _name_layers(report, (first, second), request.limits)
         return report
 
 
-def _with_layers(differences: list[Difference], document: Document, limits: Limits) -> list[Difference]:
-    """Return differences, each with the layer of a `.t7` that it is in, by path or by key of a state dict."""
-    names_by_path = layer_names(document.value, limits)
-    names_by_key = {name: (name, class_name) for name, class_name in names_by_path.values()}
-    names = names_by_key | names_by_path
-    return [_with_layer(difference, names) for difference in differences]
+def _name_layers(report: Comparison, documents: tuple[Document, Document], limits: Limits) -> None:
+    """Give each difference the layer of a `.t7` that it is in, by path or by key of a state dict."""
+    for document in documents:
+        if not report.differences or document.spec.values != formats.LUA:
+            continue
+        names_by_path = layer_names(document.value, limits)
+        names_by_key = {name: (name, class_name) for name, class_name in names_by_path.values()}
+        names = names_by_key | names_by_path
+        report.differences = [_with_layer(difference, names) for difference in report.differences]
+        return  # paths in the other file lead to the same layers
 
 
 def _with_layer(difference: Difference, names: dict[str, tuple[str, str]]) -> Difference:
@@ -294,11 +296,13 @@ def _with_layer(difference: Difference, names: dict[str, tuple[str, str]]) -> Di
         difference: the difference.
         names: name and class of each layer, by its path and by its name.
     """
-    path = difference.path.removeprefix("root['").removesuffix("']")  # a key of a state dict
+    whole = difference.path.removeprefix("root['").removesuffix("']")  # a key of a state dict
+    path = whole
     while path and path not in names:  # step by step to what contains it
         path = path[: max(path.rfind("."), path.rfind("["), 0)]
     layer, class_name = names.get(path, ("", ""))
-    return evolve(difference, layer=layer, class_name=class_name)
+    name = f"{layer}{whole[len(path) :]}" if layer else ""
+    return evolve(difference, layer=layer, class_name=class_name, name=name)
 
 
 _LONGEST_NAME = 1000

@@ -9,6 +9,8 @@ from functools import cached_property
 from html import escape
 from typing import Any, ClassVar
 
+from attrs import field
+
 from ... import formats
 from ...codegen.copied import constructor
 from ...conversion.adopt import adopt
@@ -27,9 +29,10 @@ from ...nn.blocks import Block, Weight, blocks_of, group_of, models_in, structur
 from ...nn.mapping import OURS
 from ...nn.places import choose_module
 from ...nn.torch_nn import TORCH
-from ...text import clean, printable
+from ...text import clean, counted, printable
 from ...tools.shapes import Shapes, shapes_of
 from ...tools.view import MOST, Fold, folds_of, opened_of, view_of
+from .cells import with_cells
 from .layout import Box, lay_out, readable
 from .pictures import MAX_CHARS, ROOMY, as_dot, as_page, as_png, as_svg, places_of
 
@@ -55,6 +58,7 @@ class Drawing:
 
     Attributes:
         blocks: all blocks, each before those inside it.
+        pictured: those of pages and pictures, in which recognized cells are one block each; the same without cells.
         file: name of the file, or of the value.
         path: of the model in it.
         weights: whether page and data have histograms and statistics of weights.
@@ -68,16 +72,32 @@ class Drawing:
     weights: bool = False
     prefix: str = ""
     shapes: Shapes = Shapes()
+    pictured: list[Block] = field(factory=list, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        self.pictured = self.pictured or self.blocks
 
     @cached_property
     def _folds(self) -> dict[int, list[Fold]]:
         """The runs in each container that are shown once, by id."""
         return folds_of(self.blocks)
 
+    @cached_property
+    def _folds_of_picture(self) -> dict[int, list[Fold]]:
+        """The same for the blocks of pictures."""
+        return self._folds if self.pictured is self.blocks else folds_of(self.pictured)
+
     @property
     def modules(self) -> int:
-        """Number of modules drawn; shared ones count at each place."""
-        return sum(block.kind != "end" for block in self.blocks)
+        """Number of modules drawn; shared ones count at each place. Groups of tensors by their names are none."""
+        return sum(block.kind != "end" and bool(block.class_name) for block in self.blocks)
+
+    @property
+    def contents(self) -> str:
+        """What is drawn, in words: `31 modules`, or of a state dict, which has none, `12 tensors`."""
+        if self.modules:
+            return counted(self.modules, "module")
+        return counted(sum(len(block.weights) for block in self.blocks), "tensor")
 
     def html(self) -> str:
         """Return one self-contained page.
@@ -87,7 +107,10 @@ class Drawing:
         """
         # Statistics of weights are worth more than short texts.
         most = MAX_CHARS if self.weights else ROOMY
-        graphs = ((self._graph(brief=brief), limit) for brief, limit in ((False, most), (True, MAX_CHARS)))
+        limits = ((False, most), (True, MAX_CHARS))
+        graphs = (
+            ({**self._graph(self.pictured, brief=brief), "contents": self.contents}, limit) for brief, limit in limits
+        )
         hint = "Draw a part with --at (at=… in Python), or write .svg, .dot or .json."
         return as_page(graphs, self._places(), self._title, hint)
 
@@ -101,10 +124,10 @@ class Drawing:
 
     def _first(self) -> tuple[Box, set[int]]:
         """Return what is seen first, and the containers that are open in it, by id."""
-        opened = opened_of(self.blocks[0], self._folds, _NUMBERS_OF_BLOCKS[0])
+        opened = opened_of(self.pictured[0], self._folds_of_picture, _NUMBERS_OF_BLOCKS[0])
         root = lay_out(self._shown(opened))
         for most in _NUMBERS_OF_BLOCKS[1:]:
-            more_opened = opened_of(self.blocks[0], self._folds, most)
+            more_opened = opened_of(self.pictured[0], self._folds_of_picture, most)
             if more_opened == opened:
                 continue
             larger = lay_out(self._shown(more_opened))
@@ -117,7 +140,7 @@ class Drawing:
     def _places(self) -> dict[str, Any]:
         """Return the positions that a page needs."""
         root, opened = self._first()
-        return places_of(self.blocks, self._folds, opened, root)
+        return places_of(self.pictured, self._folds_of_picture, opened, root)
 
     def dot(self) -> str:
         """Return text for Graphviz: every module, none folded or closed."""
@@ -125,7 +148,7 @@ class Drawing:
 
     def graph(self) -> dict[str, Any]:
         """Return the graph as data, see docs/graph-json.md. Every text is escaped for terminals and pages."""
-        return self._graph()
+        return self._graph(self.blocks)
 
     def write(self, path: PathLike, *, force: bool = False) -> None:
         """Write the picture in the format of the path's suffix, one of `FORMATS`.
@@ -150,7 +173,7 @@ class Drawing:
 
     def _shown(self, opened: set[int]) -> list[Block]:
         """Return the blocks of a picture, in which repeated ones are shown once."""
-        return self._labelled(view_of(self.blocks[0], self._folds, opened))
+        return self._labelled(view_of(self.pictured[0], self._folds_of_picture, opened))
 
     def _labelled(self, blocks: list[Block]) -> list[Block]:
         """Add input and output of the model to the first block of a picture."""
@@ -162,18 +185,20 @@ class Drawing:
             lines.append("shapes are a guess from the layers")
         return blocks
 
-    def _graph(self, *, brief: bool = False) -> dict[str, Any]:
+    def _graph(self, blocks: list[Block], *, brief: bool = False) -> dict[str, Any]:
         """Return the graph as data.
 
         Args:
+            blocks: all of them, each before those inside it.
             brief: whether fields of objects and statistics are left out, and long keys and paths cut.
         """
-        numbers = {id(block): number for number, block in enumerate(self.blocks)}
-        keys = {block.key: numbers[id(block)] for block in reversed(self.blocks) if block.kind != "end"}
+        folds_by_block = self._folds if blocks is self.blocks else self._folds_of_picture
+        numbers = {id(block): number for number, block in enumerate(blocks)}
+        keys = {block.key: numbers[id(block)] for block in reversed(blocks) if block.kind != "end"}
         statistics = self.weights and not brief
         nodes = []
-        for block in self.blocks:
-            folds = self._folds.get(id(block), [])
+        for block in blocks:
+            folds = folds_by_block.get(id(block), [])
             nodes.append(_node(block, numbers, keys, folds, statistics=statistics, brief=brief))
         data: dict[str, Any] = {
             "format": FORMAT,
@@ -198,7 +223,7 @@ class Drawing:
         return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(self.html())}"></iframe>'
 
     def __repr__(self) -> str:
-        return f"<Drawing of {printable(self.file)}: {self.modules} modules>"
+        return f"<Drawing of {printable(self.file)}: {self.contents}>"
 
 
 def _node(
@@ -396,8 +421,9 @@ def _drawn(value: Any, name: str, request: Draw) -> Drawing:
     if not models:
         return Drawing(structure_blocks(value, printable(name), limits), name, "root", weights)
     if len(models) == 1:
-        path, _, blocks = models[0]
-        return Drawing(blocks, name, path, weights, _prefix(value, path), shapes)
+        path, module, blocks = models[0]
+        pictured = with_cells(blocks, module, path, limits)
+        return Drawing(blocks, name, path, weights, _prefix(value, path), shapes, pictured=pictured)
     group = group_of(models, printable(name))
     for _, _, blocks in models:
         # Keys are those of the file, in which each model has a prefix.
