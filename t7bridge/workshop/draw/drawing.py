@@ -9,7 +9,7 @@ from functools import cached_property
 from html import escape
 from typing import Any, ClassVar
 
-from attrs import field
+from attrs import evolve, field
 
 from ... import formats
 from ...codegen.copied import constructor
@@ -432,7 +432,11 @@ def _drawn(value: Any, name: str, request: Draw) -> Drawing:
             block.key = f"{prefix}.{block.key}" if block.key else prefix
             if block.mark == "again" and block.same:
                 block.same = f"{prefix}.{block.same}"
-    return Drawing(group, name, "root", weights)
+    pictures = [with_cells(own, module, place, limits) for place, module, own in models]
+    pictured = [evolve(group[0], inside=[picture[0] for picture in pictures])]
+    for picture in pictures:
+        pictured += picture
+    return Drawing(group, name, "root", weights, pictured=pictured)
 
 
 def _prefix(value: Any, path: str) -> str:

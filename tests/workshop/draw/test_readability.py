@@ -50,6 +50,17 @@ def test_cells_are_one_block_that_opens() -> None:
     assert "LSTM" not in drawing.dot()
 
 
+def test_cells_of_several_models() -> None:
+    """Each model of a file has its own."""
+    value = t7bridge.load(MODELS / "char_lstm_nngraph.t7")
+    other = t7bridge.load(MODELS / "lenet_mm.t7")
+    drawing = t7bridge.draw(Table.of({"rnn": value, "cnn": other}))
+    assert [block.title for block in drawing.pictured if block.mark == "cell"] == ["LSTM 6 → 6"] * 2
+    keys = {block.key for block in drawing.pictured if block.kind != "end" and block.mark != "cell"}
+    assert keys == {block.key for block in drawing.blocks if block.kind != "end"}
+    assert "LSTM 6 → 6" in drawing.html()
+
+
 def test_the_layers_of_a_cell_are_its_own(subtests: pytest.Subtests) -> None:
     """Of recorded models: no block is lost or doubled, and every arrow of the file is in the picture, in one or two."""
     models = t7bridge.load(TESTFILES / "cells.t7")
