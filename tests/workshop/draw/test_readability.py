@@ -10,7 +10,7 @@ import pytest
 from helpers import TESTFILES
 
 import t7bridge
-from t7bridge import TorchObject
+from t7bridge import Table, TorchObject
 from t7bridge.cli import main
 from t7bridge.nn import Block, Flow
 from t7bridge.workshop.draw.layout import Box, Line, lay_out, width_of
