@@ -6,11 +6,9 @@ without effect and docs/options.md are made from its fields.
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Callable, Iterable
 from functools import update_wrapper
-from inspect import signature
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from attrs import evolve, field
@@ -222,6 +220,8 @@ def takes(
         wrapper: Any = update_wrapper(call, function)
         # `inspect` would take the signature of the function wrapped, which has the request only.
         del wrapper.__wrapped__
+        from inspect import signature  # which the help of a zoo does not need
+
         cls: Any = request_class
         cls.__init__.__qualname__ = function.__name__  # named in Python's errors
         wrapper.__signature__ = signature(cls).replace(return_annotation=function.__annotations__["return"])
@@ -234,20 +234,20 @@ def takes(
 
 def _documented(text: str, options: Iterable[Option]) -> str:
     """Return a docstring whose section `Args` has each option."""
-    heading = re.search(r"^( *)Args:\n", text, re.MULTILINE)
-    if heading is None:
+    heading = text.find("Args:\n")
+    indent = text[text.rfind("\n", 0, heading) + 1 : heading]
+    if heading < 0 or indent.strip(" "):
         return text
-    indent = heading[1]
+    explained = {line.lstrip(" ").partition(": ")[0] for line in text.splitlines()}
     rows = []
     for argument in options:
-        is_explained = re.search(rf"^ *{argument.name}: ", text, re.MULTILINE)
-        if not argument.python or is_explained:
+        if not argument.python or argument.name in explained:
             continue
         # The help of a flag that is on by default says what the command line's `--no-` does.
         value = "`False`: " if argument.default is True else ""
         rows.append(f"{indent}    {argument.name}: {value}{argument.help}.\n")
     # The rows go to the end of the section: before the next blank line, or at the end of the text.
-    end = text.find("\n\n", heading.end())
+    end = text.find("\n\n", heading)
     if end >= 0:
         end += 1
     else:

@@ -6,7 +6,6 @@ names.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -15,7 +14,7 @@ from typing import Any
 
 from attrs import field
 
-from ..data import define
+from ..data import define, pattern
 from ..errors import LimitError, ModelError
 from ..graph.lua import Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.python import MODULE_PARTS, PythonObject
@@ -748,7 +747,7 @@ def carried_text(label: str, shapes: tuple[tuple[int, ...], ...]) -> str:
     return " ".join(filter(None, texts))
 
 
-_CARRIED = re.compile(r"(\d+)?(?:: )?(?:\[(\d+)\])?")
+_CARRIED = pattern(r"(\d+)?(?:: )?(?:\[(\d+)\])?")
 
 
 def structure_blocks(value: Any, title: str) -> list[Block]:

@@ -6,8 +6,8 @@ own constructors are made; errors of a `forward` are not detected.
 
 from __future__ import annotations
 
-from ast import literal_eval
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from inspect import Parameter, Signature
 from typing import Any
 
@@ -69,7 +69,7 @@ def _rows() -> Iterator[tuple[str, TorchClass]]:
         defaults = {}
         for argument in arguments.split():
             word, equals, default = argument.partition("=")
-            defaults[word] = literal_eval(default) if equals else REQUIRED
+            defaults[word] = _constant(default) if equals else REQUIRED
         yield (
             name,
             TorchClass(
@@ -83,6 +83,14 @@ def _rows() -> Iterator[tuple[str, TorchClass]]:
                 extent=extents[0].strip("*") if extents else None,
             ),
         )
+
+
+@cache
+def _constant(text: str) -> Any:
+    """Return the value of a literal; most of the table's defaults are one of a few."""
+    from ast import literal_eval
+
+    return literal_eval(text)
 
 
 def _rank(dimensions: str) -> int | None:

@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from ...data import np
+from ...data import np, pattern
 from ...errors import (
     CorruptError,
     T7BridgeError,
@@ -82,7 +82,7 @@ def content_id(members: list[tuple[str, int, int]]) -> str:
     return digest.hexdigest()
 
 
-_PICKLE = re.compile(rb"\x80[\x02-\x05]")
+_PICKLE = pattern(rb"\x80[\x02-\x05]")
 _FILES = (".pkl", ".pickle", ".pt", ".pth", ".ckpt")
 """Suffixes of members that programs load."""
 _FREE_OPERATIONS = 500_000

@@ -18,12 +18,12 @@ Source: PyTorch 2.13 `torch/serialization.py` `_legacy_load`, `legacy_load`; PyT
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Hashable, Iterator
 from functools import partial
 from typing import Any
 
+from ...data import pattern
 from ...errors import (
     CorruptError,
     ForbiddenGlobalError,
@@ -55,8 +55,8 @@ _BLOCK = 512
 """Bytes of a tar header; members are padded to a multiple of it."""
 _MAX_PAX_BYTES = 1 << 20
 _MEMBERS = frozenset({"sys_info", "pickle", "tensors", "storages"})
-_DIGITS = re.compile(rb" *([0-7]+)[ \0]*")
-_PAX_RECORD = re.compile(rb"([1-9]\d{0,6}) (?:[amc]time|[ug]id|[ug]name|comment)=")
+_DIGITS = pattern(rb" *([0-7]+)[ \0]*")
+_PAX_RECORD = pattern(rb"([1-9]\d{0,6}) (?:[amc]time|[ug]id|[ug]name|comment)=")
 """The records that change neither name nor size of a member: Python 3 writes times that are not whole."""
 
 
