@@ -18,13 +18,24 @@ from functools import cached_property, partial
 from operator import attrgetter
 from reprlib import recursive_repr
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 __version__ = "1.0.0"
 
+class _Field(NamedTuple):
+    """A field as a class states it."""
+
+    options: dict[str, Any]
+
+
 if TYPE_CHECKING:
     from attrs import define as define
+    from attrs import field as field
 else:
+
+    def field(**options):
+        """`attrs.field`, which `define` asks attrs for when it makes the class."""
+        return _Field(options)
 
     def define(cls=None, *, eq=True, **options):
         """`attrs.define`, as a decorator with or without options; all fields are compared, or none.
@@ -103,6 +114,11 @@ def _made_late(cls: type, options: dict[str, Any]) -> type:
                 return  # another thread was faster
             for base in slotted.__mro__[1:]:
                 getattr(base, "__attrs_attrs__", None)  # attrs looks at what it made of them
+            from attrs import field as attrs_field
+
+            for name in fields:
+                if isinstance(vars(cls).get(name), _Field):
+                    setattr(cls, name, attrs_field(**vars(cls)[name].options))
             made = vars(_compared_by_fields(_attrs_define(cls, options)))
             for name in _FROM_ATTRS:
                 if name in made and name not in members:
@@ -186,7 +202,7 @@ def words_beside(file: str, name: str) -> str:
         return words.read()
 
 
-__all__ = ["face", "np", "pattern"]
+__all__ = ["face", "field", "np", "pattern"]
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,8 +11,6 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from attrs import evolve, fields
-
 import t7bridge
 
 from ..conversion.options import REQUIRED, Option, options_of
@@ -88,7 +86,7 @@ def _short_help(verb: str) -> str:
     # One list: headings pay off where all options are listed.
     arguments = parser.add_argument_group("arguments")
     for item in shown:
-        _add(arguments, evolve(item, flags=_usual_spellings(item)))
+        _add(arguments, item._replace(flags=_usual_spellings(item)))
     others = len(options) - len(shown)
     parser.usage = _usage(parser)
     parser.epilog = _examples(request, 2)
@@ -156,7 +154,7 @@ class _SetLimit(argparse.Action):
 
     def __call__(self, parser: Any, namespace: argparse.Namespace, text: Any, option: str | None = None) -> None:
         """Set `limits`, or `limit`; or print the names of the limits with their defaults."""
-        names = [field.name for field in fields(Limits)]
+        names = Limits._fields
         if text == "help":
             width = max(map(len, names))
             for name in names:
@@ -173,7 +171,7 @@ class _SetLimit(argparse.Action):
         elif not name or not value.isdecimal():
             raise argparse.ArgumentError(self, f"{name or value} needs a whole number: {name or value}=1000000")
         else:
-            namespace.limits = evolve(namespace.limits, **{name: int(value)})
+            namespace.limits = namespace.limits._replace(**{name: int(value)})
 
 
 class _Parser(argparse.ArgumentParser):

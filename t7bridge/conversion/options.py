@@ -9,11 +9,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
-from attrs import evolve, field
-
-from ..data import define
+from ..data import define, field
 from ..errors import ModelError
 from ..formats import FORMATS, LUA, NAMED, PYTHON
 from ..io.progress import in_notebook, progress
@@ -36,9 +34,10 @@ REQUIRED: Any = object()
 """Default of an argument that has none."""
 
 
-@define(eq=False)
-class Option:
+class Option(NamedTuple):
     """An option, or an operand: an argument without a name on the command line.
+
+    A named tuple, as tables of formats and limits are: attrs takes longer to load than a help to print.
 
     Attributes:
         help: one line.
@@ -147,7 +146,7 @@ def option(
         **facts: others of `Option`.
     """
     if isinstance(help, Option):
-        return evolve(help, default=default, kw_only=kw_only, **facts)
+        return help._replace(default=default, kw_only=kw_only, **facts)
     return Option(help, default, choices, kw_only=kw_only, **facts)
 
 
@@ -167,7 +166,7 @@ def verb(cls: type[Request]) -> type[Request]:
     for name, value in vars(cls).items():
         if isinstance(value, Option):
             kind = value.kind or _kind(value.default, types.get(name, ""))
-            options[name] = evolve(value, name=name, python=name in types, kind=kind)
+            options[name] = value._replace(name=name, python=name in types, kind=kind)
     for name, argument in options.items():
         # One without annotation exists on the command line only.
         if argument.python:

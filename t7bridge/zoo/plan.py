@@ -60,7 +60,7 @@ class Settings:
 
     def as_json(self) -> str:
         """Return the settings as one line of JSON."""
-        return json.dumps(asdict(self))
+        return json.dumps({**asdict(self), "limits": self.limits._asdict()})
 
     @classmethod
     def from_json(cls, line: str | bytes) -> Settings:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from attrs import field
-
 from ..conversion.options import INDEX_BASE, flag, option, verb
 from ..conversion.request import MODE, Conversion
+from ..data import field
 from ..io.source import PathLike
 from ..limits import DEFAULT_LIMITS, Limits
 

@@ -31,7 +31,7 @@ _COMMIT_SECONDS = 1.0
 _SHOW_SECONDS = 0.1
 
 _CONVERSION: dict[str, Option] = {
-    name: evolve(option, name=name)
+    name: option._replace(name=name)
     for name, option in {"mode": MODE, **options_of(Conversion), "index_base": INDEX_BASE}.items()
     if name not in ("to", "force", "limits")
 }
