@@ -1,7 +1,5 @@
 """Resource limits for untrusted input, and the work counter. No real model reaches the defaults."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from .errors import LimitError

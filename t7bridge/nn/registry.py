@@ -17,12 +17,13 @@ from typing import Any, TypeVar
 
 from attrs import evolve, field
 
-from ..data import define, hooks, words_beside
+from ..data import define, words_beside
 from ..errors import ModelError
 from ..graph.lua import TorchObject, Value
 from ..graph.tensor import Tensor
 from ..io.source import PathLike, add_input
 from .fields import Fields, items_of, lookup, path_steps
+from .late import load_families, load_more
 from .layouts import Layout, LayoutStep
 from .mapping import LAYERS, OURS, Choice, Mapped, Row, absolute_name
 from .output_shapes import Rule
@@ -133,6 +134,8 @@ _TRAITS: dict[str, Traits] = {}
 @cache
 def traits_of(target: str) -> Traits:
     """Return the facts about a class by its dotted name; all false if no entry declares any."""
+    if target not in _TRAITS and target.startswith(LAYERS):
+        load_families()
     facts = _TRAITS.get(target, _NONE)
     output = facts.output or output_of(facts.like or target)
     return facts if output is facts.output else evolve(facts, output=output)
@@ -197,7 +200,7 @@ def _by_dotted_name(traits: Mapping[str, Traits], home: str, targets: Iterable[s
 
 def declared_traits() -> dict[str, Traits]:
     """Return all facts by class, sorted: for tests."""
-    hooks["load_packages"]("")
+    load_more()
     return dict(sorted(_TRAITS.items()))
 
 
@@ -562,7 +565,7 @@ def entry_name(class_name: str) -> str:
 def _listed(name: str) -> Layer | None:
     """Return the entry under a name. The entries of Lua packages are imported once one is asked for that nn has not."""
     if name not in _LAYERS:
-        hooks["load_packages"](name)
+        load_more(name)
     return _LAYERS.get(name)
 
 
@@ -640,7 +643,7 @@ def own_names(class_name: str) -> frozenset[str]:
 
 def registered_layers() -> dict[str, Layer]:
     """Return all entries by class name, in registration order: for documentation and tests."""
-    hooks["load_packages"]("")
+    load_more()
     return dict(_LAYERS)
 
 

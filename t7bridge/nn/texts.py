@@ -11,12 +11,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Literal
 
-from ..data import define, hooks
+from ..data import define
 from ..graph.lua import Table, TorchObject, Value
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor, elements
 from ..text import clean, short
 from .fields import Fields
+from .late import load_more
 
 _LINES = 1000
 """Maximum number of lines of a module."""
@@ -159,7 +160,7 @@ def _text_of(obj: TorchObject) -> tuple[Text, Mapping[str, Value]]:
     in_nn = "nn." + name.removeprefix("cudnn.") if name.startswith("cudnn.") else name
     for listed in (name, in_nn):
         if listed not in _TEXTS:
-            hooks["load_packages"](listed)
+            load_more(listed)
         text, defaults = _TEXTS.get(listed, ("", {}))
         if text:
             return text, defaults
