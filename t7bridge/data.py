@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 __version__ = "1.0.0"
 
+
 class _Field(NamedTuple):
     """A field as a class states it."""
 
