@@ -21,6 +21,7 @@ import math
 import struct
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from itertools import islice, repeat
 from typing import Any
 
@@ -400,10 +401,21 @@ def json_pieces(node: Any) -> Iterator[str]:
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
+def _scalar(value: Any) -> str:
+    """Return the JSON of a value that is not a dict or list."""
+    if type(value) is int:  # for which `json` would make an encoder
+        return str(value)
+    return printable_json(_encode(value))
+
+
+_key = lru_cache(maxsize=100)(_scalar)
+"""The same for keys, of which most nodes have the same few."""
+
+
 def _json(node: Any, describer: _Describer) -> Iterator[str]:
     """Yield the JSON of a node, and of what it holds that is still to be described."""
     if not isinstance(node, _INNER):
-        yield printable_json(_encode(node))
+        yield _scalar(node)
         return
     stack: list[Any] = [node]  # text and nodes to come, the next one last; `None` where a value ends
     while stack:
@@ -423,19 +435,19 @@ def _json(node: Any, describer: _Describer) -> Iterator[str]:
 def _reversed_pieces(node: Any) -> list[Any]:
     """Return the text of a dict or list, last piece first; in it the dicts and lists inside."""
     is_dict = isinstance(node, dict)
-    parts = node.values() if is_dict else node
-    if not any(isinstance(part, _INNER) for part in parts):
-        return [printable_json(_encode(node))]
     pieces: list[Any] = []
     text = "{" if is_dict else "["
-    for key, part in zip(node if is_dict else repeat(""), parts):
+    separator = ""
+    for key, part in node.items() if is_dict else zip(repeat(""), node):
+        text += separator
+        separator = ","
         if is_dict:
-            text += printable_json(_encode(key)) + ":"
+            text += _key(key) + ":"
         if isinstance(part, _INNER):
             pieces += (text, part)
+            text = ""
         else:
-            pieces.append(text + printable_json(_encode(part)))
-        text = ","
-    pieces.append("}" if is_dict else "]")
+            text += _scalar(part)
+    pieces.append(text + ("}" if is_dict else "]"))
     pieces.reverse()
     return pieces
