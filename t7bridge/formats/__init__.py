@@ -227,7 +227,7 @@ def _home(spec: FormatSpec) -> Any:
 __getattr__ = face(
     __name__,
     {
-        "pt.archive": (
+        "pt.members": (
             "ALIGNMENT_MEMBER BYTEORDER_MEMBER DATA_MEMBER FORMAT_MEMBER ID_MEMBER RECORD_MEMBER VERSION_MEMBER"
         ),
         "pt.modules": "ScriptModule is_module module_state_dict parse_classes",

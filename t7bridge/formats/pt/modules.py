@@ -32,7 +32,8 @@ from ...limits import DEFAULT_LIMITS, STEPS_PER_NODE, Budget, Limits
 from ...report import Note
 from ...text import few
 from ..fields import Fields, shown
-from .archive import CONSTANTS_MEMBER, DATA_MEMBER, MODEL_MEMBER, PtArchive
+from .archive import PtArchive
+from .members import CONSTANTS_MEMBER, DATA_MEMBER, MODEL_MEMBER
 from .pickle.meaning import PtMeaning
 from .pickle.tensors import has_gradient, view
 from .storages import span_of_bytes

@@ -35,7 +35,8 @@ from ...limits import Limits
 from ...report import Note
 from ...text import few
 from ..fields import Fields, parse_json, shown
-from .archive import PT2_MEMBERS, PtArchive
+from .archive import PtArchive
+from .members import PT2_MEMBERS
 from .modules import ScriptModule, detached, is_tensor
 from .pickle.names import words
 from .pickle.tensors import has_gradient, view

@@ -40,12 +40,11 @@ from ...graph.tensor import Tensor
 from ...io.source import ByteSource
 from ...limits import DEFAULT_LIMITS, Limits
 from ..fields import shown
-from .archive import LEGACY_MAGIC, LEGACY_PROTOCOL
+from .members import LEGACY_MAGIC, LEGACY_PROTOCOL
 from .pickle.meaning import Origin, PtMeaning
-from .pickle.safe_loader import LEGACY_PARTS, NO_IDS
 from .pickle.tensors import view
 from .pickle.unpickler import Unpickler
-from .storages import STORAGE_CLASSES, StorageTable, is_count, text
+from .storages import LEGACY_PARTS, NO_IDS, STORAGE_CLASSES, StorageTable, is_count, text
 
 _MAGIC_BYTES = b"\x80\x02\x8a\x0a" + LEGACY_MAGIC.to_bytes(10, "little") + b"."
 """The first pickle as PyTorch writes it: PROTO 2, LONG1 of 10 bytes, STOP."""

@@ -19,7 +19,7 @@ from ...errors import ModelError
 from ...graph.storage import Storage
 from ...io.copy import crc32
 from ...io.output import Content, Output
-from . import archive as layout
+from . import members as layout
 from .pickle.pickler import PickleWriter
 from .storages import DEVICE_TYPES
 from .zip import ALIGNMENT_BYTES, WrittenMember, ZipWriter
