@@ -198,8 +198,7 @@ class Transfers:
 
     def _work(self) -> None:
         """Copy pieces until there are no more, or an error occurs in any thread."""
-        change = NO_CHANGE
-        buffer = Buffer()
+        change: Change | None = None
         while self._error is None and self._pieces:
             try:
                 run, start, end = self._pieces.popleft()
@@ -251,14 +250,17 @@ _WORDS = {2: "H", 4: "I", 8: "Q"}
 class Buffer:
     """The memory through which bytes go from file to file, as they are.
 
+    Args:
+        size: in bytes.
+
     Attributes:
         view: where bytes of the source are put, whole elements.
     """
 
     view: memoryview
 
-    def __init__(self) -> None:
-        self.view = memoryview(bytearray(CHUNK_BYTES))
+    def __init__(self, size: int = CHUNK_BYTES) -> None:
+        self.view = memoryview(bytearray(size))
 
     def changed(self, length: int) -> memoryview:
         """Return the bytes for the target that the first `length` bytes of the view become."""

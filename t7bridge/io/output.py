@@ -11,6 +11,8 @@ from typing import IO, Any, Union
 
 from ..errors import ModelError, TargetExistsError, WriteError
 from .copy import (
+    CHUNK_BYTES,
+    NO_CHANGE,
     WORTH_BYTES,
     Buffer,
     Change,
@@ -139,12 +141,21 @@ class Output:
 
     def _copied(self, run: Run) -> Iterator[tuple[int, memoryview]]:
         """Yield what the extent of a run becomes, with the position of each part; then finish the run."""
-        change = run.extent.change
-        if self._changing is None or self._changing[0] is not change:
-            self._changing = (change, change.buffer())
+        buffer = self._buffer_for(run.extent)
         for start, end in run.pieces():
-            yield from run.copied(start, end, self._changing[1], self.name)
+            yield from run.copied(start, end, buffer, self.name)
         run.finish()
+
+    def _buffer_for(self, extent: Extent) -> Buffer:
+        """Return the memory for a change: that of the last extent, or new one, where it can be no larger than this."""
+        change = extent.change
+        if self._changing is not None and self._changing[0] is change:
+            buffer = self._changing[1]
+            if change is not NO_CHANGE or len(buffer.view) >= min(extent.length, CHUNK_BYTES):
+                return buffer
+        buffer = Buffer(min(extent.length, CHUNK_BYTES)) if change is NO_CHANGE else change.buffer()
+        self._changing = (change, buffer)
+        return buffer
 
     def wait(self) -> None:
         """Return when all copies are complete, and each `done` was called.
