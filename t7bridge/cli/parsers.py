@@ -19,7 +19,7 @@ from .streams import failed, perhaps
 
 _FUNCTIONS = {"lua": "write_lua", "module": "write_module"}
 """The functions of Python that have another name than their verb."""
-_CLASSES = {"completion": ("t7bridge.cli.verbs", "Completion"), "zoo": ("t7bridge.zoo.request", "Zoo")}
+_CLASSES = {"completion": ("t7bridge.cli.completion", "Completion"), "zoo": ("t7bridge.zoo.request", "Zoo")}
 """Where the classes of other verbs are: of one that has no function, and of one whose function takes long to load."""
 
 

@@ -67,7 +67,7 @@ def check_parser(verb: str) -> None:
 
 def check_completion(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each option of the command line is completed."""
-    monkeypatch.setattr("t7bridge.cli.verbs.VERBS", {verb: "for one verb"})
+    monkeypatch.setattr("t7bridge.cli.completion.VERBS", {verb: "for one verb"})
     bash, fish = script("bash"), script("fish")
     for each in options_of(cli.class_of(verb)).values():
         for word in () if each.is_operand else each.spellings():
