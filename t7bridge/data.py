@@ -18,15 +18,20 @@ from functools import cached_property, partial
 from operator import attrgetter
 from reprlib import recursive_repr
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 __version__ = "1.0.0"
 
 
-class _Field(NamedTuple):
-    """A field as a class states it."""
+class _Field:
+    """A field as a class states it.
 
-    options: dict[str, Any]
+    Args:
+        options: of `attrs.field`.
+    """
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.options = options
 
 
 if TYPE_CHECKING:
