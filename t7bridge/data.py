@@ -58,7 +58,8 @@ else:
             cls.__hash__ = _hash if options.get("frozen") else None
         # The shared ones above, or those of the class and its bases.
         options |= {"eq": False, "repr": False}
-        if any(isinstance(value, cached_property) for value in cls.__dict__.values()):
+        is_cached = any(isinstance(value, cached_property) for value in cls.__dict__.values())
+        if is_cached or not options.get("slots", True):
             return _compared_by_fields(_attrs_define(cls, options))  # attrs has slots for what is cached
         return _made_late(cls, options)
 
@@ -88,9 +89,13 @@ class _Late:
 
 
 def _attrs_define(cls: type, options: dict[str, Any]) -> type:
-    from attrs import define as attrs_define  # which takes longer to load than a help takes to print
+    """Return what attrs makes of a class, with the fields of `field`."""
+    import attrs  # which takes longer to load than a help takes to print
 
-    return attrs_define(cls, **options)
+    for name, value in list(vars(cls).items()):
+        if isinstance(value, _Field):
+            setattr(cls, name, attrs.field(**value.options))
+    return attrs.define(cls, **options)
 
 
 def _compared_by_fields(cls: Any) -> Any:
@@ -100,7 +105,7 @@ def _compared_by_fields(cls: Any) -> Any:
     return cls
 
 
-def _made_late(cls: type, options: dict[str, Any]) -> type:
+def _made_late(cls: Any, options: dict[str, Any]) -> Any:
     """Return a class with slots for the fields of another, which attrs completes later.
 
     Args:
@@ -120,12 +125,11 @@ def _made_late(cls: type, options: dict[str, Any]) -> type:
                 return  # another thread was faster
             for base in slotted.__mro__[1:]:
                 getattr(base, "__attrs_attrs__", None)  # attrs looks at what it made of them
-            from attrs import field as attrs_field
-
-            for name in fields:
-                if isinstance(vars(cls).get(name), _Field):
-                    setattr(cls, name, attrs_field(**vars(cls)[name].options))
-            made = vars(_compared_by_fields(_attrs_define(cls, options)))
+            asked = dict(options)
+            if not options.get("frozen") and cls.__setattr__ is object.__setattr__:
+                # Then the methods are the same, and attrs need not make one more class.
+                asked |= {"slots": False, "getstate_setstate": True}
+            made = vars(_compared_by_fields(_attrs_define(cls, asked)))
             for name in _FROM_ATTRS:
                 if name in made and name not in members:
                     setattr(slotted, name, made[name])

@@ -85,9 +85,19 @@ def _rows() -> Iterator[tuple[str, TorchClass]]:
         )
 
 
+_WORDS = {"True": True, "False": False, "None": None}
+
+
 @cache
 def _constant(text: str) -> Any:
     """Return the value of a literal; most of the table's defaults are one of a few."""
+    if text in _WORDS:
+        return _WORDS[text]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
     from ast import literal_eval
 
     return literal_eval(text)
