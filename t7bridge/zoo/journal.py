@@ -37,8 +37,8 @@ SCHEMA = 1
 BATCH = 1000
 """Records that are in memory together."""
 _BUSY_SECONDS = 0.2
-_CACHE = -32768
-"""Pages of a database that SQLite keeps in memory: 32 MiB; negative numbers are KiB."""
+_CACHE = -8192
+"""Pages of a database that SQLite keeps in memory: 8 MiB; negative numbers are KiB."""
 
 Item = TypeVar("Item")
 
@@ -397,7 +397,9 @@ class Journal:
         """
         for batch in batches(inputs):
             lines = [(_pack(item.name), _pack(item.place), item.bytes, item.stamp, item.claimed) for item in batch]
-            added = self._base.executemany("INSERT OR IGNORE INTO inputs VALUES (?, ?, ?, ?, ?, NULL, NULL)", lines).rowcount
+            added = self._base.executemany(
+                "INSERT OR IGNORE INTO inputs VALUES (?, ?, ?, ?, ?, NULL, NULL)", lines
+            ).rowcount
             if added < len(lines):
                 self._check_twins(batch)
 
