@@ -304,6 +304,7 @@ class Journal:
     def copy(self) -> Journal:
         """Return a private journal with the same records, as they are now."""
         copy = Journal("")
+        copy.path = self.path
         with self._reading():
             self._base.backup(copy._base)
         return copy
@@ -552,6 +553,8 @@ class Journal:
         try:
             with self._lock:
                 yield
+        except sqlite3.OperationalError as error:  # no space for temporary files, say
+            raise T7BridgeError(f"the journal cannot be read: {error}", file=self.path) from error
         except sqlite3.DatabaseError as error:
             raise CorruptError(f"the journal is damaged: {error}", file=self.path) from error
 
