@@ -606,10 +606,11 @@ class RemoteFolder(Folder):
     @contextmanager
     def writer(self, name: str) -> Iterator[Writable]:
         """See `Folder`."""
-        path = os.path.join(self._scratch.name, "report")
+        path = os.path.join(self._scratch.name, os.path.basename(name))
         with open(path, "wb") as file:
             yield file
         put(path, f"{self.place}/{name}")
+        os.unlink(path)
 
     def write_if_changed(self, name: str, data: bytes) -> None:
         """See `Folder`: it is written, since a comparison would cost a request, too."""
