@@ -394,7 +394,7 @@ def _drawn(value: Any, name: str, request: Draw) -> Drawing:
         models = [(path, module, blocks_of(module, path, limits))]
     shapes = shapes_of(models, request.input_shape, limits)
     if not models:
-        return Drawing(structure_blocks(value, printable(name)), name, "root", weights)
+        return Drawing(structure_blocks(value, printable(name), limits), name, "root", weights)
     if len(models) == 1:
         path, _, blocks = models[0]
         return Drawing(blocks, name, path, weights, _prefix(value, path), shapes)
