@@ -69,32 +69,41 @@ TWINS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "stride": (
         {"first": 2, "second": 1},
         [
-            r"stride of convolution is \[1, 1\] in the .t7 and \[2, 2\] in Net: block.conv1 ",
-            r"stride of convolution is \[2, 2\] in the .t7 and \[1, 1\] in Net: block.conv2 ",
+            r"stride of Conv2d is \(1, 1\) in the .t7 and \(2, 2\) in Net: block.conv1 ",
+            r"stride of Conv2d is \(2, 2\) in the .t7 and \(1, 1\) in Net: block.conv2 ",
         ],
     ),
-    "eps": ({"eps": 1e-3}, ["eps of batch_norm is 1e-05 in the .t7 and 0.001 in Net: block.bn1 .*, block.bn2 "]),
-    "momentum": ({"momentum": 0.01}, ["in training, momentum of batch_norm is 0.1 in the .t7 and 0.01 in Net: norm "]),
-    "ceil mode": ({"pool": nn.MaxPool2d(3, 2)}, ["ceil_mode of max_pool2d is True in the .t7 and False in Net: pool "]),
-    "padding": ({"padding": 0}, [r"padding of convolution is \[1, 1\] in the .t7 and \[0, 0\] in Net: stem "]),
+    "eps": ({"eps": 1e-3}, ["eps of BatchNorm2d is 1e-05 in the .t7 and 0.001 in Net: block.bn1 .*, block.bn2 "]),
+    "momentum": ({"momentum": 0.01}, ["in training, momentum of BatchNorm2d is 0.1 in the .t7 and 0.01 in Net: norm "]),
+    "ceil mode": (
+        {"pool": nn.MaxPool2d(3, 2)},
+        ["ceil_mode of max_pool2d is True in the .t7 and False in Net: before block.conv1 .*, before block.short "],
+    ),
+    "padding": ({"padding": 0}, [r"padding of Conv2d is \(1, 1\) in the .t7 and \(0, 0\) in Net: stem "]),
     "padding of means": (
         {"mean": nn.AvgPool2d(3, 1, 1, count_include_pad=False)},
-        ["count_include_pad of avg_pool2d is True in the .t7 and False in Net: mean "],
+        ["count_include_pad of avg_pool2d is True in the .t7 and False in Net: before fc "],
     ),
     "other pooling": (
         {"mean": nn.MaxPool2d(3, 1, 1)},
-        ["before fc .*, the .t7 computes avg_pool2d, .* where Net computes max_pool2d, "],
+        ["the .t7 computes avg_pool2d, .* where Net computes max_pool2d, .*: before fc "],
     ),
     "activation": (
         {"activation": nn.functional.softplus},
-        ["before block.conv1 .*, the .t7 computes relu, .* where Net computes softplus, "],
+        ["the .t7 computes relu where Net computes softplus: before block.conv1 .*, before block.short "],
     ),
-    "bias": ({"bias": False}, ["only the .t7 has a bias in stem "]),
-    "order of channels": ({"begin": lambda x: x.flip(1)}, ["Net reverses the order of the input's channels"]),
-    "index of channels": ({"begin": lambda x: x[:, [2, 1, 0]]}, ["Net reverses the order of the input's channels"]),
+    "bias": ({"bias": False}, ["only the .t7 has a bias: stem "]),
+    "order of channels": (
+        {"begin": lambda x: x.flip(1)},
+        ["Net computes flip, and the .t7 does not: before stem "],
+    ),
+    "index of channels": (
+        {"begin": lambda x: x[:, [2, 1, 0]]},
+        ["Net computes index, and the .t7 does not: before stem "],
+    ),
     "scale": (
         {"begin": lambda x: torch.stack([x[:, 0] * 2 - 0.5, x[:, 1], x[:, 2] * 4], 1)},
-        ["Net scales the channels of its input, by 2, 1, 4 and with -0.5, .* added"],
+        ["Net computes mul, sub, mul, stack, and the .t7 does not: before stem "],
     ),
     "softmax": ({"end": lambda x: x.softmax(1)}, ["at the end, Net computes softmax, and the .t7 does not"]),
     "log-softmax": (
@@ -139,7 +148,7 @@ def test_twins(tmp_path, subtests):
 
 
 FACTORIES = """
-from test_trace import Net
+from test_side_by_side import Net
 from torch import nn
 def right(): return Net()
 def wrong(): return Net(pool=nn.MaxPool2d(3, 2))
