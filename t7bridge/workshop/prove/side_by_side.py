@@ -390,6 +390,7 @@ class Comparison:
             place = f"{call.place or 'the model'} ({partner.place or 'root'})"
             if not _match(partner.inputs, call.inputs) and not call.origin.sources & wrong:
                 self.differing.add(id(partner))
+                self.misplaced |= self._gets_input_of_another(call, partner)
                 self._compare_origins(partner.origin, call.origin, f"before {place}")
             if not _match(partner.outputs, call.outputs):
                 wrong.add(number)
@@ -400,6 +401,15 @@ class Comparison:
             self._note(f"then {self.label} stops: {self.theirs.error}")
         elif not _match(self.mine.outputs, self.theirs.outputs) and not self.theirs.origin.sources & wrong:
             self._compare_origins(self.mine.origin, self.theirs.origin, ENDS)
+
+    def _gets_input_of_another(self, call: Call, partner: Call) -> bool:
+        """Return whether a layer gets what another one of its size gets in the first model."""
+        sizes = [numel for numel, _ in call.weights]
+        for other in self.mine.calls:
+            is_of_same_size = [numel for numel, _ in other.weights] == sizes
+            if other is not partner and is_of_same_size and _match(other.inputs, call.inputs):
+                return True
+        return False
 
     def _note(self, text: str, place: str = "") -> None:
         """Note a difference, and where it is."""
@@ -425,6 +435,7 @@ class Comparison:
         elif mine.bias is not None and theirs.bias is None:
             self._note("only the .t7 has a bias", place)
         elif mine.bias != theirs.bias:
+            self.misplaced = True
             self._note("the bias differs", place)
         elif not has_options:
             self._note(f"{self.label} computes another {type(mine.layer).__name__}", place)
