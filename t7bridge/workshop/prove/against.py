@@ -32,8 +32,9 @@ from ...nn.registry import layer_of
 from ...nn.state_dict import state_dict
 from ...torchmodules.build import live_module, load_weights, make_module
 from ...torchmodules.factories import Factory
-from .judge import Node, judged
+from .judge import judged
 from .layer import LiveLayer, NotRunError, doubles, in_double, to_doubles, to_torch
+from .nodes import Node
 from .proof import AGREES, DIFFERS, NOT_RECORDED, LayerProof, Proof
 from .rounding import UNIT, unit_of
 from .runs import Recorded, is_whole, own_parameters, recorded

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import zip_longest
 from math import prod
 from typing import Any
 
@@ -287,6 +286,7 @@ class Run:
         number: in a sequence, the step from 0 and the number of steps; `None` elsewhere.
         before: the module's output one step before, if a sequence keeps a copy of it.
         names: the places of modules inside whose weights belong to others, by id.
+        first_reading: the same run in the first reading of the pass; `None` in that itself.
     """
 
     place: Place
@@ -307,6 +307,7 @@ class Run:
     number: tuple[int, int] | None = None
     before: Recorded = None
     names: dict[int, Place] = field(factory=dict)
+    first_reading: Run | None = field(default=None, repr=False)
 
     @property
     def path(self) -> str:
@@ -340,20 +341,24 @@ class Run:
         """True outside of sequences where the steps of a recurrent module are not recorded."""
         return self.number is None and self.obj.get("step") == 1.0
 
-    def run_inside(self, step: str, obj: TorchObject, inputs: Recorded, twin: Run | None = None) -> Run:
+    def run_inside(self, step: str, obj: TorchObject, inputs: Recorded) -> Run:
         """Add the run of a module inside, in the same step of a sequence.
 
         Args:
             step: the step to it.
             obj: the module.
             inputs: its input.
-            twin: the same run in another reading of the pass.
         """
         self.of.budget.spend(STEPS_PER_NODE)
         place = self.names.get(id(obj)) or Place(self.place, step)
         run = Run(place, obj, inputs, self.of, number=self.number, names=self.names)
         if self.of.times:
-            run.is_last = twin.is_last if twin is not None else self.of.times.get(id(obj), 0) <= 1
+            # What is recorded differs between the readings, and with it sometimes what runs.
+            if self.first_reading is not None and len(self.inside) < len(self.first_reading.inside):
+                run.first_reading = self.first_reading.inside[len(self.inside)]
+                run.is_last = run.first_reading.is_last
+            else:
+                run.is_last = self.of.times.get(id(obj), 0) <= 1
         self.inside.append(run)
         return run
 
@@ -406,18 +411,19 @@ def runs(
     Raises:
         LimitError: there are too many.
     """
-    # How often a module runs is known after a first reading of the pass, and in the second which run was its last.
+    # How often a module runs, and which of its runs was the last, is known after a first reading of the pass.
     budget = Budget(limits, "following the runs of the layers")
-    reading = Run(Place(None, path), root, None, Pass(in_other_mode, budget))
-    begun, _ = _follow(reading, None)
+    first_reading = Run(Place(None, path), root, None, Pass(in_other_mode, budget))
+    begun, _ = _follow(first_reading)
     times = Counter(id(run.obj) for run in begun)
     seen: set[int] = set()
     for run in reversed(begun):
         run.is_last = id(run.obj) not in seen
         seen.add(id(run.obj))
     budget = Budget(limits, "following the runs of the layers")
-    start = Run(reading.place, root, None, Pass(in_other_mode, budget, times), is_last=reading.is_last)
-    _, ended = _follow(start, reading)
+    start = Run(first_reading.place, root, None, Pass(in_other_mode, budget, times), first_reading=first_reading)
+    start.is_last = first_reading.is_last
+    _, ended = _follow(start)
     listed = [run for run in ended if run.is_listed]
     written: set[int] = set()
     for run in listed:
@@ -426,20 +432,15 @@ def runs(
     return listed
 
 
-def _follow(start: Run, twin: Run | None) -> tuple[list[Run], list[Run]]:
-    """Return the runs inside a run, and itself, in the order in which they begin and in that in which they end.
-
-    Args:
-        start: the run.
-        twin: the same run in another reading of the pass.
-    """
+def _follow(start: Run) -> tuple[list[Run], list[Run]]:
+    """Return the runs inside a run, and itself, in the order in which they begin and in that in which they end."""
     begun: list[Run] = []
     ended: list[Run] = []
-    # Runs to begin, with their twins; and those to end, behind what is inside.
-    stack: list[tuple[Run, Run | None, bool]] = [(start, twin, False)]
+    # Runs to begin, and those to end, which come behind what is inside.
+    stack: list[tuple[Run, bool]] = [(start, False)]
     running: set[int] = set()
     while stack:
-        run, twin, is_at_end = stack.pop()
+        run, is_at_end = stack.pop()
         if is_at_end:
             running.discard(id(run.obj))
             run.finish()
@@ -449,11 +450,9 @@ def _follow(start: Run, twin: Run | None) -> tuple[list[Run], list[Run]]:
             continue  # it contains itself
         begun.append(run)
         running.add(id(run.obj))
-        _run_modules(run, twin)
-        stack.append((run, None, True))
-        twins = twin.inside if twin is not None else []
-        pairs = zip_longest(run.inside, twins[: len(run.inside)])
-        stack += [(inside, other, False) for inside, other in reversed(list(pairs))]
+        _run_modules(run)
+        stack.append((run, True))
+        stack += [(inside, False) for inside in reversed(run.inside)]
     return begun, ended
 
 
@@ -482,62 +481,64 @@ class Memory:
     """Which recorded values are unchanged since a layer read or wrote them.
 
     In-place layers and buffers that several layers share overwrite outputs that earlier layers recorded. Storages and
-    the order of the runs show which ones.
+    the order of the runs show which ones. Where a backward may have restored the input of an in-place layer, nobody
+    knows which of the two values is in the file: such memory counts as overwritten.
 
     Args:
         runs: in order.
-        undone: whether a backward came last, in which some in-place layers restored their inputs.
     """
 
-    def __init__(self, runs: list[Run], undone: bool) -> None:
+    def __init__(self, runs: list[Run]) -> None:
         self._writes: dict[int, list[tuple[int, Region]]] = {}
-        self._restored: dict[int, list[tuple[int, Region]]] = {}
+        """The numbers of the runs that wrote a storage, by its id, and what of it."""
         self._gradients: dict[int, set[int]] = {}
+        """The numbers of the runs whose gradients are in a storage, by its id."""
         for number, run in enumerate(runs):
-            writes = self._restored if undone and run.may_be_undone else self._writes
-            for here in run.writes:
-                writes.setdefault(here[0], []).append((number, here))
-            passed_on = {id(tensor.storage) for tensor in leaves(run.grad_output)} if not run.in_place else set()
-            for tensor in [] if run.whole else leaves(run.grad_input):
-                if id(tensor.storage) not in passed_on:
-                    self._gradients.setdefault(id(tensor.storage), set()).add(number)
+            last = len(runs) if run.may_be_undone else number
+            for region in run.writes:
+                self._writes.setdefault(region[0], []).append((last, region))
+            if not run.whole:
+                self._note_gradients(number, run)
 
-    def overwritten(self, value: Recorded, run: int) -> bool:
-        """Return whether anything after this run changed the memory of any tensor of a value."""
-        return any(
-            at > run and overlap(here, _region(tensor))
-            for tensor in leaves(value)
-            for at, here in self._writes.get(id(tensor.storage), ())
-        )
+    def _note_gradients(self, number: int, run: Run) -> None:
+        """Note where a run wrote the gradient with respect to its input."""
+        # Layers that pass a gradient on, as nn.View does, do not write it.
+        passed_on = set()
+        if not run.in_place:
+            passed_on = {id(tensor.storage) for tensor in leaves(run.grad_output)}
+        for tensor in leaves(run.grad_input):
+            if id(tensor.storage) not in passed_on:
+                self._gradients.setdefault(id(tensor.storage), set()).add(number)
 
-    def is_restored(self, value: Recorded, run: int) -> bool:
-        """Return whether a backward has restored memory of a value that this run or one before wrote."""
-        return any(
-            at <= run and overlap(here, _region(tensor))
-            for tensor in leaves(value)
-            for at, here in self._restored.get(id(tensor.storage), ())
-        )
+    def is_overwritten(self, value: Recorded, number: int) -> bool:
+        """Return whether anything after a run changed the memory of any tensor of a value."""
+        for tensor in leaves(value):
+            region = _region(tensor)
+            for last, written in self._writes.get(id(tensor.storage), ()):
+                if last > number and overlap(written, region):
+                    return True
+        return False
 
     def holds_gradients(self, run: Run) -> bool:
-        """Return whether the gradients with respect to output and input are in memory that one layer writes.
-
-        Layers that work in place return the gradient in the memory in which they received it.
-        """
+        """Return whether the gradients with respect to output and input are in memory that one layer writes."""
         after = {id(tensor.storage) for tensor in leaves(run.grad_output)}
         before = {id(tensor.storage) for tensor in leaves(run.grad_input)}
-        return not after & before and all(len(self._gradients.get(one, ())) <= 1 for one in after | before)
+        # Layers that work in place return the gradient in the memory in which they received it.
+        if after & before:
+            return False
+        return all(len(self._gradients.get(storage, ())) <= 1 for storage in after | before)
 
 
 # How containers pass values
 
 
-def _run_modules(run: Run, twin: Run | None) -> None:
+def _run_modules(run: Run) -> None:
     """Add the runs of the modules inside a container, with their inputs and the gradients of their outputs."""
     recording = recording_of(run.obj)
     # The LSTM of torch-rnn, which has a weight of its own, takes whole sequences.
     if recording.states is not None and not isinstance(run.obj.get("weight"), Tensor):
         run.is_listed = False
-        _run_step(run, recording, twin)
+        _run_step(run, recording)
         return
     container = _container_of(run)
     if container is None:
@@ -546,7 +547,7 @@ def _run_modules(run: Run, twin: Run | None) -> None:
             run.whole = next(iter(layer.children(run.obj)), None) is not None
         return
     spec, flow, is_transparent = container
-    values = RecordedValues(run, twin)
+    values = RecordedValues(run)
     run.whole = True
     try:
         result: Passed = flow(spec, Passed(run.input), values)
@@ -625,12 +626,10 @@ class RecordedValues(Domain[Passed]):
 
     Args:
         run: that of the container.
-        twin: the same in another reading of the pass.
     """
 
-    def __init__(self, run: Run, twin: Run | None) -> None:
+    def __init__(self, run: Run) -> None:
         self._run = run
-        self._twins = twin.inside if twin is not None else []
         self._fields = recording_of(run.obj).inputs
         self._nodes = recorded_nodes(run.obj)
         self._calls: list[tuple[Passed, Passed]] = []
@@ -709,7 +708,6 @@ class RecordedValues(Domain[Passed]):
         if self._step is not None and evaluated and self._step[0] + 1 < self._step[1]:
             return Passed()  # in evaluation one module runs all steps; its fields are of the last
         at = len(self._calls)
-        twin = self._twins[at] if at < len(self._twins) else None
         gradient = None
         if child in self._fields:
             value = Passed(recorded(self._run.obj.get(self._fields[child])))
@@ -718,7 +716,7 @@ class RecordedValues(Domain[Passed]):
             inputs = _single(recorded(data.get("input")))
             value = value if inputs is None else Passed(inputs)
             gradient = _single(recorded(data.get("gradOutput")))
-        run = self._run.run_inside(inside.path, inside.obj, value.value, twin)
+        run = self._run.run_inside(inside.path, inside.obj, value.value)
         if self._step is not None:
             run.number = self._step
             run.before = self._before if evaluated else None
@@ -772,7 +770,7 @@ def _sequence(value: Recorded) -> list[Recorded]:
 # Cells
 
 
-def _run_step(run: Run, recording: Recording, twin: Run | None) -> None:
+def _run_step(run: Run, recording: Recording) -> None:
     """Add the run of the module inside a cell in one step; outside of sequences in its last one."""
     obj = run.obj
     is_first = bool(recording.first_step) and run.step == 1
@@ -785,7 +783,7 @@ def _run_step(run: Run, recording: Recording, twin: Run | None) -> None:
         inputs = [inputs, *states] if states else inputs
     if not isinstance(module, TorchObject):
         return
-    inside = run.run_inside(step, module, inputs, twin.inside[0] if twin is not None and twin.inside else None)
+    inside = run.run_inside(step, module, inputs)
     inside.before = run.before
     if recording.places:
         inside.names = _names_in_copy(run, module, recording)
