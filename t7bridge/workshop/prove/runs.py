@@ -28,7 +28,9 @@ from ...nn.graphs import graph_spec, recorded_nodes
 from ...nn.mapping import Call, Lua, ModuleSpec, NotMappedError
 from ...nn.registry import (
     Child,
+    Layer,
     Recording,
+    Traits,
     first_module,
     layer_of,
     listed_modules,
@@ -50,6 +52,7 @@ _LONGEST = 100_000
 """Maximum number of elements of a table of tensors, or of steps in a tensor."""
 _REPEATED = 1 << 22
 """Maximum number of elements of a recorded tensor whose storage has fewer."""
+
 # Recorded values
 
 
@@ -117,21 +120,24 @@ def zeros_like(value: Recorded) -> Recorded:
 
 
 def _element(value: Recorded, index: int) -> Recorded:
+    """Return an element of a table, from 0; `None` if there is none."""
     return value[index] if isinstance(value, list) and index < len(value) else None
 
 
-def _single(value: Recorded) -> Recorded:
+def _without_table(value: Recorded) -> Recorded:
+    """Return the element of a table of one element; other values as they are."""
     return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
 def _part(value: Recorded, dim: int, part: int | slice) -> Recorded:
-    """Return a part of a tensor along a dimension, as a view that has sizes, as in Lua; `None` if there is none."""
+    """Return a part of a tensor along a dimension, as a view; `None` if there is none."""
     if not isinstance(value, Tensor) or not 0 <= dim < value.ndim:
         return None
     if value.ndim == 1 and isinstance(part, int):
+        # In Lua, an element of a vector is a vector of one element.
         part = slice(part, part + 1)
+    key = (*(slice(None),) * dim, part)
     try:
-        key = (*(slice(None),) * dim, part)
         return value[key]
     except IndexError:
         return None
@@ -161,10 +167,16 @@ def own_weights(obj: TorchObject) -> dict[str, Tensor]:
     names = ["weight", "bias"]
     if layer is not None:
         with suppress(ModelError):  # its fields are inconsistent
-            parameters = [each for each in layer.params_of(Fields(obj, "", layer.defaults)) if each.kind == "parameter"]
-            names = [source.path for each in parameters for source in each.sources]
-    values = {name: obj.get(name) for name in names}
-    return {name: item for name, item in values.items() if isinstance(item, Tensor) and item.numel}
+            names = []
+            for parameter in layer.params_of(Fields(obj, "", layer.defaults)):
+                if parameter.kind == "parameter":
+                    names += [source.path for source in parameter.sources]
+    weights = {}
+    for name in names:
+        value = obj.get(name)
+        if isinstance(value, Tensor) and value.numel:
+            weights[name] = value
+    return weights
 
 
 def own_parameters(obj: TorchObject) -> int:
@@ -333,8 +345,12 @@ class Run:
     def step(self) -> int:
         """The step of a recurrent module, from 1."""
         number, count = self.number or (0, 1)
-        done = self.obj.get("step")
-        return number + (max(int(done) - count, 1) if isinstance(done, float) and 1 < done < 1e6 else 1)
+        # The field has the step that would come next; it may count on over several sequences.
+        following = self.obj.get("step")
+        first = 1
+        if isinstance(following, float) and 1 < following < 1e6:
+            first = max(int(following) - count, 1)
+        return number + first
 
     @property
     def is_unknown_step(self) -> bool:
@@ -364,20 +380,22 @@ class Run:
 
     def recorded_output(self) -> Recorded:
         """Return the output; `None` if the module runs again and overwrites it."""
-        obj = self.obj
-        keeps_all_steps = is_recurrent(obj) and not self.of.is_in_evaluation(obj)
+        keeps_all_steps = is_recurrent(self.obj) and not self.of.is_in_evaluation(self.obj)
         if not keeps_all_steps and not self.is_last:
             return None
-        if is_recurrent(obj) and self.number is not None:
+        if is_recurrent(self.obj) and self.number is not None:
             if keeps_all_steps:
-                return _state(obj, "outputs", self.step)
-            after = obj.get("step")
-            last = _state(obj, "outputs", int(after) - 1) if isinstance(after, float) else None
-            if isinstance(last, Tensor):  # backward sets `output` to that of the first step
+                return _state(self.obj, "outputs", self.step)
+            # Backward sets `output` to that of the first step; the last one is in the table.
+            following = self.obj.get("step")
+            last = _state(self.obj, "outputs", int(following) - 1) if isinstance(following, float) else None
+            if isinstance(last, Tensor):
                 return last
-        output = output_of(obj)
-        # An in-place layer whose own field was cleared has its output in the memory of its input.
-        return first_of(self.input) if output is None and self.in_place else output
+        output = output_of(self.obj)
+        if output is None and self.in_place:
+            # Its own field was cleared; the output is in the memory of the input.
+            return first_of(self.input)
+        return output
 
     def recorded_grad_input(self) -> Recorded:
         """Return the gradient with respect to the input; unknown in a sequence, or of several runs."""
@@ -463,15 +481,16 @@ def _note_writes(run: Run, written: set[int]) -> None:
         run: the run.
         written: the storages that runs before it wrote.
     """
-    sources = [_region(tensor) for tensor in leaves(run.input)]
-    for here in map(_region, leaves(run.output)):
-        is_view = not run.in_place and any(overlap(here, one) for one in sources)
-        is_of_module_inside = run.whole and here[0] in written
+    regions_of_input = [_region(tensor) for tensor in leaves(run.input)]
+    for region in map(_region, leaves(run.output)):
+        is_view = not run.in_place and any(overlap(region, one) for one in regions_of_input)
+        is_of_module_inside = run.whole and region[0] in written
         if not is_view and not is_of_module_inside:
-            run.writes.append(here)
-    # In older releases in-place layers had memory of their own once a model had changed its type.
-    source, target = first_of(run.input), run.output
+            run.writes.append(region)
+    source = first_of(run.input)
+    target = run.output
     if run.in_place and isinstance(source, Tensor) and isinstance(target, Tensor):
+        # In older releases the output had memory of its own once a model had changed its type; both were written.
         is_apart = source.storage is not target.storage and source.shape == target.shape
         if is_apart and np.array_equal(source.numpy(), target.numpy(), equal_nan=True):
             run.writes.append(_region(source))
@@ -565,21 +584,36 @@ def _run_modules(run: Run) -> None:
 def _container_of(run: Run) -> tuple[ModuleSpec, Flow, bool] | None:
     """Return what a container does: its modules, its flow, and whether it does nothing besides; `None` if unknown."""
     obj = run.obj
-    layer = layer_of(obj.class_name)
     recording = recording_of(obj)
-    listed = _children_of(obj)
     if recording.flow is not None:
-        spec = _spec(run, Call(""), {str(place): child for place, child in enumerate(listed)})
-        return spec, recording.flow, recording.transparent
+        children = {str(number): child for number, child in enumerate(_children_of(obj))}
+        return _spec(run, Call(""), children), recording.flow, recording.transparent
+    layer = layer_of(obj.class_name)
     if layer is None or layer.children is None:
         return None
-    module = layer.module_of(obj.class_name)
-    if module is None or layer.children is first_module:
+    if layer.children is first_module:
         return None  # copies of one module for several devices have seen parts of the batch
+    facts_of_container = _call_of(run, layer)
+    if facts_of_container is None:
+        return None
+    call, facts, graph = facts_of_container
+    inside = [child for child in layer.children(obj) if isinstance(child.value, TorchObject)]
+    if facts.flow is None or (graph is None and _runs_others_than_listed(obj, inside)):
+        return None
+    spec = _spec(run, call, {child.name: child for child in inside})
+    spec.graph = graph
+    return spec, facts.flow, facts.transparent
+
+
+def _call_of(run: Run, layer: Layer) -> tuple[Call, Traits, Any] | None:
+    """Return what a container is in PyTorch, the facts about it, and its graph; `None` if it is unknown."""
+    module = layer.module_of(run.obj.class_name)
+    if module is None:
+        return None
     try:
-        call = module(Lua(obj, "", layer.defaults, shapes={}))
+        call = module(Lua(run.obj, "", layer.defaults, shapes={}))
         facts = traits_of(call.target)
-        graph = graph_spec(obj, "") if facts.is_graph else None
+        return call, facts, graph_spec(run.obj, "") if facts.is_graph else None
     except NotMappedError:
         return None
     except ModelError as error:
@@ -587,14 +621,12 @@ def _container_of(run: Run) -> tuple[ModuleSpec, Flow, bool] | None:
         return None
     except FLOW_ERRORS:
         return None
-    children = [child for child in layer.children(obj) if isinstance(child.value, TorchObject)]
-    # Where others were put into `modules`, what is recorded there is of other passes.
-    runs_others = bool(listed) and [id(child.value) for child in children] != [id(child.value) for child in listed]
-    if facts.flow is None or (runs_others and graph is None):
-        return None
-    spec = _spec(run, call, {child.name: child for child in children})
-    spec.graph = graph
-    return spec, facts.flow, facts.transparent
+
+
+def _runs_others_than_listed(obj: TorchObject, inside: list[Child]) -> bool:
+    """Return whether others than the modules that run were put into `modules`: those have recorded other passes."""
+    listed = [id(child.value) for child in _children_of(obj)]
+    return bool(listed) and listed != [id(child.value) for child in inside]
 
 
 def _spec(run: Run, call: Call, children: Mapping[str, Child]) -> ModuleSpec:
@@ -652,9 +684,10 @@ class RecordedValues(Domain[Passed]):
         """Return an element of a list, or a slice of a tensor."""
         if dim is not None:
             return Passed(_part(value.value, dim, index), is_computed=True)
-        if value.items is not None:
-            return value.items[index] if -len(value.items) <= index < len(value.items) else Passed()
-        return Passed(_element(value.value, index))
+        if value.items is None:
+            return Passed(_element(value.value, index))
+        # An element that a list does not have is nil in Lua.
+        return value.items[index] if -len(value.items) <= index < len(value.items) else Passed()
 
     def length(self, value: Passed, dim: int | None = None) -> int | None:
         """Return the number of elements, or of slices."""
@@ -704,24 +737,28 @@ class RecordedValues(Domain[Passed]):
         """Add the run of a module inside, and return its recorded output."""
         inside = spec.children[child]
         assert inside.obj is not None
-        evaluated = self._run.of.is_in_evaluation(inside.obj)
-        if self._step is not None and evaluated and self._step[0] + 1 < self._step[1]:
-            return Passed()  # in evaluation one module runs all steps; its fields are of the last
-        at = len(self._calls)
-        gradient = None
+        is_in_evaluation = self._run.of.is_in_evaluation(inside.obj)
+        if self._step is not None and is_in_evaluation:
+            number, count = self._step
+            if number + 1 < count:
+                return Passed()  # in evaluation one module runs all steps; its fields are of the last
         if child in self._fields:
             value = Passed(recorded(self._run.obj.get(self._fields[child])))
-        if node is not None and at < len(self._nodes):
-            data = self._nodes[at]
-            inputs = _single(recorded(data.get("input")))
-            value = value if inputs is None else Passed(inputs)
-            gradient = _single(recorded(data.get("gradOutput")))
+        gradient = None
+        if node is not None and len(self._calls) < len(self._nodes):
+            data = self._nodes[len(self._calls)]
+            inputs = _without_table(recorded(data.get("input")))
+            if inputs is not None:
+                value = Passed(inputs)
+            gradient = _without_table(recorded(data.get("gradOutput")))
         run = self._run.run_inside(inside.path, inside.obj, value.value)
         if self._step is not None:
             run.number = self._step
-            run.before = self._before if evaluated else None
-        # Several gradients of one output are added up.
-        run.grad_output = None if isinstance(gradient, list) else gradient
+            if is_in_evaluation:
+                run.before = self._before
+        if not isinstance(gradient, list):
+            # Several gradients of one output are added up.
+            run.grad_output = gradient
         output = Passed(run.recorded_output())
         self._calls.append((value, output))
         return output
@@ -732,19 +769,23 @@ class RecordedValues(Domain[Passed]):
         Args:
             result: the output of the container.
         """
+        uses = [(result, self._run.grad_output)]
+        """Values that were used, and the gradient with respect to each use."""
+        for (value, _), run in zip(self._calls, self._run.inside):
+            uses.append((value, run.recorded_grad_input()))
         gradients: dict[int, list[Recorded]] = {}
-        uses = [(value, run.recorded_grad_input()) for (value, _), run in zip(self._calls, self._run.inside)]
-        stack = [(result, self._run.grad_output), *uses]
-        while stack:
-            value, gradient = stack.pop()
+        """The gradients with respect to all uses of a value, by its id."""
+        while uses:
+            value, gradient = uses.pop()
             gradients.setdefault(id(value), []).append(gradient)
-            stack += [(item, _element(gradient, place)) for place, item in enumerate(value.items or ())]
+            for index, item in enumerate(value.items or ()):
+                uses.append((item, _element(gradient, index)))
             if value.joined is not None:
-                stack += zip(value.parts, _split(gradient, value.joined))
+                uses += zip(value.parts, _split(gradient, value.joined))
         for (_, output), run in zip(self._calls, self._run.inside):
-            passed = gradients.get(id(output), [])
-            if run.grad_output is None and len(passed) == 1:
-                run.grad_output = passed[0]
+            gradients_of_output = gradients.get(id(output), [])
+            if run.grad_output is None and len(gradients_of_output) == 1:
+                run.grad_output = gradients_of_output[0]
 
 
 def _split(gradient: Recorded, joined: Joined) -> list[Recorded]:
@@ -772,15 +813,22 @@ def _sequence(value: Recorded) -> list[Recorded]:
 
 def _run_step(run: Run, recording: Recording) -> None:
     """Add the run of the module inside a cell in one step; outside of sequences in its last one."""
-    obj = run.obj
-    is_first = bool(recording.first_step) and run.step == 1
-    if recording.first_step and run.is_unknown_step:
-        return
-    step, module, inputs = ".recurrentModule", obj.get(recording.first_step), run.input
-    if not is_first:
+    inputs = run.input
+    if recording.first_step:
+        if run.is_unknown_step:
+            return
+        is_first = run.step == 1
+    else:
+        is_first = False
+    if is_first:
+        # A module of its own runs the first step, on the input alone.
+        step = ".recurrentModule"
+        module = run.obj.get(recording.first_step)
+    else:
         step, module = _copy_of_step(run)
         states = [_state_before(run, *fields) for fields in recording.states or ()]
-        inputs = [inputs, *states] if states else inputs
+        if states:
+            inputs = [inputs, *states]
     if not isinstance(module, TorchObject):
         return
     inside = run.run_inside(step, module, inputs)
@@ -790,28 +838,35 @@ def _run_step(run: Run, recording: Recording) -> None:
 
 
 def _names_in_copy(run: Run, module: TorchObject, recording: Recording) -> dict[int, Place]:
-    """Return the places of the modules inside a copy: those of the elements of `modules` that hold their weights."""
-    places = {id(item): place for place, item in enumerate(_modules_of(run.obj), 1)}
-    for path, place in recording.places.items():
+    """Return the places of the modules inside a copy: those of the elements of `modules` that hold their weights.
+
+    Returns:
+        Places by the id of the module.
+    """
+    numbers = {id(item): number for number, item in enumerate(_modules_of(run.obj), 1)}
+    for path, number in recording.places.items():
         holder, _, rest = path.partition(".")
-        is_first = run.step == 1
-        if (holder == recording.first_step) == is_first:
-            item = lookup(module, rest)
-            places[id(item)] = place
-    return {key: Place(run.place, f".modules[{place}]") for key, place in places.items()}
+        is_of_first_step = holder == recording.first_step
+        if is_of_first_step == (run.step == 1):
+            numbers[id(lookup(module, rest))] = number
+    return {identity: Place(run.place, f".modules[{number}]") for identity, number in numbers.items()}
 
 
 def _copy_of_step(run: Run) -> tuple[str, Value]:
-    """Return the module that ran a step: its shared clone in training, the one module in evaluation; with the step to
-    the latter, whose weights they share.
+    """Return the step to the module that has the weights of a cell, and the module that ran a step: in training a clone
+    that shares them, in evaluation that module itself.
     """
-    obj, children = run.obj, _modules_of(run.obj)
-    module = obj.get("recurrentModule") or (children[0] if children else None)
-    at = next((f".modules[{place}]" for place, item in enumerate(children, 1) if item is module), ".recurrentModule")
-    if not run.of.is_in_evaluation(obj):
-        clones = obj.get("sharedClones")
-        module = clones.get(float(run.step)) if isinstance(clones, Table) else None
-    return at, module
+    children = _modules_of(run.obj)
+    module = run.obj.get("recurrentModule") or (children[0] if children else None)
+    step = ".recurrentModule"
+    for number, child in enumerate(children, 1):
+        if child is module:
+            step = f".modules[{number}]"
+            break
+    if run.of.is_in_evaluation(run.obj):
+        return step, module
+    clones = run.obj.get("sharedClones")
+    return step, clones.get(float(run.step)) if isinstance(clones, Table) else None
 
 
 def _state_before(run: Run, name: str, by_user: str) -> Recorded:
@@ -822,12 +877,12 @@ def _state_before(run: Run, name: str, by_user: str) -> Recorded:
         name: the field with the states of all steps.
         by_user: the field with the first, if the user sets it.
     """
-    obj, at = run.obj, run.step
     if run.is_unknown_step:
         return None
-    if at == 1 and obj.get(by_user) is None and obj.get("startState") is None:
-        return zeros_like(_state(obj, name, 1))
-    if run.of.is_in_evaluation(obj):
+    is_set_by_user = run.obj.get(by_user) is not None or run.obj.get("startState") is not None
+    if run.step == 1 and not is_set_by_user:
+        return zeros_like(_state(run.obj, name, 1))
+    if run.of.is_in_evaluation(run.obj):
         # In evaluation only the last states are kept; a sequence has copies of the outputs.
         return run.before if name == "outputs" else None
-    return _state(obj, name, at - 1)
+    return _state(run.obj, name, run.step - 1)

@@ -147,7 +147,11 @@ class TwoModels:
         return specs
 
     def _over_steps(self, what: Recurrence) -> Proof:
-        """Run two recurrent models on the same sequences, and compare what they return for each step."""
+        """Run two recurrent models on the same sequences, and compare what they return for each step.
+
+        Raises:
+            ModelError: the second model does not accept sequences, or returns something else.
+        """
         mine = in_double(live_module(self.model, self.path, 0, self.limits, lift=True))
         if what.takes_tokens:
             spec = Example("", (_STEPS, _BATCH), bounds=(0, what.inputs - 1))
@@ -157,26 +161,87 @@ class TwoModels:
             spec = Example("", (_STEPS, _BATCH, what.inputs))
             inputs = drawn(mine, spec)
             forms = {inputs_text(spec): inputs}
-        is_batch_first = _has_batch_first(mine)
-        wanted = _outputs(mine, inputs, is_batch_first, what.states)
-        form, outputs, difference = _same_outputs(self.other, forms, wanted)
-        whole = LayerProof("root", type(mine).__name__, AGREES, runs=len(outputs))
+        wanted = _outputs(mine, inputs, _has_batch_first(mine), what.states)
+        answer = self._best_answer(forms, wanted)
+        differences = []
+        if answer.difference is not None:
+            differences.append(answer.difference)
+        elif not what.takes_tokens and self._masks_differ(mine, inputs):
+            differences.append(f"for steps that are zeros, the .t7 returns zeros, and {self.name} does not")
+        verdict = DIFFERS if differences else AGREES
+        whole = LayerProof("root", type(mine).__name__, verdict, runs=len(answer.outputs))
         whole.parameters = sum(item.numel() for item in mine.parameters())
-        whole.write(deviation_of([wanted[-len(outputs) :]], [outputs]), [outputs])
-        proof = Proof(self.file, [whole], f"steps of {self.name}", reference=self.name, misplaced=difference is None)
-        proof.modes = f"{form} from states of zero in evaluation mode"
-        if difference is None:
-            proof.differences = [f"the outputs differ by up to {whole.max_abs:.2g}"]
-        elif difference:
-            proof.differences = [f"at the end, {difference.format('the .t7', self.name)}"]
-        elif not what.takes_tokens and any(isinstance(layer, MaskZero) for layer in mine.modules()):
-            with_zeros = torch.cat([inputs, torch.zeros_like(inputs[:1])])
-            wanted = _outputs(mine, with_zeros, is_batch_first)
-            _, _, masked_difference = _same_outputs(self.other, {form: with_zeros}, wanted)
-            if masked_difference != "":
-                proof.differences = [f"for steps that are zeros, the .t7 returns zeros, and {self.name} does not"]
-        whole.verdict = DIFFERS if proof.differences else AGREES
+        whole.write(deviation_of([wanted[-len(answer.outputs) :]], [answer.outputs]), [answer.outputs])
+        proof = Proof(self.file, [whole], f"steps of {self.name}", reference=self.name, differences=differences)
+        proof.misplaced = answer.is_unexplained
+        proof.modes = f"{answer.form} from states of zero in evaluation mode"
         return proof
+
+    def _best_answer(self, forms: Mapping[str, torch.Tensor], wanted: torch.Tensor) -> _Answer:
+        """Return what the second model returns for sequences, in the form and the order of dimensions that it takes.
+
+        Args:
+            forms: the sequences, (steps, batch, …), by words for their form.
+            wanted: the outputs of the first model.
+
+        Raises:
+            ModelError: the model does not accept the sequences, or returns something else.
+        """
+        # As its layers say, and else the other way round: the model may transpose.
+        batch_first = _has_batch_first(self.other)
+        answers: list[_Answer] = []
+        problem = ModelError("the models do not return as many values for each step")
+        for (form, inputs), is_batch_first in product(forms.items(), (batch_first, not batch_first)):
+            try:
+                outputs = _outputs(self.other, inputs, is_batch_first)
+            except ModelError as error:
+                if not answers:
+                    problem = error
+                continue
+            # Some models return the last step alone.
+            if outputs.shape[1:] == wanted.shape[1:] and len(outputs) in (1, len(wanted)):
+                answers.append(self._answer(form, outputs, wanted[-len(outputs) :]))
+        if not answers:
+            raise problem
+        return next((answer for answer in answers if not answer.is_unexplained), answers[0])
+
+    def _answer(self, form: str, outputs: torch.Tensor, wanted: torch.Tensor) -> _Answer:
+        """Compare outputs over sequences."""
+        # In both directions: the limit depends on the largest value of the first.
+        if _are_same(wanted, outputs) or _are_same(outputs, wanted):
+            return _Answer(form, outputs)
+        for name in ("log_softmax", "softmax"):
+            if _are_same(wanted, getattr(outputs, name)(-1)):
+                return _Answer(form, outputs, f"at the end, the .t7 computes {name}, and {self.name} does not")
+            if _are_same(outputs, getattr(wanted, name)(-1)):
+                return _Answer(form, outputs, f"at the end, {self.name} computes {name}, and the .t7 does not")
+        largest = deviation_of([wanted], [outputs]).max_abs
+        return _Answer(form, outputs, f"the outputs differ by up to {largest:.2g}", is_unexplained=True)
+
+    def _masks_differ(self, mine: nn.Module, inputs: torch.Tensor) -> bool:
+        """Return whether the first model masks steps that are zeros, and the second one does not."""
+        if not any(isinstance(layer, MaskZero) for layer in mine.modules()):
+            return False
+        with_zeros = torch.cat([inputs, torch.zeros_like(inputs[:1])])
+        wanted = _outputs(mine, with_zeros, _has_batch_first(mine))
+        return self._best_answer({"": with_zeros}, wanted).difference is not None
+
+
+@define(frozen=True)
+class _Answer:
+    """What a model returns over sequences.
+
+    Attributes:
+        form: the form of its inputs, in words.
+        outputs: of each step, or of the last.
+        difference: what another model computes otherwise, in words; `None` if nothing.
+        is_unexplained: whether that is more than a function at the end.
+    """
+
+    form: str
+    outputs: torch.Tensor
+    difference: str | None = None
+    is_unexplained: bool = False
 
 
 def _batches(comparison: Comparison) -> list[Any]:
@@ -204,14 +269,14 @@ def _has_batch_first(model: nn.Module) -> bool:
 
 
 def _outputs(
-    model: nn.Module, inputs: Any, is_turned: bool, states: Sequence[tuple[int, int, int]] | None = None
+    model: nn.Module, inputs: Any, is_batch_first: bool, states: Sequence[tuple[int, int, int]] | None = None
 ) -> torch.Tensor:
     """Return what a recurrent model returns for sequences, from states of zero: (steps, batch, features).
 
     Args:
         model: the model, of one step if it has states, otherwise over sequences.
         inputs: the sequences, (steps, batch, features), or numbers of tokens from 0 on.
-        is_turned: whether the model takes the batch first, and returns it so.
+        is_batch_first: whether the model takes the batch first, and returns it so.
         states: see `Recurrence`.
 
     Raises:
@@ -221,8 +286,9 @@ def _outputs(
         with torch.no_grad():
             if states is not None:
                 return _outputs_of_steps(model, inputs, states)
+            # Some models return all steps of all sequences as one list of rows.
             batch = inputs.shape[1]
-            if not is_turned:
+            if not is_batch_first:
                 output = next(flat(model(inputs)))
                 return output.reshape(-1, batch, output.shape[-1])
             output = next(flat(model(inputs.transpose(0, 1))))
@@ -251,57 +317,9 @@ def _outputs_of_steps(model: nn.Module, inputs: Any, states: Sequence[tuple[int,
     return torch.stack(steps)
 
 
-def _same_outputs(
-    model: nn.Module, forms: Mapping[str, torch.Tensor], wanted: torch.Tensor
-) -> tuple[str, torch.Tensor, str | None]:
-    """Return the outputs of a module over sequences, with the batch first or second, as it takes them.
-
-    Args:
-        model: the module.
-        forms: the sequences, (steps, batch, …), by words for them.
-        wanted: the outputs of another model.
-
-    Returns:
-        The words; the outputs of each step, or of the last; and what only `{0}`, the other model, or only `{1}`
-        computes at the end; empty for nothing, `None` if that is not known.
-
-    Raises:
-        ModelError: the module does not accept the sequences, or returns something else.
-    """
-    # As its layers say, and else the other way round: the model may transpose.
-    first = _has_batch_first(model)
-    results: list[tuple[str, torch.Tensor]] = []
-    problem = ModelError("the models do not return as many values for each step")
-    for (form, inputs), is_turned in product(forms.items(), (first, not first)):
-        try:
-            output = _outputs(model, inputs, is_turned)
-        except ModelError as error:
-            if not results:
-                problem = error
-            continue
-        # Some models return the last step alone.
-        if output.shape[1:] == wanted.shape[1:] and len(output) in (1, len(wanted)):
-            results.append((form, output))
-    if not results:
-        raise problem
-    for form, output in results:
-        difference = _difference_at_end(wanted[-len(output) :], output)
-        if difference is not None:
-            return form, output, difference
-    return *results[0], None
-
-
-def _difference_at_end(wanted: torch.Tensor, output: torch.Tensor) -> str | None:
-    """Return what only one of two models computes at the end; see `_same_outputs`."""
-    # In both directions: the limit depends on the largest value of the first.
-    if deviation_of([wanted], [output]).excess <= 1 or deviation_of([output], [wanted]).excess <= 1:
-        return ""
-    for name in ("log_softmax", "softmax"):
-        if deviation_of([wanted], [getattr(output, name)(-1)]).excess <= 1:
-            return f"{{0}} computes {name}, and {{1}} does not"
-        if deviation_of([output], [getattr(wanted, name)(-1)]).excess <= 1:
-            return f"{{1}} computes {name}, and {{0}} does not"
-    return None
+def _are_same(wanted: torch.Tensor, computed: torch.Tensor) -> bool:
+    """Return whether only rounding in double precision tells two values apart."""
+    return deviation_of([wanted], [computed]).excess <= 1
 
 
 def deviation_of(wanted: list[torch.Tensor], computed: list[torch.Tensor]) -> Deviation:

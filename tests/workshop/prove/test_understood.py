@@ -60,8 +60,8 @@ def test_rows_of_a_table_are_found_in_its_output():
     assert verdicts(t7bridge.prove(model))["root.modules[1]"] == "differs"
 
 
-def test_changes_that_a_backward_has_undone_are_understood():
-    """AddConstant and MulConstant in place put their inputs back when they run backwards; all agrees either way."""
+def test_values_that_a_backward_may_have_restored_are_not_taken():
+    """AddConstant and MulConstant in place put their inputs back when they run backwards; nothing differs either way."""
     for name in ("constants.train", "constants.eval", "volumes.train"):
         proof = t7bridge.prove(PROVE / f"{name}.t7")
         assert not proof.of("differs"), name
@@ -70,11 +70,8 @@ def test_changes_that_a_backward_has_undone_are_understood():
 @pytest.mark.parametrize(
     ("name", "place", "value"),
     [
-        ("constants.train", "root.modules[2]", 0.8),
         ("constants.train", "root.modules[5]", 1.5),
         ("constants.eval", "root.modules[5]", 1.5),
-        ("constants.eval", "root.modules[11]", 0.2),
-        ("volumes.eval", "root.modules[8]", 0.6),
     ],
 )
 def test_a_changed_constant_in_place_is_named(name: str, place: str, value: float):
