@@ -148,7 +148,9 @@ def _folded(conv: Any, matrix: torch.Tensor, output: torch.Tensor) -> torch.Tens
     places = output.shape[-rank:]
     batch = output.shape[: output.dim() - rank - 1]
     count = prod(batch) * conv.in_channels * prod(kernel) * prod(places)
-    if len(batch) > 1 or matrix.numel() != count or count > _MOST or matrix.shape[-1] != prod(places):
+    if len(batch) > 1 or count > _MOST:
+        return None
+    if matrix.numel() != count or matrix.shape[-1] != prod(places):
         return None
     columns = matrix.reshape(-1, prod(kernel), *places)
     image: torch.Tensor | None = _fold(columns, kernel, conv.stride, conv.padding)

@@ -453,7 +453,9 @@ class Judge:
         Only where it does not depend on the input, as for a sum of products: another may be of another pass.
         """
         run = outcome.run
-        if not self._has_gradients(run) or (node is not None and (node.layer is None or node.is_random)):
+        if not self._has_gradients(run):
+            return
+        if node is not None and (node.layer is None or node.is_random):
             return
         try:
             unit = self._unit(run)
@@ -552,15 +554,17 @@ def _is_empty(recorded: list[torch.Tensor]) -> bool:
 
 def _other_passes(node: Node, recorded: list[torch.Tensor]) -> str:
     """Return that an input and an output are of passes of different numbers of examples; empty if they are not."""
-    inputs = doubles(node.input_values())
-    given = {len(item) for item in inputs if item.dim()}
-    computed = {len(item) for item in node.values if item.dim()}
-    in_file = {len(item) for item in recorded if item.dim()}
-    if len(given) != 1 or len(in_file) != 1 or given != computed or in_file == computed:
+    numbers_in = {len(item) for item in doubles(node.input_values()) if item.dim()}
+    numbers_computed = {len(item) for item in node.values if item.dim()}
+    numbers_in_file = {len(item) for item in recorded if item.dim()}
+    if len(numbers_in) != 1 or len(numbers_in_file) != 1:
         return ""
+    if numbers_in != numbers_computed or numbers_in_file == numbers_computed:
+        return ""
+    # But for the number of examples, the shapes agree.
     if [item.shape[1:] for item in node.values] != [item.shape[1:] for item in recorded]:
         return ""
-    return f"its input and its output are of passes of {computed.pop()} and {in_file.pop()} examples"
+    return f"its input and its output are of passes of {numbers_computed.pop()} and {numbers_in_file.pop()} examples"
 
 
 def _precision(run: Run) -> float:

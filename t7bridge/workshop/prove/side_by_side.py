@@ -488,10 +488,15 @@ class Comparison:
         return differ
 
     def _places(self, model: Watched, origin: Origin) -> str:
-        """Name the layers that a value comes from."""
+        """Name the layers that a value comes from; those of the second model with their places in the first."""
         names = []
         for source in sorted(origin.sources):
-            names.append("the input" if source == INPUT else model.calls[source].place or "the model")
+            if source == INPUT:
+                names.append("the input")
+                continue
+            call = model.calls[source]
+            name = call.place or "the model"
+            names.append(f"{name} ({call.partner.place})" if call.partner is not None else name)
         return listed(names) if names else "nothing"
 
 
