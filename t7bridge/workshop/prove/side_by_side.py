@@ -125,7 +125,10 @@ class Operation:
             # Sizes of the tensors are no options.
             if not attribute.startswith("_saved_") or "sym_" in attribute or attribute.endswith("sizes"):
                 continue
-            value = getattr(node, attribute)
+            try:
+                value = getattr(node, attribute)
+            except RuntimeError:
+                continue  # a tensor that was changed in place since
             numbers = value if isinstance(value, tuple) else (value,)
             if all(isinstance(number, (bool, int, float, str)) for number in numbers):
                 options.append((attribute.removeprefix("_saved_"), value))
@@ -241,8 +244,9 @@ class Watched:
         if not isinstance(model, torch.jit.ScriptModule):
             for place, layer in model.named_modules():
                 if _own_tensors(layer):
-                    handles.append(layer.register_forward_pre_hook(partial(self._begin, place)))
-                    handles.append(layer.register_forward_hook(self._end))
+                    begin = partial(self._begin, place)
+                    handles.append(layer.register_forward_pre_hook(begin, with_kwargs=True))
+                    handles.append(layer.register_forward_hook(self._end, always_call=True))
         try:
             yield
         finally:
@@ -282,52 +286,59 @@ class Watched:
                 origin.operations.append(operation)
         return origin
 
-    def _begin(self, place: str, layer: nn.Module, args: tuple[Any, ...]) -> Any:
+    def _begin(self, place: str, layer: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         """Record that a layer begins; a hook.
 
         Returns:
-            Its arguments, corrected by those of the first model.
+            Its arguments, corrected by those of the first model; `None` if they stay.
         """
         self._depth += 1
         if self._depth > 1:
             return None  # a part of a layer with weights
-        tensors = _floats(args)
+        tensors = _floats([args, kwargs])
         weights = {name: _key(item) for name, item in _own_tensors(layer).items()}
         bias = weights.pop("bias", None)
         inputs = [Digest.of(item) for item in tensors]
         call = Call(place, layer, sorted(weights.values()), bias, inputs, self._origin(tensors))
-        args = tree_map_only(torch.Tensor, torch.Tensor.detach, args)
         call.partner = self._partner(call)
         self.calls.append(call)
-        is_single = len(tensors) == 1 and isinstance(args[0], torch.Tensor)
+        # Layers run without a graph: it would only take memory.
+        args, kwargs = tree_map_only(torch.Tensor, torch.Tensor.detach, (args, kwargs))
+        is_single = len(tensors) == 1
         if self._first is None and is_single and self._room >= tensors[0].numel():
-            call.stored = args[0].clone()
+            call.stored = tensors[0].detach().clone()
             self._room -= tensors[0].numel()
         if call.partner is None:
-            return args
+            return args, kwargs
         call.has_input = _match(call.inputs, call.partner.inputs)
-        if not call.has_input and is_single and call.partner.stored is not None:
-            wanted = call.partner.stored.clone()
-            if wanted.numel() == args[0].numel():
-                wanted = wanted.reshape(args[0].shape)
-            if wanted.dim() == args[0].dim():
-                call.has_input = True
-                return (wanted, *args[1:])
-        return args
+        if call.has_input or not is_single or call.partner.stored is None:
+            return args, kwargs
+        wanted = call.partner.stored.clone()
+        if wanted.numel() == tensors[0].numel():
+            wanted = wanted.reshape(tensors[0].shape)
+        if wanted.dim() != tensors[0].dim():
+            return args, kwargs
+        call.has_input = True
 
-    def _end(self, layer: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        def corrected(item: torch.Tensor) -> torch.Tensor:
+            return wanted if item.is_floating_point() else item
+
+        args, kwargs = tree_map_only(torch.Tensor, corrected, (args, kwargs))
+        return args, kwargs
+
+    def _end(self, layer: nn.Module, args: Any, output: Any) -> Any:
         """Record what a layer returned; a hook."""
         self._depth -= 1
         if self._depth:
             return None
+        if output is None:
+            # It raised an error, which the model may catch.
+            self.calls.pop()
+            return None
         tensors = _floats(output)
-        if (
-            isinstance(layer, _NORMS)
-            and layer.training
-            and layer.running_mean is not None
-            and layer.running_var is not None
-        ):
-            tensors += [layer.running_mean, layer.running_var]
+        if isinstance(layer, _NORMS) and layer.training:
+            # In training it updates its statistics.
+            tensors += _own_tensors(layer).values()
         self.calls[-1].outputs = [Digest.of(item) for item in tensors]
         return self._leaf(output, len(self.calls) - 1)
 
@@ -448,6 +459,11 @@ class Comparison:
             theirs: that in the second.
             where: the values, in words.
         """
+        if not self.theirs.calls:
+            # No hook was called: the layers are those of TorchScript, or plain functions. What they take is not known.
+            self.misplaced = True
+            self._note(f"{self.label} returns another value than the .t7", where)
+            return
         numbers = {id(call): number for number, call in enumerate(self.mine.calls)}
         their_sources = set()
         for source in theirs.sources:

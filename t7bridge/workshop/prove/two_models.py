@@ -87,7 +87,8 @@ class TwoModels:
                 specs.append(other_spec)
                 texts += [f"in {inputs_text(other_spec)}, {text}" for text in _new(comparison, texts)]
         mode = "evaluation mode"
-        if normalizes(mine):
+        # The modules of TorchScript's archives are not known, and their modes cannot be set one by one.
+        if normalizes(mine) and not isinstance(self.other, torch.jit.ScriptModule):
             mode = "evaluation and training mode"
             in_training = compare(mine, self.other, self.name, drawn(mine, spec), training=True)
             texts += [f"in training, {text}" for text in _new(in_training, texts)]

@@ -61,7 +61,7 @@ def test_rows_of_a_table_are_found_in_its_output():
 
 
 def test_values_that_a_backward_may_have_restored_are_not_taken():
-    """AddConstant and MulConstant in place put their inputs back when they run backwards; nothing differs either way."""
+    """AddConstant and MulConstant in place put their inputs back when they run backwards: nothing differs."""
     for name in ("constants.train", "constants.eval", "volumes.train"):
         proof = t7bridge.prove(PROVE / f"{name}.t7")
         assert not proof.of("differs"), name
