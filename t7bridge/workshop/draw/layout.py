@@ -490,7 +490,7 @@ def _groups(box: Box, levels: list[list[int]], leaving: list[list[Flow]], cuts: 
     height = 0.0
     for level in levels:
         height += max((box.inside[number].height for number in level), default=0) + _GAP
-    # A column of branches is somewhat wider than a node.
+    # Branches make a column somewhat wider than a node, and 60 pixels are its margins.
     width = 1.6 * sum(node.width for node in box.inside) / len(box.inside) + 60
     # Columns of this height fill the screen; a column that is taller ends at the next cut.
     enough = max(_COLUMN, sqrt(height * width * SCREEN[1] / SCREEN[0]))
@@ -503,8 +503,11 @@ def _groups(box: Box, levels: list[list[int]], leaving: list[list[Flow]], cuts: 
             groups.append(_Group([nodes.pop()]))
             if nodes:
                 _attach(box, groups, groups[0].members[0], nodes, flows, inf)
-        elif len(nodes) == 1 and len(flows) == 1 and next_cut < len(levels):
+            continue
+        is_single_arrow = len(nodes) == 1 and len(flows) == 1 and next_cut < len(levels)
+        if is_single_arrow:
             groups.append(_Group(nodes, above=levels[cut][0], label=flows[0].label))
+            # Centred at 0, as the nodes of a group are placed relative to each other.
             box.inside[nodes[0]].x = -box.inside[nodes[0]].width / 2
         elif nodes:
             _attach(box, groups, levels[cut][0], nodes, flows, enough)

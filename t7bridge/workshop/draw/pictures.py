@@ -113,7 +113,9 @@ def _box(box: Box, colours: dict[str, str]) -> list[str]:
     if block.repeat > 1:  # a second frame behind the first
         lines.append(f'<rect class="b" x="{box.x + 4:.1f}" y="{box.y + 4:.1f}" {size}/>')
     lines.append(frame)
-    if block.kind != "end" and not block.inside and not _ghost_classes(box):
+    is_layer = block.kind != "end" and not block.inside and not _ghost_classes(box)
+    if is_layer:
+        # The colour of its kind, pale over the frame and full in a stripe at the left.
         fill = colours[f"--k-{block.category}"]
         stripe = f'x="{box.x:.1f}" y="{box.y + 3:.1f}" width="4" height="{box.height - 6:.1f}" rx="2"'
         lines.append(frame.replace('class="b"', f'class="tint" fill="{fill}"'))
@@ -320,19 +322,22 @@ def places_of(blocks: list[Block], folds: dict[int, list[Fold]], opened: set[int
         opened: the containers that are open at first, by id.
         root: what is seen first.
     """
-    contents: list[Any] = []
-    places_of_contents: dict[str, int] = {}
-    """The place of each content in the list, by its JSON."""
-    of: dict[int, list[int]] = {}
+    contents: dict[str, Any] = {}
+    """Contents by their JSON, which equal ones have in common; their order is that of the list."""
+    indexes: dict[str, int] = {}
+    """The index of each content in the list, likewise."""
+    indexes_of: dict[int, list[int]] = {}
+    """Those of each container, by its number."""
     numbers = {id(block): number for number, block in enumerate(blocks)}
 
     def add(box: Box, block: Block) -> int:
-        """Add the content of a block, as it is in a box, and return its place."""
+        """Add the content of a block, as it is in a box, and return its index."""
         content = _content(box, {id(inner): number for number, inner in enumerate(block.inside)})
-        place = places_of_contents.setdefault(json.dumps(content), len(contents))
-        if place == len(contents):
-            contents.append(content)
-        return place
+        text = json.dumps(content)
+        if text not in indexes:
+            indexes[text] = len(contents)
+            contents[text] = content
+        return indexes[text]
 
     for block in blocks:
         if not block.inside:
@@ -343,22 +348,22 @@ def places_of(blocks: list[Block], folds: dict[int, list[Fold]], opened: set[int
         if block is blocks[0]:
             for view in views:
                 view[0].lines = root.block.lines
-        of[numbers[id(block)]] = [add(lay_out(view), block) for view in views]
+        indexes_of[numbers[id(block)]] = [add(lay_out(view), block) for view in views]
     for box in _boxes_in(root):
         source = box.block.source
         if box.inside and source is not None:
-            places = of[numbers[id(source)]]
-            if len(places) == 1:  # without repeated blocks, both views are one
-                places.append(places[0])
-            places.append(add(box, source))
+            indexes_of_source = indexes_of[numbers[id(source)]]
+            if len(indexes_of_source) == 1:  # without repeated blocks, both views are one
+                indexes_of_source.append(indexes_of_source[0])
+            indexes_of_source.append(add(box, source))
     closed_view = view_of(blocks[0], folds, set())
     closed_view[0].lines = root.block.lines
     closed = lay_out(closed_view)
     return {
         "root": _entry(closed, closed, 0, ""),
         "open": sorted(numbers[ident] for ident in opened),
-        "of": of,
-        "contents": contents,
+        "of": indexes_of,
+        "contents": list(contents.values()),
     }
 
 

@@ -405,8 +405,10 @@ class _Solver:
             for target in target_lists:
                 source_rows = _Rows.of_layers(source)
                 target_rows = _Rows.of_layers(target)
-                if self._belong_together(scope, source_rows, target_rows) and self._pair(source, target, "numbers"):
-                    return True
+                if self._belong_together(scope, source_rows, target_rows):
+                    is_new = self._pair(source, target, "numbers")
+                    if is_new:
+                        return True
         return False
 
     def _pair_groups(self, scope: _Scope) -> list[_Scope]:

@@ -124,12 +124,14 @@ def nearest_outputs(layer: LiveLayer, value: Values) -> list[torch.Tensor]:
         layer: the layer, of more outputs than inputs.
         value: a list with the recorded output.
     """
+    # Weights with errors of rounding take the place of the layer's own.
     tensors = {**dict(layer.module.named_parameters()), **layer.tensors}
     weight = tensors["weight"].double()
     bias = tensors.get("bias", torch.zeros(())).double()
     output = value[0].double()
-    solution = torch.linalg.lstsq(weight, (output - bias).reshape(-1, weight.shape[0]).T).solution
-    return [((weight @ solution).T + bias).reshape(output.shape)]
+    columns = (output - bias).reshape(-1, weight.shape[0]).T
+    inputs = torch.linalg.lstsq(weight, columns).solution
+    return [((weight @ inputs).T + bias).reshape(output.shape)]
 
 
 def _folded(conv: Any, matrix: torch.Tensor, output: torch.Tensor) -> torch.Tensor | None:

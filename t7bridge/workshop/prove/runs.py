@@ -746,6 +746,7 @@ class RecordedValues(Domain[Passed]):
             value = Passed(recorded(self._run.obj.get(self._fields[child])))
         gradient = None
         if node is not None and len(self._calls) < len(self._nodes):
+            # The nodes of a graph keep what they took, and what came back.
             data = self._nodes[len(self._calls)]
             inputs = _without_table(recorded(data.get("input")))
             if inputs is not None:
@@ -757,7 +758,7 @@ class RecordedValues(Domain[Passed]):
             if is_in_evaluation:
                 run.before = self._before
         if not isinstance(gradient, list):
-            # Several gradients of one output are added up.
+            # Those of several uses are a list, which Lua adds up; their sum is not kept.
             run.grad_output = gradient
         output = Passed(run.recorded_output())
         self._calls.append((value, output))

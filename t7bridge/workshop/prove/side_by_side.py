@@ -304,33 +304,45 @@ class Watched:
         self.calls.append(call)
         # Layers run without a graph: it would only take memory.
         args, kwargs = tree_map_only(torch.Tensor, torch.Tensor.detach, (args, kwargs))
-        is_single = len(tensors) == 1
-        if self._first is None and is_single and self._room >= tensors[0].numel():
-            call.stored = tensors[0].detach().clone()
-            self._room -= tensors[0].numel()
-        if call.partner is None:
+        if len(tensors) != 1:
+            call.has_input = call.partner is not None and _match(call.inputs, call.partner.inputs)
             return args, kwargs
-        call.has_input = _match(call.inputs, call.partner.inputs)
-        if call.has_input or not is_single or call.partner.stored is None:
-            return args, kwargs
-        wanted = call.partner.stored.clone()
-        if wanted.numel() == tensors[0].numel():
-            wanted = wanted.reshape(tensors[0].shape)
-        if wanted.dim() != tensors[0].dim():
-            return args, kwargs
-        call.has_input = True
+        right_input = self._right_input(call, tensors[0])
 
         def corrected(item: torch.Tensor) -> torch.Tensor:
-            return wanted if item.is_floating_point() else item
+            return right_input if item.is_floating_point() else item
 
         args, kwargs = tree_map_only(torch.Tensor, corrected, (args, kwargs))
         return args, kwargs
 
+    def _right_input(self, call: Call, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the input that a layer with one is to get: in the second model that of the first.
+
+        Args:
+            call: its run, which is completed.
+            tensor: what the model gave it.
+        """
+        tensor = tensor.detach()
+        if self._first is None and self._room >= tensor.numel():
+            call.stored = tensor.clone()
+            self._room -= tensor.numel()
+        if call.partner is None:
+            return tensor
+        call.has_input = _match(call.inputs, call.partner.inputs)
+        if call.has_input or call.partner.stored is None:
+            return tensor
+        wanted = call.partner.stored.clone()
+        if wanted.numel() == tensor.numel():
+            wanted = wanted.reshape(tensor.shape)
+        # Of other sizes, as behind another padding, it fits as well; with more dimensions it would not.
+        call.has_input = wanted.dim() == tensor.dim()
+        return wanted if call.has_input else tensor
+
     def _end(self, layer: nn.Module, args: Any, output: Any) -> Any:
         """Record what a layer returned; a hook."""
         self._depth -= 1
-        if self._depth:
-            return None
+        if self._depth > 0:
+            return None  # a part of a layer with weights
         if output is None:
             # It raised an error, which the model may catch.
             self.calls.pop()
