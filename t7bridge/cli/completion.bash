@@ -20,7 +20,7 @@ _t7bridge() {
             prove) COMPREPLY=($(compgen -W "-h --help --help-all --at --input --shape --expect --with --module --all --json --limit -q --quiet" -- "$word")) ;;
             scan) COMPREPLY=($(compgen -W "-h --help --help-all --json --limit -q --quiet" -- "$word")) ;;
             verify) COMPREPLY=($(compgen -W "-h --help --help-all --independent --compact --quick --json --limit -q --quiet" -- "$word")) ;;
-            zoo) COMPREPLY=($(compgen -W "-h --help --help-all --to --force --encoding --byte-order --long-size --keep-device --no-record --pt-format --compact --strict --allow-foreign --classes --limit -o --output --mode --as --index-base --module --draw --prove --verify --engine --workers --scheduler --timeout --memory --retry-failed --dry-run --json -q --quiet" -- "$word")) ;;
+            zoo) COMPREPLY=($(compgen -W "-h --help --help-all --to --force --encoding --byte-order --long-size --keep-device --no-record --pt-format --compact --strict --allow-foreign --classes --limit -o --output --mode --as --index-base --module --draw --prove --verify --engine --workers --scheduler --timeout --memory --retry-failed --dry-run --include --max-files --json -q --quiet" -- "$word")) ;;
         esac
         return
     fi

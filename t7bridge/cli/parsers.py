@@ -134,9 +134,8 @@ def _add(parser: argparse._ActionsContainer, option: Option) -> None:
     if option.kind == "flag":
         settings = {"default": option.default, "help": option.help}
         settings["action"] = "store_false" if option.default else "store_true"
-    elif option.kind.startswith("limits"):
-        settings |= {"action": _SetLimit, "const": option.kind == "limits or files"}
-        parser.set_defaults(limit=None)
+    elif option.kind == "limits":
+        settings["action"] = _SetLimit
     else:
         settings["type"] = _TYPES.get(option.kind, str)
     if option.kind == "list":
@@ -150,10 +149,10 @@ def _add(parser: argparse._ActionsContainer, option: Option) -> None:
 
 
 class _SetLimit(argparse.Action):
-    """Change one of the resource limits: `objects=100`. With `const`, a number alone is one of files."""
+    """Change one of the resource limits: `objects=100`."""
 
     def __call__(self, parser: Any, namespace: argparse.Namespace, text: Any, option: str | None = None) -> None:
-        """Set `limits`, or `limit`; or print the names of the limits with their defaults."""
+        """Set `limits`, or print the names of the limits with their defaults."""
         names = Limits._fields
         if text == "help":
             width = max(map(len, names))
@@ -161,11 +160,10 @@ class _SetLimit(argparse.Action):
                 print(f"{name:{width}}  {getattr(DEFAULT_LIMITS, name)}")
             raise SystemExit(0)
         name, _, value = text.rpartition("=")
-        if self.const and not name and value.isdecimal():
-            namespace.limit = int(value)
-        elif self.const and (name not in names or not value.isdecimal()):
-            listed = "=N, ".join(names)
-            raise argparse.ArgumentError(self, f"{text!r} is neither a number of files nor one of {listed}=N")
+        if text.isdecimal() and hasattr(namespace, "max_files"):
+            # What `zoo` called a number of files in earlier releases.
+            print(f"t7bridge: --limit {text} is deprecated; use --max-files {text}", file=sys.stderr)
+            namespace.max_files = int(text)
         elif (name or value) not in names:
             raise argparse.ArgumentError(self, f"unknown limit {name or value!r}; the limits are {', '.join(names)}")
         elif not name or not value.isdecimal():

@@ -44,8 +44,7 @@ class Option(NamedTuple):
         default: its default value, or `REQUIRED`.
         choices: the allowed values, if enumerable.
         kind: how the command line reads a value: `flag`, `text`, `int`, `count` (from 1), `number` (from 0), `seconds`,
-            `bytes` (4G), `tolerance`; `list`, `limits` and `limits or files` (a number of files too) for a repeatable
-            option; that of the field's type by default.
+            `bytes` (4G), `tolerance`; `list` and `limits` for a repeatable option; that of the field's type by default.
         metavar: name of the value in the help.
         flags: the spellings on the command line; empty for `--` and the name.
         nargs: of an operand, as in argparse.

@@ -199,12 +199,13 @@ class Transfers:
     def _work(self) -> None:
         """Copy pieces until there are no more, or an error occurs in any thread."""
         change: Change | None = None
+        buffer: Buffer | None = None  # half a megabyte, which most files do without
         while self._error is None and self._pieces:
             try:
                 run, start, end = self._pieces.popleft()
             except IndexError:  # another thread was faster
                 return
-            if run.extent.change is not change:
+            if buffer is None or run.extent.change is not change:
                 change = run.extent.change
                 buffer = change.buffer()
             for position, data in run.copied(start, end, buffer, self._name):
@@ -250,17 +251,14 @@ _WORDS = {2: "H", 4: "I", 8: "Q"}
 class Buffer:
     """The memory through which bytes go from file to file, as they are.
 
-    Args:
-        size: in bytes.
-
     Attributes:
         view: where bytes of the source are put, whole elements.
     """
 
     view: memoryview
 
-    def __init__(self, size: int = CHUNK_BYTES) -> None:
-        self.view = memoryview(bytearray(size))
+    def __init__(self, nbytes: int = CHUNK_BYTES) -> None:
+        self.view = memoryview(bytearray(nbytes))
 
     def changed(self, length: int) -> memoryview:
         """Return the bytes for the target that the first `length` bytes of the view become."""

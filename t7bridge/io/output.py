@@ -11,7 +11,6 @@ from typing import IO, Any, Union
 
 from ..errors import ModelError, TargetExistsError, WriteError
 from .copy import (
-    CHUNK_BYTES,
     NO_CHANGE,
     WORTH_BYTES,
     Buffer,
@@ -28,9 +27,18 @@ from .platform import BINARY, CAN_RESERVE, flush, inherited_mode, link
 from .source import PathLike, check_target, is_address
 
 _FLUSH_BYTES = 1 << 18
+_SMALL_BYTES = 1 << 16
+"""Bytes of an extent up to which a small buffer is made."""
 
 Content = Union[bytes, Extent, "Iterable[bytes | memoryview]"]
 """Bytes, where they are, or pieces of them."""
+
+
+def _first_buffer(extent: Extent) -> Buffer:
+    """Return a buffer for an extent, a small one for a small extent: most files have no others."""
+    if extent.change is NO_CHANGE and extent.length <= _SMALL_BYTES:
+        return Buffer(_SMALL_BYTES)
+    return extent.change.buffer()
 
 
 class Output:
@@ -141,21 +149,14 @@ class Output:
 
     def _copied(self, run: Run) -> Iterator[tuple[int, memoryview]]:
         """Yield what the extent of a run becomes, with the position of each part; then finish the run."""
-        buffer = self._buffer_for(run.extent)
+        change = run.extent.change
+        if self._changing is None or self._changing[0] is not change:
+            self._changing = (change, _first_buffer(run.extent))
+        elif len(self._changing[1].view) <= _SMALL_BYTES < run.extent.length:
+            self._changing = (change, change.buffer())
         for start, end in run.pieces():
-            yield from run.copied(start, end, buffer, self.name)
+            yield from run.copied(start, end, self._changing[1], self.name)
         run.finish()
-
-    def _buffer_for(self, extent: Extent) -> Buffer:
-        """Return the memory for a change: that of the last extent, or new one, where it can be no larger than this."""
-        change = extent.change
-        if self._changing is not None and self._changing[0] is change:
-            buffer = self._changing[1]
-            if change is not NO_CHANGE or len(buffer.view) >= min(extent.length, CHUNK_BYTES):
-                return buffer
-        buffer = Buffer(min(extent.length, CHUNK_BYTES)) if change is NO_CHANGE else change.buffer()
-        self._changing = (change, buffer)
-        return buffer
 
     def wait(self) -> None:
         """Return when all copies are complete, and each `done` was called.

@@ -33,7 +33,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "zoo": t7bridge.convert_zoo,
 }
 """Functions that take the class of their verb."""
-PYTHON_ONLY = {"prove": {"against"}, "lua": {"source"}, "zoo": {"limit", "on_start", "on_file", "on_progress"}}
+PYTHON_ONLY = {"prove": {"against"}, "lua": {"source"}, "zoo": {"on_start", "on_file", "on_progress"}}
 
 
 def test_every_verb_is_here() -> None:
