@@ -175,9 +175,14 @@ def _generate(
 
 def _computed(cells: Lifted) -> set[int]:
     """Return the tensors, by id, that are not views of the file's memory, besides those composed for cells."""
-    composed = {key for piece in cells.pieces for key in (piece.target, piece.adds)}
-    origins = cells.state.origins
-    return {id(cells.state[key]) for key, origin in origins.items() if origin.tensor is None and key not in composed}
+    composed_keys: set[str] = set()
+    for piece in cells.pieces:
+        composed_keys.update((piece.target, piece.adds))
+    computed: set[int] = set()
+    for key, origin in cells.state.origins.items():
+        if origin.tensor is None and key not in composed_keys:
+            computed.add(id(cells.state[key]))
+    return computed
 
 
 def _keys_by_memory(state: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
@@ -479,9 +484,10 @@ def prepared(builder: SourceBuilder) -> list[CodeBlock]:
         tidy(block)
     # Blocks that became expressions need no class.
     needed: set[str] = set()
-    for call in (call for block in builder.blocks for call in block.constructions()):
-        if call.name in builder.copied and call.spec is not None and call.block is None:
-            needed.update(piece.name for piece in pieces(call.spec.target))
+    for block in builder.blocks:
+        for call in block.constructions():
+            if call.name in builder.copied and call.spec is not None and call.block is None:
+                needed.update(piece.name for piece in pieces(call.spec.target))
     builder.copied = {name: piece for name, piece in builder.copied.items() if name in needed}
     return merge_alike(builder.blocks, frozenset((*builder.copied, *builder.foreign, *TAKEN)))
 
@@ -625,7 +631,8 @@ def _returns(block: CodeBlock) -> str:
 def _annotation(kind: Kind) -> str:
     """Return the type of a value as an annotation: `list[Tensor]`."""
     if kind.is_list:
-        types = {_annotation(item or ANY) for item in kind.items or (kind.each,)}
+        elements = kind.items or (kind.each,)
+        types = {_annotation(element or ANY) for element in elements}
         return f"list[{types.pop()}]" if len(types) == 1 else "list[Any]"
     return "Tensor" if kind == TENSOR else "Any"
 
@@ -747,9 +754,12 @@ class _Page:
     def check(self, statement: ast.stmt) -> None:
         """Check a statement of the page."""
         if isinstance(statement, (ast.Import, ast.ImportFrom)):
-            home = None if isinstance(statement, ast.Import) else statement.module or ""
             names = [alias.name for alias in statement.names]
-            _require(self._imports >= {(name, "") if home is None else (home, name) for name in names}, statement)
+            if isinstance(statement, ast.Import):
+                imports = {(name, "") for name in names}
+            else:
+                imports = {(statement.module or "", name) for name in names}
+            _require(imports <= self._imports, statement)
         elif isinstance(statement, ast.ClassDef) and statement.name in self._classes:
             _require([ast.unparse(base) for base in statement.bases] == ["nn.Module"], statement)
             _require(not statement.decorator_list, statement)
@@ -811,10 +821,13 @@ class _Page:
 
 def _assigned(statement: ast.Assign, words: set[str]) -> set[str]:
     """Return the variables that a statement assigns; none may shadow another name of the page."""
-    names = {node.id for target in statement.targets for node in ast.walk(target) if isinstance(node, ast.Name)}
+    names: set[str] = set()
+    for target in statement.targets:
+        names.update(node.id for node in ast.walk(target) if isinstance(node, ast.Name))
     # `self.weight = …` assigns an attribute: `self` is only read there.
     if not any(isinstance(target, (ast.Name, ast.Tuple)) for target in statement.targets):
         names -= {"self"}
+    # `load` assigns these two.
     _require(not names & (words - {"model", "path"}), statement)
     _require(not any(name.startswith("__") for name in names), statement)
     return names

@@ -406,7 +406,9 @@ class Idioms:
 
     def transpose(self) -> Idiom | None:
         """Write exchanges of dimensions."""
-        if len(self._args) > _CHAINED or any(self._is_beyond(dim) for pair in self._args for dim in pair):
+        if len(self._args) > _CHAINED:
+            return None
+        if any(self._is_beyond(first) or self._is_beyond(second) for first, second in self._args):
             return None
 
         def write(x: ast.expr) -> ast.expr:
