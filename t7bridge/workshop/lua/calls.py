@@ -10,7 +10,7 @@ from attrs import field
 from ...data import define, np
 from ...errors import T7BridgeError, UnsupportedError
 from . import whole
-from .build import EMPTY, OF_COMPLEX, OPERATIONS, Builder, Operation, Wire
+from .build import EMPTY, OF_COMPLEX, OPERATIONS, Builder, Operation, Wire, counted
 from .exporting import is_tensor
 from .layers import LuaNode, WeightRef, make
 from .sizes import CannotError, Extent, is_known
@@ -188,7 +188,7 @@ class ProgramBuilder(Builder):
     def _plain_args(self, call: TracedCall, entry: Operation | None, args: dict[str, Any]) -> dict[str, Any]:
         """Return arguments of the kinds that an operation takes: few take steps, or tensors with a scale."""
         if not call.op.startswith(("aten.index.", "aten.embedding_bag")):  # these have layers of their own
-            args = tree_map(lambda item: self.counted(item) if isinstance(item, Steps) else item, args)
+            args = tree_map(lambda item: counted(self, item) if isinstance(item, Steps) else item, args)
         if entry is None or not entry.scaled:
             args = tree_map(lambda item: self.wire(item) if isinstance(item, Scaled) else item, args)
         return args
