@@ -327,6 +327,7 @@ class Body:
     def _without_class(self, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value | None:
         """Return the output of a module on lists that is written as steps; `None` where its class is needed."""
         facts = traits(spec)
+        # How the entry of the class has it written: the name of a method of `Lists`, or `BY_FLOW`.
         name, *arguments = facts.written or ("",)
         if name in LISTS:
             output: Value | None = getattr(Lists(self, spec, value), name)(*arguments)
@@ -569,16 +570,25 @@ class Trial(OnLists):
         return Ref(-1 - number)
 
     def _note_call(self, number: int, inside: ModuleSpec, child: str, value: Value) -> None:
-        is_again = child in self.repeated or child in self.children
+        """Note what a call says of its module, and of the one whose output it takes.
+
+        Args:
+            number: of the call.
+            inside: the module that is called.
+            child: its name in the container.
+            value: its input.
+        """
+        is_called_before = child in self.repeated or child in self.children
         if self._is_for_each:
             _require(not (_returns_list(inside) or _takes_list(inside)))
-            # Each element has a state, and statistics, of its own.
+            # Lua has a copy of the module for each element, with a state and with statistics of its own.
             _require(not any(map(remembers, specs_in(inside))))
-            _require(not (is_again and any(map(_keeps_statistics, specs_in(inside)))))
-        if self._is_for_each or is_again:
+            _require(not (is_called_before and any(map(_keeps_statistics, specs_in(inside)))))
+        if self._is_for_each or is_called_before:
             self.repeated.add(child)
         if _is_output(value) and isinstance(value, Ref) and not value.path:
-            self.following[-1 - value.step] = child
+            caller = -1 - value.step  # the number of the call whose output the value is
+            self.following[caller] = child
         if value is self._value:
             self._of_input.add(number)
 
@@ -788,14 +798,25 @@ class Lists:
     def _with_state(
         self, items: list[Value], call: Construction, base: str, form: Form, write: Write, parts: tuple[str, ...]
     ) -> Value:
-        """Apply a module with a state to a list; its results have names. One of torch.nn takes the elements."""
+        """Apply a module with a state to a list of its input and the state.
+
+        Args:
+            items: the list.
+            call: the construction of the module.
+            base: the name of its attribute.
+            form: of its results.
+            write: makes the expression: of the module and the list, or of the module and each element for torch.nn.
+            parts: names for its results.
+        """
         ref = self._body.module(self._spec, call, items, base, form, write)
         step = self._body.block.steps[ref.step]
         assert step is not None
         step.parts = parts
         if write is not applied:
             step.takes = [*items]
-        return [Ref(ref.step, (at,)) for at in range(len(parts))] if len(parts) > 1 else ref
+        if len(parts) == 1:
+            return ref
+        return [Ref(ref.step, (at,)) for at in range(len(parts))]
 
     def recurrent(self) -> Value | None:
         """Apply a layer of torch.nn to sequences and a state."""

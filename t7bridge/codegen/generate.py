@@ -734,22 +734,29 @@ class _Page:
     def __init__(self, builder: SourceBuilder, blocks: list[CodeBlock], keys: Iterable[str]) -> None:
         self._classes = {block.name: set(block.parameters) for block in blocks}
         """The classes, with the parameters of their constructors."""
-        self._inputs = {name for block in blocks if block.is_stateful for name in block.inputs.values()}
-        """Arguments of `forward` where it takes a state."""
         self._words = _WORDS | {*self._classes, *builder.copied, *builder.foreign}
         """Names that a method may use without assigning them."""
-        modules = {attribute.name for block in blocks for attribute in block.attributes}
-        steps_of_keys = {name for key in keys for name in key.split(".")}
-        self._attributes = _PAGE_METHODS | modules | steps_of_keys
-        """Attributes of values."""
-        constructed = {call.name.removeprefix("nn.") for block in blocks for call in block.constructions()}
+        self._inputs: set[str] = set()
+        """Arguments of `forward` where it takes a state."""
+        self._attributes = set(_PAGE_METHODS)
+        """Attributes of values: methods, and the modules and tensors of the classes."""
+        torch_classes = {*TORCH}
+        for block in blocks:
+            if block.is_stateful:
+                self._inputs.update(block.inputs.values())
+            self._attributes.update(attribute.name for attribute in block.attributes)
+            torch_classes.update(call.name.removeprefix("nn.") for call in block.constructions())
+        for key in keys:
+            self._attributes.update(key.split("."))
         functions = _TORCH_FUNCTIONS | {*ELEMENT_TYPES}
-        self._homes = {"nn": constructed | {*TORCH}, "torch": functions, "F": functions}
+        self._homes = {"nn": torch_classes, "torch": functions, "F": functions}
         """Attributes of modules of PyTorch."""
-        copied = {statement for piece in builder.copied.values() for statement in piece.imports}
-        self._imports = {(module, name) for module, name, _ in (*_BASE_IMPORTS.values(), *copied)}
-        self._imports |= {("__future__", "annotations"), *builder.foreign.values()}
+        self._imports = {("__future__", "annotations"), *builder.foreign.values()}
         """Imports, as module and name."""
+        imports = [*_BASE_IMPORTS.values()]
+        for piece in builder.copied.values():
+            imports += piece.imports
+        self._imports.update((module, name) for module, name, _ in imports)
 
     def check(self, statement: ast.stmt) -> None:
         """Check a statement of the page."""

@@ -221,7 +221,9 @@ class Writer:
         self._exposed = _Exposed(block)
         self._uses = self._exposed.uses
         self._last = {ref.step: number for number, ref in block.links()}
+        """The last step that uses the value of each step."""
         self._nodes: dict[int, ast.expr] = {}
+        """The value of each step that is written: its variable, or its expression while it is pending."""
         self._pending: dict[int, set[str]] = {}
         """Steps whose values have no variable yet → the names in their expressions."""
         self._waiting: Counter[str] = Counter()

@@ -451,8 +451,10 @@ def _check_count(count: int) -> None:
 def _recorded_shape(obj: TorchObject | None) -> tuple[tuple[int, ...], ...]:
     """Return the sizes of a module's last output, from its field `output`; of a table the first eight."""
     value: Value = obj.get("output") if obj is not None else None
-    items = (value.sequence() or [])[:8] if isinstance(value, Table) else [value]
-    return tuple(item.shape for item in items if isinstance(item, Tensor) and item.numel)
+    outputs = [value]
+    if isinstance(value, Table):
+        outputs = (value.sequence() or [])[:8]
+    return tuple(output.shape for output in outputs if isinstance(output, Tensor) and output.numel)
 
 
 def shape_text(shape: tuple[tuple[int, ...], ...]) -> str:
@@ -548,7 +550,10 @@ class Wire:
         """The sources of the value, and of the elements of a list."""
         if self.origin is not None:
             return [self.origin]
-        return [origin for item in self.items or () for origin in item.origins]
+        origins: list[tuple[int, ...]] = []
+        for item in self.items or ():
+            origins += item.origins
+        return origins
 
 
 class Wires(Domain[Wire]):
@@ -772,13 +777,15 @@ def structure_blocks(value: Any, title: str) -> list[Block]:
     by_path: dict[str, Block] = {}
     for key in ["", *weights, *objects]:
         steps = key.split(".") if key else []
+        # Those around it come first.
         for depth in range(len(steps) + 1):
             path = ".".join(steps[:depth])
             if path in by_path:
                 continue
-            block = _structure_block(path, steps[depth - 1] if depth else "", objects.get(path), weights.get(path, []))
+            name = steps[depth - 1] if depth else ""
+            block = _structure_block(path, name, objects.get(path), weights.get(path, []))
             by_path[path] = block
-            _check_count(len(by_path) - 1)
+            _check_count(len(by_path) - 1)  # without the root
             if depth:
                 above = by_path[".".join(steps[: depth - 1])]
                 above.inside.append(block)

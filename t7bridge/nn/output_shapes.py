@@ -476,8 +476,9 @@ def transpose(call: Arguments, x: Value) -> Value:
     shape = list(_tensor(x))
     example = call.kwargs.get("n_input_dims")
     offset = 0 if example is None else len(shape) - example
-    for pair in call.args:
-        first, second = (_within(dim + offset, x) for dim in pair)
+    for first_dim, second_dim in call.args:
+        first = _within(first_dim + offset, x)
+        second = _within(second_dim + offset, x)
         shape[first], shape[second] = shape[second], shape[first]
     return tuple(shape)
 

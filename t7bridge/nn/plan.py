@@ -157,8 +157,9 @@ class _Planner:
         if not any(traits_of(spec.target).own_gradient for spec in self._specs.values()):
             return
         for spec in self._specs.values():
-            if connecting := traits_of(spec.target).connecting:
-                spec.target = LAYERS + connecting
+            connecting_class = traits_of(spec.target).connecting
+            if connecting_class:
+                spec.target = LAYERS + connecting_class
 
     def _choose_types(self) -> None:
         """Set the element types of containers that join values, in a model with several element types."""

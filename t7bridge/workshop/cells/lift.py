@@ -156,21 +156,26 @@ def _shared_memory(users: Mapping[tuple[int, str], Any], root: ModuleSpec, state
     """Return the memory of tensors that overlap others, unless they are the same tensor of the same user.
 
     Args:
-        users: who has a tensor, by the graph and the key there.
+        users: the cell that has a tensor, by the graph and the key there.
         root: the model.
         state: its state dict.
+
+    Returns:
+        Views of memory, as `place_of` returns them.
     """
-    rows: dict[int, list[tuple[int, int, Any, Any]]] = {}
-    """First and last element, memory and user of each tensor, by the id of its storage."""
+    ranges: dict[int, list[tuple[int, int, Any, Any]]] = {}
+    """Begin, end, memory and user of each tensor, by the id of its storage."""
     for key, tensor in state.items():
         if tensor.storage is None or not tensor.numel:
             continue
+        # A key leads through several modules; one of them may be a graph with a cell that has the tensor.
         places = [(id(spec), rest) for spec, _, rest in way_to(root, key)]
         user = next((users[place] for place in places if place in users), None)
-        rows.setdefault(id(tensor.storage), []).append((*tensor.reach(), place_of(tensor), user))
+        begin, end = tensor.reach()
+        ranges.setdefault(id(tensor.storage), []).append((begin, end, place_of(tensor), user))
     shared: set[Any] = set()
-    for rows_of_storage in rows.values():
-        for overlap in overlapping(rows_of_storage):
+    for ranges_of_storage in ranges.values():
+        for overlap in overlapping(ranges_of_storage):
             if len({(memory, user) for _, _, memory, user in overlap}) > 1:
                 shared.update(memory for _, _, memory, _ in overlap)
     return shared
@@ -185,20 +190,22 @@ def _settle(groups: list[list[GraphCell]], obstacles: _Obstacles) -> None:
         groups: the cells of each module.
         obstacles: those known so far; more are added.
     """
-    cells = [cell for group in groups for cell in group]
-    graphs = {id(cell.graph): cell.graph for cell in cells}
+    cells_of_graphs: dict[int, list[GraphCell]] = {}
+    for group in groups:
+        for cell in group:
+            cells_of_graphs.setdefault(id(cell.graph), []).append(cell)
     while True:
         for group in groups:
             reasons = [obstacles[id(cell)] for cell in group if id(cell) in obstacles]
             if reasons:
                 obstacles.update((id(cell), reasons[0]) for cell in group)
-        seen_into: _Obstacles = {}
-        for spec in graphs.values():
-            accepted = [cell for cell in cells if cell.graph is spec and id(cell) not in obstacles]
-            seen_into |= _layers_used_outside(spec, accepted)
-        if not seen_into:
+        new_obstacles: _Obstacles = {}
+        for cells in cells_of_graphs.values():
+            accepted = [cell for cell in cells if id(cell) not in obstacles]
+            new_obstacles |= _layers_used_outside(cells[0].graph, accepted)
+        if not new_obstacles:
             return
-        obstacles.update(seen_into)
+        obstacles.update(new_obstacles)
 
 
 def _layers_used_outside(spec: ModuleSpec, cells: list[GraphCell]) -> _Obstacles:
@@ -308,9 +315,13 @@ def _remaining(spec: ModuleSpec, cells: list[GraphCell]) -> set[int]:
     def needed(inputs: Mapping[int, tuple[Link, ...]]) -> set[int]:
         """Return the nodes that the outputs depend on, if some nodes take other inputs."""
         takes = {number: inputs.get(number, node.takes) for number, node in enumerate(graph.nodes, 1)}
-        return {number for number, _ in upstream(graph.outputs, takes.__getitem__)} - {0}
+        numbers = {number for number, _ in upstream(graph.outputs, takes.__getitem__)}
+        return numbers - {0}  # without the input of the graph
 
-    inputs_of_cells = {number: cell.inputs for cell in cells for number in cell.outputs}
+    inputs_of_cells: dict[int, tuple[Link, ...]] = {}
+    """What the cell takes, by each node that is an output of one."""
+    for cell in cells:
+        inputs_of_cells.update(dict.fromkeys(cell.outputs, cell.inputs))
     unused = set(range(1, len(graph.nodes) + 1)) - needed({})
     return (needed(inputs_of_cells) | unused) - set(inputs_of_cells)
 

@@ -101,12 +101,13 @@ class Operation:
         _, *parameters = inspect.signature(self.build).parameters.values()  # the first is the builder
         args = _with_numbers(args, getattr(b.call.target, "_schema", None))
         first = next(iter(args.values()), None)
-        rank = len(getattr(first, "shape", b.shape))
+        rank = len(getattr(first, "shape", b.shape))  # dimensions that count from the end are those of the first value
         named = dict(args)
         positional = []
         for parameter, name in zip(parameters, args):
             if parameter.kind is parameter.POSITIONAL_ONLY:
                 positional.append(named.pop(name))
+        # A builder receives those that it names, or with `**args` all of them.
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             named = {parameter.name: named[parameter.name] for parameter in parameters if parameter.name in named}
         for parameter in parameters:
@@ -296,7 +297,14 @@ class Builder(Emitter):
     # Parts
 
     def narrow(self, value: Any, place: int, start: int, count: int) -> Any:
-        """Return elements `start` … of a dimension, 0-based."""
+        """Return a range of a dimension.
+
+        Args:
+            value: a wire, a constant or a tensor of the state dict.
+            place: the dimension.
+            start: the first element, 0-based.
+            count: the number of elements.
+        """
         shape = with_extents(value.shape, place, count)
         if shape == value.shape:
             return value
@@ -306,6 +314,7 @@ class Builder(Emitter):
             part = _part_of_constant(value, place, start, count)
             if part is not None:
                 return part
+        # As many as another extent, and an open number of elements behind them: nn.Narrow cannot say that.
         behind = value.shape[place] - start - count
         if isinstance(count, Extent) and isinstance(start, int) and not isinstance(behind, int):
             part = self._counted_part(value, place, start, count)

@@ -190,17 +190,22 @@ class Writer:
     def _add(self, layer: LuaLayer) -> None:
         """Add a container to the block of those with the same structure."""
         inner = walk(layer)
-        keys = [ref.key for part in inner for ref in part.weights.values()]
+        keys: list[str] = []
+        for part in inner:
+            keys += [ref.key for ref in part.weights.values()]
+        # What the keys begin and end with may differ between the layers of a block: it is a parameter of the function.
+        prefix = _common_prefix(keys)
         if keys and layer.path and all(key.startswith(f"{layer.path}.") for key in keys):
             prefix = layer.path
-        else:
-            prefix = _common_prefix(keys)
         suffix = _common_suffix(keys)
 
         def settings(part: LuaLayer) -> Any:
-            return len(_constructor_values(part)[0]), tuple((name, len(args)) for name, args in part.calls)
+            """Return the numbers of arguments; their values may differ."""
+            values, _ = _constructor_values(part)
+            return len(values), tuple((name, len(args)) for name, args in part.calls)
 
         def form(ref: WeightRef) -> Any:
+            """Return what must be equal of a tensor: the rest of its key, and how the source describes it."""
             word = ref.key[len(prefix) :].removesuffix(suffix)
             rank = len(self.program.state[ref.key].shape)
             return word, bool(suffix), self._is_whole(ref), bool(ref.start), ref.transposed, rank

@@ -109,7 +109,7 @@ def _layers(b: Builder, value: Wire, cells: list[Any], ways: int, dropout: float
         run: runs a cell over a sequence, backwards if its last argument is true.
     """
     last_states = []
-    for first in range(0, len(cells), ways):
+    for first in range(0, len(cells), ways):  # the number of the first cell of each layer
         if first and dropout:
             value = value >> make("nn.Dropout", dropout)
         outputs = []
