@@ -713,8 +713,10 @@ class Steps(OnLists):
         is_residual = self._following is not None and traits(self._following).written == SUM
         if not is_residual or not self._trial.splits_input:
             return "branch"
-        first, second = (_weight(self._spec.children[child]) for child in self._trial.children)
-        return "body" if (number == 0) == (first >= second) else "shortcut"
+        # Of two branches that are added up, the one of more modules is the body; of two equal ones the first.
+        first, second = (_size_of(self._spec.children[child]) for child in self._trial.children)
+        number_of_body = 0 if first >= second else 1
+        return "body" if number == number_of_body else "shortcut"
 
     def node(self, spec: ModuleSpec, number: int, value: Value) -> Value:
         """Name the output of a node of a graph as the user did."""
@@ -928,5 +930,6 @@ def _keeps_statistics(spec: ModuleSpec) -> bool:
     return "running_mean" in tensor_shapes(spec.target, spec.args, spec.kwargs)
 
 
-def _weight(spec: ModuleSpec) -> int:
-    return 1 + sum(map(_weight, spec.children.values()))
+def _size_of(spec: ModuleSpec) -> int:
+    """Return the number of modules in a module, with itself."""
+    return 1 + sum(map(_size_of, spec.children.values()))

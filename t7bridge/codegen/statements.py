@@ -372,8 +372,10 @@ class Writer:
             called = _called(step)
             if called is None or not any(called.returns):
                 continue
-            is_one = len(called.returns) == 1  # then the whole is the one result
-            if is_one == (number in used_whole):
+            is_used_whole = number in used_whole
+            # One result is the whole; of several, only elements may be used.
+            has_one_result = len(called.returns) == 1
+            if has_one_result == is_used_whole:
                 step.parts = called.returns
 
     def _returned(self) -> tuple[str, ...]:

@@ -584,16 +584,20 @@ def _bounds_of_constant(b: Builder, mask: Const, number: float) -> tuple[Any, An
 
 
 def _bounds_of_mask(mask: Any, number: float) -> tuple[Any, Any, Any]:
-    """Return the same of a mask that is computed."""
+    """Return the same of a mask that is computed.
+
+    The infinities are logarithms of 0: as products with the mask they would be NaN where it is 0.
+    """
     opposite = 1 - mask
     mask = mask >> make("nn.ZeroGrad")
-    edge = mask >> make("nn.Log")  # 0 where the mask is 1, and minus infinity where it is 0
+    below = mask >> make("nn.Log")  # 0 where the mask is 1, and minus infinity where it is 0
     if abs(number) == inf:
-        level = (1 - mask >> make("nn.Log")) * (1 if number < 0 else -1)
-        return level + edge, level - edge, opposite
+        minus_infinity = 1 - mask >> make("nn.Log")  # where the mask is 1, and 0 where it is 0
+        level = minus_infinity * (1 if number < 0 else -1)
+        return level + below, level - below, opposite
     if number:
-        return mask * number + edge, mask * number - edge, opposite
-    return edge, -edge, opposite
+        return mask * number + below, mask * number - below, opposite
+    return below, -below, opposite
 
 
 @operation(

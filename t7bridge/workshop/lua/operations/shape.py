@@ -183,11 +183,13 @@ def slice_(b: Builder, self: Any, dim: Place, start: Any, end: Any, step: int) -
     extent = self.shape[dim]
     count = b.shape[dim]
     begin = 0 if start is None else start
-    is_plain = isinstance(begin, int) and begin >= 0 and isinstance(end, (int, type(None)))
-    if isinstance(self, Wire) and is_plain and step == 1:
-        behind = -end if end is not None and end < 0 else 0  # elements at the end that are left out
-        if behind or end is None or end >= _END:
-            return b.emit(make("nn.Narrow", dim + 1, begin + 1, -1 - behind), self, shape=b.shape)
+    has_numbers = isinstance(begin, int) and begin >= 0 and isinstance(end, (int, type(None)))
+    if isinstance(self, Wire) and has_numbers and step == 1:
+        # x[2:] and x[2:-1] are ranges that nn.Narrow counts from the end, for a dimension of any extent.
+        is_to_end = end is None or end >= _END
+        if is_to_end or end < 0:
+            length = -1 if is_to_end else -1 + end
+            return b.emit(make("nn.Narrow", dim + 1, begin + 1, length), self, shape=b.shape)
     begin, end = _range(extent, start, end)
     if isinstance(count, Extent):
         count = (end - begin + step - 1) // step
