@@ -247,7 +247,7 @@ def unify_tied(plan: Plan, owned: Owned, computed: set[int]) -> None:
     """
     numbers: dict[Any, int] = {}
     """A number for each description of a module: modules of one number are identical."""
-    first: dict[int, ModuleSpec] = {}
+    first_of_number: dict[int, ModuleSpec] = {}
 
     def content(tensor: Tensor) -> Any:
         if not tensor.numel or (id(tensor) in computed and tensor.numel <= _MOST_COMPARED):
@@ -257,29 +257,26 @@ def unify_tied(plan: Plan, owned: Owned, computed: set[int]) -> None:
         return place_of(tensor)
 
     @cache
-    def facts(spec: ModuleSpec) -> tuple[int, bool, bool]:
-        """Return the module's number, whether there are tensors in it, and whether there is any other state."""
-        facts_of_children = {name: facts(child) for name, child in spec.children.items()}
-        tensors = owned.get(id(spec), {})
+    def number_of(spec: ModuleSpec) -> int:
         construction = (spec.target, spec.plain, repr(spec.args), repr(sorted(spec.kwargs.items())))
-        children = tuple((name, number) for name, (number, _, _) in facts_of_children.items())
+        children = tuple((name, number_of(child)) for name, child in spec.children.items())
         refers = tuple((name, id(other)) for name, other in spec.refers.items())
-        views = tuple((name, content(tensor)) for name, tensor in tensors.items())
-        number = numbers.setdefault((construction, children, refers, views), len(numbers))
+        views = tuple((name, content(tensor)) for name, tensor in owned.get(id(spec), {}).items())
+        return numbers.setdefault((construction, children, refers, views), len(numbers))
 
-        has_tensors = bool(tensors)
-        has_memory = remembers(spec)
-        for _, child_has_tensors, child_has_memory in facts_of_children.values():
-            has_tensors = has_tensors or child_has_tensors
-            has_memory = has_memory or child_has_memory
-        return number, has_tensors, has_memory
+    @cache
+    def has_tensors(spec: ModuleSpec) -> bool:
+        return bool(owned.get(id(spec))) or any(map(has_tensors, spec.children.values()))
+
+    @cache
+    def has_memory(spec: ModuleSpec) -> bool:
+        return remembers(spec) or any(map(has_memory, spec.children.values()))
 
     for spec in specs_in(plan.root):
         for name, child in spec.children.items():
-            number, has_tensors, has_memory = facts(child)
             # Without tensors there is nothing to tie; of two memories one would overwrite the other.
-            if has_tensors and not has_memory:
-                spec.children[name] = first.setdefault(number, child)
+            if has_tensors(child) and not has_memory(child):
+                spec.children[name] = first_of_number.setdefault(number_of(child), child)
 
 
 def shared_specs(plan: Plan) -> set[int]:

@@ -277,12 +277,9 @@ class Writer:
         """
         block = self._block
         paths = {ref.path for _, ref in block.links() if ref.step == 0}  # step 0 is the input
-        used_elements = {path[0] for path in paths if path}
-        if used_elements or block.input_kind.is_list:
+        if any(paths) or block.input_kind.is_list:  # an empty path is the input as a whole
             self.source = "inputs"
-        is_used_whole = () in paths
-        elements_are_known = all(isinstance(at, int) and 0 <= at < block.width for at in used_elements)
-        if is_used_whole or not block.width or not elements_are_known:
+        if not block.width or not all(path and path[0] in range(block.width) for path in paths):
             self._nodes[0] = ast.Name(self.source)
             return []
         self.source = "inputs"

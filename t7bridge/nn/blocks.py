@@ -471,30 +471,48 @@ def _arguments(spec: ModuleSpec) -> dict[str, str]:
 
 def _label(spec: ModuleSpec) -> list[str]:
     """Return the arguments that are not defaults, on one line of limited length."""
-    # The arguments of a user's class are its own, whatever it is called.
-    is_known = spec.target.startswith(("torch.nn.", OURS))
-    is_conv = is_known and "Conv" in spec.target
-    is_linear = is_known and spec.target.endswith("Linear")
-    texts = [_literal_text(value) for value in spec.args]
-    if len(texts) > 1 and (is_conv or is_linear):
-        inputs, outputs, *others = texts
-        if is_conv and others:
-            others[0] = f"kernel {others[0]}"
-        texts = [f"{inputs} → {outputs}", *others]
-    defaults: dict[str, Literal] = {}
-    if is_known:
-        defaults.update(_DEFAULTS)
-    if is_conv:
-        defaults["stride"] = 1
-    for name, value in spec.kwargs.items():
-        is_default = name in defaults and _literal_text(value) == repr(defaults[name])
-        is_hidden = value is None or (name == "inplace" and is_known)
-        if not is_default and not is_hidden:
-            texts.append(f"{name}={_literal_text(value)}")
+    texts = [*_positional_texts(spec), *_keyword_texts(spec)]
     label = ", ".join(texts)
     if len(label) > _DETAIL_CHARS:
         label = label[: _DETAIL_CHARS - 1] + "…"
     return [label] if label else []
+
+
+def _has_known_arguments(spec: ModuleSpec) -> bool:
+    """Return whether a class is PyTorch's or ours; the arguments of a user's are its own, whatever it is called."""
+    return spec.target.startswith(("torch.nn.", OURS))
+
+
+def _is_convolution(spec: ModuleSpec) -> bool:
+    return _has_known_arguments(spec) and "Conv" in spec.target
+
+
+def _positional_texts(spec: ModuleSpec) -> list[str]:
+    """Return positional arguments as text: `3 → 64`, `kernel 7` of a convolution."""
+    texts = [_literal_text(value) for value in spec.args]
+    is_linear = _has_known_arguments(spec) and spec.target.endswith("Linear")
+    if len(texts) < 2 or not (_is_convolution(spec) or is_linear):
+        return texts
+    inputs, outputs, *others = texts
+    if _is_convolution(spec) and others:
+        others[0] = f"kernel {others[0]}"
+    return [f"{inputs} → {outputs}", *others]
+
+
+def _keyword_texts(spec: ModuleSpec) -> list[str]:
+    """Return arguments by keyword as text, without those that say nothing of the output."""
+    defaults: dict[str, Literal] = {}
+    if _has_known_arguments(spec):
+        defaults.update(_DEFAULTS)
+    if _is_convolution(spec):
+        defaults["stride"] = 1
+    texts = []
+    for name, value in spec.kwargs.items():
+        is_default = name in defaults and _literal_text(value) == repr(defaults[name])
+        is_inplace = name == "inplace" and _has_known_arguments(spec)
+        if value is not None and not is_default and not is_inplace:
+            texts.append(f"{name}={_literal_text(value)}")
+    return texts
 
 
 def _literal_text(value: Literal) -> str:

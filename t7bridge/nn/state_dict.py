@@ -778,13 +778,7 @@ def recorded(root: TorchObject, own: StateDict) -> Recorded | None:
     table = root.get(ROOT_FIELD)
     if not isinstance(table, Table):
         return None
-    record = Recorded([_text(key) for key in items_of(table.get("keys")) or ()])
-    record.tied = {_text(key): _text(value) for key, value in _pairs(table.get("tied"))}
-    record.scalars = [int(place) for place in items_of(table.get("scalars")) or () if isinstance(place, (int, float))]
-    for key, value in _pairs(table.get("other")):
-        tensor = _without_dimensions(value) if isinstance(value, Table) else value
-        if isinstance(tensor, Tensor):
-            record.other[_text(key)] = tensor
+    record = _record_of_root(table)
     # Each module with tensors has a table: the name of the tensor → the part of the state dict that it is.
     for key, origin in own.origins.items():
         name = key.rpartition(".")[2]
@@ -797,6 +791,18 @@ def recorded(root: TorchObject, own: StateDict) -> Recorded | None:
     first_keys = {*record.pieces, *record.other}
     if not all(record.tied.get(key, key) in first_keys for key in record.keys):
         return None
+    return record
+
+
+def _record_of_root(table: Table) -> Recorded:
+    """Return what the root of a model records: all but the parts of tensors that modules hold."""
+    record = Recorded([_text(key) for key in items_of(table.get("keys")) or ()])
+    record.tied = {_text(key): _text(value) for key, value in _pairs(table.get("tied"))}
+    record.scalars = [int(place) for place in items_of(table.get("scalars")) or () if isinstance(place, (int, float))]
+    for key, value in _pairs(table.get("other")):
+        tensor = _without_dimensions(value) if isinstance(value, Table) else value
+        if isinstance(tensor, Tensor):
+            record.other[_text(key)] = tensor
     return record
 
 
