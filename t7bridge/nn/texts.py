@@ -84,6 +84,13 @@ class _Formatted:
 
     @staticmethod
     def _number(value: float, form: str) -> str:
+        """Return a number as Lua prints it.
+
+        Args:
+            value: the number.
+            form: `s` as `tostring` does, `g` and `f` as `string.format` does with `%g` and `%f`; `p` is a whole number
+                if it is one, and `%f` if not; others are whole numbers.
+        """
         if form == "s":
             return f"{value:.14g}"
         if form == "g":

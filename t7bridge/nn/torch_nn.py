@@ -225,7 +225,8 @@ def _dropout(name: str, arguments: Arguments) -> Tensors:
 
 
 def _hardtanh(name: str, arguments: Arguments) -> Tensors:
-    low, high = arguments["min_val"], arguments["max_val"]
+    low = arguments["min_val"]
+    high = arguments["max_val"]
     _require(high > low, f"the bounds of nn.{name} are {low} and {high}, the upper one not above the lower")
     return {}
 

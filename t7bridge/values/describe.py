@@ -106,10 +106,12 @@ class _Describer:
     def text(self, node: Any) -> list[str]:
         """Return a node with everything in it as compact JSON, in pieces."""
         pieces = _json(node, self)
-        texts = []
-        while text := "".join(islice(pieces, _PIECES)):
+        texts: list[str] = []
+        while True:
+            text = "".join(islice(pieces, _PIECES))
+            if not text:
+                return texts
             texts.append(text)
-        return texts
 
 
 _PIECES = 10_000
@@ -164,30 +166,42 @@ class _LuaDescriber(_Describer):
             return {"t": "ref", "id": self._numbers[id(value)]}
         number = len(self._numbers) + 1
         self._numbers[id(value)] = number
-        node: Node = {"t": "", "id": number}  # the kind is first in the text
+        if isinstance(value, TorchObject) and value.fields is None:
+            return {"t": "userdata", "class": value.class_name}
+        content = self._content(value)
+        kind = content.pop("t")
+        return {"t": kind, "id": number, **content}  # the kind is first in the text, then the number
+
+    def _content(self, value: Value) -> Node:
+        """Return the node of a value that has a number, without it; what is inside is described later."""
         if isinstance(value, Table):
             kv = self.pairs(_live_pairs(value))
-            return node | {"t": "table", "n": len(kv), "kv": kv}
+            return {"t": "table", "n": len(kv), "kv": kv}
         if isinstance(value, TorchObject):
-            if value.fields is None:
-                return {"t": "userdata", "class": value.class_name}
-            return node | {"t": "object", "class": value.class_name, "kv": self.pairs(_live_pairs(value.fields))}
+            assert value.fields is not None
+            return {"t": "object", "class": value.class_name, "kv": self.pairs(_live_pairs(value.fields))}
         if isinstance(value, Storage):
             crc = value.crc32() if value.count else 0
-            return node | {"t": "storage", "class": class_of(value), "n": value.count, "crc32": crc}
+            return {"t": "storage", "class": class_of(value), "n": value.count, "crc32": crc}
         if isinstance(value, Tensor):
-            node |= {"t": "tensor", "class": class_of(value), "size": list(value.size), "stride": list(value.stride)}
-            return node | {"offset": value.offset, "storage": None if value.storage is None else _Later(value.storage)}
+            return {
+                "t": "tensor",
+                "class": class_of(value),
+                "size": list(value.size),
+                "stride": list(value.stride),
+                "offset": value.offset,
+                "storage": None if value.storage is None else _Later(value.storage),
+            }
         if isinstance(value, LuaFunction):
-            up = []
+            upvalues = []
             for upvalue in value.upvalue_list():
-                up.append({"name": upvalue.name.decode("utf-8", "replace"), "v": self.part(upvalue.value)})
-            return node | {"t": "function", "nups": len(up), "up": up}
+                upvalues.append({"name": upvalue.name.decode("utf-8", "replace"), "v": self.part(upvalue.value)})
+            return {"t": "function", "nups": len(upvalues), "up": upvalues}
         # Every tds collection is described under its current name, as the old name has the same metatable in Lua.
         if isinstance(value, TdsHash):
-            return node | {"t": "cdata", "class": value.lua_class, "kv": self.pairs(_live_pairs(value.content))}
+            return {"t": "cdata", "class": value.lua_class, "kv": self.pairs(_live_pairs(value.content))}
         if isinstance(value, TdsVec):
-            return node | {"t": "cdata", "class": value.lua_class, "kv": self.pairs(_numbered(value.elements))}
+            return {"t": "cdata", "class": value.lua_class, "kv": self.pairs(_numbered(value.elements))}
         raise TypeError(f"{type(value).__name__} is not a Lua value")
 
 
