@@ -394,7 +394,7 @@ __getattr__ = face(
     {
         ".graph.dtypes": "ELEMENT_TYPES",
         "named": "NamedTensors content dotted tensor_of_bytes",
-        "pt.archive": (
+        "pt.members": (
             "ALIGNMENT_MEMBER BYTEORDER_MEMBER DATA_MEMBER FORMAT_MEMBER ID_MEMBER RECORD_MEMBER VERSION_MEMBER"
         ),
         "pt.modules": "ScriptModule is_module module_state_dict parse_classes",

@@ -20,11 +20,9 @@ import re
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attrs import evolve
-
-from ..data import define
+from ..data import define, pattern
 from ..errors import CorruptError, T7BridgeWarning, about_file
 from ..extensions import FORMATS as ADDED_FORMATS
 from ..extensions import load_extensions
@@ -37,8 +35,7 @@ LUA, PYTHON, NAMED = "lua", "python", "named"
 """Kinds of values of a format: Lua values; Python values with tensors in them; named tensors."""
 
 
-@define(frozen=True)
-class Signature:
+class Signature(NamedTuple):
     """A kind of file recognized by its first bytes.
 
     Attributes:
@@ -56,8 +53,7 @@ class Signature:
     late: bool = False
 
 
-@define(frozen=True)
-class FormatSpec:
+class FormatSpec(NamedTuple):
     """A file format.
 
     Attributes:
@@ -530,7 +526,7 @@ _OTHERS = (
 _OWN = [signature for spec in reversed(_SPECS) for signature in spec.signatures]
 _OWN_KINDS = frozenset(signature.kind for signature in _OWN)
 SIGNATURES: tuple[Signature, ...] = tuple(sorted((*_OWN, *_OTHERS), key=lambda signature: signature.late))
-T7_HEAD = re.compile(rb"[1-8]\r?\n|[\x01-\x08]\0{3}|\0{3}[\x01-\x08]")
+T7_HEAD = pattern(rb"[1-8]\r?\n|[\x01-\x08]\0{3}|\0{3}[\x01-\x08]")
 """The tag of a value other than nil, in ascii or in either byte order."""
 
 
@@ -573,7 +569,7 @@ def added_formats() -> list[FormatSpec]:
         if fault:
             warnings.warn(f"the format {name!r} of {module} is left out: {fault}", T7BridgeWarning, stacklevel=2)
             continue
-        _ADDED[name] = FORMATS[name] = evolve(spec, home=spec.home or module)
+        _ADDED[name] = FORMATS[name] = spec._replace(home=spec.home or module)
         SUFFIXES.update(dict.fromkeys(spec.suffixes, FORMATS[name]))
     return list(_ADDED.values())
 

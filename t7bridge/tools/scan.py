@@ -285,7 +285,7 @@ def _scan_archive(source: ByteSource, other: formats.OtherArchiveError, limits: 
     Raises:
         UnknownFormatError: none of them is a file of a known format.
     """
-    inner_limits = evolve(limits, nested_files=limits.nested_files - 1)
+    inner_limits = limits._replace(nested_files=limits.nested_files - 1)
     is_known = False
     for name in other.archive.members:
         of_member = ScanReport(name)
@@ -336,8 +336,8 @@ def _judge_array(source: ByteSource, start: int, size: int, limits: Limits, repo
 
 def _scan_pt(source: ByteSource | str, limits: Limits, report: ScanReport) -> None:
     """Scan a `.pt`, and the record of a `.t7` in it."""
-    from ..formats.pt.archive import RECORD_MEMBER
     from ..formats.pt.file import PtReader
+    from ..formats.pt.members import RECORD_MEMBER
     from ..formats.pt.pt2 import effects
 
     reader = PtReader(source, limits=limits, forbid=False, judge=True)

@@ -19,7 +19,7 @@ from ...io.copy import crc32
 from ...io.source import ByteSource, DerivedSource, PathLike
 from ...limits import DEFAULT_LIMITS, Limits
 from ..table import is_unpacked
-from .archive import DATA_MEMBER, ROOT_FOLDER, STORAGE_FOLDER
+from .members import DATA_MEMBER, ROOT_FOLDER, STORAGE_FOLDER
 from .zip import STORED, Member, ZipArchive
 
 _TOP_FILES = {

@@ -58,7 +58,7 @@ def test_cells_of_several_models() -> None:
     assert [block.title for block in drawing.pictured if block.mark == "cell"] == ["LSTM 6 → 6"] * 2
     keys = {block.key for block in drawing.pictured if block.kind != "end" and block.mark != "cell"}
     assert keys == {block.key for block in drawing.blocks if block.kind != "end"}
-    assert "LSTM 6 → 6" in drawing.html()
+    assert r"LSTM 6 \u2192 6" in drawing.html()
 
 
 def test_the_layers_of_a_cell_are_its_own(subtests: pytest.Subtests) -> None:
