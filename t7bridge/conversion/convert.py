@@ -67,6 +67,12 @@ def convert(request: Convert) -> Report:
             else, and no records are used.
         compact: write to a `.pt` made in `auto` mode only the part of each storage that tensors use: views become
             tensors of their own; overlapping and tied tensors stay so. The record is omitted.
+        rename: rules for the keys of the state dict, `OLD=NEW` each, or a mapping: steps at the beginning of keys, or
+            patterns with `{}`, which is any text; see `t7bridge.conversion.naming`. They apply one after the other.
+            With several state dicts in the source `at` names one. PyTorch's `_metadata` follows, tied tensors stay tied.
+        strip: prefixes to leave out of the keys before.
+        dtype: `float16`, `bfloat16` or `float32`, to which all floating-point elements are rounded as by PyTorch; the
+            notes count the tensors, and the elements that become infinite. A `.t7` has bfloat16 as FloatTensor.
         strict: fail if the target would hold less than the source: an element type that it does not have, lost
             precision, lost sharing, or anything else that would be a warning in the report.
         sync: return only when the target is on the disk, so that it survives a power cut; a target that replaces a file
@@ -80,7 +86,8 @@ def convert(request: Convert) -> Report:
 
     Raises:
         FormatError: the source is damaged, or in no supported format.
-        ModelError: the state dict does not fit the template; the message lists every key that does not.
+        ModelError: the state dict does not fit the template; the message lists every key that does not. Or rules for
+            names are not valid, or give two keys one name; or there is no state dict, or several.
         TargetExistsError: the target exists and `force` is not set, or it is the source or the template.
         WriteError: the target cannot hold the value, or the disk refuses; no file is left behind.
         StrictError: with `strict`: the target would hold less; the error lists all notes.
@@ -117,10 +124,13 @@ def convert(request: Convert) -> Report:
             except RecordError as error:
                 output.restart()
                 report = evolve(report, mode="", notes=[])
+                attempt = attempt.without_records()
                 note_ignored(attempt, report)
-                _write(document, output, goal, attempt.without_records(), report)
+                _write(document, output, goal, attempt, report)
                 if not any(note.code == "record" for note in report.notes):
                     report.note("warning", f"{error.message}: its record is not used", code="record")
+            if attempt.edits is not None:
+                attempt.edits.note_written(report)
             check_strict(report, request.strict)
         report.target_bytes = os.path.getsize(output.path)
     return report
@@ -150,10 +160,13 @@ def _write_lua_values(document: Document, output: FileOutput, request: Attempt, 
         _copy_t7(document.content, output, request, report)
     elif request.model is not None:
         _fill_template(document, request.model, output, request, report)
-    elif not (
-        request.record and request.believed and not request.nested and _restore_t7(document, output, request, report)
-    ):
+    elif not (_may_restore(request) and _restore_t7(document, output, request, report)):
         _write_tables(document, output, request, report)
+
+
+def _may_restore(request: Attempt) -> bool:
+    """Return whether the `.t7` that a `.pt` was made from may be written: nothing that is asked for differs from it."""
+    return request.record and request.believed and not request.nested and request.edits is None
 
 
 def _copy_t7(content: T7File, output: Output, request: Convert, report: Report) -> T7Writer:
@@ -197,6 +210,8 @@ def _write_tables(document: Document, output: Output, request: Attempt, report: 
         from .simplified import simplified  # with the meaning of layers, which other values do not need
 
         value = simplified(value, report, request.limits, unnamed=WRAPPED)
+    if request.edits is not None:
+        value = request.edits.apply(value, report, request.limits)
     pickled = pickle_of(value) if request.record else None  # before the tree is there: its writer holds every list
     tree = to_lua(value, nested=request.nested, keep_device=request.keep_device, limits=request.limits)
     del value
@@ -233,6 +248,8 @@ def _fill_template(document: Document, template: Document, output: Output, reque
     if content.message:
         report.note("warning", f"of the template, {content.message}", code="trailing")
     value = value_of(document, request, report)
+    if request.edits is not None:
+        value = request.edits.renamed(value, report, request.limits)
     try:
         report.notes += fill_template(content.roots, value, request.partial)
     except ModelError as error:

@@ -297,6 +297,11 @@ class StateDicts:
         self.state_dicts.append((obj, result, replaced))
         return replaced
 
+    def states(self) -> list[tuple[str, OrderedDict[str, Any]]]:
+        """Return the state dicts in the result, with the paths of their modules; those without tensors last."""
+        states = [(self.paths.get(id(obj), "root"), replaced.value) for obj, _, replaced in self.state_dicts]
+        return [state for state in states if state[1]] or states
+
     def note_rest(self, value: Any) -> None:
         """Note what the state dicts leave out."""
         coverage = Coverage()

@@ -55,10 +55,10 @@ def write_python_values(document: Document, output: FileOutput, request: Attempt
             from .simplified import simplified
 
             value = simplified(value, report, request.limits, keep_classes=request.allow_foreign)
-        _finish_pt(writer, value, report)
+        _finish_pt(writer, _edited(value, request, report), report)
         return
     compact = request.compact and request.mode == "auto"
-    with_record = request.record and request.pt_format == "zip" and not compact
+    with_record = request.record and request.pt_format == "zip" and not compact and request.edits is None
     converted = python_value(document.content, request, report, has_record=with_record)
     value = converted.value
     if converted.shown is not None:
@@ -73,6 +73,7 @@ def write_python_values(document: Document, output: FileOutput, request: Attempt
         report.note("warning", "compact does not apply to a value from its record, and is ignored", code="option")
     if converted.modules is not None:
         converted.modules.note_rest(value)
+    value = _edited(value, request, report, converted.modules)
     if converted.record is not None:
         document.forget()  # before the value is pickled: the writer holds every list and dict
         writer.write(value)
@@ -81,11 +82,18 @@ def write_python_values(document: Document, output: FileOutput, request: Attempt
         writer.finish(converted.record(writer))  # type: ignore[call-arg]
         return
     _finish_pt(writer, value, report)
-    if converted.shown is not None:
+    if converted.shown is not None and request.edits is None:
         from .records import check_pt
 
         value = converted.value = None  # release it first: the written file is read again as a whole
         check_pt(output, writer, converted.shown, request.limits)
+
+
+def _edited(value: Any, request: Attempt, report: Report, modules: StateDicts | None = None) -> Any:
+    """Return a value with the names and types that are asked for; see `Edits.apply`."""
+    if request.edits is None:
+        return value
+    return request.edits.apply(value, report, request.limits, modules)
 
 
 _Record = Callable[["ValueWriter"], Callable[[str], bytes]]
@@ -179,7 +187,7 @@ def _restored(content: T7File, request: Convert, report: Report) -> PythonValue 
     from .records import original_pt
 
     # A file made by a record is read back, but one of named tensors only.
-    is_read_back = report.target_format == "pt" and request.pt_format != "torchscript"
+    is_read_back = report.target_format == "pt" and request.pt_format != "torchscript" and request.edits is None
     original = original_pt(content, request.limits, check=not is_read_back)
     if original is None:
         message = "the .t7 was changed since it was made from a .pt: its record is not used"
@@ -225,11 +233,12 @@ def plain_value(document: Document, request: Attempt, report: Report, unnamed: s
     if document.spec.values != LUA:
         from .simplified import simplified
 
-        return simplified(value_of(document, request, report), report, request.limits, unnamed=unnamed)
+        simple = simplified(value_of(document, request, report), report, request.limits, unnamed=unnamed)
+        return _edited(simple, request, report)
     converted = python_value(document.content, request, report, unnamed=unnamed)
     if converted.modules is not None:
         converted.modules.note_rest(converted.value)
-    return converted.value
+    return _edited(converted.value, request, report, converted.modules)
 
 
 def differences(source: str, target: str, limits: Limits, **options: Any) -> list[str]:

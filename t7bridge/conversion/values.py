@@ -45,7 +45,8 @@ def _use_metadata(value: Any, document: Document, request: Attempt, report: Repo
     unused = {NUMBERS_KEY} if goal.values == NAMED and not goal.numbers else set()
     hints = {name: text for name, text in document.metadata.items() if name in HINTS - unused}
     if request.record and hints:
-        value, refused = restore_values(value, hints, check=not request.believed)
+        check = not request.believed or request.edits is not None
+        value, refused = restore_values(value, hints, check=check)
         if refused:
             others = f", and {len(refused) - 1} more tensors" if len(refused) > 1 else ""
             report.note(
