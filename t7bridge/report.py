@@ -39,6 +39,7 @@ CODES = {
     "renamed": "a tensor is written under another name, as its own is taken or the format cannot have it",
     "several-values": "the values of a file became a list",
     "shared": "tensors share memory, and the metadata says so",
+    "shards": "the tensors are in several files with an index",
     "state-dict": "a module is written as its state dict",
     "storage": "a storage is written as a tensor of one dimension",
     "template": "how a template was filled",

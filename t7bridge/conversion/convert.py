@@ -51,6 +51,8 @@ def convert(request: Convert) -> Report:
         encoding: of the `.t7` written: `binary` or `ascii`; that of the source by default.
         byte_order: of the `.t7` written: `little` or `big`.
         long_size: of the `.t7` written: bytes of a C long, 4 or 8.
+        shard_size: bytes of a shard: a `.safetensors` that would be larger becomes several files, `name-00001-of-00003…`,
+            and `name.safetensors.index.json`, which the report has as its target. Tensors that share memory are in one.
         keep_device: keep CUDA tensors on `cuda:0` in a `.pt`, and of Cuda classes in a `.t7` made from a
             `.pt`; otherwise they are on the CPU.
         map_location: the device of tensors in a `.pt`: one for all (`"cuda:1"`), `"cuda:0=cuda:1,ipu=cpu"` or the same
@@ -115,6 +117,11 @@ def convert(request: Convert) -> Report:
                 expected="from pt to t7",
                 found=f"from {document.format} to {goal.name}",
             )
+        if request.shard_size is not None and goal.shards:
+            from .sharded import write_shards
+
+            with collector_paused():
+                return write_shards(document, goal, attempt)
         with FileOutput(request.target, force=request.force, sync=request.sync) as output, collector_paused():
             name = str(request.target)
             report = Report(document.path, name, document.format, goal.name, source_bytes=document.source.size)
@@ -130,6 +137,7 @@ def convert(request: Convert) -> Report:
                 if not any(note.code == "record" for note in report.notes):
                     report.note("warning", f"{error.message}: its record is not used", code="record")
             if attempt.edits is not None:
+                output.wait()
                 attempt.edits.note_written(report)
             check_strict(report, request.strict)
         report.target_bytes = os.path.getsize(output.path)

@@ -267,7 +267,7 @@ def differences(source: str, target: str, limits: Limits, **options: Any) -> lis
         return messages
 
 
-def _has_lua_objects(root: Any) -> bool:
+def has_lua_objects(root: Any) -> bool:
     """Return whether Lua objects are inside Python dicts, lists or tuples."""
     if not isinstance(root, (dict, list, tuple)):
         return False
@@ -292,7 +292,7 @@ def write_value(output: FileOutput, value: Any, goal: FormatSpec, layout: T7Layo
     """
     report = Report(target=output.path, target_format=goal.name)
     # A value of both sides becomes Lua's first, and Python's again where the format holds that.
-    if _has_lua_objects(value) or (goal.values == LUA and not isinstance(value, _LUA_VALUES)):
+    if has_lua_objects(value) or (goal.values == LUA and not isinstance(value, _LUA_VALUES)):
         from .lua_tree import note_nones, to_lua
 
         tree = to_lua(value)

@@ -62,8 +62,8 @@ class PtReader:
         UnknownFormatError: it is in another format; the message says which.
 
     Example:
-        >>> reader = PtReader("model.pt")
-        >>> reader.read()["conv1.weight"].shape
+        >>> with PtReader("model.pt") as reader:
+        ...     print(reader.read()["conv1.weight"].shape)
     """
 
     def __init__(
@@ -90,11 +90,15 @@ class PtReader:
         self.notes = self._origin.notes
         """Content of the file that is not part of the value; filled by `read`."""
 
+    def close(self) -> None:
+        """Close the file. Storages whose elements are still in it can no longer be read."""
+        self.source.close()
+
     def __enter__(self) -> PtReader:
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        self.source.close()
+        self.close()
 
     def _detect(self) -> str:
         """Return the kind of the file, and open it if it is a zip archive.
