@@ -193,18 +193,18 @@ def _closed() -> ModelError:
     return ModelError("the writer is closed", hint="Write everything before close(), or inside the `with` block.")
 
 
-def _output_of(target: PathLike | IO[bytes] | Output, force: bool) -> IO[bytes] | Output:
-    """Return the output of a writer: a file of its own for a path."""
-    return FileOutput(target, force=force) if isinstance(target, (str, os.PathLike)) else target
+def _own_file(target: PathLike | IO[bytes] | Output, force: bool) -> FileOutput | None:
+    """Return the file that a writer creates for a path; `None` for an open one."""
+    return FileOutput(target, force=force) if isinstance(target, (str, os.PathLike)) else None
 
 
 class T7Writer(t7_writer.T7Writer):
     """Writes values to a `.t7` file, one after another, as Lua's `torch.DiskFile` does.
 
-    An object already written becomes a reference to it, so that sharing and cycles are kept, between values too: objects
-    of `t7bridge.graph` are the same if they are one object, tensors share memory if they do so in Python. Python's dicts
-    and lists are written anew each time. The elements of storages are copied from their source to the output without
-    being loaded into memory.
+    An object already written becomes a reference to it, so that sharing and cycles are kept, between values too:
+    objects of `t7bridge.graph` are the same if they are one object, tensors share memory if they do so in Python.
+    Python's dicts and lists are written anew each time. The elements of storages are copied from their source to the
+    output without being loaded into memory.
 
     A context manager. A file at a path appears under its name when the writer is closed; if the `with` block raises an
     error there is none. What is written to a file object is there after each call.
@@ -235,8 +235,8 @@ class T7Writer(t7_writer.T7Writer):
         referenced: bool = True,
         payloads: list[Storage] | None = None,
     ) -> None:
-        output = _output_of(target, force)
-        self._file = output if output is not target else None
+        self._file = _own_file(target, force)
+        output: Any = target if self._file is None else self._file
         super().__init__(output, layout, referenced=referenced, payloads=payloads)
 
     @cached_property
@@ -349,8 +349,8 @@ class PtWriter(pt_writer.PtWriter):
         place: pt_writer.Place | None = None,
         allow_foreign: bool = False,
     ) -> None:
-        output = _output_of(target, force)
-        self._file = output if output is not target else None
+        self._file = _own_file(target, force)
+        output: Any = target if self._file is None else self._file
         self._is_closed = False
         self._values: list[Any] = []
         """The values written so far, as the file will have them."""

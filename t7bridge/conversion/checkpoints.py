@@ -1,8 +1,8 @@
 """The state dicts in the value of a file, with their paths, and the one that is meant.
 
-A state dict is a dict, or a table of Lua, with text for keys and tensors among its values; or a list of tensors, whose keys
-are then `0`, `1`, …. What PyTorch's optimizers keep for each parameter is not one. Of a value with nn modules, or with
-pickled modules of PyTorch, those have the state dicts.
+A state dict is a dict, or a table of Lua, with text for keys and tensors among its values; or a list of tensors, whose
+keys are then `0`, `1`, …. What PyTorch's optimizers keep for each parameter is not one. Of a value with nn modules, or
+with pickled modules of PyTorch, those have the state dicts.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def is_state(value: Any) -> bool:
         return bool(items) and all(isinstance(item, Tensor) for item in items)
     if isinstance(value, (Table, TdsHash)):
         table = value.content if isinstance(value, TdsHash) else value
-        items = table.sequence()
-        if items is not None:
-            return bool(items) and all(isinstance(item, Tensor) for item in items)
+        sequence = table.sequence()
+        if sequence is not None:
+            return bool(sequence) and all(isinstance(item, Tensor) for item in sequence)
         pairs = list(table.raw_items())
         has_names = all(isinstance(key, bytes) for key, _ in pairs)
     elif isinstance(value, dict):

@@ -51,8 +51,9 @@ def convert(request: Convert) -> Report:
         encoding: of the `.t7` written: `binary` or `ascii`; that of the source by default.
         byte_order: of the `.t7` written: `little` or `big`.
         long_size: of the `.t7` written: bytes of a C long, 4 or 8.
-        shard_size: bytes of a shard: a `.safetensors` that would be larger becomes several files, `name-00001-of-00003…`,
-            and `name.safetensors.index.json`, which the report has as its target. Tensors that share memory are in one.
+        shard_size: bytes of a shard: a `.safetensors` that would be larger becomes several files,
+            `name-00001-of-00003.safetensors` and so on, and `name.safetensors.index.json`, which the report has as its
+            target. Tensors that share memory are in one file.
         keep_device: keep CUDA tensors on `cuda:0` in a `.pt`, and of Cuda classes in a `.t7` made from a
             `.pt`; otherwise they are on the CPU.
         map_location: the device of tensors in a `.pt`: one for all (`"cuda:1"`), `"cuda:0=cuda:1,ipu=cpu"` or the same
@@ -71,7 +72,7 @@ def convert(request: Convert) -> Report:
             tensors of their own; overlapping and tied tensors stay so. The record is omitted.
         rename: rules for the keys of the state dict, `OLD=NEW` each, or a mapping: steps at the beginning of keys, or
             patterns with `{}`, which is any text; see `t7bridge.conversion.naming`. They apply one after the other.
-            With several state dicts in the source `at` names one. PyTorch's `_metadata` follows, tied tensors stay tied.
+            With several state dicts in the source `at` names one. PyTorch's `_metadata` follows.
         strip: prefixes to leave out of the keys before.
         dtype: `float16`, `bfloat16` or `float32`, to which all floating-point elements are rounded as by PyTorch; the
             notes count the tensors, and the elements that become infinite. A `.t7` has bfloat16 as FloatTensor.

@@ -1,4 +1,4 @@
-"""Changes of the weights on their way that the user asks for: other names (`--rename`, `--strip`), another type (`--dtype`).
+"""Changes of the weights that the user asks for: other names (`--rename`, `--strip`), another type (`--dtype`).
 
 They are made on the Python side of a value, where state dicts are in place of modules.
 """
@@ -78,8 +78,9 @@ class Edits:
         """Return a value whose only state dict has new names, if any are asked for; see `apply`."""
         if not self.naming:
             return value
+        states: list[tuple[str, dict[Any, Any]]]
         if modules is not None and modules.state_dicts:
-            states = modules.states()
+            states = [*modules.states()]
         elif isinstance(value, dict) and is_state(value):
             states = [("root", value)]
         else:

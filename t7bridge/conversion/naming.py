@@ -63,7 +63,9 @@ class Rule:
         """
         old, equals, new = text.partition("=")
         if not equals:
-            raise ModelError(f"{text!r} is not a rule for names", expected="OLD=NEW, such as features=backbone.features")
+            raise ModelError(
+                f"{text!r} is not a rule for names", expected="OLD=NEW, such as features=backbone.features"
+            )
         return cls.of(old, new)
 
     @classmethod

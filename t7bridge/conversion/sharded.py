@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ..formats.table import Document
     from .attempt import Attempt
 
+
 def write_shards(document: Document, goal: FormatSpec, request: Attempt) -> Report:
     """Write the tensors of a file as shards of at most `request.shard_size` bytes, with an index; return the report.
 
@@ -125,7 +126,7 @@ def _split(named: NamedTensors, most_bytes: int) -> list[NamedTensors]:
             room = most_bytes
         shards[-1] += names
         room -= size
-    results = []
+    results: list[NamedTensors] = []
     for shard in shards:
         tensors = {name: named.tensors[name] for name in shard}
         # Strings that belong to the whole are in the first file.

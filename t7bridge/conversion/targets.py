@@ -25,7 +25,6 @@ from ..limits import Limits
 from ..nn.layouts import compact_in
 from ..report import Report
 from .attempt import Attempt
-from .request import Convert
 from .state_dicts import StateDicts, note_texts
 from .tree import MERGED, as_tree
 from .values import note_foreign, note_target, value_of
@@ -182,7 +181,7 @@ def _note_rest(content: T7File, report: Report) -> None:
         report.note("warning", f"{content.message}; the {target} does not show them", code="trailing")
 
 
-def _restored(content: T7File, request: Convert, report: Report) -> PythonValue | None:
+def _restored(content: T7File, request: Attempt, report: Report) -> PythonValue | None:
     """Return the value of the `.pt` that a `.t7` was made from; `None` if the `.t7` was changed since."""
     from .records import original_pt
 

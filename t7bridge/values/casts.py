@@ -123,4 +123,4 @@ def _bfloat16_bits(array: np.ndarray) -> np.ndarray:
     half = ((bits >> np.uint32(16)) & np.uint32(1)) + np.uint32(0x7FFF)
     rounded = ((bits + half) >> np.uint32(16)).astype("u2")
     rounded[np.isnan(array)] = _BFLOAT16_NAN
-    return rounded
+    return np.asarray(rounded)
