@@ -11,9 +11,9 @@ A rule has two sides, `OLD=NEW`:
 | `layers.{}.ln_{}=blocks.{}.norm{}` | `layers.3.ln_1.weight` | `blocks.3.norm1.weight` |
 | `{}.gamma={}.weight` | `stem.bn.gamma` | `stem.bn.weight` |
 
-Without `{}` the old side is a key, or the steps before others: `layer1` is not the beginning of `layer10.weight`. `{}` is any
-text of one character or more, the shortest that fits, from the left; such a rule describes whole keys. Rules apply one after
-the other, each to what the ones before have made of a key.
+Without `{}` the old side is a key, or the steps before others: `layer1` is not the beginning of `layer10.weight`. `{}`
+is any text of one character or more, the shortest that fits, from the left; such a rule describes whole keys. Rules
+apply one after the other, each to what the ones before have made of a key.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Rule:
 
 
 def _texts_between(parts: list[str], key: str) -> list[str] | None:
-    """Return the texts between the parts of a pattern in a key, each as short as possible; `None` if it does not fit."""
+    """Return the texts between the parts of a pattern in a key, as short as possible; `None` if it does not fit."""
     first, *middle, last = parts
     if not key.startswith(first):
         return None

@@ -121,7 +121,8 @@ class Convert(Conversion):
     at: str | None = PART
     shard_size: int | None = option(
         "write files of at most this size, 2GB, with an index, as transformers reads them", default=None, kind="bytes",
-        metavar="SIZE", targets=(NAMED,), formats=tuple(name for name, spec in FORMATS.items() if spec.shards), group="output",
+        metavar="SIZE", targets=(NAMED,), formats=tuple(name for name, spec in FORMATS.items() if spec.shards),
+        group="output",
     )  # fmt: skip
     map_location: MapLocation = option(
         "device of the tensors in a .pt: cuda:1, or cuda:0=cuda:1,ipu=cpu", default=None, targets=(PYTHON,), group=_PT,

@@ -1,8 +1,9 @@
 """Named tensors in several files with an index, as transformers and safetensors' users read them.
 
-`model.safetensors` becomes `model-00001-of-00003.safetensors`, … and `model.safetensors.index.json`. Source: huggingface_hub
-1.1 `serialization/_base.py` `split_state_dict_into_shards_factory`: tensors go into shards in their order, one that is larger
-than a shard into one of its own, tensors that share memory into the same one; what fits one shard is a file without index.
+`model.safetensors` becomes `model-00001-of-00003.safetensors`, … and `model.safetensors.index.json`. Source:
+huggingface_hub 1.1 `serialization/_base.py` `split_state_dict_into_shards_factory`: tensors go into shards in their
+order, one that is larger than a shard into one of its own, tensors that share memory into the same one; what fits one
+shard is a file without index.
 """
 
 from __future__ import annotations

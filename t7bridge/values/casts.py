@@ -1,8 +1,9 @@
 """Floating-point elements in another type, rounded as PyTorch rounds.
 
-PyTorch converts to float16 and bfloat16 from float32 only: a float64 is rounded twice, to float32 first. Each rounding is
-to the nearest, of two equally near ones to the even. What is too large becomes infinity. A NaN stays one; in bfloat16 it
-has the bits 0x7FC0. Source: PyTorch 2.13 `c10/util/Half.h`, `torch/headeronly/util/BFloat16.h` `round_to_nearest_even`.
+PyTorch converts to float16 and bfloat16 from float32 only: a float64 is rounded twice, to float32 first. Each rounding
+is to the nearest, of two equally near ones to the even. What is too large becomes infinity. A NaN stays one; in
+bfloat16 it has the bits 0x7FC0. Source: PyTorch 2.13 `c10/util/Half.h`, `torch/headeronly/util/BFloat16.h`
+`round_to_nearest_even`.
 
 Integers, truth values, complex and quantized numbers are not changed.
 """
@@ -54,7 +55,7 @@ class Casts:
         """Each storage that was met, and what it became, by the identity of the first."""
 
     def tensor(self, tensor: Tensor) -> Tensor:
-        """Return a tensor with its elements cast; the tensor itself if it has no floating-point ones of another type."""
+        """Return a tensor with its elements cast; the tensor itself if none are floating-point ones of another type."""
         storage = tensor.storage
         is_cast = is_float(tensor.element) and tensor.element is not self.element
         if is_cast:
