@@ -37,6 +37,7 @@ CODES = {
     "prove": "the result was compared with what Lua recorded",
     "record": "the round-trip record of the source was not used",
     "renamed": "a tensor is written under another name, as its own is taken or the format cannot have it",
+    "several-models": "the models of a file are in folders of their own",
     "several-values": "the values of a file became a list",
     "shared": "tensors share memory, and the metadata says so",
     "shards": "the tensors are in several files with an index",

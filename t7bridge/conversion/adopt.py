@@ -302,10 +302,12 @@ class T7Writer(t7_writer.T7Writer):
             self._file.discard()
 
     def __del__(self) -> None:
-        is_open = not isinstance(getattr(self, "_stream", None) or _Closed(), _Closed)
-        if is_open and self._file is not None:
+        file = getattr(self, "_file", None)
+        if file is not None and not isinstance(getattr(self, "_stream", None), _Closed):
+            has_values = file.position > 0
             self._discard()
-            raise _never_closed(self._file.path)
+            if has_values:
+                raise _never_closed(file.path)
 
 
 def _never_closed(name: str) -> WriteError:
@@ -444,4 +446,5 @@ class PtWriter(pt_writer.PtWriter):
     def __del__(self) -> None:
         if not getattr(self, "_is_closed", True):
             self._discard()
-            raise _never_closed(self._output.name or "a .pt file")
+            if self._values:
+                raise _never_closed(self._output.name or "a .pt file")

@@ -43,7 +43,7 @@ class Attempt(Convert):
                 options[name] = getattr(request, name)
         edits: Edits | None = None
         if request.rename or request.strip or request.dtype:
-            from .edits import Edits  # with the meaning of layers, which other conversions do not need
+            from .edits import Edits
 
             edits = Edits(request.rename, request.strip, request.dtype)
         return cls(**{**options, "edits": edits, **facts})

@@ -1,8 +1,8 @@
 """The state dicts in the value of a file, with their paths, and the one that is meant.
 
-A state dict is a dict, or a table of Lua, with text for keys and tensors among its values; or a list of tensors, whose
-keys are then `0`, `1`, …. What PyTorch's optimizers keep for each parameter is not one. Of a value with nn modules, or
-with pickled modules of PyTorch, those have the state dicts.
+A state dict is a dict, or a table of Lua, with text for keys and tensors for half of its values; or a list of tensors,
+whose keys are then `0`, `1`, …. What PyTorch's optimizers keep for each parameter is not one. Of a value with nn modules,
+or with pickled modules of PyTorch, those have the state dicts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def is_optimizer(value: Any) -> bool:
 
 
 def is_state(value: Any) -> bool:
-    """Return whether a dict or table has text for keys and tensors among its values, or a list has tensors only."""
+    """Return whether a dict or table has text for keys and tensors for half of its values, or a list tensors only."""
     if isinstance(value, (list, tuple, TdsVec)):
         items = value.elements if isinstance(value, TdsVec) else value
         return bool(items) and all(isinstance(item, Tensor) for item in items)
@@ -42,7 +42,8 @@ def is_state(value: Any) -> bool:
         has_names = all(isinstance(key, str) for key in value)
     else:
         return False
-    return has_names and any(isinstance(item, Tensor) for _, item in pairs)
+    tensors = sum(isinstance(item, Tensor) for _, item in pairs)
+    return has_names and tensors > 0 and 2 * tensors >= len(pairs)
 
 
 def plain_states(root: Any) -> list[tuple[str, Any]]:

@@ -7,9 +7,10 @@ records, each stored in files of one kind to restore another, know `.t7` and `.p
 
 from __future__ import annotations
 
+import json
 import os
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
@@ -19,6 +20,7 @@ from ..errors import FormatError, ModelError, RecordError, WriteError, about_fil
 from ..formats import LUA, NAMED, FormatSpec
 from ..formats.t7.layout import T7Layout
 from ..formats.t7.writer import T7Writer
+from ..graph.lua import TorchObject
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..graph.walk import Path, walk
@@ -28,11 +30,12 @@ from ..report import Report, check_strict
 from .attempt import Attempt
 from .options import takes
 from .request import Convert, note_ignored
-from .values import is_simple, note_plain_nans, value_of
+from .values import is_simple, note_plain_nans, note_states, value_of
 
 if TYPE_CHECKING:
     from ..formats.t7.file import T7File
     from ..formats.table import Document
+    from .beside import Beside
 
 
 @takes(Convert)
@@ -67,7 +70,8 @@ def convert(request: Convert) -> Report:
             under the keys that `auto` mode assigns. Everything else, including its encoding, is copied from it.
         partial: allow missing and extra keys in the state dict.
         at: the path of the part to convert, as `inspect` and the notes show it, `root.model`; the target holds nothing
-            else, and no records are used.
+            else, and no records are used. What describes a model, such as means, class names and options, is beside
+            it: in `model.config.json` for a `model.pt`, in the metadata of named tensors.
         compact: write to a `.pt` made in `auto` mode only the part of each storage that tensors use: views become
             tensors of their own; overlapping and tied tensors stay so. The record is omitted.
         rename: rules for the keys of the state dict, `OLD=NEW` each, or a mapping: steps at the beginning of keys, or
@@ -108,8 +112,14 @@ def convert(request: Convert) -> Report:
         nullcontext() if template is None else formats.open(template, limits=limits) as model,
         about_file(document.path),
     ):
+        around: Beside | None = None
         if request.at is not None:
-            document.narrow(Path.parse(request.at).get(document.value))
+            part = Path.parse(request.at).get(document.value)
+            if goal.values != LUA and _has_model(part):
+                from .beside import beside
+
+                around = beside(document.value, part)
+            document.narrow(part)
         # A record describes the whole file, not a part of it.
         attempt = Attempt.of(request, model=model, record=request.record and request.at is None)
         if model is not None and (document.spec.values == LUA or goal.values != LUA):
@@ -118,6 +128,8 @@ def convert(request: Convert) -> Report:
                 expected="from pt to t7",
                 found=f"from {document.format} to {goal.name}",
             )
+        if goal.values == NAMED:
+            _add_metadata(document, around)
         if request.shard_size is not None and goal.shards:
             from .sharded import write_shards
 
@@ -140,9 +152,58 @@ def convert(request: Convert) -> Report:
             if attempt.edits is not None:
                 output.wait()
                 attempt.edits.note_written(report)
+            if around is not None and around.data:
+                _note_beside(around, document, output, goal, report)
             check_strict(report, request.strict)
+            if around is not None and around.data and goal.values != NAMED:
+                with FileOutput(_config_path(output), force=request.force, sync=request.sync) as config:
+                    config.write(_config_of(around, document).encode())
         report.target_bytes = os.path.getsize(output.path)
     return report
+
+
+def _has_model(part: Any) -> bool:
+    """Return whether a part of a file is a model or a state dict, or has one in it."""
+    from .checkpoints import states_in
+
+    return bool(states_in(part))
+
+
+def _add_metadata(document: Document, around: Beside | None) -> None:
+    """Add to the strings of a file what stands beside the part that is taken, or what is said about the whole."""
+    if around is not None:
+        if around.data:
+            document.metadata["config"] = _config_of(around, document)
+        return
+    is_lua = document.spec.values == LUA
+    if is_lua and any(isinstance(item, TorchObject) for item in document.content.objects):
+        from .beside import about, beside
+
+        words = about(beside(document.value).data, from_lua=True)
+        if words:
+            document.metadata["about"] = json.dumps(words)
+
+
+def _note_beside(around: Beside, document: Document, output: FileOutput, goal: FormatSpec, report: Report) -> None:
+    """Note where what stands beside the part of the source is."""
+    where = "the metadata" if goal.values == NAMED else os.path.basename(_config_path(output))
+    around.note(report, where)
+
+
+def _config_path(output: FileOutput) -> str:
+    """Return the path of the file with what stands beside the model in an output: `model.config.json`."""
+    return os.path.splitext(output.path)[0] + ".config.json"
+
+
+def _config_of(around: Beside, document: Document) -> str:
+    """Return what stands beside the part of a file, and what it means, as JSON."""
+    from .beside import about, config_text
+
+    config: dict[str, Any] = {"checkpoint": around.data}
+    words = about(config, from_lua=document.spec.values == LUA)
+    if words:
+        config["about"] = words
+    return config_text(config)
 
 
 def _write(document: Document, output: FileOutput, goal: FormatSpec, request: Attempt, report: Report) -> None:
@@ -219,8 +280,11 @@ def _write_tables(document: Document, output: Output, request: Attempt, report: 
         from .simplified import simplified  # with the meaning of layers, which other values do not need
 
         value = simplified(value, report, request.limits, unnamed=WRAPPED)
+    note_states(value, report)
     if request.edits is not None:
-        value = request.edits.apply(value, report, request.limits)
+        from .edited import edited
+
+        value = edited(value, request.edits, report, request.limits)
     pickled = pickle_of(value) if request.record else None  # before the tree is there: its writer holds every list
     tree = to_lua(value, nested=request.nested, keep_device=request.keep_device, limits=request.limits)
     del value
@@ -258,7 +322,9 @@ def _fill_template(document: Document, template: Document, output: Output, reque
         report.note("warning", f"of the template, {content.message}", code="trailing")
     value = value_of(document, request, report)
     if request.edits is not None:
-        value = request.edits.renamed(value, report, request.limits)
+        from .edited import renamed
+
+        value = renamed(value, request.edits, report, request.limits)
     try:
         report.notes += fill_template(content.roots, value, request.partial)
     except ModelError as error:

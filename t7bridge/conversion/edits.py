@@ -1,27 +1,16 @@
 """Changes of the weights that the user asks for: other names (`--rename`, `--strip`), another type (`--dtype`).
 
-They are made on the Python side of a value, where state dicts are in place of modules.
+`edited` makes them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
 
-from ..errors import ModelError
-from ..graph.storage import Storage
-from ..graph.tensor import Tensor, UntypedStorage
-from ..graph.walk import Path
-from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Report
-from ..text import counted, listed
+from ..text import counted
 from ..values.casts import Casts
-from .checkpoints import is_optimizer, is_state, states_in
 from .naming import Naming, Renames
-from .simplified import Simplified
-
-if TYPE_CHECKING:
-    from .state_dicts import StateDicts
 
 
 class Edits:
@@ -40,29 +29,6 @@ class Edits:
         self.naming = Naming(rename, strip)
         self.casts = Casts(dtype) if dtype is not None else None
 
-    def apply(
-        self, value: Any, report: Report, limits: Limits = DEFAULT_LIMITS, modules: StateDicts | None = None
-    ) -> Any:
-        """Return a value with the changes made, as a new one; nothing is read.
-
-        Args:
-            value: builtins with tensors in them.
-            report: receives the notes on names, and the number of tensors that are cast.
-            limits: resource limits.
-            modules: of a Lua value, the modules that became state dicts: only these have keys to rename.
-
-        Raises:
-            ModelError: there is no state dict, or there are several; or two keys get one name.
-        """
-        value = self.renamed(value, report, limits, modules)
-        if self.casts is not None:
-            cast = _Cast(self.casts, limits)
-            value = cast.run(value)
-            _note_casts(self.casts, report)
-            if cast.optimizers:
-                report.note("info", "the state of the optimizer keeps its types", code="precision")
-        return value
-
     def note_written(self, report: Report) -> None:
         """Note what was known only when the elements were read: how many became infinite."""
         if self.casts is None or not self.casts.infinities:
@@ -71,89 +37,3 @@ class Edits:
         numbers = counted(count, "element is", "elements are")
         message = f"{numbers} too large for {self.casts.element.name}, and infinite there"
         report.note("warning", message, loss="precision", code="precision", count=count)
-
-    def renamed(
-        self, value: Any, report: Report, limits: Limits = DEFAULT_LIMITS, modules: StateDicts | None = None
-    ) -> Any:
-        """Return a value whose only state dict has new names, if any are asked for; see `apply`."""
-        if not self.naming:
-            return value
-        states: list[tuple[str, dict[Any, Any]]]
-        if modules is not None and modules.state_dicts:
-            states = [*modules.states()]
-        elif isinstance(value, dict) and is_state(value):
-            states = [("root", value)]
-        else:
-            states = [(path, state) for path, state in states_in(value) if isinstance(state, dict)]
-        if not states:
-            raise ModelError("there is no state dict whose keys could be renamed", file=report.source)
-        if len(states) > 1:
-            paths = listed((path for path, _ in states), 12)
-            raise ModelError(
-                "there are several state dicts, and rules for names are about the keys of one",
-                file=report.source,
-                found=paths,
-                hint="Name one with --at (at=… in Python).",
-            )
-        ((_, state),) = states
-        new_state = self.naming.renamed(state)
-        for sentence in self.naming.unused_in_words(map(str, state)):
-            report.note("warning", sentence, code="renamed")
-        changed = sum(old != new for old, new in zip(state, new_state))
-        if changed:
-            report.note("info", f"{counted(changed, 'key')} renamed", code="renamed", count=changed)
-        if state is value:
-            return new_state
-        return _Exchange(state, new_state, limits).run(value)
-
-
-class _Exchange(Simplified):
-    """Rebuilds a value with another state dict in place of one."""
-
-    def __init__(self, old: dict[Any, Any], new: dict[Any, Any], limits: Limits) -> None:
-        super().__init__(limits, keep_classes=True)
-        self._old = old
-        self._new = new
-
-    def make(self, value: Any, path: Path | None) -> Any:
-        """Return the new state dict for the old one, and anything else rebuilt."""
-        return self._new if value is self._old else super().make(value, path)
-
-
-class _Cast(Simplified):
-    """Rebuilds a value with its floating-point tensors and storages in another type.
-
-    The state of an optimizer stays as it is: it counts steps in floating-point tensors.
-    """
-
-    def __init__(self, casts: Casts, limits: Limits) -> None:
-        super().__init__(limits, keep_classes=True)
-        self._casts = casts
-        self.optimizers = 0
-        """Number of optimizers met."""
-
-    def make(self, value: Any, path: Path | None) -> Any:
-        """Return a tensor cast, and anything else rebuilt."""
-        if isinstance(value, Tensor):
-            return self._casts.tensor(value)
-        if isinstance(value, Storage):
-            return self._casts.storage(value)
-        if isinstance(value, UntypedStorage):
-            storage = self._casts.storage(value.storage)
-            return value if storage is value.storage else UntypedStorage(storage)
-        if is_optimizer(value):
-            self.optimizers += 1
-            return value
-        return super().make(value, path)
-
-
-def _note_casts(casts: Casts, report: Report) -> None:
-    """Note how many tensors are cast, and from which types."""
-    total = sum(casts.counts.values())
-    if not total:
-        message = f"no tensor has floating-point elements of another type than {casts.element.name}"
-        report.note("info", message, code="precision")
-        return
-    kinds = ", ".join(f"{count} of {name}" for name, count in casts.counts.items())
-    message = f"{counted(total, 'tensor')} written as {casts.element.name}: {kinds}"
-    report.note("info", message, code="precision", count=total)

@@ -18,16 +18,19 @@ from ..formats.t7.layout import T7Layout
 from ..formats.table import NAMED, FormatSpec
 from ..graph.lua import COMPOSITE, TorchObject
 from ..graph.storage import Storage
-from ..graph.tensor import Tensor
+from ..graph.tensor import Tensor, rows
 from ..graph.walk import objects
 from ..io.output import FileOutput
 from ..limits import Limits
 from ..nn.layouts import compact_in
 from ..report import Report
+from ..values.casts import Casts
+from ..values.compare import same_bytes
 from .attempt import Attempt
+from .request import Convert
 from .state_dicts import StateDicts, note_texts
-from .tree import MERGED, as_tree
-from .values import note_foreign, note_target, value_of
+from .tree import MERGED, WRAPPED, as_tree
+from .values import note_foreign, note_states, note_target, value_of
 
 if TYPE_CHECKING:
     from ..formats.named import NamedTensors
@@ -54,6 +57,7 @@ def write_python_values(document: Document, output: FileOutput, request: Attempt
             from .simplified import simplified
 
             value = simplified(value, report, request.limits, keep_classes=request.allow_foreign)
+        note_states(value, report)
         _finish_pt(writer, _edited(value, request, report), report)
         return
     compact = request.compact and request.mode == "auto"
@@ -89,10 +93,12 @@ def write_python_values(document: Document, output: FileOutput, request: Attempt
 
 
 def _edited(value: Any, request: Attempt, report: Report, modules: StateDicts | None = None) -> Any:
-    """Return a value with the names and types that are asked for; see `Edits.apply`."""
+    """Return a value with the names and types that are asked for; see `edited`."""
     if request.edits is None:
         return value
-    return request.edits.apply(value, report, request.limits, modules)
+    from .edited import edited
+
+    return edited(value, request.edits, report, request.limits, modules)
 
 
 _Record = Callable[["ValueWriter"], Callable[[str], bytes]]
@@ -233,6 +239,7 @@ def plain_value(document: Document, request: Attempt, report: Report, unnamed: s
         from .simplified import simplified
 
         simple = simplified(value_of(document, request, report), report, request.limits, unnamed=unnamed)
+        note_states(simple, report)
         return _edited(simple, request, report)
     converted = python_value(document.content, request, report, unnamed=unnamed)
     if converted.modules is not None:
@@ -255,7 +262,7 @@ def differences(source: str, target: str, limits: Limits, **options: Any) -> lis
     with open_document(target, limits=limits) as written, open_document(source, limits=limits) as document:
         for believed in (True, False):
             report = Report(document.path, target, document.format, written.format)
-            attempt = Attempt(source, target, limits=limits, believed=believed, **options)
+            attempt = Attempt.of(Convert(source, target, limits=limits, **options), believed=believed)
             named = named_value(document, written.spec, attempt, report)
             try:
                 messages: list[str] = home(written.format).differences(target, named)
@@ -263,6 +270,40 @@ def differences(source: str, target: str, limits: Limits, **options: Any) -> lis
             except RecordError:
                 if not believed:
                     raise
+        return messages
+
+
+def edited_differences(source: str, target: str, limits: Limits, **options: Any) -> list[str]:
+    """Return the differences between the tensors of an input, with the names and types asked for, and of its output.
+
+    Args:
+        source: the input.
+        target: a file made from it, in any format.
+        limits: resource limits for both.
+        **options: of the conversion.
+    """
+    from .named_tensors import flatten
+
+    def tensors_of(file: Document, asked: dict[str, Any], unnamed: str) -> dict[str, Tensor]:
+        # As for a file of named tensors, so that records are checked at once.
+        request = Convert(file.path, "", limits=limits, **{**asked, "pt_format": "torchscript"})
+        value = plain_value(file, Attempt.of(request), Report(file.path, target_format="pt"), unnamed)
+        return {".".join(name): tensor for name, tensor in flatten(value, limits).tensors.items()}
+
+    with open_document(target, limits=limits) as written, open_document(source, limits=limits) as document:
+        has_wrapper = written.spec.values == LUA != document.spec.values
+        expected = tensors_of(document, options, WRAPPED if has_wrapper else "")
+        found = tensors_of(written, {}, "")
+        messages = [f"{name} is missing" for name in expected if name not in found]
+        for name in expected.keys() & found.keys():
+            one = expected[name]
+            other = found[name]
+            if other.element.name != "bfloat16" == one.element.name:  # Lua has it as float32
+                other = Casts("bfloat16").tensor(other)
+            if one.element is not other.element or (one.shape or (1,)) != (other.shape or (1,)):
+                messages.append(f"{name} is {other.element.name} of shape {other.shape}")
+            elif not same_bytes(rows(one), rows(other)):
+                messages.append(f"{name} has different elements")
         return messages
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .. import formats
 from ..conversion.attempt import Attempt
 from ..conversion.checkpoints import chosen_state
+from ..conversion.edited import renamed
 from ..conversion.edits import Edits
 from ..conversion.named_tensors import flatten
 from ..conversion.naming import Renames
@@ -76,11 +77,11 @@ def load_state_dict(
         state = _state_of(document, at, limits)
         edits = Edits(rename, strip, None if dtype is None else str(dtype).removeprefix("torch."))
         report = Report(document.path, target_format="pt")
-        renamed = edits.renamed(state, report, limits)
+        named = renamed(state, edits, report, limits)
         unused = edits.naming.unused_in_words(map(str, state))
         if unused:
             raise ModelError("; ".join(unused))
-        return _in_torch(_tensors_of(renamed), edits, device, getattr(renamed, "_metadata", None))
+        return _in_torch(_tensors_of(named), edits, device, getattr(named, "_metadata", None))
 
 
 def _state_of(document: Document, at: str | None, limits: Limits) -> Any:
