@@ -41,11 +41,17 @@ class Attempt(Convert):
         for name, argument in options_of(request).items():
             if argument.python:
                 options[name] = getattr(request, name)
+        # In `tree` mode there are no state dicts; `note_ignored` says so.
+        has_rules = request.mode == "auto" and bool(request.rename or request.strip)
         edits: Edits | None = None
-        if request.rename or request.strip or request.dtype:
+        if has_rules or request.dtype is not None:
             from .edits import Edits
 
-            edits = Edits(request.rename, request.strip, request.dtype)
+            edits = Edits(
+                rename=request.rename if has_rules else (),
+                strip=request.strip if has_rules else (),
+                dtype=request.dtype,
+            )
         return cls(**{**options, "edits": edits, **facts})
 
     def without_records(self) -> Attempt:
