@@ -29,6 +29,8 @@ _MOST_NUMBERS = 1_000
 """Most numbers of a list, or of a tensor that says how inputs are prepared: longer ones are logs and images."""
 _MOST_VALUES = 1_000_000
 """Most values in all, of large vocabularies."""
+_MOST_REPEATS = 1_000
+"""Most containers that are written again."""
 _DEEPEST = 20
 """Maximum depth of what is collected."""
 _NOTHING: Any = object()
@@ -80,6 +82,10 @@ class _Collector:
         self._values = 0
         self._around: set[int] = set()
         """The containers around the present value, by identity."""
+        self._seen: set[int] = set()
+        """All containers so far, by identity."""
+        self._repeats = 0
+        """How many containers were met again: what tables share is in JSON as often as they refer to it."""
         self.left_out: list[str] = []
 
     def collect(self, path: Path, depth: int, is_prepared: bool = False) -> Any:
@@ -114,6 +120,10 @@ class _Collector:
         if depth == _DEEPEST:
             self.left_out.append(str(path))
             return _NOTHING
+        self._repeats += id(value) in self._seen
+        if self._repeats > _MOST_REPEATS:
+            return _NOTHING
+        self._seen.add(id(value))
         self._around.add(id(value))
         pairs: list[tuple[Any, Any]] = []
         for key, item in entries(value):

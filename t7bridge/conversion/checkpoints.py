@@ -20,6 +20,10 @@ _OPTIMIZER = {"state", "param_groups"}
 """The keys of the state dict of an optimizer. Source: PyTorch 2.13 `torch/optim/optimizer.py` `state_dict`."""
 
 
+_DEEPEST = 50
+"""Most steps of the path of a state dict."""
+
+
 def is_optimizer(value: Any) -> bool:
     """Return whether a value is the state dict of an optimizer."""
     return isinstance(value, dict) and value.keys() >= _OPTIMIZER
@@ -58,11 +62,12 @@ def plain_states(root: Any) -> list[tuple[str, Any]]:
         value = path.value
         if path.parent in optimizers or is_optimizer(value):
             optimizers.add(path)
-        elif is_state(value):
+        elif is_state(value) and len(path.steps(_DEEPEST + 1)) <= _DEEPEST:
             states[path] = value
-    for path, value in list(states.items()):
+    counts = {path: _count(value) for path, value in states.items()}
+    for path in counts:
         for around in path.steps()[:-1]:
-            if around in states and _count(states[around]) < _count(value):
+            if around in states and counts[around] < counts[path]:
                 del states[around]
     return [(path.text(), value) for path, value in states.items()]
 

@@ -19,6 +19,7 @@ from attrs import evolve, field
 
 from ... import formats, torchmodules
 from ...conversion.adopt import adopt, is_live
+from ...conversion.checkpoints import is_state
 from ...conversion.named_tensors import flatten
 from ...conversion.naming import Naming
 from ...conversion.template import state_dict_in
@@ -28,7 +29,7 @@ from ...errors import ModelError, T7BridgeError, about_file
 from ...formats.pt.modules import VisitedModules, module_state_dict
 from ...formats.table import Document
 from ...graph.dtypes import ELEMENT_TYPES
-from ...graph.lua import TorchObject
+from ...graph.lua import COMPOSITE, TorchObject
 from ...graph.python import is_pickled_module
 from ...graph.storage import Elements, Storage, array_chunks
 from ...graph.tensor import Tensor
@@ -210,7 +211,7 @@ def _open(side: Side, path: Any, at: str | None, limits: Limits) -> Any:
     side.document = document
     if document.spec.values != formats.LUA:
         with about_file(side.name):
-            return _state_in(document.value, side.name, at, limits)
+            return _state_in(side, document.value, at, limits)
     document.warn(3)  # at the caller of `match`
     notes = []
     for root in document.roots:
@@ -223,8 +224,9 @@ def _open(side: Side, path: Any, at: str | None, limits: Limits) -> Any:
 
 
 def _tables_in(side: Side, root: Any, at: str | None) -> dict[str, Tensor]:
-    """Return the tensors in the tables of a file without modules, or in those at a path, by keys joined with dots."""
-    value = as_tree(root if at is None else PathInValue.parse(at).get(root))
+    """Return the tensors in the tables or lists of a file without modules, or at a path, by keys joined with dots."""
+    part = root if at is None else PathInValue.parse(at).get(root)
+    value = as_tree(part) if isinstance(part, COMPOSITE) else part
     flat = flatten(value)
     tensors = {".".join(steps): tensor for steps, tensor in flat.tensors.items()}
     lists: dict[str, list[str]] = {}
@@ -293,7 +295,7 @@ def _module_in(roots: list[Any], name: str, at: str | None) -> TorchObject:
     return choose(modules, at, name)[1]
 
 
-def _state_in(value: Any, name: str, at: str | None, limits: Limits) -> Any:
+def _state_in(side: Side, value: Any, at: str | None, limits: Limits) -> Any:
     """Return the only state dict in a `.pt`, or that at a path."""
     if at is None:
         state = state_dict_in(value)
@@ -310,7 +312,9 @@ def _state_in(value: Any, name: str, at: str | None, limits: Limits) -> Any:
             states.append((visit.text(), module_state_dict(visit.value, limits=limits, visited=visited)))
         elif isinstance(visit.value, dict) and any(isinstance(item, Tensor) for item in visit.value.values()):
             states.append((visit.text(), visit.value))
-    return choose(states, at, name, "state dict")[1]
+    if not states or (at is not None and is_state(PathInValue.parse(at).get(value))):
+        return _tables_in(side, value, at)
+    return choose(states, at, side.name, "state dict")[1]
 
 
 Wired = tuple["Wiring", dict[str, str]]
