@@ -106,7 +106,7 @@ class Conversion:
 class Convert(Conversion):
     """Convert a file of any format to any other, or a .t7 to another encoding. SRC's format is detected by content."""
 
-    COMMON = ("to", "force", "mode", "at", "rename", "strip", "dtype", "template", "strict")
+    COMMON = ("to", "force", "mode", "at", "template", "strict")
     EXAMPLES = (
         "t7bridge convert model.t7 model.pt                      for PyTorch",
         "t7bridge convert model.t7 model.safetensors             also .h5 and .npz",

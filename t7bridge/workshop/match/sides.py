@@ -19,7 +19,7 @@ from attrs import evolve, field
 
 from ... import formats, torchmodules
 from ...conversion.adopt import adopt, is_live
-from ...conversion.checkpoints import is_state
+from ...conversion.checkpoints import plain_states
 from ...conversion.named_tensors import flatten
 from ...conversion.naming import Naming
 from ...conversion.template import state_dict_in
@@ -312,7 +312,9 @@ def _state_in(side: Side, value: Any, at: str | None, limits: Limits) -> Any:
             states.append((visit.text(), module_state_dict(visit.value, limits=limits, visited=visited)))
         elif isinstance(visit.value, dict) and any(isinstance(item, Tensor) for item in visit.value.values()):
             states.append((visit.text(), visit.value))
-    if not states or (at is not None and is_state(PathInValue.parse(at).get(value))):
+    lists = [path for path, state in plain_states(value) if not isinstance(state, dict)]
+    has_only_lists = at is None and not states and bool(lists)
+    if has_only_lists or at in lists or f"root.{at}" in lists:
         return _tables_in(side, value, at)
     return choose(states, at, side.name, "state dict")[1]
 

@@ -73,6 +73,22 @@ def test_several_layers_of_one_size(tmp_path: Path) -> None:
         assert torch.equal(state[key], tensor) or key.endswith("num_batches_tracked"), key
 
 
+def test_lists_in_a_checkpoint_of_pytorch(tmp_path: Path) -> None:
+    """Those of a `.pt` are taken in the same way, where there is no state dict, or at a path."""
+    net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
+    weights = [parameter.detach() for parameter in net.parameters()]
+    files: dict[str, tuple[object, str | None]] = {
+        "list": (weights, None),
+        "table": ({"epoch": 3, "params": weights}, None),
+        "both": ({"state": net.state_dict(), "params": weights}, "root.params"),
+    }
+    for name, (value, at) in files.items():
+        torch.save(value, tmp_path / f"{name}.pt")
+        found = match(tmp_path / f"{name}.pt", net, at=at, order=True)
+        assert found.complete, name
+        assert all(pair.source.rpartition(".")[2].isdecimal() for pair in found.pairs if pair.source)
+
+
 def test_lists_that_do_not_fit(tmp_path: Path) -> None:
     """Another length or shape is no pair, also where the order is asked for."""
     for shapes in ([(4, 1, 3, 3), (4,)], [(4, 1, 3, 3), (4,), (6, 35)], [(4,), (4, 1, 3, 3), (6, 36)]):
