@@ -44,11 +44,44 @@ class Beside:
 
     Attributes:
         data: dicts, lists, text, numbers and truth values.
+        own: likewise, of the fields or attributes of the model itself.
         left_out: the paths of what is too long or has another form.
     """
 
     data: dict[str, Any] = field(factory=dict)
+    own: dict[str, Any] = field(factory=dict)
     left_out: list[str] = field(factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.data or self.own)
+
+    def config(self, from_lua: bool) -> dict[str, Any]:
+        """Return the content of a `config.json`, with words on what it means."""
+        parts = {"data": self.own, "checkpoint": self.data}
+        config: dict[str, Any] = {name: part for name, part in parts.items() if part}
+        words = about(config, from_lua)
+        if words:
+            config["about"] = words
+        return config
+
+    def add_own(self, fields: Mapping[str, Any], report: Report, where: str) -> None:
+        """Add data of the model itself, which a state dict leaves out; the report no longer says that they are lost.
+
+        Args:
+            fields: by the prefix of the module and the name of its field or attribute.
+            report: of the conversion.
+            where: what they are in.
+        """
+        collector = _Collector(None)
+        for name, value in fields.items():
+            item = collector.collect(Path(Path(), name, value), 1, is_prepared=True)
+            if item is not _NOTHING:
+                self.own[name] = item
+        paths = {f"root.{name}" for name in self.own}
+        report.notes = [note for note in report.notes if note.code != "left-out" or note.path not in paths]
+        if self.own:
+            message = f"data of the model itself are in {where}: {listed(self.own, 10)}"
+            report.note("info", message, code="beside", count=len(self.own))
 
     def note(self, report: Report, where: str) -> None:
         """Note what it is, and where it is in the result."""
@@ -71,7 +104,7 @@ def beside(root: Any, model: Any = None) -> Beside:
         return Beside()
     collector = _Collector(model)
     data = collector.collect(Path(None, Step("root"), root), 0)
-    return Beside(data if isinstance(data, dict) else {}, collector.left_out)
+    return Beside(data if isinstance(data, dict) else {}, left_out=collector.left_out)
 
 
 class _Collector:

@@ -21,6 +21,7 @@ from ..formats import LUA, NAMED, FormatSpec
 from ..formats.t7.layout import T7Layout
 from ..formats.t7.writer import T7Writer
 from ..graph.lua import TorchObject
+from ..graph.python import is_pickled_module
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..graph.walk import Path, walk
@@ -152,12 +153,15 @@ def convert(request: Convert) -> Report:
             if attempt.edits is not None:
                 output.wait()
                 attempt.edits.note_written(report)
-            if around is not None and around.data:
+            if around is not None:
                 _note_beside(around, document, output, goal, report)
             check_strict(report, request.strict)
-            if around is not None and around.data and goal.values != NAMED:
+            if around and goal.values != NAMED:
+                from .beside import config_text
+
+                text = config_text(around.config(document.spec.values == LUA))
                 with FileOutput(_config_path(output), force=request.force, sync=request.sync) as config:
-                    config.write(_config_of(around, document).encode())
+                    config.write(text.encode())
         report.target_bytes = os.path.getsize(output.path)
     return report
 
@@ -173,7 +177,9 @@ def _add_metadata(document: Document, around: Beside | None) -> None:
     """Add to the strings of a file what stands beside the part that is taken, or what is said about the whole."""
     if around is not None:
         if around.data:
-            document.metadata["config"] = _config_of(around, document)
+            from .beside import config_text
+
+            document.metadata["config"] = config_text(around.config(document.spec.values == LUA))
         return
     is_lua = document.spec.values == LUA
     if is_lua and any(isinstance(item, TorchObject) for item in document.content.objects):
@@ -185,9 +191,10 @@ def _add_metadata(document: Document, around: Beside | None) -> None:
 
 
 def _note_beside(around: Beside, document: Document, output: FileOutput, goal: FormatSpec, report: Report) -> None:
-    """Note where what stands beside the part of the source is."""
-    where = "the metadata" if goal.values == NAMED else os.path.basename(_config_path(output))
-    around.note(report, where)
+    """Note where what stands beside the part of the source is, and what the part itself has."""
+    around.note(report, "the metadata" if goal.values == NAMED else os.path.basename(_config_path(output)))
+    if goal.values != NAMED:  # whose strings have it already
+        _add_own(around, document, output, report)
 
 
 def _config_path(output: FileOutput) -> str:
@@ -195,15 +202,21 @@ def _config_path(output: FileOutput) -> str:
     return os.path.splitext(output.path)[0] + ".config.json"
 
 
-def _config_of(around: Beside, document: Document) -> str:
-    """Return what stands beside the part of a file, and what it means, as JSON."""
-    from .beside import about, config_text
+def _add_own(around: Beside, document: Document, output: FileOutput, report: Report) -> None:
+    """Add what the model itself has besides its weights, if the report names something of it as left out."""
+    if not any(note.code == "left-out" and note.path.startswith("root.") for note in report.notes):
+        return
+    value = document.value
+    fields: dict[str, Any] = {}
+    if isinstance(value, TorchObject):
+        from ..nn.state_dict import state_dict
 
-    config: dict[str, Any] = {"checkpoint": around.data}
-    words = about(config, from_lua=document.spec.values == LUA)
-    if words:
-        config["about"] = words
-    return config_text(config)
+        fields = dict(state_dict(value).data)
+    elif is_pickled_module(value):
+        from .simplified import module_data
+
+        fields = module_data(value, set())
+    around.add_own(fields, report, os.path.basename(_config_path(output)))
 
 
 def _write(document: Document, output: FileOutput, goal: FormatSpec, request: Attempt, report: Report) -> None:

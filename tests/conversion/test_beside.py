@@ -90,6 +90,46 @@ def test_a_checkpoint_of_pytorch(tmp_path: Path) -> None:
     assert set(config["about"]) == {"checkpoint.mean"}
 
 
+class Classifier(nn.Linear):
+    """A module with data of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+        self.class_names = ["cat", "dog"]
+        self.scale = 0.5
+        self.register_buffer("table", torch.arange(3.0), persistent=False)
+
+
+def test_attributes_of_pickled_modules(tmp_path: Path) -> None:
+    """With `--at root` of a whole module they are in the file beside the `.pt`, and no longer named as lost."""
+    torch.save(Classifier(), tmp_path / "whole.pt")
+    lost = t7bridge.convert(tmp_path / "whole.pt", tmp_path / "plain.pt")
+    assert any(note.level == "warning" and note.path == "root.class_names" for note in lost.notes)
+    assert not (tmp_path / "plain.config.json").exists()
+    kept = t7bridge.convert(tmp_path / "whole.pt", tmp_path / "kept.pt", at="root")
+    assert not any(note.level == "warning" for note in kept.notes)
+    expected = {"class_names": ["cat", "dog"], "scale": 0.5, "table": [0.0, 1.0, 2.0]}
+    assert config_of(tmp_path / "kept.config.json") == {"data": expected}
+    assert list(torch.load(tmp_path / "kept.pt", weights_only=True)) == ["weight", "bias"]
+    torch.save({"net": Classifier(), "mean": [1.0]}, tmp_path / "both.pt")
+    t7bridge.convert(tmp_path / "both.pt", tmp_path / "both_net.pt", at="root.net", strict=True)
+    config = config_of(tmp_path / "both_net.config.json")
+    assert (config["data"], config["checkpoint"]) == (expected, {"mean": [1.0]})
+    t7bridge.convert(tmp_path / "whole.pt", tmp_path / "named.safetensors")
+    assert safetensors.safe_open(tmp_path / "named.safetensors", "np").metadata()["class_names.0"] == '"cat"'
+
+
+def test_fields_of_lua_modules(tmp_path: Path) -> None:
+    """A vocabulary that a model has in a field of its own is kept in the same way."""
+    model = t7bridge.load(TESTFILES / "models/lenet_mm.t7")
+    model["vocab"] = Table.of({"a": 1.0, "b": 2.0})
+    t7bridge.save(model, tmp_path / "in.t7")
+    t7bridge.convert(tmp_path / "in.t7", tmp_path / "out.pt", at="root")
+    config = config_of(tmp_path / "out.config.json")
+    assert config["data"] == {"vocab": {"a": 1, "b": 2}}
+    assert "1-based in Lua" in config["about"]["data.vocab"]
+
+
 def test_a_whole_checkpoint_says_what_its_numbers_mean(tmp_path: Path) -> None:
     """In a file of named tensors, of everything in it; the strings and numbers are there already."""
     t7bridge.convert(CHECKPOINT, tmp_path / "out.safetensors")
