@@ -177,7 +177,8 @@ def _inside(value: Any, kind: str, apart: set[tuple[int, str]]) -> Iterator[tupl
         attributes = attributes_of(value)
         for part in MODULE_PARTS:
             for name, item in attributes[part].items():
-                yield ATTRIBUTES, name, item
+                if (id(value), name) not in apart:
+                    yield ATTRIBUTES, name, item
         for name, item in attributes.items():
             if name not in MODULE_PARTS and (id(value), name) not in apart:
                 yield ATTRIBUTES, name, item
