@@ -17,9 +17,9 @@ from ..formats.t7.layout import T7Layout
 from ..graph.dtypes import ELEMENT_TYPES, ElementType
 from ..graph.lua import COMPOSITE
 from ..graph.python import Device, TorchConstant, TorchSize
-from ..graph.storage import Storage
+from ..graph.storage import Elements, Storage
 from ..graph.tensor import Tensor
-from ..graph.walk import Path, Rebuilder, fill_dict, fill_list
+from ..graph.walk import Path, Rebuilder, fill_dict, fill_list, objects
 from ..io.output import FileOutput, Output
 from ..io.source import PathLike
 from .lua_tree import to_lua
@@ -237,6 +237,8 @@ class T7Writer(t7_writer.T7Writer):
     ) -> None:
         self._file = _own_file(target, force)
         output: Any = target if self._file is None else self._file
+        self._checksums: dict[int, int] = {}
+        """The CRC-32 of each storage in memory that was written, by identity: the writer keeps them alive."""
         super().__init__(output, layout, referenced=referenced, payloads=payloads)
 
     @cached_property
@@ -255,14 +257,30 @@ class T7Writer(t7_writer.T7Writer):
 
         Raises:
             UnsupportedError: the value is none of these, or a tensor of a type that Lua Torch does not have.
-            WriteError: a number does not fit into the layout, or the output cannot be written.
+            WriteError: a number does not fit into the layout, or the output cannot be written; or a tensor that was
+                written before has other elements now: the file would refer to those that it had.
             ModelError: the writer is closed.
         """
         if not isinstance(value, _LUA):
             value = self._adopter.run(value)
             if not isinstance(value, _LUA):
                 value = to_lua(value, objects=True).value
+        if self._referenced:
+            self._check_unchanged(value)
         super().write_object(value)
+
+    def _check_unchanged(self, value: Any) -> None:
+        """Refuse a tensor in memory that has changed since it was written, and remember those that are new."""
+        for item in objects(value):
+            if not isinstance(item, Storage) or isinstance(item.data, Elements):
+                continue
+            checksum = item.crc32()
+            if self._checksums.setdefault(id(item), checksum) != checksum:
+                raise WriteError(
+                    "a tensor was changed since it was written to this file, which would refer to what it was then",
+                    file=self._output.name,
+                    hint="Write a copy of it each time, or T7Writer(…, referenced=False) without references.",
+                )
 
     def write_object(self, value: Any) -> None:
         """Write one value, as `write` does; the name is that of Lua's method."""
@@ -369,7 +387,7 @@ class PtWriter(pt_writer.PtWriter):
         return Tree()
 
     def write(self, value: Any) -> None:
-        """Accept one value. `close` writes it, with the storages named by it and by `storage_key`.
+        """Accept one value. `close` writes it, with the elements that its tensors have then.
 
         A file with several values holds the list of them, and shares what they share.
 

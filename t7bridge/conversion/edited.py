@@ -81,7 +81,8 @@ def renamed(
         )
     ((_, state),) = states
     new_state = edits.naming.renamed(state)
-    for sentence in edits.naming.unused_in_words(map(str, state)):
+    keys = [key for key in state if isinstance(key, str)]
+    for sentence in edits.naming.unused_in_words(keys):
         report.note("warning", sentence, code="renamed")
     changed = sum(old != new for old, new in zip(state, new_state))
     if changed:

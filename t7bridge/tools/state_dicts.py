@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from .. import formats
 from ..conversion.attempt import Attempt
 from ..conversion.checkpoints import chosen_state
-from ..conversion.edited import renamed
 from ..conversion.edits import Edits
 from ..conversion.named_tensors import flatten
 from ..conversion.naming import Renames
@@ -76,12 +75,12 @@ def load_state_dict(
     with formats.open(source, limits=limits) as document, about_file(document.path):
         state = _state_of(document, at, limits)
         edits = Edits(rename, strip, None if dtype is None else str(dtype).removeprefix("torch."))
-        report = Report(document.path, target_format="pt")
-        named = renamed(state, edits, report, limits)
-        unused = edits.naming.unused_in_words(map(str, state))
+        tensors = _tensors_of(state, limits)
+        named = edits.naming.renamed(tensors)
+        unused = edits.naming.unused_in_words(tensors)
         if unused:
             raise ModelError("; ".join(unused))
-        return _in_torch(_tensors_of(named), edits, device, getattr(named, "_metadata", None))
+        return _in_torch(named, edits, device)
 
 
 def _state_of(document: Document, at: str | None, limits: Limits) -> Any:
@@ -106,16 +105,16 @@ def _value_of(document: Document, limits: Limits, *, believed: bool) -> Any:
     return plain_value(document, attempt, Report(document.path, target_format="pt"), unnamed="")
 
 
-def _tensors_of(state: Any) -> dict[str, Tensor]:
-    """Return the tensors of a state dict by their keys, and warn of the rest.
+def _tensors_of(state: Any, limits: Limits) -> OrderedDict[str, Tensor]:
+    """Return the tensors of a state dict by their keys, with its `_metadata`, and warn of the rest.
 
     Raises:
         ModelError: there are none.
     """
     if isinstance(state, Tensor):
         raise ModelError("is a tensor, not a state dict", hint="Name what holds it.")
-    flat = flatten(state)
-    tensors = {".".join(name): tensor for name, tensor in flat.tensors.items()}
+    flat = flatten(state, limits)
+    tensors = OrderedDict((".".join(name), tensor) for name, tensor in flat.tensors.items())
     if not tensors:
         raise ModelError("holds no tensors")
     others = [".".join(name) for name, _ in flat.scalars]
@@ -123,11 +122,14 @@ def _tensors_of(state: Any) -> dict[str, Tensor]:
     if others:
         # At the line that calls `load_state_dict`.
         warnings.warn(f"not tensors, and left out: {listed(others, 10)}", LeftOutWarning, stacklevel=3)
+    metadata = getattr(state, "_metadata", None)
+    if metadata is not None:
+        tensors._metadata = metadata  # type: ignore[attr-defined]
     return tensors
 
 
 def _in_torch(
-    tensors: dict[str, Tensor], edits: Edits, device: str | torch.device, metadata: Any
+    tensors: OrderedDict[str, Tensor], edits: Edits, device: str | torch.device
 ) -> OrderedDict[str, torch.Tensor]:
     """Return tensors as PyTorch's, cast and on a device; those of one storage share memory."""
     import torch
@@ -145,8 +147,8 @@ def _in_torch(
             on_cpu = torch_tensor(cast, storages).detach()
             made[id(tensor)] = on_cpu if is_cpu else _moved(cast, on_cpu, device, moved)
         result[key] = made[id(tensor)]
-    if metadata is not None:
-        result._metadata = metadata  # type: ignore[attr-defined]
+    if hasattr(tensors, "_metadata"):
+        result._metadata = tensors._metadata  # type: ignore[attr-defined]
     return result
 
 

@@ -79,6 +79,26 @@ def test_several_values_of_a_t7(tmp_path: Path) -> None:
     assert fourth["weights"].storage is third.storage
 
 
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_a_buffer_that_is_used_again_is_refused(tmp_path: Path, kind: str) -> None:
+    """The file would refer to its first elements; copies, and a file without references, have each."""
+    buffer: Any = np.zeros(4) if kind == "numpy" else torch.zeros(4)
+    with T7Writer(tmp_path / "out.t7") as writer:
+        writer.write({"x": buffer})
+        writer.write({"x": buffer})
+        buffer[:] = 1
+        with pytest.raises(WriteError, match="was changed since"):
+            writer.write({"x": buffer})
+    for referenced in (True, False):
+        with T7Writer(tmp_path / "out.t7", referenced=referenced, force=True) as writer:
+            for number in range(3):
+                buffer[:] = number
+                copy = buffer.copy() if kind == "numpy" else buffer.clone()
+                writer.write({"number": number, "x": copy if referenced else buffer})
+        with T7Reader(tmp_path / "out.t7") as reader:
+            assert [reader.read()["x"].tolist() for _ in range(3)] == [[float(number)] * 4 for number in range(3)]
+
+
 def test_several_values_of_a_pt(tmp_path: Path) -> None:
     """They are a list, which shares what they share, Lua's objects too."""
     model = t7bridge.load(LENET)
