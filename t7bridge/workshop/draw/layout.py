@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import accumulate, pairwise
-from math import ceil, inf, sqrt
+from math import ceil, fsum, inf, sqrt
 
 from attrs import field
 
@@ -305,7 +305,7 @@ class _Columns:
 
 def _columns(groups: list[_Group]) -> _Columns:
     """Arrange groups in the number of columns that shows them largest."""
-    total = sum(group.height + _GAP for group in groups) - _GAP
+    total = fsum(group.height + _GAP for group in groups) - _GAP
     tallest = max(group.height for group in groups)
     best = _packed(groups, inf)
     best_scale = 0.0
@@ -414,7 +414,7 @@ def _chain(box: Box) -> None:
 
 def _side(box: Box) -> None:
     """Arrange blocks side by side, in rows if they would be too wide."""
-    area = sum((block.width + _GAP) * (block.height + _GAP) for block in box.inside)
+    area = fsum((block.width + _GAP) * (block.height + _GAP) for block in box.inside)
     widest = max(_BROAD, sqrt(area * SCREEN[0] / SCREEN[1]))
     x = 0.0
     y = 0.0
@@ -483,7 +483,7 @@ def _groups(box: Box, levels: list[list[int]], leaving: list[list[Flow]], cuts: 
     height = 0.0
     for level in levels:
         height += max((box.inside[number].height for number in level), default=0) + _GAP
-    width = 1.6 * sum(node.width for node in box.inside) / len(box.inside) + 60
+    width = 1.6 * fsum(node.width for node in box.inside) / len(box.inside) + 60
     enough = max(_COLUMN, sqrt(height * width * SCREEN[1] / SCREEN[0]))
     groups: list[_Group] = []
     for before, rank in zip([-1, *cuts], [*cuts, len(levels)]):
@@ -745,8 +745,11 @@ def _with_bends(levels: list[int], edges: list[tuple[int, int]]) -> tuple[list[t
 
 
 def _mean(others: list[int], middle: list[float], default: float) -> float:
-    """Return the mean position of some nodes; a default for none."""
-    return sum(middle[other] for other in others) / len(others) if others else default
+    """Return the mean position of some nodes; a default for none.
+
+    Ties decide the order of nodes, so sums are exact: those of `sum` depend on the release of Python.
+    """
+    return fsum(middle[other] for other in others) / len(others) if others else default
 
 
 def _spread(
