@@ -23,6 +23,8 @@ from .widened import widen
 
 _NUMPY_FLOATS = ("float16", "float32", "float64")
 _BFLOAT16_NAN = 0x7FC0
+_INFINITE = 0x7F80
+"""The exponent of infinities and NaNs in bfloat16."""
 
 
 def is_float(element: ElementType) -> bool:
@@ -106,14 +108,14 @@ def _cast_elements(name: str, infinities: list[int], array: np.ndarray) -> np.nd
         single = array.astype("f4", copy=False)
         if name == "bfloat16":
             result = _bfloat16_bits(single)
-            is_infinite = (result & 0x7FFF) == 0x7F80
+            finite = np.count_nonzero((result & np.uint32(_INFINITE)) != _INFINITE)
         else:
             result = single.astype(ELEMENT_TYPES[name].code, copy=False)
-            is_infinite = np.isinf(result)
-    if is_infinite.any():
-        count = int(np.count_nonzero(is_infinite & np.isfinite(array)))
-        if count:
-            infinities.append(count)
+            finite = np.count_nonzero(np.isfinite(result))
+    # What is finite afterwards was so before.
+    lost = int(np.count_nonzero(np.isfinite(array))) - int(finite)
+    if lost:
+        infinities.append(lost)
     return result
 
 
