@@ -1,7 +1,7 @@
 """Named tensors in several files with an index, as transformers and safetensors' users read them.
 
 `model.safetensors` becomes `model-00001-of-00003.safetensors`, … and `model.safetensors.index.json`. Source:
-huggingface_hub 1.1 `serialization/_base.py` `split_state_dict_into_shards_factory`: tensors go into shards in their
+huggingface_hub 2.4 `serialization/_base.py` `split_state_dict_into_shards_factory`: tensors go into shards in their
 order, one that is larger than a shard into one of its own, tensors that share memory into the same one; what fits one
 shard is a file without index.
 """
@@ -119,14 +119,21 @@ def _split(named: NamedTensors, most_bytes: int) -> list[NamedTensors]:
         view = named.views.get(name)
         groups.setdefault(name if view is None else view.storage, []).append(name)
     shards: list[list[Name]] = []
-    room = 0
+    current: list[Name] = []
+    current_bytes = 0
     for names in groups.values():
         size = sum(named.tensors[name].nbytes for name in names)
-        if size > room or not shards:
-            shards.append([])
-            room = most_bytes
-        shards[-1] += names
-        room -= size
+        if size > most_bytes:
+            shards.append(names)
+            continue
+        if current_bytes + size > most_bytes:
+            shards.append(current)
+            current = []
+            current_bytes = 0
+        current += names
+        current_bytes += size
+    if current:
+        shards.append(current)
     results: list[NamedTensors] = []
     for shard in shards:
         tensors = {name: named.tensors[name] for name in shard}

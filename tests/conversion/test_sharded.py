@@ -60,6 +60,16 @@ def test_shards_and_their_index(tmp_path: Path, size: int) -> None:
     assert read["tied"].data_ptr() == read["layers.0.weight"].data_ptr()
 
 
+def test_shards_are_those_of_huggingface_hub(tmp_path: Path) -> None:
+    """Recorded from its `split_state_dict_into_shards_factory`, 2.4: a tensor larger than a shard interrupts none."""
+    sizes = {"a": 40, "big": 400, "b": 50, "c": 30, "huge": 500, "d": 60}
+    torch.save({name: torch.zeros(size // 4) for name, size in sizes.items()}, tmp_path / "in.pt")
+    t7bridge.convert(tmp_path / "in.pt", tmp_path / "model.safetensors", shard_size=100)
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    numbers = {name: int(place[len("model-") :][:5]) for name, place in index["weight_map"].items()}
+    assert numbers == {"big": 1, "a": 2, "b": 2, "huge": 3, "c": 4, "d": 4}
+
+
 def test_what_fits_is_one_file(tmp_path: Path) -> None:
     """It has no index; the file is that without the option."""
     torch.save(state(), tmp_path / "in.pt")
