@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -76,6 +77,20 @@ def sources_of_pages(folder: Path) -> list[Path]:
             path.write_text(allowed + "\n".join(texts), "utf-8")
             paths.append(path)
     return paths
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("pyright") is None, reason="pyright is not installed")
+def test_types_of_pyright(tmp_path: Path) -> None:
+    """pyright accepts the programs of the documents, and a script that walks a model."""
+    (tmp_path / "walk.py").write_text(SCRIPT)
+    sources_of_pages(tmp_path)
+    # What commands of a page write is not there.
+    settings = {"extraPaths": [str(ROOT)], "reportMissingImports": False}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
+    command = ["pyright", "--pythonpath", sys.executable]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout
 
 
 @pytest.mark.slow

@@ -102,6 +102,13 @@ def states_in(root: Any) -> list[tuple[str, Any]]:
     return pickled or plain_states(root)
 
 
+def has_states(root: Any) -> bool:
+    """Return whether there is a state dict, or a module, in a value; without making the state dicts of modules."""
+    if isinstance(root, COMPOSITE) and find_models(root):
+        return True
+    return any(is_pickled_module(path.value) for path in walk(root)) or bool(plain_states(root))
+
+
 def chosen_state(root: Any, at: str | None, file: str) -> tuple[str, Any]:
     """Return the only state dict in the value of a file, or what is at a path, with the path.
 

@@ -168,9 +168,9 @@ def convert(request: Convert) -> Report:
 
 def _has_model(part: Any) -> bool:
     """Return whether a part of a file is a model or a state dict, or has one in it."""
-    from .checkpoints import states_in
+    from .checkpoints import has_states
 
-    return bool(states_in(part))
+    return has_states(part)
 
 
 def _add_metadata(document: Document, around: Beside | None) -> None:

@@ -15,7 +15,7 @@ from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Report
 from ..text import counted, listed
 from ..values.casts import Casts
-from .checkpoints import is_optimizer, is_state, states_in
+from .checkpoints import is_optimizer, plain_states
 from .edits import Edits
 from .simplified import Simplified
 
@@ -65,10 +65,10 @@ def renamed(
     states: list[tuple[str, dict[Any, Any]]]
     if modules is not None and modules.state_dicts:
         states = [*modules.states()]
-    elif isinstance(value, dict) and is_state(value):
-        states = [("root", value)]
     else:
-        states = [(path, state) for path, state in states_in(value) if isinstance(state, dict)]
+        states = [(path, state) for path, state in plain_states(value) if isinstance(state, dict)]
+        if not states and isinstance(value, dict) and any(isinstance(item, Tensor) for item in value.values()):
+            states = [("root", value)]  # of a module with more data of its own than tensors
     if not states:
         raise ModelError("there is no state dict whose keys could be renamed", file=report.source)
     if len(states) > 1:

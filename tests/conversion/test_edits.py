@@ -118,6 +118,32 @@ def test_several_state_dicts_ask_for_one(tmp_path: Path, suffix: str) -> None:
     assert list(torch.load(tmp_path / "out.pt", weights_only=True)) == ["net.weight", "net.bias"]
 
 
+def test_a_state_dict_beside_a_tensor(tmp_path: Path) -> None:
+    """What is around it is a checkpoint, however few entries that has."""
+    torch.save({"state_dict": Tied().state_dict(), "mean": torch.ones(3)}, tmp_path / "in.pt")
+    t7bridge.convert(tmp_path / "in.pt", tmp_path / "out.pt", rename={"encoder": "e"})
+    result = torch.load(tmp_path / "out.pt", weights_only=True)
+    assert list(result) == ["state_dict", "mean"]
+    assert "e.weight" in result["state_dict"]
+
+
+class Described(nn.Linear):
+    """A module with more data than tensors."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+        for name in ("author", "licence", "version", "notes", "dataset"):
+            setattr(self, name, "text")
+
+
+def test_a_module_with_many_attributes(tmp_path: Path) -> None:
+    """Its keys are renamed in a file of named tensors, where its data are beside them."""
+    torch.save(Described(), tmp_path / "in.pt")
+    for suffix in ("safetensors", "pt", "t7"):
+        t7bridge.convert(tmp_path / "in.pt", tmp_path / f"out.{suffix}", rename={"weight": "w"})
+        assert sorted(t7bridge.load_state_dict(tmp_path / f"out.{suffix}")) == ["bias", "w"]
+
+
 def test_files_without_state_dicts(tmp_path: Path) -> None:
     """There is nothing to rename; a type needs no names."""
     torch.save([[torch.ones(2)], "text"], tmp_path / "in.pt")
