@@ -59,14 +59,18 @@ async function ask(message, progress) {
   });
 }
 
-async function cancel() {
+async function restart() {
   worker.terminate();
   for (const question of asked.values()) question.reject(new Cancelled());
   asked.clear();
-  say("Cancelled. Loading Python again …");
   begin();
   await ready;
   for (const file of opened) file.place = (await ask({ type: "open", files: [file.file] })).place;
+}
+
+async function cancel() {
+  say("Cancelled. Loading Python again …");
+  await restart();
   say("Ready.");
 }
 
@@ -229,8 +233,16 @@ async function convert(entry, name, target) {
   }
 }
 
-function verb(entry, args, progress) {
-  return ask({ type: "run", args, cwd: entry.place, expected: entry.file.size }, progress);
+async function verb(entry, args, progress) {
+  try {
+    return await ask({ type: "run", args, cwd: entry.place, expected: entry.file.size }, progress);
+  } catch (error) {
+    if (error instanceof Cancelled) throw error;
+    // A browser's stack is a hundredth of a process's, and Python does not survive its end.
+    await restart();
+    const messages = `t7bridge: error: ${entry.name}: ends Python in a browser (${error.message}); the command line reads such files.\n`;
+    return { code: 2, output: "", messages, outputs: [] };
+  }
 }
 
 // Small things

