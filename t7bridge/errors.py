@@ -181,6 +181,10 @@ class NoModuleError(ModelError):
     """The file holds no nn module."""
 
 
+class NoTensorError(ModelError):
+    """The file holds no tensor, and the target format holds tensors only."""
+
+
 class WriteError(T7BridgeError):
     """The target format cannot hold the value, or the output cannot be written."""
 

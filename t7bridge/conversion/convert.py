@@ -19,7 +19,6 @@ from ..data import collector_paused
 from ..errors import FormatError, ModelError, RecordError, WriteError, about_file
 from ..formats import LUA, NAMED, FormatSpec
 from ..formats.t7.layout import T7Layout
-from ..formats.t7.writer import T7Writer
 from ..graph.lua import TorchObject
 from ..graph.python import is_pickled_module
 from ..graph.storage import Storage
@@ -35,6 +34,7 @@ from .values import is_simple, note_plain_nans, note_states, value_of
 
 if TYPE_CHECKING:
     from ..formats.t7.file import T7File
+    from ..formats.t7.writer import T7Writer
     from ..formats.table import Document
     from .beside import Beside
 
@@ -254,6 +254,8 @@ def _may_restore(request: Attempt) -> bool:
 
 def _copy_t7(content: T7File, output: Output, request: Convert, report: Report) -> T7Writer:
     """Write the values of a `.t7` to another, whose layout differs where the request says so."""
+    from ..formats.t7.writer import T7Writer
+
     report.mode = "copy"
     layout = evolve(content.layout, **request.layout)
     if request.layout and layout.vintage:
@@ -283,6 +285,7 @@ def _copy_t7(content: T7File, output: Output, request: Convert, report: Report) 
 
 def _write_tables(document: Document, output: Output, request: Attempt, report: Report) -> None:
     """Write Python values as Lua tables, with the record that restores them."""
+    from ..formats.t7.writer import T7Writer
     from .lua_tree import note_nones, to_lua
     from .records import Hashed, pickle_of, structure_hash, write_pt_record
     from .tree import WRAPPED

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..data import define
 from ..errors import CorruptError, about_file
@@ -30,8 +30,7 @@ LUA, PYTHON, NAMED = "lua", "python", "named"
 """Kinds of values of a format: Lua values; Python values with tensors in them; named tensors."""
 
 
-@define(frozen=True)
-class Signature:
+class Signature(NamedTuple):
     """A kind of file recognized by its first bytes.
 
     Attributes:
@@ -49,8 +48,7 @@ class Signature:
     late: bool = False
 
 
-@define(frozen=True)
-class FormatSpec:
+class FormatSpec(NamedTuple):
     """A file format.
 
     Attributes:

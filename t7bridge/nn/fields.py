@@ -41,7 +41,10 @@ def lookup(value: Value, path: str) -> Value:
 @lru_cache
 def path_steps(path: str) -> str:
     """Return a path of `lookup` as error messages write it: `.network.modules[1]` for `network.modules.1`."""
-    return "".join(step_name(float(name)) if name.isdigit() else step_name(name) for name in path.split("."))
+    steps = ""
+    for name in path.split("."):
+        steps += step_name(float(name) if name.isdigit() else name)
+    return steps
 
 
 def items_of(value: Value) -> list[Value] | None:
@@ -56,7 +59,10 @@ def items_of(value: Value) -> list[Value] | None:
     if not isinstance(value, Table):
         return None
     items: list[Value] = []
-    while (item := value.get(float(len(items) + 1))) is not None:
+    while True:
+        item = value.get(float(len(items) + 1))  # Lua counts from 1
+        if item is None:
+            break
         items.append(item)
     return items
 

@@ -30,6 +30,7 @@ from ..conversion.convert import convert
 from ..errors import (
     ModelError,
     NoModuleError,
+    NoTensorError,
     StrictError,
     T7BridgeError,
     UnknownFormatError,
@@ -44,7 +45,7 @@ from ..io.output import flush_to_disk
 from ..io.platform import ALONE, MemoryWatch, cores, kill, memory_limit
 from ..limits import Limits
 from ..report import Note
-from .journal import DONE, FOREIGN, Record, from_line, to_line
+from .journal import DONE, FOREIGN, NOTHING, Record, from_line, to_line
 from .places import as_local_input, as_local_output, is_in_memory, join, local_path, scratch_output
 from .plan import Settings, fail_foreign
 
@@ -173,9 +174,15 @@ def _prove(record: Record, settings: Settings, source: str) -> None:
     """Add the result of `prove`, which applies to `.t7` only."""
     from ..workshop.prove import NOTE, try_proof
 
+    record.proof = "not recorded"
     try:
-        note = try_proof(source, limits=settings.limits).note()
+        proof = try_proof(source, limits=settings.limits)
+        note = proof.note()
         record.notes.append([note.level, note.path, note.message, note.loss])
+        if proof.exit_code:
+            record.proof = "differs"
+        elif proof.agreeing():
+            record.proof = "agrees"
     except MemoryError:
         record.notes.append(["info", "", f"{NOTE}not possible: out of memory", ""])
 
@@ -221,7 +228,11 @@ def _keep_notes(record: Record, notes: list[Note]) -> None:
 
 def _explain(record: Record, error: T7BridgeError) -> None:
     """Put an error into the record, without names of files: the record names the file."""
-    if isinstance(error, NoModuleError) or (isinstance(error, UnknownFormatError) and not record.claimed):
+    if isinstance(error, (NoModuleError, NoTensorError)):
+        record.status = NOTHING
+        record.reason = error.message
+        return
+    if isinstance(error, UnknownFormatError) and not record.claimed:
         record.status = FOREIGN
         record.reason = error.message
         return

@@ -64,7 +64,7 @@ def test_every_verdict(tmp_path: Path) -> None:
     outputs = {row.output for row in report.rows if row.status == "done"}
     assert {name for name in tree(tmp_path / "out") if not name.startswith("report.")} == outputs
     assert not report.ok
-    assert sum(len(names) for _, _, names in report.failures) == report.counts["failed"]
+    assert sum(group.names.count for group in report.failures) == report.counts["failed"]
 
 
 def test_outputs_are_those_of_convert(small: Path, tmp_path: Path) -> None:
@@ -113,9 +113,9 @@ def test_changed_inputs(small: Path, tmp_path: Path, rng) -> None:  # type: igno
     gone = convert(small, tmp_path / "out", on_start=plans.append)
 
     assert report.now == {"done": 2}
-    assert plans[0].changed == ["a/net.t7"]
+    assert plans[0].changed.first == ["a/net.t7"]
     assert (tmp_path / "out/a/net.pt").read_bytes() != old
-    assert plans[1].gone == ["new.t7"]
+    assert (plans[1].gone.count, plans[1].gone.first) == (1, ["new.t7"])
     assert (gone.now, len(gone.rows)) == ({}, 4)
     assert (tmp_path / "out/new.pt").exists()
 
@@ -142,11 +142,13 @@ def test_retry_failed(small: Path, tmp_path: Path) -> None:
 
 def test_limit(small: Path, tmp_path: Path) -> None:
     """A limit leaves the rest planned, for the next run."""
-    first = convert(small, tmp_path / "out", limit=1)
+    first = convert(small, tmp_path / "out", max_files=1)
     second = convert(small, tmp_path / "out")
 
     assert (first.counts["done"], first.counts["planned"]) == (1, 2)
     assert (second.now, second.counts["planned"]) == ({"done": 1, "failed": 1}, 0)
+    with pytest.deprecated_call(match="use max_files"):
+        assert convert(small, tmp_path / "other", limit=1).counts["planned"] == 2
 
 
 def test_dry_run(small: Path, tmp_path: Path) -> None:
@@ -219,7 +221,7 @@ def test_module(tmp_path: Path) -> None:
 
     assert sorted(os.listdir(tmp_path / "out/lenet")) == ["model.pt", "model.py"]
     assert "class Model" in (tmp_path / "out/lenet/model.py").read_text()
-    assert report.layers == [("my.Linear", 2, 2)]
+    assert [(each.class_name, each.files, each.times) for each in report.layers] == [("my.Linear", 2, 2)]
     assert convert(zoo, tmp_path / "out", module=True).now == {}
 
 
@@ -229,7 +231,8 @@ def test_unmapped_layers_of_state_dicts(tmp_path: Path) -> None:
     put(tmp_path / "zoo/own.t7", own)
     report = convert(tmp_path / "zoo", tmp_path / "out")
 
-    assert (report.counts["done"], report.layers) == (1, [("my.Linear", 1, 1)])
+    assert report.counts["done"] == 1
+    assert [(each.class_name, each.files, each.times) for each in report.layers] == [("my.Linear", 1, 1)]
 
 
 def test_verify(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -424,7 +427,7 @@ def test_pictures(small: Path, tmp_path: Path) -> None:
     assert [note[2] for note in row.notes][-1].startswith("no picture: ")
     data = re.search(r'id="data">(.*?)</script>', (tmp_path / "out/report.html").read_text())
     assert data is not None
-    rows = {row[0]: row[-1] for row in json.loads(data.group(1))["rows"]}
+    rows = {row[0]: row[10] for row in json.loads(data.group(1))["rows"]}
     assert {name: picture for name, picture in rows.items() if picture} == {
         "a/net.t7": "a/net.pt.html",
         "b.dat": "b.pt.html",

@@ -237,7 +237,7 @@ class T7Reader:
                     continue
                 if failures and not self._explains_more(layout, max(failure[0] for failure in failures)):
                     continue
-                if any(isinstance(obj, (Tensor, Storage, TdsHash, TdsVec)) for obj in self.objects):
+                if any(issubclass(kind, (Tensor, Storage, TdsHash, TdsVec)) for kind in set(map(type, self.objects))):
                     self._layouts = [layout]  # a long has been read, and what followed was valid
                 return value
             # The layout that came furthest is the file's: the others failed because they are wrong.

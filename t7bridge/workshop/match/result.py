@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
-from attrs import asdict, evolve, field
+from attrs import asdict, field
 
 from ...conversion.edited import edited
 from ...conversion.edits import Edits
@@ -274,7 +274,7 @@ class WriteMatch:
     found: Match = field(kw_only=False)
     path: PathLike = field(kw_only=False)
     force: bool = FORCE
-    dtype: str | None = evolve(DTYPE, unless=None, group=".pt output")
+    dtype: str | None = option(DTYPE, default=None, unless=None, group=".pt output")
     compact: bool = option("write only the used part of each storage", default=False, group=".pt output")
     strict: bool = STRICT
     sync: bool = SYNC
