@@ -45,7 +45,7 @@ class Beside:
     Attributes:
         data: dicts, lists, text, numbers and truth values.
         own: likewise, of the fields or attributes of the model itself.
-        left_out: the paths of what is too long or has another form.
+        left_out: the paths of numbers alone, as of losses, and of what is too long or too deep.
     """
 
     data: dict[str, Any] = field(factory=dict)
@@ -89,7 +89,7 @@ class Beside:
             message = f"what stands beside the model is in {where}: {listed(self.data, 10)}"
             report.note("info", message, code="beside", count=len(self.data))
         if self.left_out:
-            message = f"beside the model, and in no form for {where}: {listed(self.left_out, 5)}"
+            message = f"logs and images beside the model are not in {where}: {listed(self.left_out, 5)}"
             report.note("info", message, code="left-out", count=len(self.left_out))
 
 
@@ -169,19 +169,22 @@ class _Collector:
             isinstance(value, Table) and value.sequence() is not None
         )
         if not is_list:
-            return self._dict(pairs, path)
+            return self._dict(pairs, path, is_prepared)
         items = [item for _, item in pairs]
         if len(items) != len(value) or (not items and not isinstance(value, TorchSize)):
-            return self._dict(pairs, path)  # of lists of modules, what stands between
-        if len(items) > _MOST_NUMBERS and all(isinstance(item, (int, float)) for item in items):
+            return self._dict(pairs, path, is_prepared)  # of lists of modules, what stands between
+        # Numbers alone are a log, unless they say how inputs are prepared.
+        is_log = not is_prepared or len(items) > _MOST_NUMBERS
+        if is_log and all(isinstance(item, (int, float)) for item in items):
             self.left_out.append(str(path))
             return _NOTHING
         return items
 
-    def _dict(self, pairs: list[tuple[Any, Any]], path: Path) -> Any:
+    def _dict(self, pairs: list[tuple[Any, Any]], path: Path, is_prepared: bool) -> Any:
         """Return pairs as a dict; `_NOTHING` if there are none, or if they are a log: numbers by number."""
-        is_log = all(isinstance(key, (int, float)) and isinstance(item, (int, float)) for key, item in pairs)
-        if len(pairs) > _MOST_NUMBERS and is_log:
+        has_numbers = all(isinstance(key, (int, float)) and isinstance(item, (int, float)) for key, item in pairs)
+        is_log = not is_prepared or len(pairs) > _MOST_NUMBERS
+        if pairs and is_log and has_numbers:
             self.left_out.append(str(path))
             return _NOTHING
         return _dict(pairs) if pairs else _NOTHING
