@@ -333,8 +333,13 @@ def module(options: argparse.Namespace) -> int:
         from ..workshop.prove import try_proof
 
         report.notes.append(try_proof(options.source, options.at, limits=options.limits).note())
-    line = f"{os.path.join(report.target, 'model.py')}: {counted(report.tensors, 'tensor')} in model.pt"
-    following = f"in {report.target}: from model import load; module = load()"
+    tensors = counted(report.tensors, "tensor")
+    if any(note.code == "several-models" for note in report.notes):
+        line = f"{report.target}: {tensors} in the model.pt of all folders"
+        following = f"in each folder of {report.target}: from model import load; module = load()"
+    else:
+        line = f"{os.path.join(report.target, 'model.py')}: {tensors} in model.pt"
+        following = f"in {report.target}: from model import load; module = load()"
     return _print(options, report.as_dict, [line], report.notes, following=following)
 
 

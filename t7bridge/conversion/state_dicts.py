@@ -183,7 +183,8 @@ def _inside(value: Any, kind: str, apart: set[tuple[int, str]]) -> Iterator[tupl
         attributes = attributes_of(value)
         for part in MODULE_PARTS:
             for name, item in attributes[part].items():
-                yield ATTRIBUTES, name, item
+                if (id(value), name) not in apart:
+                    yield ATTRIBUTES, name, item
         for name, item in attributes.items():
             if name not in MODULE_PARTS and (id(value), name) not in apart:
                 yield ATTRIBUTES, name, item
@@ -320,6 +321,11 @@ class StateDicts:
         replaced = Replaced(OrderedDict(result), result.data)
         self.state_dicts.append((obj, result, replaced))
         return replaced
+
+    def states(self) -> list[tuple[str, OrderedDict[str, Any]]]:
+        """Return the state dicts in the result, with the paths of their modules; those without tensors last."""
+        states = [(self.paths.get(id(obj), "root"), replaced.value) for obj, _, replaced in self.state_dicts]
+        return [state for state in states if state[1]] or states
 
     def note_rest(self, value: Any) -> None:
         """Note what the state dicts leave out."""

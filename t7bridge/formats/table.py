@@ -73,6 +73,7 @@ class FormatSpec(NamedTuple):
         elements: names of its element types; empty for all.
         fit: for formats of named tensors: a name as the format can hold it.
         text_bytes: size of a text in its metadata, in bytes; 0 if it has no metadata, so that sharing is lost.
+        shards: whether a checkpoint may be several such files, with an index.
         numbers: whether numbers, and lists of numbers, are tensors for its users, too.
     """
 
@@ -91,6 +92,7 @@ class FormatSpec(NamedTuple):
     fit: Callable[[str], str] = str
     text_bytes: int = 1 << 24
     numbers: bool = False
+    shards: bool = False
 
     @property
     def suffix(self) -> str:
@@ -391,6 +393,7 @@ _SPECS = (
             "float8_e5m2fnuz",
         },
         fit=_safetensors_name,
+        shards=True,
     ),
     FormatSpec(
         "hdf5",

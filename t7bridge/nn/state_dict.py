@@ -14,7 +14,7 @@ from functools import cache
 from itertools import chain
 from math import prod
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, field
 
@@ -33,6 +33,9 @@ from .layouts import apply_layout, compacted, copied, elements, overlapping, und
 from .mapping import Lua, Read, Row
 from .places import NameBudget, Place, Places, is_scratch
 from .registry import Layer, Param, Source, first_module, layer_of, modules, own_names
+
+if TYPE_CHECKING:
+    from ..graph.lua import Field as LuaField
 
 _SCALARS = (bytes, str, float, int)
 """Text, numbers and truth values."""
@@ -115,7 +118,7 @@ class StateDict(OrderedDict[str, Tensor]):
 
 
 def state_dict(
-    value: TorchObject,
+    value: TorchObject | LuaField,
     path: str = "root",
     limits: Limits = DEFAULT_LIMITS,
     *,

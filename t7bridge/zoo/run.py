@@ -183,7 +183,8 @@ def _settings(request: Zoo) -> Settings:
     for name, option in _CONVERSION.items():
         value = getattr(request, name)
         if value != option.default:
-            options[name] = value
+            # Lists, as a journal has them.
+            options[name] = list(value) if isinstance(value, tuple) else value
     _check(request, options)
     if "classes" in options:
         options["classes"] = os.path.abspath(options["classes"])  # workers may have another working directory

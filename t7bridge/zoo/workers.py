@@ -37,11 +37,13 @@ from ..errors import (
     UnsupportedError,
     UnsupportedLayerError,
 )
-from ..formats import home
+from ..formats import LUA, home
+from ..formats import open as open_document
 from ..io import copy as transfer
 from ..io.copy import digest
 from ..io.output import flush_to_disk
 from ..io.platform import ALONE, MemoryWatch, cores, kill, memory_limit
+from ..limits import Limits
 from ..report import Note
 from .journal import DONE, FOREIGN, NOTHING, Record, from_line, to_line
 from .places import as_local_input, as_local_output, is_in_memory, join, local_path, scratch_output
@@ -185,12 +187,29 @@ def _prove(record: Record, settings: Settings, source: str) -> None:
         record.notes.append(["info", "", f"{NOTE}not possible: out of memory", ""])
 
 
+_EDITS = frozenset(("rename", "strip", "dtype"))
+"""Options by which names and types of an output differ from those of its input."""
+
+
+def _are_lua(source: str, target: str, limits: Limits) -> bool:
+    """Return whether both files have Lua values, which are copied without changes."""
+    for path in (source, target):
+        with open_document(path, limits=limits) as document:
+            if document.spec.values != LUA:
+                return False
+    return True
+
+
 def _verify(settings: Settings, source: str, target: str) -> None:
     """Refuse an output that does not hold what its input holds."""
     if settings.to is not None and hasattr(home(settings.to), "differences"):  # read by its owner's library
         from ..conversion.targets import differences
 
         texts = differences(source, target, settings.limits, **settings.options)
+    elif not _EDITS.isdisjoint(settings.options) and not _are_lua(source, target, settings.limits):
+        from ..conversion.targets import edited_differences
+
+        texts = edited_differences(source, target, settings.limits, **settings.options)
     else:
         from ..tools.verify import verify
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from attrs import evolve
 from helpers import TESTFILES
 from zoo_helpers import JOURNAL, tree, verdicts
@@ -18,7 +19,9 @@ from zoo_maker import linear, make_zoo, tensor
 
 import t7bridge
 from t7bridge import Table, Tensor, TorchObject
+from t7bridge.conversion.targets import edited_differences
 from t7bridge.errors import CorruptError, ModelError, T7BridgeError, WriteError
+from t7bridge.limits import DEFAULT_LIMITS
 from t7bridge.zoo import Folder, Journal, Record, RunPlan, ZooReport
 
 
@@ -255,6 +258,39 @@ def test_verify_converts_as_the_zoo_did(tmp_path: Path) -> None:
     shutil.copy(TESTFILES / "nn/Linear.t7", folder / "model.t7")
     report = convert(folder, tmp_path / "out", to="npz", mode="tree", verify=True)
     assert report.counts["done"] == 1, report.rows
+
+
+@pytest.mark.parametrize("to", ["pt", "safetensors", "t7", "npz"])
+def test_names_and_types_are_verified(tmp_path: Path, to: str) -> None:
+    """Outputs with other names and types are those of `convert`, verified, and not converted again."""
+    (tmp_path / "in").mkdir()
+    for name in ("lenet_mm", "training_checkpoint"):
+        shutil.copyfile(TESTFILES / f"models/{name}.t7", tmp_path / f"in/{name}.t7")
+    t7bridge.convert(tmp_path / "in/lenet_mm.t7", tmp_path / "in/weights.pt")
+    options: dict[str, object] = {"rename": ["=net"], "dtype": "bfloat16", "to": to}
+    report = convert(tmp_path / "in", tmp_path / "out", verify=True, **options)
+    assert set(verdicts(tmp_path / "out").values()) == {"done"}
+    assert report.now == {"done": 3}
+    assert convert(tmp_path / "in", tmp_path / "out", verify=True, **options).now == {}
+    t7bridge.convert(tmp_path / "in/weights.pt", tmp_path / f"one.{to}", **options)  # type: ignore[arg-type]
+    (output,) = (tmp_path / "out").glob(f"weights*.{to}")
+    assert output.read_bytes() == (tmp_path / f"one.{to}").read_bytes()
+
+
+def test_a_wrong_output_is_found(tmp_path: Path) -> None:
+    """A difference in one element, type or name is one, whatever was asked for."""
+    source = tmp_path / "in.pt"
+    torch.save({"module.w": torch.arange(4.0), "module.n": torch.tensor(3)}, source)
+    asked: dict[str, object] = {"strip": ["module"], "dtype": "float16"}
+    t7bridge.convert(source, tmp_path / "out.pt", **asked)  # type: ignore[arg-type]
+    good = torch.load(tmp_path / "out.pt", weights_only=True)
+    wrong = [
+        {**good, "w": good["w"] + 1}, {**good, "w": good["w"].float()}, {"w": good["w"]}, {**good, "w": good["w"][:3]},
+    ]  # fmt: skip
+    for number, value in enumerate([good, *wrong]):
+        torch.save(value, tmp_path / "changed.pt")
+        texts = edited_differences(str(source), str(tmp_path / "changed.pt"), DEFAULT_LIMITS, **asked)
+        assert bool(texts) == bool(number), texts
 
 
 def test_compact_outputs_are_verified(tmp_path: Path) -> None:

@@ -55,8 +55,8 @@ class PtReader:
         UnknownFormatError: it is in another format; the message says which.
 
     Example:
-        >>> reader = PtReader("model.pt")
-        >>> reader.read()["conv1.weight"].shape
+        >>> with PtReader("model.pt") as reader:
+        ...     print(reader.read()["conv1.weight"].shape)
     """
 
     def __init__(
@@ -87,11 +87,15 @@ class PtReader:
         self.title = ""
         """What a file is that PyTorch did not write, a plain pickle; set by `read`."""
 
+    def close(self) -> None:
+        """Close the file. Storages whose elements are still in it can no longer be read."""
+        self.source.close()
+
     def __enter__(self) -> PtReader:
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        self.source.close()
+        self.close()
 
     def _detect_folder(self) -> str:
         """Return the kind of an archive that was unpacked, and open it."""

@@ -61,7 +61,8 @@ class T7Reader:
 
     Example:
         >>> with T7Reader("stream.t7") as reader:
-        ...     flag, table = reader.read_bool(), reader.read_object()
+        ...     while not reader.at_end:
+        ...         print(reader.read())
     """
 
     def __init__(
@@ -174,6 +175,10 @@ class T7Reader:
         return self._run.stream.read_raw(length, "raw bytes")
 
     # Objects
+
+    def read(self) -> Value:
+        """Read the next value, as `read_object` does: the name that all readers have."""
+        return self.read_object()
 
     def read_object(self) -> Value:
         """Read one value and everything inside it.
