@@ -98,7 +98,9 @@ def convert(request: Convert) -> Report:
         nullcontext() if template is None else formats.open(template, limits=limits) as model,
         about_file(document.path),
     ):
-        if request.at is not None:
+        if request.at is None:
+            document.source.read_all()
+        else:
             document.narrow(Path.parse(request.at).get(document.value))
         # A record describes the whole file, not a part of it.
         attempt = Attempt.of(request, model=model, record=request.record and request.at is None)

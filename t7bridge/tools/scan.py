@@ -27,7 +27,7 @@ from ..formats.t7.reader import T7Reader
 from ..formats.table import HEAD_BYTES, SUFFIXES, identify, is_tar, refuse_two
 from ..graph.lua import LuaFunction, TorchObject
 from ..graph.walk import walk
-from ..io.source import ByteSource, PathLike
+from ..io.source import ByteSource, PathLike, inputs_protected
 from ..limits import Limits
 from ..report import Printed
 from ..text import printable
@@ -166,7 +166,7 @@ def scan(request: Scan) -> ScanReport:
     """
     if os.path.isdir(request.source):
         return _scan_folder(os.fspath(request.source), request.limits)
-    with ByteSource.from_path(request.source) as source:
+    with inputs_protected(), ByteSource.from_path(request.source) as source:
         report = ScanReport(source.name)
         try:
             _scan_source(source, request.limits, report)
