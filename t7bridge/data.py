@@ -105,7 +105,7 @@ def words_beside(file: str, name: str) -> str:
         return words.read()
 
 
-__all__ = ["face", "np"]
+__all__ = ["decimal_text", "face", "has_numpy", "np"]
 
 if TYPE_CHECKING:
     import numpy as np
@@ -115,11 +115,28 @@ else:
         """A module whose attributes are those of another, which is imported with the first of them."""
 
         def __getattr__(self, name: str) -> Any:
-            value = getattr(importlib.import_module(self.__name__), name)
+            value = getattr(_numpy(), name)
             setattr(self, name, value)
             return value
 
+    def _numpy() -> ModuleType:
+        """Return numpy, or what takes its place in a browser."""
+        try:
+            return importlib.import_module("numpy")
+        except ImportError:
+            return importlib.import_module("t7bridge.graph.plain_numpy")
+
     np = _Lazy("numpy")
+
+
+def has_numpy() -> bool:
+    """Return whether `np` is numpy, and not what takes its place in a browser."""
+    return np.ndarray.__module__ == "numpy"
+
+
+def decimal_text() -> Any:
+    """Return the module that reads and writes many decimal numbers: with numpy at once, else one by one."""
+    return importlib.import_module(f"t7bridge.graph.{'decimals' if has_numpy() else 'plain_decimals'}")
 
 
 def face(package: str, offered: Mapping[str, str]) -> Callable[[str], Any]:

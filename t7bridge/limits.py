@@ -44,6 +44,11 @@ class Limits:
         library_seconds: time of the processor that the HDF5 library may take to list a file, or to read a part of a
             data set, beyond 4 seconds for each megabyte of the file; of the clock, 10 seconds more.
         library_bytes: memory that the HDF5 library may allocate.
+        name_chars: characters of all names and paths of one model; deep nesting makes every name long.
+        searched_values: values that are searched for tensors and modules in objects of classes without an entry.
+        blocks: blocks of a picture; `inspect` shows no structure of a larger model.
+        repeats: total size of the tensors that are written by name, as to a `.safetensors`, as a multiple of the bytes
+            that they view, beyond 64 megabytes.
         work: steps that one task (comparing, describing, drawing, generating, building a module) may take beyond what
             the size of its input explains: repeating a shared value of the file counts as ten, 64 bytes allocated that
             are not in the file as one.
@@ -66,6 +71,10 @@ class Limits:
     header_bytes: int = 100_000_000
     library_seconds: int = 1
     library_bytes: int = 1 << 31
+    name_chars: int = 1 << 26
+    searched_values: int = 30_000_000
+    blocks: int = 20_000
+    repeats: int = 16
     work: int = 1_000_000
 
     def exceeded(self, limit: str, message: str, **where: Any) -> LimitError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import shutil
 import subprocess
@@ -74,13 +75,14 @@ class Browser:
 
     def open(self, path: Path, fragment: str = "") -> float:
         """Open a page; return the seconds until it had drawn itself."""
-        self._navigate("about:blank")  # another fragment alone would not load the page again
+        self.go("about:blank")  # another fragment alone would not load the page again
         begin = time.perf_counter()
-        self._navigate(path.resolve().as_uri() + fragment)
+        self.go(path.resolve().as_uri() + fragment)
         self.run("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
         return time.perf_counter() - begin
 
-    def _navigate(self, url: str) -> None:
+    def go(self, url: str) -> None:
+        """Open an address, and wait until it is loaded."""
         self._loaded = 0
         self.call("Page.navigate", url=url)
         while not self._loaded:
@@ -91,6 +93,19 @@ class Browser:
         found = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
+
+    def peak_memory(self) -> int:
+        """The largest peak of memory, in bytes, of a process that shows a page: Linux only."""
+        peak = 0
+        for status in Path("/proc").glob("[0-9]*/status"):
+            try:
+                command = status.with_name("cmdline").read_bytes()
+                if b"--type=renderer" in command and os.fsencode(self._folder.name) in command:
+                    kilobytes = re.search(rb"VmHWM:\s+(\d+)", status.read_bytes())
+                    peak = max(peak, int(kilobytes[1]) << 10 if kilobytes else 0)
+            except OSError:  # it ended meanwhile
+                pass
+        return peak
 
     def dark(self, dark: bool) -> None:
         """Prefer dark or light pages."""

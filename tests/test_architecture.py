@@ -90,9 +90,8 @@ TORCH_MODULES |= {"workshop/lua/checks.py", "workshop/export/exporters.py"}
 PACKAGE_CLASSES = sorted(PACKAGE.glob("workshop/packages/*/modules.py"))
 """The PyTorch classes of Lua packages."""
 TORCH_MODULES |= {str(path.relative_to(PACKAGE)) for path in PACKAGE_CLASSES}
-TORCH_MODULES |= {
-    f"workshop/prove/{name}.py" for name in ("against", "given", "inputs", "judge", "layer", "rounding", "trace")
-}
+PROVING = ("against", "given", "inputs", "judge", "layer", "nodes", "rounding", "side_by_side", "two_models")
+TORCH_MODULES |= {f"workshop/prove/{name}.py" for name in PROVING}
 
 
 def room_of(path: Path) -> str:
@@ -403,7 +402,6 @@ CUT_NAMES = {
     # Names that are shown, imported or given to attributes, and decide nothing.
     "codegen/flow.py": {"spec.target.rpartition('.')"},
     "torchmodules/build.py": {"spec.target.rpartition('.')"},
-    "workshop/cells/stacks.py": {"spec.target.rpartition('.')"},
     "nn/blocks.py": {
         "spec.target.rpartition('.')",
         "class_name.rpartition('.')",
@@ -412,8 +410,6 @@ CUT_NAMES = {
     },
 }
 """Where a name of a class is cut, and why that is not a look-up by its bare name."""
-UNREAD = ("workshop/prove/",)
-"""Rooms that are still to be rid of them."""
 
 
 def cut_names(path: Path) -> set[str]:
@@ -434,8 +430,6 @@ def cut_names(path: Path) -> set[str]:
 def test_no_class_is_known_by_its_bare_name(subtests):
     """Another package's Tanh is not that of nn: facts come from the entry of the full name, see `entry_name`."""
     for path in FILES:
-        if name_of(path).startswith(UNREAD):
-            continue
         with subtests.test(name_of(path)):
             assert cut_names(path) <= CUT_NAMES.get(name_of(path), set())
 
@@ -466,13 +460,6 @@ NAMED = {
     },
 }
 """Files that name classes besides, and why that is no fact about a layer."""
-STILL_NAMED = {
-    "nn/compounds.py": 24,
-    "workshop/cells/polynomials.py": 6,
-    "workshop/cells/stacks.py": 13,
-    "workshop/prove/inputs.py": 11,
-}
-"""Files with facts that are still to move into entries, and the number of classes that they name: it only shrinks."""
 
 
 def named_classes(path: Path, lua: set[str], ours: set[str]) -> set[str]:
@@ -506,7 +493,7 @@ def test_classes_are_named_at_their_homes(subtests):
             # In the pages that `codegen` writes, `nn` is torch.nn.
             known = ours if room_of(path) == "codegen" else lua | ours
             named = named_classes(path, known, ours) - NAMED.get(name_of(path), set())
-            assert len(named) == STILL_NAMED.get(name_of(path), 0), sorted(named)
+            assert not named
 
 
 def test_named_classes_are_found(tmp_path):

@@ -6,15 +6,21 @@ import io
 import pickle
 import struct
 import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import numpy as np
 import pytest
-from attrs import fields
+from attrs import evolve, fields
 from helpers import ASCII, BIG8, LITTLE8, TESTFILES, Parts, corpus
 from pt_helpers import text, zipped
 
 import t7bridge
 from t7bridge import Limits, T7Reader, cli
 from t7bridge.errors import LimitError
+from t7bridge.graph.lua import Table, TorchObject
+from t7bridge.graph.tensor import Tensor as T7Tensor
 from t7bridge.limits import DEFAULT_LIMITS
 
 TENSOR = (
@@ -87,6 +93,42 @@ def modules(depth: int) -> bytes:
     return zipped({"a/model.json": f'{{"mainModule":{inner}}}'.encode(), "a/version": b"2\n"})
 
 
+def unknown_class() -> bytes:
+    """An object of an unknown class with many tables."""
+    rows = Table.from_list([Table.from_list([1.0]) for _ in range(20)])
+    weight = T7Tensor.from_numpy(np.zeros(2, "f4"))
+    fields_of_modules = {"gradInput": 0.0, "output": 0.0}
+    return t7(TorchObject("my.Model", 1, Table.of({**fields_of_modules, "weight": weight, "rows": rows})))
+
+
+def repeated() -> bytes:
+    """A tensor of 64 MB and 4 bytes with one element in its storage."""
+    one = T7Tensor.from_numpy(np.zeros(1, "f4"))
+    return t7(Table.of({"x": evolve(one, size=((1 << 24) + 1,), stride=(0,))}))
+
+
+def t7(value: object) -> bytes:
+    """A `.t7` with a value."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "x.t7")
+        t7bridge.save(value, path)
+        return path.read_bytes()
+
+
+def verb(*words: str) -> Callable[..., None]:
+    """The action of a command on a file; `{}` is its path."""
+
+    def run(data: bytes, limits: Limits = DEFAULT_LIMITS) -> None:
+        with TemporaryDirectory() as folder:
+            path = Path(folder, "x.t7")
+            path.write_bytes(data)
+            name, *arguments = (word.format(path) for word in words)
+            getattr(t7bridge, name)(*arguments, limits=limits)
+
+    return run
+
+
+RESNET = (TESTFILES / "models" / "resnet_small.t7").read_bytes()
 SHARED = b"\x80\x02]q\0(" + b"K\1" * 50 + b"eh\0h\0h\0\x87."
 # Name of the limit → a value of it, a file that meets it, and what is done with the file.
 MET = {
@@ -107,7 +149,16 @@ MET = {
     "header_bytes": (64, safetensors_header(100), t7bridge.load),
     "library_seconds": (1, (TESTFILES / "hostile/loop_chunks.h5").read_bytes(), read_hdf5),
     "library_bytes": (1 << 24, large_chunk(), read_hdf5),
+    "name_chars": (100, RESNET, verb("draw", "{}", "{}.svg")),
+    "searched_values": (10, unknown_class(), verb("draw", "{}", "{}.svg")),
+    "blocks": (10, RESNET, verb("draw", "{}", "{}.svg")),
+    "repeats": (0, repeated(), verb("convert", "{}", "{}.safetensors")),
     "work": (500, pt(SHARED), t7bridge.describe),
+}
+# Name of the limit → the words of a command that meets it; for others it is `describe`.
+COMMANDS = {
+    **{name: ["draw", "{}", "-o", "{}.svg"] for name in ("name_chars", "searched_values", "blocks")},
+    "repeats": ["convert", "{}", "{}.safetensors"],
 }
 
 
@@ -164,12 +215,13 @@ def test_limits_on_the_command_line(name, tmp_path, capsys):
     path.write_bytes(file_of(name))
     options = [f"--limit={each.name}={getattr(low(name), each.name)}" for each in fields(Limits)]
 
-    assert cli.main(["describe", str(path), *options]) == 2
+    command = [word.format(path) for word in COMMANDS.get(name, ["describe", "{}"])]
+    assert cli.main([*command, *options]) == 2
     assert f"(the limit {name})" in capsys.readouterr().err
     if name == "library_seconds":
         return
     raised = ["--limit", "inflated_operations=1000"]
-    assert cli.main(["describe", str(path), *raised]) == 0
+    assert cli.main([*command, *raised]) == 0
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Any
 from attrs import evolve, field
 
 from ..data import define
-from ..errors import LimitError, ModelError
+from ..errors import ModelError
 from ..formats import FormatSpec
 from ..formats.named import METADATA_KEY, Name, NamedTensors, plan_views
 from ..graph.python import NAMED, PythonObject, in_order, key_text, name_text
@@ -48,8 +48,6 @@ _RESERVED = frozenset({(METADATA_KEY,), ("format",), *((key,) for key in HINTS)}
 """Metadata that are not those of the value."""
 _LONGEST_KEY = 200
 """Characters of the text of a key that is neither text nor a number."""
-_REPEATED = 16
-"""Maximum bytes of all tensors, as a multiple of those of the storages."""
 _ALWAYS_ALLOWED = 64 << 20
 """Bytes of tensors that are written however often they repeat their storages."""
 _COPIES = 10_000
@@ -320,7 +318,7 @@ def name_tensors(
         LimitError: the tensors repeat the same bytes excessively, or values are nested too deeply to be named.
     """
     flat = flatten(value, limits, numbers=goal.numbers)
-    if flat.copies and _excess(flat.tensors) is not None:
+    if flat.copies and _excess(flat.tensors, limits) is not None:
         flat = flatten(value, limits, numbers=goal.numbers, copies=False)
     for name, tensor in list(flat.tensors.items()):
         if tensor.storage is None and tensor.numel:
@@ -334,10 +332,11 @@ def name_tensors(
         storages = "a storage is" if len(flat.storages) == 1 else f"{len(flat.storages)} storages are"
         message = f"{storages} written as a tensor of one dimension: {_listed(flat.storages)}"
         report.note("info", message, code="storage")
-    excess = _excess(flat.tensors)
+    excess = _excess(flat.tensors, limits)
     if excess is not None:
         allowed, written = excess
-        raise LimitError("the tensors repeat the same elements excessively", expected=allowed, found=written)
+        message = "the tensors repeat the same elements excessively"
+        raise limits.exceeded("repeats", message, expected=allowed, found=written)
     fit_names(flat, goal, limits)
     # Before the notes: names of texts can be taken too.
     texts = _named_texts(flat, goal, metadata or {}) if goal.text_bytes else {}
@@ -512,14 +511,14 @@ def check_tensors(named: NamedTensors, goal: FormatSpec, report: Report) -> None
         raise ModelError(f"the {what} holds no tensor", hint=f"A {goal.suffix} file holds tensors only.")
 
 
-def _excess(tensors: dict[Name, Tensor]) -> tuple[str, str] | None:
+def _excess(tensors: dict[Name, Tensor], limits: Limits) -> tuple[str, str] | None:
     """Return what is allowed and what there is if tensors repeat far more bytes than exist, as with a stride of 0."""
     storages = {id(tensor.storage): tensor.storage for tensor in tensors.values()}
     stored = sum(storage.nbytes for storage in storages.values() if storage is not None)
     written = sum(tensor.numel * tensor.element.itemsize for tensor in tensors.values())
-    if written <= _REPEATED * stored + _ALWAYS_ALLOWED:
+    if written <= limits.repeats * stored + _ALWAYS_ALLOWED:
         return None
-    return f"at most {_REPEATED} times the {stored} bytes stored", f"{written} bytes"
+    return f"at most {limits.repeats} times the {stored} bytes stored (the limit repeats)", f"{written} bytes"
 
 
 def _with_elements(tensors: dict[Name, Tensor], goal: FormatSpec, report: Report) -> dict[Name, Tensor]:

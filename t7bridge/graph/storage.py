@@ -10,7 +10,7 @@ from typing import Any, Union
 
 from attrs import field
 
-from ..data import define, np
+from ..data import decimal_text, define, np
 from ..errors import CorruptError, ModelError
 from ..io.copy import NO_CHANGE, WORTH_BYTES, Buffer, Change, Extent, crc32, reversal
 from ..io.source import ByteSource
@@ -148,8 +148,7 @@ class TextSpan(Elements):
 
     def arrays(self, storage: Storage) -> Iterator[np.ndarray]:
         """See `Elements.arrays`."""
-        from .decimals import parse_numbers
-
+        parse_numbers = decimal_text().parse_numbers
         missing = storage.count
         for piece in self.pieces():
             if not self.is_plain:

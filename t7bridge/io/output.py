@@ -22,7 +22,7 @@ from .copy import (
     unwritable,
     write_at,
 )
-from .platform import BINARY, CAN_RESERVE, flush, inherited_mode
+from .platform import BINARY, CAN_RESERVE, flush, inherited_mode, link
 from .source import PathLike, check_inputs, check_target, is_address
 
 _FLUSH_BYTES = 1 << 18
@@ -303,7 +303,7 @@ class FileOutput(Output):
         check_target(self.path)  # files may have been read since this one was begun
         if not self._force:
             try:
-                os.link(self._temporary, self.path)  # unlike a rename, fails if the name is taken
+                link(self._temporary, self.path)  # unlike a rename, fails if the name is taken
             except FileExistsError:
                 raise _exists(self.path) from None
             except OSError:  # file systems without links: the name was free when we began

@@ -53,6 +53,18 @@ def _at(fd: int, position: int) -> Iterator[None]:
             os.lseek(fd, before, os.SEEK_SET)
 
 
+def link(file: str, name: str) -> None:
+    """Give a file another name.
+
+    Raises:
+        FileExistsError: the name is taken.
+        OSError: the file system, or Python in a browser, has no links.
+    """
+    if not hasattr(os, "link"):
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+    os.link(file, name)
+
+
 def pread(fd: int, length: int, position: int) -> bytes:
     """Return up to `length` bytes at a position of an open file, whose own position stays."""
     if hasattr(os, "pread"):

@@ -31,8 +31,6 @@ from .registry import traits_of
 from .state_dict import StateDict, state_dict
 from .walk import FLOW_ERRORS, Domain
 
-MAX_BLOCKS = 20_000
-"""Maximum number of blocks of a picture."""
 _STEPS_PER_WORK = 5
 """Levels of nesting, summed over all modules, that cost one step of `Limits.work`: paths are as long as these."""
 _DETAIL_CHARS = 48
@@ -225,7 +223,7 @@ def blocks_of(module: TorchObject, path: str, limits: Limits = DEFAULT_LIMITS) -
         limits: resource limits.
 
     Raises:
-        LimitError: the model is nested or shared too much, or there are more than `MAX_BLOCKS` blocks.
+        LimitError: the model is nested or shared too much, or there are more than `Limits.blocks`.
     """
     levels = 0
     for place in Places(module, path, limits):
@@ -240,7 +238,7 @@ def blocks_of(module: TorchObject, path: str, limits: Limits = DEFAULT_LIMITS) -
             )
     state = state_dict(module, path, limits, own_keys=True)
     spec, unmapped = sketch(module, state, path, limits)
-    return _Sketcher(state, {place for place, _, _ in unmapped}).run(spec)
+    return _Sketcher(state, {place for place, _, _ in unmapped}, limits).run(spec)
 
 
 def models_in(value: Any, path: str, limits: Limits = DEFAULT_LIMITS) -> list[tuple[str, TorchObject, list[Block]]]:
@@ -254,7 +252,7 @@ def models_in(value: Any, path: str, limits: Limits = DEFAULT_LIMITS) -> list[tu
     Raises:
         LimitError: see `blocks_of`.
     """
-    models = [(path, value)] if is_module(value) else find_models(value, path)
+    models = [(path, value)] if is_module(value) else find_models(value, path, limits)
     return [(place, module, blocks_of(module, place, limits)) for place, module in models]
 
 
@@ -275,8 +273,9 @@ def group_of(models: list[tuple[str, TorchObject, list[Block]]], title: str, pat
 
 
 class _Sketcher:
-    def __init__(self, state: StateDict, unmapped: set[str]) -> None:
+    def __init__(self, state: StateDict, unmapped: set[str], limits: Limits) -> None:
         self._unmapped = unmapped
+        self._limits = limits
         self._drawn: dict[int, str] = {}
         """The path of each module in the drawing."""
         buffers = {key for key, origin in state.origins.items() if origin.param and origin.param.kind != "parameter"}
@@ -294,7 +293,7 @@ class _Sketcher:
             inside = self._fill_graph(block, spec, spec.graph, key) if spec.graph else self._fill(block, spec, key)
             blocks += block.inside
             stack += reversed(inside)
-            _check_count(len(blocks))
+            _check_count(len(blocks), self._limits)
         _summarize(blocks)
         return blocks
 
@@ -434,17 +433,18 @@ def _frequent_names(counts: Counter[str]) -> str:
     return clean(", ".join(texts), _DETAIL_CHARS)
 
 
-def _check_count(count: int) -> None:
+def _check_count(count: int, limits: Limits) -> None:
     """Refuse a model with too many blocks.
 
     Raises:
-        LimitError: there are more than `MAX_BLOCKS`.
+        LimitError: there are more than `Limits.blocks`.
     """
-    if count > MAX_BLOCKS:
-        raise LimitError(
+    if count > limits.blocks:
+        raise limits.exceeded(
+            "blocks",
             "the model has too many modules for a picture",
-            expected=f"at most {MAX_BLOCKS}",
-            hint="Draw a part with --at (at=… in Python).",
+            hint="Draw a part with --at (at=… in Python), or raise it: --limit blocks=N, or limits=Limits(blocks=N) in "
+            "Python.",
         )
 
 
@@ -752,18 +752,19 @@ def carried_text(label: str, shapes: tuple[tuple[int, ...], ...]) -> str:
 _CARRIED = re.compile(r"(\d+)?(?:: )?(?:\[(\d+)\])?")
 
 
-def structure_blocks(value: Any, title: str) -> list[Block]:
+def structure_blocks(value: Any, title: str, limits: Limits = DEFAULT_LIMITS) -> list[Block]:
     """Return all blocks of a value that holds tensors, each before those inside it.
 
     Args:
         value: a state dict, a checkpoint, an object of a pickled module, or a Lua table of tensors.
         title: of the whole.
+        limits: resource limits.
 
     Raises:
         ModelError: it contains no tensors, or a few with names that no layer has.
         LimitError: there are too many blocks, or they are nested too deep.
     """
-    tensors, objects = _gather(value)
+    tensors, objects = _gather(value, limits)
     if not any(tensors):
         raise ModelError("the file holds no module and no tensors", hint="t7bridge inspect shows its content.")
     if not any("." in key or key in ("weight", "bias") for key in tensors):
@@ -779,7 +780,7 @@ def structure_blocks(value: Any, title: str) -> list[Block]:
                 continue
             block = _structure_block(path, steps[depth - 1] if depth else "", objects.get(path), weights.get(path, []))
             by_path[path] = block
-            _check_count(len(by_path) - 1)
+            _check_count(len(by_path) - 1, limits)
             if depth:
                 above = by_path[".".join(steps[: depth - 1])]
                 above.inside.append(block)
@@ -807,7 +808,7 @@ def _structure_block(path: str, name: str, obj: PythonObject | TorchObject | Non
     return block
 
 
-def _gather(value: Any) -> tuple[dict[str, Tensor], dict[str, PythonObject | TorchObject]]:
+def _gather(value: Any, limits: Limits) -> tuple[dict[str, Tensor], dict[str, PythonObject | TorchObject]]:
     """Return the tensors of a value under names, and the objects that contain them."""
     tensors: dict[str, Tensor] = {}
     objects: dict[str, PythonObject | TorchObject] = {}
@@ -818,17 +819,17 @@ def _gather(value: Any) -> tuple[dict[str, Tensor], dict[str, PythonObject | Tor
         key, value, depth = stack.pop()
         if isinstance(value, Tensor):
             tensors[key] = value
-            _check_count(len(tensors))
+            _check_count(len(tensors), limits)
             continue
         if id(value) in seen:
             continue
         seen.add(id(value))
         if isinstance(value, (PythonObject, TorchObject)):
             objects[key] = value
-            _check_count(len(objects))
+            _check_count(len(objects), limits)
         inside = _inside(value)
         steps += len(inside)
-        if depth > _DEEPEST or steps > 100 * MAX_BLOCKS:
+        if depth > _DEEPEST or steps > 100 * limits.blocks:
             raise LimitError("the values are nested too deep, or are too many, for a picture", found=key[:60])
         stack += [(f"{key}.{name}" if key else name, item, depth + 1) for name, item in reversed(inside)]
     return tensors, objects

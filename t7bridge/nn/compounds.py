@@ -2,7 +2,8 @@
 
 Lua builds some layers from many small ones, which people replace or change. Such a layer is computed at once only if
 its modules together are the function that its constructor makes, however they are arranged. An expression is the name
-of an input, a list of expressions (a table in Lua), or a `Node`. May import graph and errors.
+of an input, a list of expressions (a table in Lua), or a `Node`. Patterns and what the small layers compute are in the
+entries: see `InLua`. May import graph and errors.
 """
 
 from __future__ import annotations
@@ -18,32 +19,9 @@ from ..graph.storage import Storage
 from .fields import Fields, items_of, lookup
 from .graphs import graph_spec
 from .mapping import Lua, ModuleSpec, NotMappedError, Row
-from .registry import Children, layer_of, modules, stock_name, traits_of
+from .registry import Children, in_lua, in_lua_of, layer_of, modules, stock_name, traits_of
 from .walk import Domain, sequence
 
-_OPTIONS = {
-    "nn.AddConstant": ("constant_scalar", "inplace"),
-    "nn.JoinTable": ("dimension", "nInputDims"),
-    "nn.MM": ("transA", "transB"),
-    "nn.Max": ("dimension", "nInputDims"),
-    "nn.Mean": ("dimension", "nInputDims"),
-    "nn.Min": ("dimension", "nInputDims"),
-    "nn.MulConstant": ("constant_scalar", "inplace"),
-    "nn.Normalize": ("p",),
-    "nn.ReLU": ("threshold", "val"),
-    "nn.Replicate": ("nfeatures", "dim", "ndim"),
-    "nn.Reshape": ("size",),
-    "nn.SAdd": ("addend", "negate"),
-    "nn.SpatialAveragePooling": ("kW", "kH", "dW", "dH", "padW", "padH", "ceil_mode"),
-    "nn.Sum": ("dimension", "nInputDims", "sizeAverage"),
-    "nn.Transpose": ("permutations", "numInputDims"),
-    "nn.Unsqueeze": ("pos", "numInputDims"),
-    "nn.View": ("size", "numInputDims"),
-}
-"""Fields of layers that change what they compute."""
-_COMMUTE = ("nn.CAddTable", "nn.CMulTable")
-_LIKE = {"nn.LinearNoBias": "nn.Linear", "cudnn.SpatialAveragePooling": "nn.SpatialAveragePooling"}
-"""Classes that compute what another does, in what patterns have: with a bias or without, and without padding."""
 _PART = "part"
 """The layer of a `Node` that is one of the rows of its input."""
 _MOST = 2_000
@@ -126,8 +104,7 @@ class Expressions(Domain[Expression]):
             value: its input.
         """
         self._spend(1)
-        name = _LIKE.get(stock_name(module), stock_name(module))
-        if not name or not isinstance(module, TorchObject):
+        if not isinstance(module, TorchObject) or not stock_name(module):
             raise LookupError("not a module of nn")
         if not path:
             return sequence(_spec(module, path, modules), value, self)
@@ -141,28 +118,15 @@ class Expressions(Domain[Expression]):
                 spec.args, spec.kwargs = call.args, call.kwargs
                 spec.graph = graph_spec(module, path) if facts.is_graph else None
                 return facts.flow(spec, value, self)
-        return self._layer(name, Fields(module), path, value)
+        return self._layer(module, path, value)
 
-    def _layer(self, name: str, fields: Fields, path: str, value: Expression) -> Expression:
+    def _layer(self, module: TorchObject, path: str, value: Expression) -> Expression:
         """Return what a layer computes."""
-        if name == "nn.Dropout" and fields.number("p", 0.5) == 0:
-            return value
-        if name == "nn.SplitTable":
-            return self._split(fields, value)
-        if name == "nn.Mean" and fields.get("sizeAverage") is False:
-            raise LookupError("a sum")
-        options = tuple(map(self._plain, map(fields.get, _OPTIONS.get(name, ()))))
-        if name == "nn.Unsqueeze" and options[1] == 2:
-            options = (options[0], None)  # it remembers the dimensions of its first input, here always a batch of rows
-        return Node(name, options, path, value)
-
-    def _split(self, fields: Fields, value: Expression) -> Expression:
-        """Return the parts of a value that was reshaped before."""
-        places = (fields.integer("dimension"), fields.get("nInputDims"))
-        rows: tuple[Any, ...] = value.options[0] if isinstance(value, Node) and value.layer == "nn.Reshape" else ()
-        if places not in ((1, 2), (2, None)) or len(rows) != 2:
-            raise LookupError("splits something else")
-        return [part(value, at) for at in range(min(rows[0], _MOST))]
+        facts = in_lua_of(module)
+        fields = Fields(module)
+        options = tuple(self._plain(fields.get(name)) for name in facts.options)
+        computed = Node(facts.like or stock_name(module), options, path, value)
+        return computed if facts.expressed is None else facts.expressed(fields, computed)
 
     def _plain(self, value: Value) -> Any:
         """Return the value of an option that can be compared; false is the same as missing."""
@@ -269,7 +233,7 @@ def _match(pattern: Expression, found: Expression, names: dict[str, str]) -> dic
         if names.get(pattern.path, found.path) != found.path:
             return None
         names = {**names, pattern.path: found.path}
-    if pattern.layer in _COMMUTE and isinstance(found.input, list) and len(found.input) == len(pattern.input) <= 3:
+    if in_lua(pattern.layer).commutes and isinstance(found.input, list) and len(found.input) == len(pattern.input) <= 3:
         tried = (_match(pattern.input, list(order), names) for order in permutations(found.input))
         return next((each for each in tried if each is not None), None)
     return _match(pattern.input, found.input, names)

@@ -19,22 +19,18 @@ from ..graph.walk import Path, entries, step_name
 from ..limits import DEFAULT_LIMITS, STEPS_PER_NODE, Limits
 from ..text import Step, listed
 from .fields import items_of
-from .registry import Child, Layer, layer_of
+from .registry import ALIAS_PREFIXES, Child, Layer, layer_of
 
 _T = TypeVar("_T")
 _SHOWN = 20
 """Number of paths in a message."""
-MAX_SEARCHED = 30_000_000
-"""Maximum number of values searched in fields of objects of unknown classes."""
 MAX_DEPTH = 1_000
 """Depth up to which a module has a path of its own; PyTorch can call modules nested a third as deep."""
 _LONGEST_PATH = 10_000
 """Maximum characters of a path in an object of an unknown class."""
-MAX_NAME_CHARS = 1 << 26
-"""Maximum characters of all names and paths of one model; deep nesting makes every name long."""
 
-_PACKAGES = ("nn.", "cudnn.", "cunn.", "fbcunn.", "fbnn.", "ccn2.", "inn.", "bnn.", "w2nn.")
-"""Packages whose classes are modules or criterions."""
+_OF_NN = ("nn.", *ALIAS_PREFIXES)
+"""Packages whose classes are modules or criterions; those of others are known by their entries or their fields."""
 _NO_MODULES = ("nngraph.", "graph.", "torch.")
 """Packages without modules. Objects of a graph lead to everything else in it."""
 _SCRATCH = {
@@ -54,7 +50,7 @@ def is_module(value: Value) -> bool:
     if not isinstance(value, TorchObject):
         return False
     name = value.class_name
-    if layer_of(name) is not None or name.startswith(_PACKAGES):
+    if layer_of(name) is not None or name.startswith(_OF_NN):
         return True
     if name.startswith(_NO_MODULES):
         return False
@@ -65,8 +61,14 @@ def is_module(value: Value) -> bool:
 
 @define(eq=False)
 class NameBudget:
-    """Characters used by the names of a model so far."""
+    """Characters used by the names of a model so far.
 
+    Attributes:
+        limits: resource limits.
+        chars: their number.
+    """
+
+    limits: Limits = DEFAULT_LIMITS
     chars: int = 0
 
     def spend(self, chars: int) -> None:
@@ -76,11 +78,12 @@ class NameBudget:
             LimitError: there are too many.
         """
         self.chars += chars
-        if self.chars > MAX_NAME_CHARS:
-            raise LimitError(
+        if self.chars > self.limits.name_chars:
+            raise self.limits.exceeded(
+                "name_chars",
                 "the names of the tensors of this model are too long, as its modules are nested too deep",
-                expected=f"at most {MAX_NAME_CHARS} characters",
-                hint="Convert it with --mode tree, which needs no names.",
+                hint="Convert it with --mode tree, which needs no names, or raise it: --limit name_chars=N, or "
+                "limits=Limits(name_chars=N) in Python.",
             )
 
 
@@ -150,9 +153,14 @@ def _steps_into(value: Value) -> Iterator[tuple[str, str, Value]]:
 
 
 class Searcher:
-    """Finds tensors and modules in the fields of objects whose class does not say where they are."""
+    """Finds tensors and modules in the fields of objects whose class does not say where they are.
 
-    def __init__(self) -> None:
+    Args:
+        limits: resource limits.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
         self._barren: set[int] = set()
         """Tables, by id, without results; each is searched once, however many objects share it."""
         self._steps = 0
@@ -180,11 +188,19 @@ class Searcher:
                     if isinstance(item, (Tensor, Table, TdsHash, TdsVec, TorchObject))
                 ]
                 stack.extend(reversed(inside))
-            if len(path) > _LONGEST_PATH or self._steps > MAX_SEARCHED:
+            if len(path) > _LONGEST_PATH:
                 raise LimitError(
-                    "the tables in an object of an unknown class are too many or nested too deep",
+                    "the tables in an object of an unknown class are nested too deep",
                     found=f"{path[:60]}…",
                     hint="Convert it with --mode tree.",
+                )
+            if self._steps > self._limits.searched_values:
+                raise self._limits.exceeded(
+                    "searched_values",
+                    "the tables in objects of unknown classes are too many",
+                    found=f"{path[:60]}…",
+                    hint="Convert it with --mode tree, or raise it: --limit searched_values=N, or "
+                    "limits=Limits(searched_values=N) in Python.",
                 )
         if is_barren:
             self._barren |= seen
@@ -224,11 +240,14 @@ class Places:
     root: TorchObject
     path: str = "root"
     limits: Limits = DEFAULT_LIMITS
-    searcher: Searcher = field(factory=Searcher)
+    searcher: Searcher = field(init=False)
     cycles: list[tuple[Place, Child]] = field(factory=list)
     non_modules: list[tuple[Place, Child]] = field(factory=list)
     last: dict[int, int] = field(factory=dict)
     """When each module was last visited, by id."""
+
+    def __attrs_post_init__(self) -> None:
+        self.searcher = Searcher(self.limits)
 
     def __iter__(self) -> Iterator[Place]:
         clock = count(1)
@@ -279,12 +298,13 @@ class Places:
         return place.layer.children(place.obj)
 
 
-def find_modules(value: Value, name: str = "root") -> list[tuple[str, TorchObject]]:
+def find_modules(value: Value, name: str = "root", limits: Limits = DEFAULT_LIMITS) -> list[tuple[str, TorchObject]]:
     """Return the outermost nn modules and criterions in a value, each once, with their paths.
 
     Args:
         value: the result of a `T7Reader`: a module, a checkpoint table with modules, anything.
         name: the path of `value` itself.
+        limits: resource limits.
 
     Returns:
         Pairs of `root.model` and the module, in the order of the file.
@@ -294,7 +314,7 @@ def find_modules(value: Value, name: str = "root") -> list[tuple[str, TorchObjec
     """
     modules: list[tuple[str, TorchObject]] = []
     seen: set[int] = set()
-    budget = NameBudget()
+    budget = NameBudget(limits)
     stack = [Path(None, Step(name), value)]
     holders: tuple[Any, ...] = (Table, TorchObject, TdsHash, TdsVec, dict, list, tuple)
     while stack:
@@ -372,9 +392,9 @@ def _short(value: Value) -> str:
     return ", ".join(f"{number:.6g}" for number in numbers)
 
 
-def find_models(value: Value, name: str = "root") -> list[tuple[str, TorchObject]]:
+def find_models(value: Value, name: str = "root", limits: Limits = DEFAULT_LIMITS) -> list[tuple[str, TorchObject]]:
     """Return the outermost modules in a value that may be "the model": of a model and its criterion, the model."""
-    modules = find_modules(value, name)
+    modules = find_modules(value, name, limits)
     models = [(path, module) for path, module in modules if not _is_criterion(module)]
     return models if len(models) == 1 else modules
 
@@ -385,8 +405,8 @@ def layer_names(value: Value, limits: Limits = DEFAULT_LIMITS) -> dict[str, tupl
     Modules nested deeper than `MAX_DEPTH` are left out.
     """
     names: dict[str, tuple[str, str]] = {}
-    has_several_models = len(find_models(value)) > 1
-    for path, module in find_modules(value):
+    has_several_models = len(find_models(value, limits=limits)) > 1
+    for path, module in find_modules(value, limits=limits):
         above = path.removeprefix("root").lstrip(".") if has_several_models else ""
         for place in Places(module, path, limits):
             if place.depth > MAX_DEPTH:

@@ -196,13 +196,7 @@ class _Planner:
         lua = Lua(obj, path, place.layer.defaults, shapes=shapes, index_base=self._index_base, above=above)
         try:
             call: Call = module(lua)
-            spec.target = call.target
-            spec.args = call.args
-            spec.kwargs = call.kwargs
-            spec.plain = call.plain
-            if traits_of(spec.target).is_graph:
-                spec.graph = graph_spec(obj, path)
-                spec.kwargs = graph_arguments(spec.graph)
+            graph = graph_spec(obj, path) if traits_of(call.target).is_graph else None
         except ModelError as error:
             detail = "; ".join(filter(None, (error.expected and f"expected {error.expected}", error.found)))
             reason = f"{error.message} ({detail})" if detail else error.message
@@ -211,6 +205,11 @@ class _Planner:
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             self._reject(path, obj.class_name, f"has inconsistent fields: {error}")
             return spec
+        spec.target = call.target
+        spec.args = call.args
+        spec.kwargs = call.kwargs if graph is None else graph_arguments(graph)
+        spec.plain = call.plain
+        spec.graph = graph
         if call.childless:
             self._childless.add(id(obj))
         if call.refers:

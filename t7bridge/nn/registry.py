@@ -25,10 +25,31 @@ from ..io.source import PathLike, add_input
 from .fields import Fields, items_of, lookup, path_steps
 from .layouts import Layout, LayoutStep
 from .mapping import LAYERS, OURS, Choice, Mapped, Row, absolute_name
-from .output_shapes import Rule
+from .output_shapes import Arguments, Rule
 from .texts import Text, add_texts, remove_text
 from .torch_nn import Refused, Shape, output_of, tensors_like
 from .walk import Flow
+
+
+@define(frozen=True)
+class RecurrentLayer:
+    """What a class of recurrent layers or cells is in torch.nn. `workshop/cells` reads it.
+
+    The first two arguments of the class are the numbers of features of its input and of its output.
+
+    Attributes:
+        kind: `LSTM`, `GRU` or `RNN`.
+        layer: of a layer that is that of torch.nn of this kind, but returns its outputs only, and of a cell that
+            computes one step of it: the class with further arguments for several levels.
+        stateful: then the class that takes a state besides, and returns the new one besides.
+        rows: of such a cell, the tensors whose rows follow one another in each of `weight_ih_l0`, `weight_hh_l0` and
+            `bias_ih_l0` of that layer.
+    """
+
+    kind: str
+    layer: str = ""
+    stateful: str = ""
+    rows: tuple[tuple[str, ...], ...] = ()
 
 
 @define(frozen=True)
@@ -57,12 +78,17 @@ class Traits:
             `codegen/idioms.py`, or of `Lists` in `codegen/flow.py`, and arguments for it; or `flow`, by its flow if no
             module inside keeps a state. Transparent classes always are.
         polynomial: how its output is written as a polynomial, by which cells are recognized: the name of a method of
-            `Values` in `workshop/cells/polynomials.py`, and arguments for it.
+            `Values` in `workshop/cells/polynomials.py`, and arguments for it. Transparent classes follow their flow.
+        features: the position of the argument that is the number of features that it returns, from 0.
+        takes_tokens: its input consists of numbers of tokens; its first argument is how many different ones there are.
         block: the base name of its class if it becomes a class of the source.
         shapes: the shapes of its tensors by name, as a function of its arguments; it raises `Refused` where the
             constructor would raise. A module among the arguments has `tensors`, its own shapes. A class of
             `torchmodules/layers` that has tensors needs it, or `like`: generated source is checked by it.
         like: the class of torch.nn whose tensors and output shape it has, by the same arguments, as far as it has them.
+        axes: the dimensions of its input, where `like` does not say them, of the letters b for the batch, c for the
+            features, d, h and w for the sides of volumes and images, t for time, s for the steps of a recurrent layer:
+            `bchw` for images.
         output: the shape of its output, if known otherwise: a rule of `output_shapes`.
         replay: its output in training from the fields of the object, the input, and the random numbers that Lua kept
             in `noise`.
@@ -76,6 +102,16 @@ class Traits:
         is_graph: its arguments are the nodes of the graph of its children.
         sequential_without: the argument with positions of modules inside, from 0: without these, which merge the steps
             of sequences into rows and split them again, it is a Sequential for (batch, steps, features).
+        recurrent: what a recurrent layer or cell is in torch.nn.
+        by_step: it is called once for each step of a sequence, and may keep something for the next.
+        stacking: of a container that calls its modules for each step of a sequence, the class that calls them once for
+            all steps of a list, as one tensor. They then get a dimension more.
+        not_in_torch: of a layer over sequences, or a cell of one: why torch.nn has no such layer, as a function of its
+            arguments; empty if it has.
+        zeroes_rows: of a container: whether it only makes those rows of its output zero that are zero in its input,
+            whatever the number of dimensions, as a function of its arguments.
+        over_dim: the class of torch.nn that computes along the dimension that is its argument what this class computes
+            along that of the features, which it finds by the number of dimensions.
     """
 
     takes_list: bool = False
@@ -93,9 +129,12 @@ class Traits:
     plain_rank: int = 0
     written: tuple[Any, ...] = ()
     polynomial: tuple[str, ...] = ()
+    features: int | None = None
+    takes_tokens: bool = False
     block: str = ""
     shapes: Callable[..., Mapping[str, Shape]] | None = None
     like: str = ""
+    axes: str = ""
     output: Rule | None = None
     replay: Callable[[Fields, Any, Any], Any] | None = None
     remembering: str = ""
@@ -106,11 +145,19 @@ class Traits:
     is_identity: bool = False
     is_graph: bool = False
     sequential_without: str = ""
+    recurrent: RecurrentLayer | None = None
+    by_step: bool = False
+    stacking: str = ""
+    not_in_torch: Callable[[Arguments], str] | None = None
+    zeroes_rows: Callable[[Arguments], bool] | None = None
+    over_dim: str = ""
 
 
 @define(frozen=True)
 class InLua:
-    """Facts about one class of Lua: how it computes, and what it leaves in its fields. `prove` reads them.
+    """Facts about one class of Lua: how it computes, and what it leaves in its fields.
+
+    `prove` reads the first three; `nn/compounds` reads the others, by which it recognizes what Lua builds from layers.
 
     Attributes:
         tolerance: the largest difference of its outputs from exact ones, where Lua computes by an approximation; they
@@ -118,11 +165,20 @@ class InLua:
         first_row: the number of the first row of its `weight`, for a class whose output consists of rows of it.
         unfolds: whether its field `finput` is the matrix that the weights are multiplied with, its unfolded input: a
             column for each position of the kernel.
+        options: the fields that change what it computes, besides its tensors and the modules inside.
+        like: the full name of another class that computes the same with the same options.
+        commutes: whether the order of its inputs makes no difference.
+        expressed: what it computes where that is more than a node with its options: an expression, of its fields and
+            that node. It raises `LookupError` for what no pattern has.
     """
 
     tolerance: float | None = None
     first_row: int | None = None
     unfolds: bool = False
+    options: tuple[str, ...] = ()
+    like: str = ""
+    commutes: bool = False
+    expressed: Callable[[Fields, Any], Any] | None = None
 
 
 _NONE = Traits()
@@ -588,8 +644,13 @@ def stock_name(value: Value) -> str:
 
 def in_lua_of(obj: TorchObject) -> InLua:
     """Return how Lua computes an object, and what it leaves in its fields; nothing special for an unknown class."""
-    layer = layer_of(obj.class_name)
-    facts = layer.in_lua.get(entry_name(obj.class_name)) if layer is not None else None
+    return in_lua(obj.class_name)
+
+
+def in_lua(class_name: str) -> InLua:
+    """Return how Lua computes a class, and what it leaves in the fields of its objects."""
+    layer = layer_of(class_name)
+    facts = layer.in_lua.get(entry_name(class_name)) if layer is not None else None
     return facts or _IN_LUA
 
 

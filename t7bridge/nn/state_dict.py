@@ -189,7 +189,7 @@ class _Collector:
     def __init__(self, places: Places) -> None:
         self._places = places
         self._result = StateDict()
-        self._budget = NameBudget()
+        self._budget = NameBudget(places.limits)
         self._converted: dict[tuple[int, str], tuple[Tensor, Origin]] = {}
         """Tensors of each object by name, so that a module at two places has the same tensors twice."""
         self._copies: dict[object, list[Tensor]] = {}

@@ -177,7 +177,7 @@ def _blocks(value: Value, path: str, limits: Limits) -> tuple[list[tuple[str, To
     try:
         models = models_in(value, path, limits)
         if not models:
-            return models, structure_blocks(value, "")
+            return models, structure_blocks(value, "", limits)
         if len(models) > 1:
             return models, group_of(models, "", path)
         _, _, blocks = models[0]

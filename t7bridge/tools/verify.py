@@ -31,7 +31,7 @@ from ..conversion.state_dicts import note_texts
 from ..conversion.targets import plain_value
 from ..conversion.tree import MERGED, WRAPPED
 from ..conversion.values import is_simple, metadata_left_out, note_plain_nans
-from ..data import define
+from ..data import decimal_text, define
 from ..errors import T7BridgeError
 from ..formats.t7.layout import T7Layout
 from ..formats.table import Document, FormatSpec, Written
@@ -704,7 +704,7 @@ def _with_note_on_nans(form: Form) -> Form:
 
 def _odd_nans(value: Any) -> int:
     """Return the number of NaNs in a value whose bits text does not show."""
-    from ..graph.decimals import count_odd_nans  # which needs numpy
+    count_odd_nans = decimal_text().count_odd_nans
 
     count = 0
     storages: set[int] = set()

@@ -21,6 +21,7 @@ from t7bridge.layers import (
     Call,
     Fields,
     Lua,
+    RecurrentLayer,
     Row,
     Traits,
     becomes,
@@ -46,6 +47,19 @@ def test_a_declared_class_exists() -> None:
     """Traits are those of a class of modules: a slip in its name would lose them without a word."""
     for target in declared_traits():
         assert issubclass(class_named(target), torch.nn.Module), target
+
+
+def test_classes_that_others_become_exist() -> None:
+    """So do the classes that the facts about another name, and those of Lua that facts about one are declared for."""
+    for facts in declared_traits().values():
+        recurrent = facts.recurrent or RecurrentLayer("LSTM")
+        named = (facts.typed, facts.connecting, facts.remembering, facts.stacking, recurrent.layer, recurrent.stateful)
+        for name in filter(None, named):
+            assert class_named(LAYERS + name)
+        for name in filter(None, (facts.over_dim, facts.copying)):
+            assert class_named(name)
+    for layer in registered_layers().values():
+        assert set(layer.in_lua) <= {*layer.names}
 
 
 def test_every_entry_declares_its_classes() -> None:

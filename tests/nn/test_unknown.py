@@ -166,14 +166,13 @@ def test_deep_nesting(name):
     assert [path for path, _ in find_modules(root)] == ["root"]
 
 
-def test_names_that_are_too_long(monkeypatch):
+def test_names_that_are_too_long():
     """A tensor at every one of many levels would need gigabytes of names: here the limit is a megabyte."""
-    monkeypatch.setattr("t7bridge.nn.places.MAX_NAME_CHARS", 1 << 20)
     root = linear()
     for _ in range(3000):
         root = obj("my.Wrapper", modules=[root], weight=tensor(1))
     with pytest.raises(LimitError, match="nested too deep"):
-        state_dict(root)
+        state_dict(root, limits=Limits(name_chars=1 << 20))
 
 
 def test_sharing_that_explodes():

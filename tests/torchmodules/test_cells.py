@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 
 import pytest
@@ -9,10 +10,13 @@ import torch
 from fuzz_cells import check
 from fuzz_networks import records, written
 from helpers import TESTFILES
+from helpers import written as as_file
 from runtime_helpers import as_torch, copied, difference, gradient_difference, step_differences
 from source_helpers import generate
 
 import t7bridge
+from t7bridge import T7Reader, Table, TorchObject, register_module
+from t7bridge.layers import Traits, flows, modules, unregister_layer
 from t7bridge.torchmodules import live_module
 
 FILES = (TESTFILES / "cells.t7", TESTFILES / "highway_attention.t7")
@@ -191,3 +195,32 @@ def test_every_trained_bias_goes_back(name, tmp_path):
     t7bridge.write_module(tmp_path / "back.t7", tmp_path / "back")
     back = torch.load(tmp_path / "back" / "model.pt")
     assert all(torch.equal(back[key], value + 1) for key, value in state.items())
+
+
+class Same(torch.nn.Sequential):
+    """A container of a user that does nothing besides."""
+
+
+@pytest.mark.parametrize("transparent", [True, False])
+def test_cells_through_own_containers(transparent):
+    """A container is followed if its entry says that it does nothing besides, whoever wrote it."""
+    traits = Traits(flow=flows.sequence, transparent=transparent)
+    register_module("my.Same", children=modules, traits=traits)(Same)
+    try:
+        model = T7Reader(io.BytesIO(as_file(CELLS["lstm_separate"]["model"]))).read_object()
+        wrapped = {}
+        for layer in model["modules"].values():
+            if layer.class_name == "nn.Linear":
+                inside = Table.from_list([layer])
+                wrapped[id(layer)] = TorchObject("my.Same", 1, Table.of({"modules": inside}))
+        for number, layer in enumerate(model["modules"].values(), 1):
+            model["modules"][float(number)] = wrapped.get(id(layer), layer)
+        for node in model["forwardnodes"].values():
+            layer = node["data"].get("module")
+            if id(layer) in wrapped:
+                node["data"]["module"] = wrapped[id(layer)]
+        recognized = live_module(model, "root", lift=True)
+        assert cells(recognized) == ["LSTMCell"] * transparent
+        assert not step_differences(recognized.eval(), CELLS["lstm_separate"], atol=exactness("lstm_separate"))
+    finally:
+        unregister_layer("my.Same")

@@ -88,6 +88,25 @@ def test_state_outside(name, tmp_path):
         assert [type(each).__mro__[0 if model is page else 2] for each in layers] == [LAYERS[name]]
 
 
+@pytest.mark.parametrize(("first", "index_base"), [("nn.LookupTable", 0), ("nn.OneHot", 1), ("nn.OneHot", 0)])
+def test_state_outside_whatever_takes_the_tokens(first, index_base):
+    """The first layer may count tokens from 0, or make rows of ones: the outputs are those with the state inside."""
+    model = T7Reader(io.BytesIO(written(MODELS["torch_rnn_stateful_lstm"]["model"]))).read_object()
+    layers = model["net"]["modules"]
+    count, features = layers[1]["weight"].shape
+    if first == "nn.OneHot":
+        layers[1] = TorchObject(first, 1, Table.of({"outputSize": float(features)}))
+        count = features
+    inside = live_module(model, "root", index_base).eval()
+    lifted = live_module(model, "root", index_base, lift=True).eval()
+    assert any(type(each).__name__ == "StatefulLSTM" for each in lifted.modules())
+    outside = Carried(lifted)
+    random = torch.Generator().manual_seed(20261128)
+    for _ in range(3):
+        tokens = torch.randint(index_base, index_base + count, (2, 5), generator=random)
+        assert torch.equal(inside(tokens), outside(tokens))
+
+
 def test_layers_between(tmp_path):
     """Layers that treat all steps together stay where they are, and the state inside."""
     name = "torch_rnn_stateful_lstm_normalized"

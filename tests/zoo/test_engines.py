@@ -87,10 +87,12 @@ import os, sys, time
 from t7bridge.io.platform import memory_limit
 with memory_limit(32 << 20):
     held = []
+    reserve = bytearray(1 << 18)  # for what Python needs to leave the loop; far less than is asked for below
     try:
         while True:
             held.append(bytearray(1 << 10))
     except MemoryError:
+        del reserve
         print("full", flush=True)
     while True:  # as CPython does while it unwinds
         try:

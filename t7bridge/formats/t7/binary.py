@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import sys
 from array import array
 from typing import Any
 
-from ...data import np
+from ...data import has_numpy, np
 from ...errors import TruncatedError, WriteError
 from ...graph.dtypes import INT64, ORDER_SIGNS, ElementType
 from ...graph.storage import Span, Storage
@@ -318,6 +319,8 @@ def number_entries(data: memoryview, sign: str) -> tuple[array[float], array[flo
         The keys and the values up to the first entry of another kind; as arrays, since extending a list by a list
         counts references to each number twice, which takes half as long as creating them.
     """
+    if not has_numpy():
+        return _number_entries_one_by_one(data, sign)
     entry = np.dtype(
         [("key_tag", sign + "i4"), ("key", sign + "f8"), ("value_tag", sign + "i4"), ("value", sign + "f8")]
     )
@@ -326,3 +329,13 @@ def number_entries(data: memoryview, sign: str) -> tuple[array[float], array[flo
     count = int(other.argmax()) if other.any() else len(entries)
     keys, values = (entries[name][:count].astype("f8") for name in ("key", "value"))
     return array("d", keys.tobytes()), array("d", values.tobytes())
+
+
+def _number_entries_one_by_one(data: memoryview, sign: str) -> tuple[array[float], array[float]]:
+    keys, values = array("d"), array("d")
+    for key_tag, key, value_tag, value in struct.iter_unpack(f"{sign}idid", data):
+        if key_tag != 1 or value_tag != 1 or math.isnan(key):
+            break
+        keys.append(key)
+        values.append(value)
+    return keys, values

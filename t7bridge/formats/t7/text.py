@@ -11,7 +11,7 @@ import re
 import struct
 import sys
 
-from ...data import np
+from ...data import decimal_text, np
 from ...errors import FormatError, TruncatedError
 from ...graph.dtypes import ElementType
 from ...graph.storage import Span, Storage, TextSpan, array_chunks
@@ -317,21 +317,20 @@ class TextWriter:
         self.output.write(b"\n")
 
     def _write_numbers(self, storage: Storage) -> None:
-        from ...graph.decimals import count_odd_nans, format_floats, format_integers
-
+        decimals = decimal_text()
         digits = self.layout.digits if storage.element.itemsize == 8 else self._float_digits
         first = True
         for array in array_chunks(storage):
             text: bytes | None
             if array.dtype.kind == "f":
-                self.plain_nans += count_odd_nans(array)
+                self.plain_nans += decimals.count_odd_nans(array)
                 if array.itemsize == 2:  # Torch's halves have one nan, without a sign
                     array = np.where(np.isnan(array), np.float16(np.nan), array)
-                text = format_floats(array, digits)
+                text = decimals.format_floats(array, digits)
                 if text is None:
                     text = _texts(array, digits)
             else:
-                text = format_integers(array)
+                text = decimals.format_integers(array)
             self.output.write(text if first else b" " + text)
             first = False
 

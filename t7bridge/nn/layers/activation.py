@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..compounds import node, recognized, require
+from ..compounds import Expression, Node, node, recognized, require
 from ..fields import Fields
 from ..mapping import (
     INPLACE,
@@ -44,6 +44,11 @@ def _dropped_out(fields: Fields, input: Any, noise: Any) -> Any:
     return input * (noise != 0) * factor
 
 
+def _kept_by_dropout(fields: Fields, output: Node) -> Expression:
+    """Return the input of a dropout that drops nothing."""
+    return output.input if fields.number("p", 0.5) == 0 else output
+
+
 _IF_INPLACE = INPLACE.unless(False)
 # A `nn.Threshold` at zero, unless somebody set its threshold.
 _RELU = either(
@@ -51,7 +56,12 @@ _RELU = either(
     of_torch("Threshold", number("threshold", 0.0), number("val", 0.0), inplace=_IF_INPLACE),
     of_torch("ReLU", inplace=_IF_INPLACE),
 )
-register_layer("nn.ReLU", module=_RELU)
+register_layer(
+    "nn.ReLU",
+    module=_RELU,
+    traits={"torch.nn.ReLU": Traits(polynomial=("function", "relu"))},
+    in_lua=InLua(options=("threshold", "val")),
+)
 register_layer(
     "nn.Threshold",
     module=of_torch("Threshold", number("threshold", 1e-6), number("val", 0.0), inplace=INPLACE),
@@ -126,7 +136,7 @@ register_layer(
     },
     traits={
         **{
-            f"activation.{name}": Traits(written=("softmax", name), output=same)
+            f"activation.{name}": Traits(written=("softmax", name), output=same, over_dim=f"torch.nn.{name}")
             for name in ("Softmax", "LogSoftmax", "Softmin")
         },
         "activation.ExampleSoftmax": Traits(written=("example_softmax",), output=same),
@@ -136,6 +146,8 @@ register_layer(
         },
         "activation.Power": Traits(written=("expression", "x.pow(exponent)"), output=same),
         "activation.Sqrt": Traits(output=same),
+        "torch.nn.Sigmoid": Traits(polynomial=("function", "sigmoid")),
+        "torch.nn.Tanh": Traits(polynomial=("function", "tanh")),
         "torch.nn.RReLU": Traits(replay=lambda _, input, noise: input * ((input > 0) + noise * (input <= 0))),
     },
 )
@@ -188,9 +200,10 @@ register_layer(
         ),
         **{f"torch.nn.Dropout{dims}d": Traits(shares_memory=True) for dims in (2, 3)},
         "training.Dropout": Traits(output=same, replay=_dropped_out),
-        "recurrent.SequenceDropout": Traits(replay=_dropped_out),
+        "recurrent.SequenceDropout": Traits(replay=_dropped_out, by_step=True),
     },
     text="({p:f})",
+    in_lua=InLua(expressed=_kept_by_dropout),
 )
 register_layer(
     scratch=_NOISE,

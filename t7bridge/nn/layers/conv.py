@@ -222,6 +222,7 @@ register_layer(
         KERNEL,
         **_places(2, integer("nInputPlane")),
     ),
+    traits=Traits(axes="bchw"),
     text=window(planes=True),
 )
 # A kernel for each output position, (oH, oW, out, in, kH, kW), which Lua flattens while it computes.
@@ -233,7 +234,7 @@ register_layer(
     ),
     scratch=_UNFOLDED,
     module=of_runtime("conv.LocalConv2d", shape("weight"), pair("dH", "dW"), pair("padH", "padW", default=0)),
-    traits=Traits(shapes=lambda shape, *_: {"weight": shape, "bias": (shape[2], *shape[:2])}),
+    traits=Traits(shapes=lambda shape, *_: {"weight": shape, "bias": (shape[2], *shape[:2])}, axes="bchw"),
 )
 _CONNECTIONS_BACK = evolve(CONNECTIONS, kwargs={**CONNECTIONS.kwargs, "transposed": True})
 # A kernel for each connection, (connections, kH, kW); the table of connections counts planes from 1.
@@ -249,7 +250,8 @@ register_layer(
             "weight": shape,
             "bias": (outputs,),
             "connTable": (shape[0], 2),
-        }
+        },
+        axes="bchw",
     ),
 )
 # (in, out / groups, kH, kW): torch.nn.ConvTranspose2d.
@@ -272,13 +274,13 @@ def _one_each(channels: int, *_: Any) -> Tensors:
 register_layer(
     params=(param("weight", Reshape((REST,)), Narrow(0, 0, "nInputPlane")), BIAS),
     module={"nn.SpatialSubSampling": of_runtime("conv.SubSampling2d", extent("weight"), axes("k", 2), axes("d", 2, 1))},
-    traits=Traits(shapes=_one_each),
+    traits=Traits(shapes=_one_each, axes="bchw"),
 )
 register_layer(
     "nn.TemporalSubSampling",
     params=(param("weight"), BIAS),
     module=of_runtime("conv.TemporalSubSampling", extent("weight"), integer("kW"), integer("dW", 1)),
-    traits=Traits(shapes=_one_each),
+    traits=Traits(shapes=_one_each, axes="btc"),
 )
 
 # (out, kW * in), the kernel's columns before the features; cuDNN's fields kH and kW have other meanings.
@@ -293,7 +295,7 @@ register_layer(
         # A SpatialConvolution inside, with fields kH, dH and padH for the time axis.
         "cudnn.TemporalConvolution": _temporal("dH", padding=integer("padH", 0).unless(0)),
     },
-    traits=Traits(written=("conv_in_time",), like="Conv1d", output=temporal),
+    traits=Traits(written=("conv_in_time",), like="Conv1d", output=temporal, axes="btc"),
 )
 # (in, 1, kW): Conv1d(groups=in).
 register_layer(
@@ -308,7 +310,7 @@ register_layer(
         bias=_IF_BIAS,
         features_first=flag("featFirst").unless(False),
     ),
-    traits=Traits(shapes=_row_shapes),
+    traits=Traits(shapes=_row_shapes, axes="btc"),
 )
 
 # torch.nn.Conv3d, and Conv3d(dilation=…).

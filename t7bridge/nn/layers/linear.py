@@ -49,6 +49,8 @@ register_layer(
     scratch="addBuffer",
     module=of_torch("Linear", _COLUMNS, _ROWS, bias=has("bias")),
     text={"nn.Linear": "({weight:2} -> {weight:1}){without}"},
+    traits=Traits(polynomial=("linear",), features=1),
+    in_lua={"nn.LinearNoBias": InLua(like="nn.Linear")},
 )
 register_layer(
     "nn.SparseLinear",
@@ -80,7 +82,7 @@ register_layer(
     scratch="gradWeightBuffer valuesBuffer normalizedValues cumSumSizes cumSumSizesCache sizes sizesCache "
     "keys values lkeys lvalues running",
     module=_INDEX_LINEAR,
-    traits=Traits(shapes=_index_shapes),
+    traits=Traits(takes_list=True, shapes=_index_shapes),  # keys and values
 )
 
 
@@ -225,6 +227,7 @@ register_layer(
         "linear.MulConstant": Traits(written=("operator", "*"), polynomial=("constant", "multiply"), output=same),
         "linear.AddConstant": Traits(written=("operator", "+"), polynomial=("constant", "add"), output=same),
     },
+    in_lua=dict.fromkeys(("nn.MulConstant", "nn.AddConstant"), InLua(options=("constant_scalar", "inplace"))),
 )
 
 
@@ -300,6 +303,9 @@ register_layer(
     params=(param("weight"),),
     scratch="inputs size batchSize",
     module=_LOOK_UP,
-    traits=Traits(written=("look_up",), like="Embedding"),
+    traits={
+        "linear.LookupTable": Traits(written=("look_up",), like="Embedding", features=1, takes_tokens=True),
+        "torch.nn.Embedding": Traits(features=1, takes_tokens=True),
+    },
     in_lua={"nn.LookupTable": InLua(first_row=1)},
 )

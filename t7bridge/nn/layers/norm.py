@@ -319,7 +319,7 @@ register_layer(
         "nn.SpatialDivisiveNormalization": _local(False, True),
         "nn.SpatialContrastiveNormalization": _local(True, True),
     },
-    traits=Traits(output=same, shapes=lambda shape, *_, **__: {"kernel": shape}),
+    traits=Traits(output=same, shapes=lambda shape, *_, **__: {"kernel": shape}, axes="bchw"),
     in_lua=_FIRST_PRECISION,
 )
 
@@ -344,6 +344,7 @@ register_layer(
     scratch="paddedRatio accumRatio scale cross norm normp buffer2",
     traits={"norm.LocalResponseNorm": Traits(like="LocalResponseNorm"), "norm.Normalize": Traits(output=same)},
     text={"nn.Normalize": "({p:p})"},
+    in_lua={"nn.Normalize": InLua(options=("p",))},
 )
 
 

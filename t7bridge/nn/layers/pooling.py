@@ -154,6 +154,7 @@ def _average_pool(dims: int, cudnn: bool = False) -> Choice:
     return pool if cudnn else _ceiled(dims, pool, average=True, divide=_DIVIDE.unless(True))
 
 
+_WINDOW = ("kW", "kH", "dW", "dH", "padW", "padH", "ceil_mode")
 # Before 2015-03 there was no `divide`, and pooling was a sum; the other two never had the field, and average.
 register_layer(
     "nn.SpatialAveragePooling",
@@ -161,6 +162,7 @@ register_layer(
     remark=_CEILED,
     module=_average_pool(2),
     text=window(),
+    in_lua=InLua(options=_WINDOW),
 )
 register_layer(
     "nn.VolumetricAveragePooling",
@@ -176,6 +178,8 @@ register_layer(
         "cudnn.VolumetricAveragePooling": _average_pool(3, cudnn=True),
     },
     traits={f"pooling.SumPool{dims}d": Traits(like=f"AvgPool{dims}d") for dims in (2, 3)},
+    # They differ at the border, and without padding there is none.
+    in_lua={"cudnn.SpatialAveragePooling": InLua(like="nn.SpatialAveragePooling", options=_WINDOW)},
 )
 
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any
 
+from attrs import evolve
+
 from ...data import define, np
 from ...graph.lua import TorchObject, Value
 from ...graph.storage import Storage
@@ -39,10 +41,12 @@ from ..mapping import (
     optional,
     sizes,
 )
+from ..output_shapes import Arguments
 from ..registry import (
     Child,
     Param,
     Recording,
+    RecurrentLayer,
     Source,
     Traits,
     add_traits,
@@ -666,6 +670,11 @@ _OWN_STEPS = (
 """Classes whose `maxBPTTstep` does not pass the number of steps on to the modules inside."""
 
 
+def _zeroes_rows(arguments: Arguments) -> bool:
+    """Return whether a MaskZero masks the output for rows that are zeros, and receives no mask."""
+    return arguments.kwargs.get("n_input_dims") == 1 and not arguments.kwargs.get("zero_mask")
+
+
 @becomes("recurrent.NormStabilizer")
 def _norm_stabilizer(lua: Lua) -> Call:
     """Map a NormStabilizer, whose module inside returns its input, as do its copies for further steps."""
@@ -750,14 +759,18 @@ register_layer(
         "nn.VariableLength": of_runtime("sequence.VariableLength", last_only=flag("lastOnly").unless(False)),
     },
     traits={
-        "recurrent.Recursor": Traits(flow=walk.sequence),
-        "recurrent.MaskZero": Traits(flow=walk.sequence),
-        "recurrent.Recurrence": Traits(flow=walk.recurrence),
+        "recurrent.Recursor": Traits(flow=walk.sequence, by_step=True),
+        "recurrent.MaskZero": Traits(flow=walk.sequence, by_step=True, zeroes_rows=_zeroes_rows),
+        "recurrent.Recurrence": Traits(flow=walk.recurrence, by_step=True),
+        "recurrent.Recurrent": Traits(by_step=True),
+        "recurrent.NormStabilizer": Traits(by_step=True),
+        "recurrent.RecLSTM": Traits(by_step=True, recurrent=RecurrentLayer("LSTM")),
+        "recurrent.RecGRU": Traits(by_step=True),
         "sequence.MaskedSequential": Traits(flow=walk.sequence),
         "sequence.Reversed": Traits(flow=walk.sequence),
-        "sequence.MaskedSequencer": Traits(flow=walk.stepped),
+        "sequence.MaskedSequencer": Traits(flow=walk.stepped, not_in_torch=lambda arguments: "it skips steps of zeros"),
         "sequence.VariableLength": Traits(flow=walk.unknown),
-        "sequence.Sequencer": Traits(flow=walk.stepped),
+        "sequence.Sequencer": Traits(flow=walk.stepped, stacking="sequence.Steps"),
         "sequence.Steps": Traits(takes_list=True, returns_list=True, flow=walk.stacked, transparent=True),
         "sequence.Repeater": Traits(flow=walk.repeated),
         "sequence.BiSequencerLM": Traits(flow=walk.unknown),
@@ -783,10 +796,16 @@ def _mufuru_shapes(input_size: int, hidden_size: int, operations: tuple[str, ...
     return tensors(CELLS["nn.MuFuRu"].rows, input_size, hidden_size, len(operations))
 
 
+def _is_layer(kind: str, *rows: tuple[str, ...]) -> RecurrentLayer:
+    """Return what is said of a layer of torch.nn without its state, or of a cell, whose rows it has."""
+    return RecurrentLayer(kind, f"sequence.Outputs{kind}", f"sequence.Stateful{kind}", rows)
+
+
+_FAST_LSTM = _is_layer("LSTM", ("weight_ih",), ("weight_hh",), ("bias",))
 for _name, _args, _facts in (
-    ("nn.FastLSTM", (), _shapes(CELLS["nn.FastLSTM"].rows)),
-    ("nn.GRU", (), _shapes(CELLS["nn.GRU"].rows)),
-    ("nn.MuFuRu", (lambda lua: operations(lua.obj),), _mufuru_shapes),
+    ("nn.FastLSTM", (), Traits(shapes=_shapes(CELLS["nn.FastLSTM"].rows), by_step=True, recurrent=_FAST_LSTM)),
+    ("nn.GRU", (), Traits(shapes=_shapes(CELLS["nn.GRU"].rows), by_step=True, recurrent=RecurrentLayer("GRU"))),
+    ("nn.MuFuRu", (lambda lua: operations(lua.obj),), Traits(shapes=_mufuru_shapes, by_step=True)),
 ):
     register_layer(
         _name,
@@ -795,7 +814,7 @@ for _name, _args, _facts in (
         scratch=_STATE,
         kind="layer",
         module=_cell(_name, *_args),
-        traits={CELLS[_name].target: Traits(shapes=_facts)},
+        traits={CELLS[_name].target: _facts},
     )
 
 
@@ -876,6 +895,13 @@ _SEQ_LSTM = either(
 )
 
 
+def _why_stepped(arguments: Arguments) -> str:
+    """Return what `_is_lstm_of_torch` found."""
+    if arguments.kwargs.get("mask_zero"):
+        return "it skips steps of zeros"
+    return "its projection is not smaller than its cell"
+
+
 def _last_hidden(lua: Lua) -> Literal:
     """Return the state of torch.nn.RNN, a tuple of one tensor of one layer."""
     state = last_column(lua, "output")
@@ -924,9 +950,11 @@ register_layer(
     scratch=_BUFFERS,
     module=dict.fromkeys(("nn.SeqLSTM", "nn.SequenceLSTM", "nn.SeqLSTMP"), _SEQ_LSTM),
     traits={
-        "sequence.SeqLSTM": Traits(like="LSTM", written=("outputs",)),
+        "sequence.SeqLSTM": Traits(like="LSTM", written=("outputs",), recurrent=_is_layer("LSTM")),
         "sequence.SteppedLSTM": Traits(
-            shapes=_shapes("weight_ih_l0: 4h i, weight_hh_l0: 4h p, bias_ih_l0: 4h, bias_hh_l0: 4h, weight_hr_l0: r h")
+            shapes=_shapes("weight_ih_l0: 4h i, weight_hh_l0: 4h p, bias_ih_l0: 4h, bias_hh_l0: 4h, weight_hr_l0: r h"),
+            recurrent=RecurrentLayer("LSTM"),
+            not_in_torch=_why_stepped,
         ),
     },
 )
@@ -935,7 +963,7 @@ register_layer("nn.VanillaRNN", "nn.VanillaRnn", params=_rnn(), scratch=_BUFFERS
 # Lua resets the hidden state before it is multiplied, torch.nn.GRU after: another function, so Lua's layout is kept.
 _NOT_TORCH = "is not the function of torch.nn.GRU"
 # weight (in + hidden, 3 * hidden), bias (3 * hidden); r z n in Lua as in PyTorch.
-_JOINED_GATES = Traits(shapes=_shapes("weight: j 3h, bias: 3h"))
+_JOINED_GATES = Traits(shapes=_shapes("weight: j 3h, bias: 3h"), recurrent=RecurrentLayer("GRU"))
 register_layer(
     "nn.SeqGRU",
     params=(param("weight"), param("bias")),
@@ -962,6 +990,19 @@ def _lstm_shapes(input_size: int, hidden_size: int, peephole: bool = True, *_: A
     return {name: shape for name, shape in shapes.items() if peephole or not name.startswith("weight_c")}
 
 
+# The order of the rows in PyTorch: i f g o.
+_ROWS_OF_LSTM = (
+    ("weight_ii", "weight_if", "weight_ig", "weight_io"),
+    ("weight_hi", "weight_hf", "weight_hg", "weight_ho"),
+    ("bias_i", "bias_f", "bias_g", "bias_o"),
+)
+
+
+def _has_peepholes(arguments: Arguments) -> str:
+    """Return what torch.nn.LSTM does not have."""
+    return "" if arguments.kwargs.get("peephole") is False else "its gates see the cell"
+
+
 # rnn's LSTM has modules, torch-rnn's of the same name has a weight of its own.
 register_layer(
     "nn.LSTM",
@@ -973,7 +1014,12 @@ register_layer(
         _cell("nn.LSTM", peephole=has("weight_ci").unless(True)),
         _TORCH_RNN_LSTM,
     ),
-    traits=Traits(shapes=_lstm_shapes),
+    traits=Traits(
+        shapes=_lstm_shapes,
+        by_step=True,
+        recurrent=_is_layer("LSTM", *_ROWS_OF_LSTM),
+        not_in_torch=_has_peepholes,
+    ),
 )
 
 
@@ -996,7 +1042,12 @@ register_layer(
         proj_size=_projected("weight_hr"),
         mask_zero=_MASK,
     ),
-    traits=Traits(flow=walk.tensors, shapes=_shapes("weight_ih: 4h i, weight_hh: 4h p, bias: 4h, weight_hr: r h")),
+    traits=Traits(
+        flow=walk.tensors,
+        shapes=_shapes("weight_ih: 4h i, weight_hh: 4h p, bias: 4h, weight_hr: r h"),
+        by_step=True,
+        recurrent=RecurrentLayer("LSTM"),
+    ),
 )
 register_layer(
     "nn.StepGRU",
@@ -1004,7 +1055,7 @@ register_layer(
     scratch=_BUFFERS,
     note=_NOT_TORCH,
     module=_reset_gru("recurrent.StepGRU", mask_zero=_MASK),
-    traits=_JOINED_GATES,
+    traits=evolve(_JOINED_GATES, by_step=True),
 )
 
 
@@ -1014,21 +1065,32 @@ def _peephole_shapes(input_size: int, hidden_size: int, bias: bool = True) -> Te
 
 
 # Cells recognized in graphs, and layers that return their state (`workshop/cells`); no class of Lua is one.
-_PAIR: Any = {"takes_list": True, "returns_list": True, "flow": walk.pair, "written": ("cell", "hc")}
-_ONE: Any = {"takes_list": True, "written": ("cell", "h")}
+def _cell_of_torch(kind: str, **facts: Any) -> Traits:
+    """Return the traits of a cell that takes and returns its state."""
+    step: Any = {"takes_list": True, "by_step": True, "recurrent": RecurrentLayer(kind), **facts}
+    if kind == "LSTM":
+        return Traits(returns_list=True, flow=walk.pair, written=("cell", "hc"), **step)
+    return Traits(written=("cell", "h"), **step)
+
+
 add_traits(
     {
         **{
             f"sequence.Stateful{kind}": Traits(
-                takes_list=True, returns_list=True, flow=walk.with_state, like=kind, written=("recurrent",)
+                takes_list=True,
+                returns_list=True,
+                flow=walk.with_state,
+                like=kind,
+                written=("recurrent",),
+                recurrent=RecurrentLayer(kind),
             )
             for kind in ("LSTM", "GRU", "RNN")
         },
-        "recurrent.LSTMCell": Traits(like="LSTMCell", **_PAIR),
-        "recurrent.PeepholeLSTMCell": Traits(shapes=_peephole_shapes, **_PAIR),
-        "recurrent.GRUCell": Traits(like="GRUCell", **_ONE),
-        "recurrent.ResetGRUCell": Traits(like="GRUCell", **_ONE),
-        "recurrent.RNNCell": Traits(like="RNNCell", **_ONE),
+        "recurrent.LSTMCell": _cell_of_torch("LSTM", like="LSTMCell"),
+        "recurrent.PeepholeLSTMCell": _cell_of_torch("LSTM", shapes=_peephole_shapes),
+        "recurrent.GRUCell": _cell_of_torch("GRU", like="GRUCell"),
+        "recurrent.ResetGRUCell": _cell_of_torch("GRU", like="GRUCell"),
+        "recurrent.RNNCell": _cell_of_torch("RNN", like="RNNCell"),
     }
 )
 
@@ -1153,7 +1215,7 @@ def _outputs(kind: str) -> Traits:
     def shapes(*sizes: int, remember: bool = False, hidden: Any = None, **options: Any) -> Tensors:
         return constructed(kind, sizes, options)
 
-    return Traits(shapes=shapes, written=("outputs",))
+    return Traits(shapes=shapes, written=("outputs",), recurrent=_is_layer(kind))
 
 
 def _bare_shapes(hidden_size: int, nonlinearity: str = "", bidirectional: bool = False, *_: Any, **__: Any) -> Tensors:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from attrs import evolve
+
 from ...graph.lua import TorchObject
 from .. import output_shapes as out
 from .. import walk
-from ..fields import items_of
+from ..compounds import Expression, Node, part
+from ..fields import Fields, items_of
 from ..mapping import (
     BASE,
     INPLACE,
@@ -29,7 +34,7 @@ from ..mapping import (
     same_names,
     sizes,
 )
-from ..registry import Traits, register_layer
+from ..registry import InLua, Traits, register_layer
 
 _DIMS = optional("nInputDims")
 
@@ -98,6 +103,31 @@ def _position(lua: Lua) -> int:
     return position
 
 
+def _unsqueezed(fields: Fields, output: Node) -> Expression:
+    """Leave out the dimensions that the layer remembers of its first input, here always a batch of rows."""
+    position, dims = output.options
+    return evolve(output, options=(position, None)) if dims == 2 else output
+
+
+def _averaged(fields: Fields, output: Node) -> Expression:
+    """Refuse a mean that was made a sum: releases before `sizeAverage` do not have the field."""
+    if fields.get("sizeAverage") is False:
+        raise LookupError("a sum")
+    return output
+
+
+def _rows(fields: Fields, output: Node) -> Expression:
+    """Return the rows of a value that was reshaped into a few before."""
+    value = output.input
+    size: tuple[Any, ...] = value.options[0] if isinstance(value, Node) and value.layer == "nn.Reshape" else ()
+    # The rows are the first dimension of an example, which may have one of batches before it.
+    if output.options not in ((1, 2), (2, None)) or len(size) != 2 or size[0] > _MOST_ROWS:
+        raise LookupError("splits something else")
+    return [part(value, row) for row in range(size[0])]
+
+
+_MOST_ROWS = 64
+"""Maximum number of rows of an expression; an LSTM has four gates."""
 _IDENTITY = of_torch("Identity")
 register_layer(
     "nn.Module",
@@ -185,7 +215,7 @@ register_layer(
         "shape.Narrow": Traits(
             shares_memory=True, copies=True, written=("narrow",), polynomial=("narrowed",), output=out.narrow
         ),
-        "shape.OneHot": Traits(output=out.one_hot),
+        "shape.OneHot": Traits(output=out.one_hot, features=0, takes_tokens=True),
         "linear.SAdd": Traits(output=out.same),
         "shape.Index": Traits(takes_list=True),
         "shape.MaskedSelect": Traits(takes_list=True),
@@ -195,6 +225,17 @@ register_layer(
         "shape.Min": Traits(written=("reduce", "min", "values"), output=out.reduced),
     },
     text={"nn.Reshape": "({size:*x})", "nn.View": "({size:*, })", "nn.Unsqueeze": "(dim {pos:s})"},
+    in_lua={
+        "nn.Reshape": InLua(options=("size",)),
+        "nn.View": InLua(options=("size", "numInputDims")),
+        "nn.Unsqueeze": InLua(options=("pos", "numInputDims"), expressed=_unsqueezed),
+        "nn.Transpose": InLua(options=("permutations", "numInputDims")),
+        "nn.Replicate": InLua(options=("nfeatures", "dim", "ndim")),
+        "nn.SAdd": InLua(options=("addend", "negate")),
+        "nn.Sum": InLua(options=("dimension", "nInputDims", "sizeAverage")),
+        "nn.Mean": InLua(options=("dimension", "nInputDims"), expressed=_averaged),
+        **dict.fromkeys(("nn.Max", "nn.Min"), InLua(options=("dimension", "nInputDims"))),
+    },
 )
 register_layer(
     scratch="maxIdx minIdx maxVals minVals gradMaxVals maskByteTensor w w1 w22 w32 ones diff input_map",
@@ -292,4 +333,10 @@ register_layer(
         "linear.MV": Traits(takes_list=True),
     },
     text={"nn.SelectTable": "({index:s})"},
+    in_lua={
+        **dict.fromkeys(("nn.CAddTable", "nn.CMulTable"), InLua(commutes=True)),
+        "nn.JoinTable": InLua(options=("dimension", "nInputDims")),
+        "nn.SplitTable": InLua(options=("dimension", "nInputDims"), expressed=_rows),
+        "nn.MM": InLua(options=("transA", "transB")),
+    },
 )

@@ -19,9 +19,9 @@ from attrs import evolve
 from ...data import define
 from ...graph.tensor import Tensor
 from ...nn.fields import items_of, lookup
-from ...nn.mapping import LAYERS, SEQUENTIAL, GraphNode, GraphSpec, Link, ModuleSpec
+from ...nn.mapping import GraphNode, GraphSpec, Link, ModuleSpec
 from ...nn.registry import traits_of
-from ...nn.walk import Domain
+from ...nn.walk import FLOW_ERRORS, Domain
 
 # Polynomials
 
@@ -233,14 +233,21 @@ class Values:
         Raises:
             UnknownValue: nothing is known of it.
         """
-        rule = _RULES.get(spec.target) or traits_of(spec.target).polynomial
-        if not rule or spec.kwargs.get("inplace"):
+        facts = traits_of(spec.target)
+        if spec.kwargs.get("inplace"):
             raise UnknownValue
-        method, *operation = rule
         try:
-            output: _Value = getattr(self, method)(spec, key, value, *operation)
+            output: _Value
+            if facts.polynomial:
+                method, *operation = facts.polynomial
+                output = getattr(self, method)(spec, key, value, *operation)
+                return output
+            # A graph inside has values of its own: cells are searched in each graph by itself.
+            if facts.flow is None or not facts.transparent or facts.is_graph:
+                raise UnknownValue
+            output = facts.flow(spec, value, _Passed(self, key))
             return output
-        except (IndexError, TypeError, ValueError, RecursionError) as error:
+        except (*FLOW_ERRORS, RecursionError) as error:
             raise UnknownValue from error
 
     def identity(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
@@ -400,12 +407,6 @@ class Values:
             raise UnknownValue
         return tuple(parts)
 
-    def passed(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
-        """Pass values as the flow of a container, or of a layer on lists, says; it does nothing besides."""
-        flow = traits_of(spec.target).flow
-        assert flow is not None
-        return flow(spec, value, _Passed(self, key))
-
 
 class _Passed(Domain[_Value]):
     """The values in a container: everything but a list of known values is unknown.
@@ -463,28 +464,12 @@ class _Passed(Domain[_Value]):
 
 
 FUNCTIONS = ("sigmoid", "tanh", "relu")
-_PASSED = ("passed",)
-_RULES: dict[str, tuple[str, ...]] = {
-    "torch.nn.Identity": ("identity",),
-    "torch.nn.Linear": ("linear",),
-    "torch.nn.Sigmoid": ("function", "sigmoid"),
-    "torch.nn.Tanh": ("function", "tanh"),
-    "torch.nn.ReLU": ("function", "relu"),
-    # These do nothing besides their flow.
-    SEQUENTIAL: _PASSED,
-    f"{LAYERS}table.SelectTable": _PASSED,
-    f"{LAYERS}table.NarrowTable": _PASSED,
-    f"{LAYERS}containers.ConcatTable": _PASSED,
-    f"{LAYERS}containers.ParallelTable": _PASSED,
-}
-"""The method of `Values` for a class, and which of its operations that is; for others their entries have it."""
-_WIDTHS = {f"{LAYERS}linear.LookupTable": 1, "torch.nn.Embedding": 1, f"{LAYERS}shape.OneHot": 0, "torch.nn.Linear": 1}
-"""The argument with the number of features that a class returns."""
+"""The functions that an atom may be."""
 
 
 def _width(spec: ModuleSpec) -> int | None:
     """Return the number of features that a module returns, if its arguments say so."""
-    argument = _WIDTHS.get(spec.target)
+    argument = traits_of(spec.target).features
     return None if argument is None else int(spec.args[argument])
 
 

@@ -4,7 +4,6 @@ several in a row are one with more levels, and a model that remembers its last s
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -14,36 +13,17 @@ from attrs import evolve
 from ...data import define
 from ...graph.tensor import Tensor, place_of
 from ...nn.kinds import ANY, Kind, Kinds
-from ...nn.mapping import LAYERS, SEQUENTIAL, GraphNode, GraphSpec, Link, ModuleSpec, Plan, specs_in, way_to
+from ...nn.mapping import LAYERS, SEQUENTIAL, GraphNode, GraphSpec, Link, ModuleSpec, Plan, short_name, specs_in, way_to
+from ...nn.output_shapes import Arguments
 from ...nn.pieces import STATEFUL, WITH_STATE, Lifted, Piece, replace_tensors
 from ...nn.plan import graph_arguments
-from ...nn.registry import tensor_shapes, traits_of
+from ...nn.registry import RecurrentLayer, like_of, tensor_shapes, traits_of
 from ...nn.state_dict import StateDict
 from .lift import lifted
 
-_SEQUENCER = LAYERS + "sequence.Sequencer"
-_STEPS = LAYERS + "sequence.Steps"
-"""Layers over sequences that take a list of steps."""
-_MASK = LAYERS + "recurrent.MaskZero"
-_MASKED_SEQUENCER = LAYERS + "sequence.MaskedSequencer"
-_STEPPED_LSTM = LAYERS + "sequence.SteppedLSTM"
-_NOT_IN_TORCH = (_MASKED_SEQUENCER, _STEPPED_LSTM)
-"""Layers over sequences that torch.nn lacks."""
-_EMBEDDING = LAYERS + "linear.LookupTable"
-_TOKENS = (_EMBEDDING, "torch.nn.Embedding", LAYERS + "shape.OneHot")
 _DROPOUT = "torch.nn.Dropout"
-_CLASSES_OF_TORCH = {
-    "sequence.SeqLSTM": "LSTM",
-    "sequence.OutputsLSTM": "LSTM",
-    "sequence.OutputsGRU": "GRU",
-    "sequence.OutputsRNN": "RNN",
-}
-"""Layers over sequences, and the classes of torch.nn that they are."""
 _BY_ROW = {f"torch.nn.{name}" for name in ("Linear", "Dropout", "Tanh", "Sigmoid", "ReLU", "Identity")}
 """Layers that treat each step of each sequence by itself, however many there are."""
-_BY_LAST_DIMENSION = {f"{LAYERS}activation.{name}": f"torch.nn.{name}" for name in ("Softmax", "LogSoftmax")}
-"""Layers that find the dimension of the features by the number of dimensions, and those that have it as an argument."""
-_NAMES_IN_GRAPH = {_EMBEDDING: "embedding", "torch.nn.Linear": "linear", _DROPOUT: "dropout"}
 _STATES = ("remember", "state", "hidden", "start", "mask_zero")
 """Arguments of recurrent layers about states, and about steps that are left out."""
 
@@ -94,23 +74,6 @@ def _prefixes_of_tied(state: StateDict) -> set[str]:
 # Sequencers
 
 
-_RECURRENT_CELLS = LAYERS + "recurrent."
-"""The beginning of the classes of cells."""
-_RECURRENT_NAME = re.compile(r"(?:LSTM|GRU|RNN)(?=\w*\Z)")
-_LSTM = f"{LAYERS}recurrent.LSTM"
-"""Element-Research's LSTM, which has a matrix for each gate, and may have peepholes."""
-_CELLS: dict[str, tuple[tuple[str, ...], ...]] = {
-    f"{LAYERS}recurrent.FastLSTM": (("weight_ih",), ("weight_hh",), ("bias",)),
-    # The order of the rows in PyTorch: i f g o.
-    _LSTM: (
-        ("weight_ii", "weight_if", "weight_ig", "weight_io"),
-        ("weight_hi", "weight_hf", "weight_hg", "weight_ho"),
-        ("bias_i", "bias_f", "bias_g", "bias_o"),
-    ),
-}
-"""The tensors of cells in the order of the rows of `weight_ih_l0`, `weight_hh_l0` and `bias_ih_l0` of torch.nn.LSTM."""
-
-
 _NO_LIST = "recognized: layers over sequences, which take a tensor (steps, batch, features) and no list"
 _LIST = "recognized: layers over sequences, which take a list of steps of one shape"
 
@@ -124,7 +87,7 @@ class _Inputs(Kinds):
 
     def __call__(self, spec: ModuleSpec, kind: Kind) -> Kind:
         """Return the kind of the output of a module."""
-        if spec.target == _SEQUENCER or _class_of_torch(spec):
+        if traits_of(spec.target).stacking or _class_of_torch(spec):
             self.kinds.setdefault(id(spec), set()).add(kind)
         return super().__call__(spec, kind)
 
@@ -155,6 +118,8 @@ class _Stacks:
         """The layers that one layer is made of, by its id."""
         self._unrolled: set[int] = set()
         """The ids of sequencers that are Sequentials."""
+        self._stacked: set[int] = set()
+        """The ids of sequencers that call their modules for all steps of a list at once."""
 
     def _home(self, key: str) -> tuple[int, str]:
         """Return the innermost module around a tensor that has one place, by its id, and the tensor's name in it."""
@@ -176,7 +141,7 @@ class _Stacks:
         """Make containers over sequences of sequencers that forget, whose modules treat each step by itself."""
         root = self._result.plan.root
         specs = [*specs_in(root)]
-        sequencers = [spec for spec in specs if spec.target == _SEQUENCER or spec.target in _NOT_IN_TORCH]
+        sequencers = [spec for spec in specs if _is_over_steps(spec)]
         layers = [spec for spec in specs if _class_of_torch(spec) and self._is_at_one_place(spec)]
         flow = _Inputs()
         if sequencers or layers:
@@ -198,11 +163,12 @@ class _Stacks:
         """
         obstacle = self._obstacle_to_unrolling(spec, kinds)
         if obstacle:
-            is_recurrent = any(inside.target.startswith((_RECURRENT_CELLS, _STEPPED_LSTM)) for inside in specs_in(spec))
+            is_recurrent = any(map(_is_recurrent, specs_in(spec)))
             return f"{spec.class_name} stays as it is: {obstacle}" if is_recurrent else ""
         self._over_sequences(spec)
         if _takes_list(spec, kinds):
-            spec.target = _STEPS
+            spec.target = LAYERS + traits_of(spec.target).stacking
+            self._stacked.add(id(spec))
             return _LIST
         spec.target = SEQUENTIAL
         self._unrolled.add(id(spec))
@@ -216,7 +182,7 @@ class _Stacks:
         if obstacle:
             return obstacle
         layers = [_unmasked(layer) for layer in _inside(spec)]
-        if self._has_ties(layer for layer in layers if layer.target in _CELLS):
+        if self._has_ties(filter(_rows_of, layers)):
             return "another layer has the same weights"
         return ""
 
@@ -224,10 +190,11 @@ class _Stacks:
         """Make layers over sequences of the cells of a sequencer, and its children of all its modules."""
         steps = [*_inside(spec)]
         for layer in map(_unmasked, steps):
-            if layer.target in _CELLS:
+            over_dim = traits_of(layer.target).over_dim
+            if _rows_of(layer):
                 self._cells |= {(id(layer), piece.key): piece for piece in _as_layer(layer)}
-            elif layer.target in _BY_LAST_DIMENSION:
-                layer.target = _BY_LAST_DIMENSION[layer.target]
+            elif over_dim:
+                layer.target = over_dim
                 layer.args = (-1,)
                 layer.plain = ""
         spec.kwargs = {}
@@ -245,7 +212,7 @@ class _Stacks:
 
     def _may_merge(self, spec: ModuleSpec) -> bool:
         """Return whether a module is a Sequential whose layers are its own, and not those of a Sequential around it."""
-        if spec.target not in (SEQUENTIAL, _STEPS):
+        if spec.target != SEQUENTIAL and id(spec) not in self._stacked:
             return False
         if id(spec) in self._unrolled and spec is not self._result.plan.root:
             return False
@@ -266,7 +233,7 @@ class _Stacks:
         """Return one layer for several, or these if that is not possible."""
         if len(group) == 1 or any(map(_keeps_state, group)) or self._has_ties(group):
             return group
-        merged = self._merged(group, "Outputs")
+        merged = self._merged(group, _recurrent(group[0]).layer)
         if not merged.plain:
             class_name = _class_of_torch(merged)
             merged.plain = f"torch.nn.{class_name}"
@@ -274,8 +241,8 @@ class _Stacks:
             self._result.note(merged.path, message)
         return [merged]
 
-    def _merged(self, group: list[ModuleSpec], prefix: str) -> ModuleSpec:
-        """Return one layer for several, of a class whose name has this prefix."""
+    def _merged(self, group: list[ModuleSpec], target: str) -> ModuleSpec:
+        """Return one layer of a class for several."""
         first = group[0]
         options = _options(first)
         levels = [spec for spec in group if _class_of_torch(spec)]
@@ -287,8 +254,7 @@ class _Stacks:
         for name, value in options.items():
             if value != _DEFAULTS[name] and name != "remember":
                 kwargs[name] = value
-        target = f"{LAYERS}sequence.{prefix}{_class_of_torch(first)}"
-        merged = evolve(first, target=target, args=first.args[:2], kwargs=kwargs)
+        merged = evolve(first, target=LAYERS + target, args=first.args[:2], kwargs=kwargs)
         self._levels[id(merged)] = levels
         self._places[id(merged)] = self._places[id(first)]
         return merged
@@ -330,7 +296,7 @@ class _Stacks:
         model = ModuleSpec(STATEFUL, class_name=root.class_name, obj=root.obj, path=root.path)
         groups = list(_groups(layers))
         count = sum(bool(_class_of_torch(group[0])) for group in groups)
-        first_input = "tokens" if layers[0].target == _EMBEDDING else "x"
+        first_input = "tokens" if traits_of(layers[0].target).takes_tokens else "x"
         names = [first_input, "state", *(f"state{number}" for number in range(2, count + 1))]
         nodes = [GraphNode(None, ((0, (number,)),), name) for number, name in enumerate(names)]
         new_states: list[Link] = []
@@ -338,7 +304,7 @@ class _Stacks:
         value: Link = (1, ())  # the first node is the input, the second the first state
         for group in groups:
             if _class_of_torch(group[0]):
-                spec = self._merged(group, "Stateful")
+                spec = self._merged(group, _recurrent(group[0]).stateful)
                 state: Link = (len(new_states) + 2, ())
                 name = _name_in_graph(spec, counts)
                 nodes.append(GraphNode(name, (value, state)))
@@ -399,8 +365,40 @@ def _inside(spec: ModuleSpec) -> Iterator[ModuleSpec]:
 
 def _unmasked(spec: ModuleSpec) -> ModuleSpec:
     """Return the module inside of one that returns zeros for rows of zeros, or the module itself."""
-    is_mask = spec.target == _MASK and spec.kwargs.get("n_input_dims") == 1 and not spec.kwargs.get("zero_mask")
+    zeroes_rows = traits_of(spec.target).zeroes_rows
+    is_mask = zeroes_rows is not None and zeroes_rows(Arguments(spec.args, spec.kwargs))
     return next(iter(spec.children.values())) if is_mask else spec
+
+
+def _is_over_steps(spec: ModuleSpec) -> bool:
+    """Return whether a module treats the steps of a sequence one by one, by modules inside or by itself."""
+    facts = traits_of(spec.target)
+    return bool(facts.stacking) or (facts.not_in_torch is not None and not facts.by_step)
+
+
+def _is_recurrent(spec: ModuleSpec) -> bool:
+    """Return whether a module is a cell, something around one, or a layer over sequences that calls one."""
+    facts = traits_of(spec.target)
+    return facts.by_step or (facts.recurrent is not None and not facts.recurrent.layer)
+
+
+def _rows_of(spec: ModuleSpec) -> tuple[tuple[str, ...], ...]:
+    """Return the tensors of a cell of torch.nn.LSTM in the order of their rows there; none for another module."""
+    recurrent = traits_of(spec.target).recurrent
+    return recurrent.rows if recurrent is not None else ()
+
+
+def _recurrent(spec: ModuleSpec) -> RecurrentLayer:
+    """Return what a recurrent layer or cell is in torch.nn."""
+    recurrent = traits_of(spec.target).recurrent
+    assert recurrent is not None
+    return recurrent
+
+
+def _not_in_torch(spec: ModuleSpec) -> str:
+    """Return why torch.nn has no such layer; empty if it has."""
+    reason = traits_of(spec.target).not_in_torch
+    return "" if reason is None else reason(Arguments(spec.args, spec.kwargs))
 
 
 def _takes_list(spec: ModuleSpec, kinds: set[str]) -> bool:
@@ -420,20 +418,19 @@ def _takes_list(spec: ModuleSpec, kinds: set[str]) -> bool:
 
 def _obstacle_to_unrolling(spec: ModuleSpec, kinds: set[str]) -> str:
     """Return what in a sequencer prevents layers over sequences, by its inputs' kinds; empty for nothing."""
-    if spec.target == _MASKED_SEQUENCER:
-        return "it skips steps of zeros"
-    if spec.target == _STEPPED_LSTM:
-        is_masked = spec.kwargs.get("mask_zero")
-        return "it skips steps of zeros" if is_masked else "its projection is not smaller than its cell"
+    if _not_in_torch(spec):
+        return _not_in_torch(spec)
     layers = [_unmasked(layer) for layer in _inside(spec)]
     for layer in layers:
-        if layer.target not in (*_CELLS, *_BY_ROW, *_BY_LAST_DIMENSION):
+        is_by_row = layer.target in _BY_ROW or traits_of(layer.target).over_dim
+        if not _rows_of(layer) and not is_by_row:
             return f"it has {layer.class_name}"
-    cells = [layer for layer in layers if layer.target in _CELLS]
+    cells = [layer for layer in layers if _rows_of(layer)]
     if not cells and kinds != {"tensor"}:
         return "its input may be a list"
-    if any(cell.target == _LSTM and cell.kwargs.get("peephole") is not False for cell in cells):
-        return "its gates see the cell"
+    for cell in cells:
+        if _not_in_torch(cell):
+            return _not_in_torch(cell)
     for layer in (spec, *cells):
         if any(layer.kwargs.get(name) not in _NO_STATE for name in _STATES):
             return "it remembers a state, or skips steps"
@@ -442,11 +439,12 @@ def _obstacle_to_unrolling(spec: ModuleSpec, kinds: set[str]) -> str:
 
 def _as_layer(spec: ModuleSpec) -> Iterator[Piece]:
     """Make a cell a layer over sequences, and yield what its tensors are made of, by the names in both."""
-    names_of_tensors = _CELLS[spec.target]
-    spec.target = f"{LAYERS}sequence.OutputsLSTM"
+    recurrent = _recurrent(spec)
+    names_of_tensors = recurrent.rows
+    spec.target = LAYERS + recurrent.layer
     spec.args = spec.args[:2]
     spec.kwargs = {}
-    spec.plain = "torch.nn.LSTM"
+    spec.plain = f"torch.nn.{recurrent.kind}"
     shapes = tensor_shapes(spec.target, spec.args, spec.kwargs)
     for target, names in zip(("weight_ih_l0", "weight_hh_l0", "bias_ih_l0"), names_of_tensors):
         height, *width = shapes[target]
@@ -463,7 +461,10 @@ def _as_layer(spec: ModuleSpec) -> Iterator[Piece]:
 
 def _class_of_torch(spec: ModuleSpec) -> str:
     """Return the class of torch.nn of a layer over sequences; empty for other layers."""
-    return _CLASSES_OF_TORCH.get(spec.target.removeprefix(LAYERS), "")
+    facts = traits_of(spec.target)
+    if facts.recurrent is None or not facts.recurrent.layer or facts.by_step:
+        return ""
+    return facts.recurrent.kind
 
 
 _NO_STATE = (None, False, "", "neither")
@@ -564,7 +565,8 @@ def _remembers(spec: ModuleSpec) -> bool:
 def _obstacle_in_layer(spec: ModuleSpec) -> str:
     """Return why a layer cannot be in a model with its state outside; empty if it can."""
     if not _class_of_torch(spec):
-        return "" if spec.target in (*_BY_ROW, _EMBEDDING) else f"it has {spec.class_name}"
+        is_by_row = spec.target in _BY_ROW or traits_of(spec.target).takes_tokens
+        return "" if is_by_row else f"it has {spec.class_name}"
     if not _remembers(spec):
         return f"{spec.class_name} forgets"
     return f"{spec.class_name} has a projection" if spec.kwargs.get("proj_size") else ""
@@ -572,8 +574,7 @@ def _obstacle_in_layer(spec: ModuleSpec) -> str:
 
 def _name_in_graph(spec: ModuleSpec, counts: Counter[str]) -> str:
     """Return the name of a layer: the second of a kind has the number 2."""
-    class_name = WITH_STATE.get(spec.target) or spec.target.rpartition(".")[2]
-    base = _NAMES_IN_GRAPH.get(spec.target) or class_name.lower()
+    base = short_name(like_of(spec.target)).rpartition(".")[2].lower()
     counts[base] += 1
     return f"{base}{counts[base]}" if counts[base] > 1 else base
 
@@ -617,14 +618,14 @@ def recurrence(root: ModuleSpec) -> Recurrence | None:
     layers: list[ModuleSpec] = []
     kinds: set[str] = set()
     for spec in specs:
-        kind = _RECURRENT_NAME.search(spec.target)
-        if kind is not None and len(spec.args) > 1:
+        recurrent = traits_of(spec.target).recurrent
+        if recurrent is not None and len(spec.args) > 1:
             layers.append(spec)
-            kinds.add(kind[0])
+            kinds.add(recurrent.kind)
     if len(kinds) != 1:
         return None
     # The first layer that has a number of features, or of tokens, takes the input.
-    first = next(spec for spec in specs if spec is layers[0] or spec.target in (*_TOKENS, "torch.nn.Linear"))
+    first = next(spec for spec in specs if spec is layers[0] or traits_of(spec.target).features is not None)
     linear_sizes = [spec.args[1] for spec in specs if spec.target == "torch.nn.Linear"]
     is_step = root.graph is not None and root.target != STATEFUL
     return Recurrence(
@@ -632,7 +633,7 @@ def recurrence(root: ModuleSpec) -> Recurrence | None:
         layers=sum(spec.kwargs.get("num_layers", 1) for spec in layers),
         features=layers[-1].args[1],
         inputs=first.args[0],
-        takes_tokens=first.target in _TOKENS,
+        takes_tokens=traits_of(first.target).takes_tokens,
         outputs=linear_sizes[-1] if linear_sizes else 0,
         states=tuple(_states_of_step(root)) if is_step else None,
     )
@@ -644,7 +645,8 @@ def _states_of_step(root: ModuleSpec) -> Iterator[tuple[int, int, int]]:
     assert graph is not None
     for number, node in enumerate(graph.nodes, 1):
         spec = root.children[node.module] if node.module else root
-        if not spec.target.startswith(_RECURRENT_CELLS) or not _RECURRENT_NAME.search(spec.target):
+        facts = traits_of(spec.target)
+        if not facts.by_step or facts.recurrent is None:
             continue
         states = node.takes[1:]
         for index, (source, path) in enumerate(states):

@@ -15,7 +15,7 @@ from ...conversion.adopt import adopt
 from ...conversion.inputs import Inputs
 from ...conversion.options import AT, FORCE, INPUT_SHAPE, LIMITS, flag, option, takes, verb
 from ...data import __version__, define
-from ...errors import ModelError, about_file
+from ...errors import LimitError, ModelError, about_file
 from ...formats.table import Document
 from ...graph.lua import Table
 from ...graph.tensor import statistics_of
@@ -31,7 +31,7 @@ from ...text import clean, printable
 from ...tools.shapes import Shapes, shapes_of
 from ...tools.view import MOST, Fold, folds_of, opened_of, view_of
 from .layout import Box, lay_out, readable
-from .pictures import MAX_CHARS, ROOMY, as_dot, as_page, as_png, as_svg, places_of
+from .pictures import MAX_CHARS, ROOMY, as_data, as_dot, as_page, as_png, as_svg, places_of
 
 FORMATS = (".html", ".svg", ".png", ".dot", ".json")
 FORMAT = "t7bridge-graph"
@@ -85,11 +85,15 @@ class Drawing:
         Raises:
             LimitError: the content exceeds a page.
         """
-        # Statistics of weights are worth more than short texts.
+        # Long texts are cut before a page is large; for statistics of weights, which go with them, it may be.
         most = MAX_CHARS if self.weights else ROOMY
-        graphs = ((self._graph(brief=brief), limit) for brief, limit in ((False, most), (True, MAX_CHARS)))
-        hint = "Draw a part with --at (at=… in Python), or write .svg, .dot or .json."
-        return as_page(graphs, self._places(), self._title, hint)
+        graph = as_data(self._graph())
+        if len(graph) > most:
+            graph = as_data(self._graph(brief=True))
+        if len(graph) > MAX_CHARS:
+            hint = "Draw a part with --at (at=… in Python), or write .svg, .dot or .json."
+            raise LimitError("the graph is too large for a page", found=f"{len(graph):,} characters", hint=hint)
+        return as_page(graph, as_data(self._places()), self._title)
 
     def svg(self) -> str:
         """Return a still picture."""
@@ -97,9 +101,9 @@ class Drawing:
 
     def layout(self) -> Box:
         """Return the still picture's boxes: as many levels as are readable on one screen."""
-        return self._first()[0]
+        return self._first_view()[0]
 
-    def _first(self) -> tuple[Box, set[int]]:
+    def _first_view(self) -> tuple[Box, set[int]]:
         """Return what is seen first, and the containers that are open in it, by id."""
         opened = opened_of(self.blocks[0], self._folds, _NUMBERS_OF_BLOCKS[0])
         root = lay_out(self._shown(opened))
@@ -116,7 +120,7 @@ class Drawing:
 
     def _places(self) -> dict[str, Any]:
         """Return the positions that a page needs."""
-        root, opened = self._first()
+        root, opened = self._first_view()
         return places_of(self.blocks, self._folds, opened, root)
 
     def dot(self) -> str:
@@ -140,7 +144,9 @@ class Drawing:
         elif suffix == ".json":
             data = (json.dumps(self.graph(), indent=1) + "\n").encode()
         else:
-            data = {".html": self.html, ".svg": self.svg, ".dot": self.dot}[suffix]().encode("utf-8", "replace")
+            printers = {".html": self.html, ".svg": self.svg, ".dot": self.dot}
+            text = printers[suffix]()
+            data = text.encode("utf-8", "replace")
         with FileOutput(path, force=force) as output:
             output.write(data)
 
@@ -394,7 +400,7 @@ def _drawn(value: Any, name: str, request: Draw) -> Drawing:
         models = [(path, module, blocks_of(module, path, limits))]
     shapes = shapes_of(models, request.input_shape, limits)
     if not models:
-        return Drawing(structure_blocks(value, printable(name)), name, "root", weights)
+        return Drawing(structure_blocks(value, printable(name), limits), name, "root", weights)
     if len(models) == 1:
         path, _, blocks = models[0]
         return Drawing(blocks, name, path, weights, _prefix(value, path), shapes)
@@ -413,9 +419,11 @@ def _prefix(value: Any, path: str) -> str:
     """Return the steps to a model as in `convert`: entries of lists by number from 0, others by key."""
     names = []
     for step in Path.parse(path).follow(value):
+        # A step is `.name`, `[3]` or `['any text']`.
         name = step_name(step.key).lstrip(".").strip("[]'\"")
         outer = step.parent.value if step.parent is not None else None
-        if isinstance(outer, Table) and outer.sequence() is not None:
+        is_in_list = isinstance(outer, Table) and outer.sequence() is not None
+        if is_in_list:
             name = str(int(name) - 1)
         names.append(f"{name}.")
     return "".join(names)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import accumulate, pairwise
-from math import ceil, inf, sqrt
+from math import ceil, fsum, inf, sqrt
 
 from attrs import field
 
@@ -305,7 +305,7 @@ class _Columns:
 
 def _columns(groups: list[_Group]) -> _Columns:
     """Arrange groups in the number of columns that shows them largest."""
-    total = sum(group.height + _GAP for group in groups) - _GAP
+    total = fsum(group.height + _GAP for group in groups) - _GAP
     tallest = max(group.height for group in groups)
     best = _packed(groups, inf)
     best_scale = 0.0
@@ -414,7 +414,7 @@ def _chain(box: Box) -> None:
 
 def _side(box: Box) -> None:
     """Arrange blocks side by side, in rows if they would be too wide."""
-    area = sum((block.width + _GAP) * (block.height + _GAP) for block in box.inside)
+    area = fsum((block.width + _GAP) * (block.height + _GAP) for block in box.inside)
     widest = max(_BROAD, sqrt(area * SCREEN[0] / SCREEN[1]))
     x = 0.0
     y = 0.0
@@ -479,25 +479,38 @@ def _by_level(ranks: list[int]) -> list[list[int]]:
 
 
 def _groups(box: Box, levels: list[list[int]], leaving: list[list[Flow]], cuts: list[int]) -> list[_Group]:
-    """Return the groups of a graph: each begins after a single arrow, or in a new column."""
+    """Return the groups of a graph: each begins after a single arrow, or in a new column.
+
+    Args:
+        box: of the graph.
+        levels: the nodes of each layer.
+        leaving: the flows that leave each layer.
+        cuts: the layers of one node that all flow passes through.
+    """
     height = 0.0
     for level in levels:
         height += max((box.inside[number].height for number in level), default=0) + _GAP
-    width = 1.6 * sum(node.width for node in box.inside) / len(box.inside) + 60
+    # Branches make a column somewhat wider than a node, and 60 pixels are its margins.
+    width = 1.6 * fsum(node.width for node in box.inside) / len(box.inside) + 60
+    # Columns of this height fill the screen; a column that is taller ends at the next cut.
     enough = max(_COLUMN, sqrt(height * width * SCREEN[1] / SCREEN[0]))
     groups: list[_Group] = []
-    for before, rank in zip([-1, *cuts], [*cuts, len(levels)]):
-        nodes = [number for level in levels[before + 1 : rank + 1] for number in level]
-        flows = [flow for level in leaving[max(before, 0) : rank] for flow in level]
-        if before < 0:  # what is above the first cut hangs below its node too
+    for cut, next_cut in zip([-1, *cuts], [*cuts, len(levels)]):
+        nodes = [number for level in levels[cut + 1 : next_cut + 1] for number in level]
+        flows = [flow for level in leaving[max(cut, 0) : next_cut] for flow in level]
+        if cut < 0:
+            # What is above the first cut is laid out together with its node.
             groups.append(_Group([nodes.pop()]))
             if nodes:
                 _attach(box, groups, groups[0].members[0], nodes, flows, inf)
-        elif len(nodes) == 1 and len(flows) == 1 and rank < len(levels):
-            groups.append(_Group(nodes, above=levels[before][0], label=flows[0].label))
+            continue
+        is_single_arrow = len(nodes) == 1 and len(flows) == 1 and next_cut < len(levels)
+        if is_single_arrow:
+            groups.append(_Group(nodes, above=levels[cut][0], label=flows[0].label))
+            # Centred at 0, as the nodes of a group are placed relative to each other.
             box.inside[nodes[0]].x = -box.inside[nodes[0]].width / 2
         elif nodes:
-            _attach(box, groups, levels[before][0], nodes, flows, enough)
+            _attach(box, groups, levels[cut][0], nodes, flows, enough)
     return groups
 
 
@@ -516,6 +529,7 @@ def _shortened(box: Box, flows: list[Flow]) -> list[Flow]:
             shortened.append(flow)
             continue
         degree[end] -= 1
+        # The copy has the first line of the end, and what the arrow carried.
         lines = [f"{line} {carried_text(flow.label, ())}".strip() for line in box.inside[end].block.lines[:1]]
         number = len(box.inside)
         box.inside.append(_box(Block("", "", "end", lines=lines), []))
@@ -562,43 +576,52 @@ def _layered(box: Box, members: list[int], flows: list[Flow], *, keep_order: boo
     nodes = [box.inside[number] for number in members]
     edges = [(numbers[flow.start], numbers[flow.end]) for flow in flows]
     levels = ranks_of(len(nodes), [Flow(*edge) for edge in edges])
+    # Numbers behind those of the nodes are bends: places where an edge passes through a layer.
     links, bends = _with_bends(levels, edges)
     layers = _by_level(levels)
-    across = _across(layers, links, nodes, len(levels), keep_order=keep_order)
-    first_bends = [across[passed[0]] if passed else None for passed in bends]
-    last_bends = [across[passed[-1]] if passed else None for passed in bends]
-    leave = _ports(nodes, edges, first_bends)
-    enter = _ports(nodes, [(end, start) for start, end in edges], last_bends)
+    middles = _across(layers, links, nodes, len(levels), keep_order=keep_order)
+    leaving, entering = _ends(nodes, edges, bends, middles)
     labels = [""] * len(flows)
     if len(flows) <= _LABELLED:
         labels = [_label(flow.label, box.inside[flow.start]) for flow in flows]
-    rows = _rows(labels, leave, [levels[start] for start, _ in edges])
-    extents = _down(nodes, layers, [(levels[start], row) for (start, _), row in zip(edges, rows)])
+    levels_of_labels = [levels[start] for start, _ in edges]
+    rows = _rows(labels, leaving, levels_of_labels)
+    extents = _down(nodes, layers, list(zip(levels_of_labels, rows)))
     lines: list[Line] = []
-    for number, ((start, end), flow) in enumerate(zip(edges, flows)):
-        passed = [(across[bend], *extents[levels[bend]]) for bend in bends[number]]
-        points = _points(leave[number], nodes[start].foot[1], extents[levels[start]][1], passed)
-        points.append((enter[number], nodes[end].y))
-        label = labels[number] if rows[number] >= 0 else ""
+    for number, flow in enumerate(flows):
+        start, end = edges[number]
         _, bottom = extents[levels[start]]
-        label_place = (leave[number] + 4, bottom + (rows[number] + 1) * _ROW - 1)
-        lines.append(Line(flow.start, flow.end, _without_straight(points), label, label_place))
+        points = [(leaving[number], nodes[start].bottom), (leaving[number], bottom)]
+        for bend in bends[number]:
+            upper, lower = extents[levels[bend]]
+            points += [(middles[bend], upper), (middles[bend], lower)]
+        points.append((entering[number], nodes[end].y))
+        line = Line(flow.start, flow.end, _without_straight(points))
+        has_room = rows[number] >= 0
+        if has_room:
+            line.label = labels[number]
+        # Beside the arrow, a pixel above the next row.
+        line.at = (leaving[number] + 4, bottom + (rows[number] + 1) * _ROW - 1)
+        lines.append(line)
     return lines
 
 
-def _points(x: float, foot: float, bottom: float, passed: list[tuple[float, float, float]]) -> list[Point]:
-    """Return the points of an arrow but the last: down to the end of its layer, and through those that it passes.
+def _ends(
+    nodes: list[Box], edges: list[tuple[int, int]], bends: list[list[int]], middles: list[float]
+) -> tuple[list[float], list[float]]:
+    """Return where each arrow leaves a node and where it enters one, across.
 
     Args:
-        x: where it leaves its node, across.
-        foot: where it leaves, down.
-        bottom: the lower edge of its layer.
-        passed: its place in each layer that it passes, and the upper and lower edge of that.
+        nodes: the nodes, in their positions across.
+        edges: the nodes that each arrow connects.
+        bends: the bends of each.
+        middles: the centres of nodes and bends.
     """
-    points = [(x, foot), (x, bottom)]
-    for place, upper, lower in passed:
-        points += [(place, upper), (place, lower)]
-    return points
+    first_bends = [middles[own[0]] if own else None for own in bends]
+    last_bends = [middles[own[-1]] if own else None for own in bends]
+    leaving = _ports(nodes, edges, first_bends)
+    entering = _ports(nodes, [(end, start) for start, end in edges], last_bends)
+    return leaving, entering
 
 
 def _widen(box: Box, flows: list[Flow]) -> None:
@@ -669,36 +692,45 @@ def _rows(labels: list[str], left: list[float], bands: list[int]) -> list[int]:
 def _across(
     layers: list[list[int]], links: list[tuple[int, int]], nodes: list[Box], count: int, *, keep_order: bool
 ) -> list[float]:
-    """Place nodes across their layers, and bends, which are numbered behind them, up to a count.
+    """Place nodes across their layers, and the bends between them.
+
+    Args:
+        layers: the numbers of the nodes and bends of each layer, which are put in order.
+        links: the edges from one layer to the next.
+        nodes: the boxes, which get positions.
+        count: of nodes and bends; bends have the numbers behind those of nodes.
+        keep_order: whether the order in the layers stays.
 
     Returns:
         The centre of each, from the left edge of all.
     """
-    widths = [node.width for node in nodes] + [_BEND_WIDTH] * (count - len(nodes))
+    bend_count = count - len(nodes)
+    widths = [node.width for node in nodes] + [_BEND_WIDTH] * bend_count
+    weights = [1.0] * len(nodes) + [_BEND_WEIGHT] * bend_count
     above: list[list[int]] = [[] for _ in widths]
     below: list[list[int]] = [[] for _ in widths]
     for start, end in links:
         below[start].append(end)
         above[end].append(start)
-    middle = [0.0] * count
+    middles = [0.0] * count
     for layer in layers:
-        _spread(layer, [0.0] * len(layer), [1.0] * len(layer), widths, middle)
-    weights = [1.0] * len(nodes) + [_BEND_WEIGHT] * (count - len(nodes))
+        _spread(layer, [0.0] * len(layer), [1.0] * len(layer), widths, middles)
     for sweep in range(_SWEEPS):
+        # Down by the neighbours above, and then up by those below, as positions depend on both.
         is_down = sweep % 2 == 0
         neighbours = above if is_down else below
         # The last two sweeps move nodes in a fixed order.
-        sorts = sweep < _SWEEPS - 2 and not keep_order
+        is_sorting = sweep < _SWEEPS - 2 and not keep_order
         for layer in layers if is_down else reversed(layers):
-            wanted = {node: _mean(neighbours[node], middle, middle[node]) for node in layer}
-            if sorts:
+            wanted = {node: _mean(neighbours[node], middles, middles[node]) for node in layer}
+            if is_sorting:
                 layer.sort(key=wanted.__getitem__)
-            own_weights = [weights[node] for node in layer]
-            _spread(layer, [wanted[node] for node in layer], own_weights, widths, middle)
-    left = min((x - width / 2 for x, width in zip(middle, widths)), default=0.0)
-    for node, x in zip(nodes, middle):
-        node.x = x - node.width / 2 - left
-    return [x - left for x in middle]
+            weights_of_layer = [weights[node] for node in layer]
+            _spread(layer, [wanted[node] for node in layer], weights_of_layer, widths, middles)
+    left = min((middle - width / 2 for middle, width in zip(middles, widths)), default=0.0)
+    for node, middle in zip(nodes, middles):
+        node.x = middle - node.width / 2 - left
+    return [middle - left for middle in middles]
 
 
 def _ports(nodes: list[Box], edges: list[tuple[int, int]], bends: list[float | None]) -> list[float]:
@@ -745,14 +777,25 @@ def _with_bends(levels: list[int], edges: list[tuple[int, int]]) -> tuple[list[t
 
 
 def _mean(others: list[int], middle: list[float], default: float) -> float:
-    """Return the mean position of some nodes; a default for none."""
-    return sum(middle[other] for other in others) / len(others) if others else default
+    """Return the mean position of some nodes; a default for none.
+
+    Ties decide the order of nodes, so sums are exact: those of `sum` depend on the release of Python.
+    """
+    return fsum(middle[other] for other in others) / len(others) if others else default
 
 
 def _spread(
-    layer: list[int], wanted: list[float], weights: list[float], widths: list[float], middle: list[float]
+    layer: list[int], wanted: list[float], weights: list[float], widths: list[float], middles: list[float]
 ) -> None:
-    """Move the nodes of a layer as near to their desired positions as order and widths allow."""
+    """Move the nodes of a layer as near to their desired positions as order and widths allow.
+
+    Args:
+        layer: numbers of the nodes, in order.
+        wanted: the desired centre of each.
+        weights: how much each resists a displacement.
+        widths: of all nodes.
+        middles: the centres of all nodes, which are changed.
+    """
     # Where each node would be if all were side by side: minus these, equal positions are just wide enough.
     offsets: list[float] = []
     offset = 0.0
@@ -776,5 +819,5 @@ def _spread(
     number = 0
     for total, mass, size in pools:
         for _ in range(size):
-            middle[layer[number]] = total / mass + offsets[number]
+            middles[layer[number]] = total / mass + offsets[number]
             number += 1

@@ -22,7 +22,7 @@ from math import ceil, dist
 from typing import Any
 from xml.sax import saxutils
 
-from ...errors import LimitError, UnsupportedError
+from ...errors import UnsupportedError
 from ...nn.blocks import Block
 from ...text import printable
 from ...tools.view import Fold, view_of
@@ -92,6 +92,7 @@ def _boxes_in(root: Box) -> list[Box]:
 
 def _theme() -> tuple[str, dict[str, str]]:
     """Return the style of the pages, for light and dark screens, and its colours; converters know no variables."""
+    # The third line has the dark variables once more, for the screen that is dark by itself.
     light_variables, dark_variables, _, *rules = _web("theme.css").splitlines()
     style = "\n".join([_STYLE, *rules])
     light = dict(_VARIABLE.findall(light_variables))
@@ -112,7 +113,9 @@ def _box(box: Box, colours: dict[str, str]) -> list[str]:
     if block.repeat > 1:  # a second frame behind the first
         lines.append(f'<rect class="b" x="{box.x + 4:.1f}" y="{box.y + 4:.1f}" {size}/>')
     lines.append(frame)
-    if block.kind != "end" and not block.inside and not _ghost(box):
+    is_layer = block.kind != "end" and not block.inside and not _ghost_classes(box)
+    if is_layer:
+        # The colour of its kind, pale over the frame and full in a stripe at the left.
         fill = colours[f"--k-{block.category}"]
         stripe = f'x="{box.x:.1f}" y="{box.y + 3:.1f}" width="4" height="{box.height - 6:.1f}" rx="2"'
         lines.append(frame.replace('class="b"', f'class="tint" fill="{fill}"'))
@@ -135,7 +138,7 @@ def _classes_of(box: Box) -> list[str]:
         classes.append("c")
     if block.mark:
         classes.append(block.mark)
-    if _ghost(box):
+    if _ghost_classes(box):
         classes.append("ghost")
     if any(weight.shared for weight in block.weights):
         classes.append("shared")
@@ -144,8 +147,8 @@ def _classes_of(box: Box) -> list[str]:
     return classes
 
 
-def _ghost(box: Box) -> str:
-    """Return the classes of a block that is named once more; empty for any other."""
+def _ghost_classes(box: Box) -> str:
+    """Return the classes of a block that is named once more, next to where an arrow would lead; empty for any other."""
     if box.block.source is not None or box.inside:
         return ""
     return "e ghost" if box.block.kind == "end" else "again ghost"
@@ -297,26 +300,8 @@ def _by_browser(program: str, svg: bytes, width: int, height: int) -> bytes:
             return b""
 
 
-def as_page(graphs: Iterable[tuple[dict[str, Any], int]], places: dict[str, Any], title: str, hint: str) -> str:
-    """Return HTML of the first graph that is small enough.
-
-    Args:
-        graphs: the data in full, then brief, each with its maximum of characters.
-        places: the result of `places_of`.
-        title: of the page.
-        hint: what to do if none is.
-
-    Raises:
-        LimitError: the content exceeds a page.
-    """
-    for graph, most in graphs:
-        text = _json(graph)
-        if len(text) <= most:
-            return _html(text, _json(places), title)
-    raise LimitError("the graph is too large for a page", found=f"{len(text):,} characters", hint=hint)
-
-
-def _json(value: Any) -> str:
+def as_data(value: Any) -> str:
+    """Return a value as JSON in which nothing is markup."""
     text = json.dumps(value, separators=(",", ":"))
     for char in "<>&":
         text = text.replace(char, f"\\u{ord(char):04x}")
@@ -337,19 +322,22 @@ def places_of(blocks: list[Block], folds: dict[int, list[Fold]], opened: set[int
         opened: the containers that are open at first, by id.
         root: what is seen first.
     """
-    contents: list[Any] = []
-    places_of_contents: dict[str, int] = {}
-    """The place of each content in the list, by its JSON."""
-    of: dict[int, list[int]] = {}
+    contents: dict[str, Any] = {}
+    """Contents by their JSON, which equal ones have in common; their order is that of the list."""
+    indexes: dict[str, int] = {}
+    """The index of each content in the list, likewise."""
+    indexes_of: dict[int, list[int]] = {}
+    """Those of each container, by its number."""
     numbers = {id(block): number for number, block in enumerate(blocks)}
 
     def add(box: Box, block: Block) -> int:
-        """Add the content of a block, as it is in a box, and return its place."""
+        """Add the content of a block, as it is in a box, and return its index."""
         content = _content(box, {id(inner): number for number, inner in enumerate(block.inside)})
-        place = places_of_contents.setdefault(json.dumps(content), len(contents))
-        if place == len(contents):
-            contents.append(content)
-        return place
+        text = json.dumps(content)
+        if text not in indexes:
+            indexes[text] = len(contents)
+            contents[text] = content
+        return indexes[text]
 
     for block in blocks:
         if not block.inside:
@@ -360,22 +348,22 @@ def places_of(blocks: list[Block], folds: dict[int, list[Fold]], opened: set[int
         if block is blocks[0]:
             for view in views:
                 view[0].lines = root.block.lines
-        of[numbers[id(block)]] = [add(lay_out(view), block) for view in views]
+        indexes_of[numbers[id(block)]] = [add(lay_out(view), block) for view in views]
     for box in _boxes_in(root):
         source = box.block.source
         if box.inside and source is not None:
-            places = of[numbers[id(source)]]
-            if len(places) == 1:  # without repeated blocks, both views are one
-                places.append(places[0])
-            places.append(add(box, source))
+            indexes_of_source = indexes_of[numbers[id(source)]]
+            if len(indexes_of_source) == 1:  # without repeated blocks, both views are one
+                indexes_of_source.append(indexes_of_source[0])
+            indexes_of_source.append(add(box, source))
     closed_view = view_of(blocks[0], folds, set())
     closed_view[0].lines = root.block.lines
     closed = lay_out(closed_view)
     return {
         "root": _entry(closed, closed, 0, ""),
         "open": sorted(numbers[ident] for ident in opened),
-        "of": of,
-        "contents": contents,
+        "of": indexes_of,
+        "contents": list(contents.values()),
     }
 
 
@@ -393,7 +381,7 @@ def _content(box: Box, numbers: dict[int, int]) -> list[Any]:
         if inner.inside and number < 0:  # one repetition of a sequence
             boxes.append(_entry(inner, box, number, _content(inner, numbers)))
         else:
-            boxes.append(_entry(inner, box, number, _ghost(inner)))
+            boxes.append(_entry(inner, box, number, _ghost_classes(inner)))
     arrows = []
     for line in box.lines:
         coordinates: list[float] = []
@@ -438,8 +426,14 @@ def is_page(path: str) -> bool:
         return _GENERATOR.encode() in file.read(1000)
 
 
-def _html(graph: str, places: str, title: str) -> str:
-    """Return the page around the data."""
+def as_page(graph: str, places: str, title: str) -> str:
+    """Return a page.
+
+    Args:
+        graph: the graph; see `as_data`.
+        places: the result of `places_of`, likewise.
+        title: of the page.
+    """
     theme, style, *scripts = map(_web, ("theme.css", "page.css", "layout.js", "page.js"))
     hashes = " ".join(f"'sha256-{_script_hash(script)}'" for script in scripts)
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src {hashes}"

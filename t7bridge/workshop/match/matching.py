@@ -30,7 +30,7 @@ from ...io.source import add_input
 from ...limits import Limits
 from ...report import Report
 from ...text import listed
-from .libraries import LIBRARIES, NEAR, Candidate, library, signature
+from .libraries import LIBRARIES, NEAR, Candidate, Library, library, signature
 from .pairing import find
 from .places import graph_of
 from .result import Ambiguity, KnownModel, Match, Pair, WriteMatch
@@ -185,29 +185,24 @@ def _recognized(source: Side, request: MatchKeys) -> Match:
     lines = _read_mapping(request.mapping)
     asked: list[str] = []
     matches: list[tuple[Match, Candidate]] = []
-    """The best first."""
     nearest: list[Candidate] = []
     for home in request.among or LIBRARIES:
-        if matches and matches[0][0].open_keys == 0 and not request.among:
+        has_complete_match = any(result.open_keys == 0 for result, _ in matches)
+        if has_complete_match and not request.among:
             break
-        try:
-            models = library(home)
-        except (ImportError, OSError, SyntaxError) as error:
-            if request.among:
-                raise ModelError(f"{home} cannot be imported: {error}") from error
+        models = _library(home, request)
+        if models is None:
             continue
         asked.append(f"{home} {models.release}".strip())
         same, others = models.candidates(layers)
-        near = others[:_MOST_NEAR]
-        nearest += near
+        nearest += others[:_MOST_NEAR]
         for candidate in same[:_MOST_CANDIDATES]:
             matches.append((_match_with(candidate, source, lines, request), candidate))
-        for candidate in near:
+        for candidate in others[:_MOST_NEAR]:
             if candidate.share >= NEAR:
                 result = _match_with(candidate, source, lines, request)
                 if result.complete:
                     matches.append((result, candidate))
-        matches.sort(key=lambda pair: pair[0].open_keys)
     if not asked:
         raise UnsupportedError(
             "no library of models is installed",
@@ -215,11 +210,7 @@ def _recognized(source: Side, request: MatchKeys) -> Match:
             hint="pip install torchvision timm, or name a package or file: --among nets.py",
         )
     if matches:
-        best = matches[0][0]
-        best.candidates = [result for result, _ in matches]
-        for result, candidate in matches:
-            name = result.target_side.name
-            best.models.append(KnownModel(name, candidate.classes, result.open_keys))
+        best = _best_of(matches)
     else:
         best = Match([], [], list(source.tensors), [], Report(source.name), source, Side(""))
         nearest.sort(key=lambda candidate: -candidate.share)
@@ -228,9 +219,64 @@ def _recognized(source: Side, request: MatchKeys) -> Match:
     return best
 
 
+def _library(home: str, request: MatchKeys) -> Library | None:
+    """Return the models of a library; `None` for one that is not installed, and that the user has not named."""
+    try:
+        return library(home)
+    except (ImportError, OSError, SyntaxError) as error:
+        if request.among:
+            raise ModelError(f"{home} cannot be imported: {error}") from error
+        return None
+
+
+def _best_of(matches: list[tuple[Match, Candidate]]) -> Match:
+    """Return the match that leaves the fewest keys open, with all others."""
+    matches.sort(key=lambda pair: pair[0].open_keys)
+    best, _ = matches[0]
+    best.candidates = [result for result, _ in matches]
+    for result, candidate in matches:
+        best.models.append(KnownModel(result.target_side.name, candidate.classes, result.open_keys))
+    return best
+
+
 def _match_with(candidate: Candidate, source: Side, lines: list[Line], request: MatchKeys) -> Match:
     """Return the match with a model of a library."""
     return _Matching(source, side_of(candidate.factory, ""), request.order).run(lines)
+
+
+@define(frozen=True)
+class _Parts:
+    """Parts of a side that are paired.
+
+    Attributes:
+        parts: the parts.
+        firsts: for each key of parts that are left out, that of the part to which it is tied.
+    """
+
+    parts: list[Part]
+    firsts: dict[str, str]
+
+
+@define(frozen=True)
+class _Attempt:
+    """What follows from the evidence, if tied parts count in one way.
+
+    Attributes:
+        source: the parts of the source.
+        target: those of the target.
+        pairs: paired parts, with the reason.
+        doubts: ambiguous parts of both, with the reason.
+    """
+
+    source: _Parts
+    target: _Parts
+    pairs: list[tuple[Part, Part, str]]
+    doubts: list[tuple[list[Part], list[Part], str]]
+
+    @property
+    def undecided(self) -> int:
+        """The number of parts that are not paired."""
+        return len(self.source.parts) + len(self.target.parts) - 2 * len(self.pairs)
 
 
 class _Matching:
@@ -250,8 +296,9 @@ class _Matching:
 
     def run(self, lines: list[Line]) -> Match:
         """Pair by the user's mapping, then by the evidence, and return the match."""
-        # Single keys come first: modules use the others.
-        for line in sorted(lines, key=lambda line: line.target.endswith(".") or line.source.endswith(".")):
+        # A module has what single keys leave of it.
+        lines_of_keys_first = sorted(lines, key=lambda line: line.target.endswith(".") or line.source.endswith("."))
+        for line in lines_of_keys_first:
             self._apply(line)
         for line in lines:
             self._pair_siblings(line)
@@ -274,8 +321,10 @@ class _Matching:
         for key in self._source.tensors:
             if key in self._used or key in doubtful:
                 continue
-            is_derived = name_of(key) == BATCHES or key in self._source.derived
-            (derived if is_derived else unmatched).append(key)
+            if name_of(key) == BATCHES or key in self._source.derived:
+                derived.append(key)
+            else:
+                unmatched.append(key)
         pairs = [self._pairs[key] for key in self._target.tensors if key in self._pairs]
         self._note_result(pairs, derived)
         self._report.tensors = len(pairs)
@@ -350,8 +399,10 @@ class _Matching:
             if source_count == target_count or max(source_count, target_count) == 1:
                 continue
             count = max(source_count, target_count)
+            # The side whose key is of a recurrent module is PyTorch's; the order of the other one has to be known.
             into_pytorch = target_count == count
-            side, other_key = (self._source, pair.source) if into_pytorch else (self._target, key)
+            side = self._source if into_pytorch else self._target
+            other_key = pair.source if into_pytorch else key
             letters = stated.get(key) or side.gates.get(sibling(other_key, ""))
             if letters is None:
                 self._leave_gates_open(pair, pair.source, other_key, count)
@@ -455,58 +506,45 @@ class _Matching:
     def _decide(self, sources: list[str], targets: list[str]) -> None:
         """Pair some keys, with tied modules once or as often as they occur: whichever leaves fewer undecided."""
         attempts = []
-        for source_parts, source_firsts in _ways(self._source, sources):
-            for target_parts, target_firsts in _ways(self._target, targets):
-                repeated = {*source_firsts.values(), *target_firsts.values()}
-                pairs, doubts = self._attempt(source_parts, target_parts, repeated)
-                undecided = len(source_parts) + len(target_parts) - 2 * len(pairs)
-                attempts.append((undecided, pairs, doubts, source_firsts, target_firsts))
-        _, pairs, doubts, source_firsts, target_firsts = min(attempts, key=lambda attempt: attempt[0])
-        for source, target, why in pairs:
+        for source_parts in _ways(self._source, sources):
+            for target_parts in _ways(self._target, targets):
+                attempts.append(self._attempt(source_parts, target_parts))
+        best = min(attempts, key=lambda attempt: attempt.undecided)
+        for source, target, why in best.pairs:
             for target_name, source_name in names_between(source, target).items():
                 if fits(source.shapes[source_name], target.shapes[target_name]):
                     self._pair(source.keys[source_name], target.keys[target_name], why)
-        # Repeated keys are paired like their first occurrences.
-        self._used.update(key for key, first in source_firsts.items() if first in self._used)
-        for key, first in target_firsts.items():
+        # Keys of parts that were left out are paired like those to which they are tied.
+        self._used.update(key for key, first in best.source.firsts.items() if first in self._used)
+        for key, first in best.target.firsts.items():
             pair = self._pairs.get(first)
             if pair is not None and pair.source is not None:
                 self._pair(pair.source, key, pair.why)
-        for left, right, reason in doubts:
-            self._doubt(left, right, reason)
+        for source_parts_in_doubt, target_parts_in_doubt, reason in best.doubts:
+            self._doubt(source_parts_in_doubt, target_parts_in_doubt, reason)
 
-    def _attempt(
-        self, source: list[Part], target: list[Part], repeated: set[str]
-    ) -> tuple[list[tuple[Part, Part, str]], list[tuple[list[Part], list[Part], str]]]:
-        """Match parts by the evidence.
-
-        Args:
-            source: the parts of the source.
-            target: those of the target.
-            repeated: keys of parts to which others are tied that are left out.
-
-        Returns:
-            The pairs and the ambiguous parts, with the reasons.
-        """
+    def _attempt(self, source: _Parts, target: _Parts) -> _Attempt:
+        """Match parts by the evidence."""
         conclusions = find(
-            source,
-            target,
-            repeated,
-            lambda: (graph_of(self._source, source), graph_of(self._target, target)),
+            source.parts,
+            target.parts,
+            {*source.firsts.values(), *target.firsts.values()},
+            lambda: (graph_of(self._source, source.parts), graph_of(self._target, target.parts)),
             (not is_sorted(self._source), not is_sorted(self._target)),
             self._by_order,
         )
         pairs = []
         for target_number, (source_number, why) in conclusions.pairs.items():
-            pairs.append((source[source_number], target[target_number], why))
+            pairs.append((source.parts[source_number], target.parts[target_number], why))
         doubts = []
-        for left, right, reason in conclusions.doubts:
-            if len(left) == len(right) and len({_memories(self._source, part) for part in left}) == 1:
+        for source_parts, target_parts, reason in conclusions.doubts:
+            memories = {_memories(self._source, part) for part in source_parts}
+            if len(source_parts) == len(target_parts) and len(memories) == 1:
                 # The parts of the source are one and the same: all answers are equal.
-                pairs += [(one, other, "shape") for one, other in zip(left, right)]
+                pairs += [(source_part, part, "shape") for source_part, part in zip(source_parts, target_parts)]
             else:
-                doubts.append((left, right, reason))
-        return pairs, doubts
+                doubts.append((source_parts, target_parts, reason))
+        return _Attempt(source, target, pairs, doubts)
 
     def _doubt(self, source: list[Part], target: list[Part], reason: str) -> None:
         """List ambiguous parts, tensor by tensor."""
@@ -547,22 +585,18 @@ class _Matching:
                 self._leave_open(pairs, "the target ties these, and the source has different tensors")
 
 
-def _ways(side: Side, keys: list[str]) -> list[tuple[list[Part], dict[str, str]]]:
-    """Return the parts that some keys of a side form: all, and, if some are tied, with tied ones once.
-
-    Returns:
-        The parts; and for each key of those that are left out, that of the part to which it is tied.
-    """
+def _ways(side: Side, keys: list[str]) -> list[_Parts]:
+    """Return the parts that some keys of a side form: all, and, if some are tied, with tied ones once."""
     parts = parts_of({key: side.tensors[key] for key in keys}, side.derived)
-    distinct, repeats = _without_tied(side, parts)
-    return [(parts, {}), (distinct, repeats)] if repeats else [(parts, {})]
+    distinct = _without_tied(side, parts)
+    return [_Parts(parts, {}), distinct] if distinct.firsts else [_Parts(parts, {})]
 
 
-def _without_tied(side: Side, parts: list[Part]) -> tuple[list[Part], dict[str, str]]:
-    """Return the parts without those completely tied to an earlier one, and the keys of that one for theirs."""
+def _without_tied(side: Side, parts: list[Part]) -> _Parts:
+    """Return the parts without those completely tied to an earlier one."""
     firsts: dict[Any, Part] = {}
     distinct: list[Part] = []
-    repeats: dict[str, str] = {}
+    firsts_of_keys: dict[str, str] = {}
     for part in parts:
         first = firsts.setdefault(_memories(side, part), part)
         if first is part:
@@ -570,8 +604,8 @@ def _without_tied(side: Side, parts: list[Part]) -> tuple[list[Part], dict[str, 
             continue
         for name, key in part.keys.items():
             if name in first.keys:
-                repeats[key] = first.keys[name]
-    return distinct, repeats
+                firsts_of_keys[key] = first.keys[name]
+    return _Parts(distinct, firsts_of_keys)
 
 
 def _memories(side: Side, part: Part) -> frozenset[Any]:

@@ -293,8 +293,8 @@ class _Solver:
                 self._refused[cls] = _OTHER_GRAPH
                 continue
             counts = Counter(source_places)
-            only_at = {place: part for place, part in zip(source_places, sources) if counts[place] == 1}
-            pairs = [(only_at[place], part) for place, part in zip(target_places, targets) if place in only_at]
+            alone = {place: part for place, part in zip(source_places, sources) if counts[place] == 1}
+            pairs = [(alone[place], part) for place, part in zip(target_places, targets) if place in alone]
             if _names_differ(pairs, scope.depths):
                 self._refused[cls] = _OTHER_NAMES
                 continue
@@ -318,7 +318,7 @@ class _Solver:
         Names with numbers count only if all of them are the same: `norm1` may be the last one where the others are
         `up4` to `up1`. Numbers alone are places in a list.
         """
-        all_agree = _names_agree(scope)
+        all_names_agree = _names_agree(scope)
         has_pairs = False
         for sources, targets in self._even(scope):
             source_names = _by_name(sources, scope.depths[0])
@@ -327,16 +327,18 @@ class _Solver:
                 continue
             names = sorted(source_names)
             if any(re.search("[0-9]", name) for name in names):
-                has_letters = all(re.search("[^0-9.]", name) for name in names)
-                if not all_agree or not (has_letters or self._runs_as_numbered(source_names, target_names)):
+                if not all_names_agree:
                     continue
-            has_pairs |= self._pair(
-                [source_names[name] for name in names], [target_names[name] for name in names], "names"
-            )
+                have_letters = all(re.search("[^0-9.]", name) for name in names)
+                if not have_letters and not self._runs_as_numbered(source_names, target_names):
+                    continue
+            sorted_sources = [source_names[name] for name in names]
+            sorted_targets = [target_names[name] for name in names]
+            has_pairs |= self._pair(sorted_sources, sorted_targets, "names")
         return has_pairs
 
     def _runs_as_numbered(self, source: Mapping[str, Part], target: Mapping[str, Part]) -> bool:
-        """Return whether parts whose names are numbers run in that order: those of graphs are any."""
+        """Return whether parts whose names are numbers run in that order: the nodes of a graph may have any numbers."""
 
         def numbers(name: str) -> list[int]:
             return [int(step) if step.isdecimal() else -1 for step in name.split(".")]
@@ -403,8 +405,10 @@ class _Solver:
             for target in target_lists:
                 source_rows = _Rows.of_layers(source)
                 target_rows = _Rows.of_layers(target)
-                if self._belong_together(scope, source_rows, target_rows) and self._pair(source, target, "numbers"):
-                    return True
+                if self._belong_together(scope, source_rows, target_rows):
+                    is_new = self._pair(source, target, "numbers")
+                    if is_new:
+                        return True
         return False
 
     def _pair_groups(self, scope: _Scope) -> list[_Scope]:
@@ -438,35 +442,41 @@ class _Solver:
         labels = {label for group in rows.groups for label in self._labels_of(group, 1 - side)}
         for layers in _lists_of_layers(parts):
             places = [place for place, label in enumerate(self._labels_of(layers, side)) if label in labels]
-            # Nothing else is between them.
-            if len(places) == sum(rows.lengths) == places[-1] - places[0] + 1:
-                remaining = iter(layers[places[0] :])
-                yield _Rows([[next(remaining) for _ in range(length)] for length in rows.lengths])
+            has_others_between = bool(places) and places[-1] - places[0] + 1 > len(places)
+            if len(places) == sum(rows.lengths) and not has_others_between:
+                groups = []
+                begin = places[0]
+                for length in rows.lengths:
+                    groups.append(layers[begin : begin + length])
+                    begin += length
+                yield _Rows(groups)
 
     def _belong_together(self, scope: _Scope, source: _Rows, target: _Rows) -> bool:
         """Return whether two lists of groups are the same list of both models.
 
-        The groups have the same classes one by one. Some class is nowhere else, or these might be other lists. No class
-        that is elsewhere too is in every group: the groups might begin one layer later on one side.
+        They are if their groups have the same layers one by one, if no other list can have these layers, and if no
+        group can begin one layer later on one side.
         """
         groups = [Counter(self._labels_of(group, 0)) for group in source.groups]
-        if groups != [Counter(self._labels_of(group, 1)) for group in target.groups]:
+        target_groups = [Counter(self._labels_of(group, 1)) for group in target.groups]
+        if groups != target_groups:
             return False
         inside: Counter[Label] = sum(groups, Counter())
         if not self._refused.keys().isdisjoint(inside) or not self._unlisted.isdisjoint(inside):
             return False
         elsewhere = self._elsewhere(scope, inside)
         if len(elsewhere) == len(inside):
-            return False
-        if any(all(label in group for group in groups) for label in elsewhere):
-            return False
+            return False  # other lists may have all of these layers too
+        for label in elsewhere:
+            if all(label in group for group in groups):
+                return False  # the one outside may be the first of a group that begins one layer earlier
         if not self._are_groups_sure(source, target, elsewhere):
             return False
-        if len({frozenset(group.items()) for group in groups}) == len(groups):
-            return True  # no two groups look alike, and no order is needed
-        # Rows of one class might be columns: the first layers of all branches, then the second ones.
+        are_all_different = len({frozenset(group.items()) for group in groups}) == len(groups)
+        if are_all_different:
+            return True  # what is in a group tells which one it is, whatever their order
         if len(inside) == 1 and len(source.groups[0]) > 1:
-            return False
+            return False  # rows of one class may be columns: the first layers of all branches, then the second ones
         return self._have_order(source, target)
 
     def _elsewhere(self, scope: _Scope, inside: Counter[Label]) -> set[Label]:

@@ -174,7 +174,8 @@ class Match:
 
         A Lua model that is the target gets the weights of the source.
         """
-        source, target = self.source_side, self.target_side
+        source = self.source_side
+        target = self.target_side
         if target.module is None:
             assert source.module is not None
             return source.module, self.state_dict(partial)

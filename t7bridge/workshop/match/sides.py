@@ -328,6 +328,7 @@ def in_target_order(side: Side, tensors: Mapping[str, Any]) -> OrderedDict[str, 
     if side.cells is None:
         result = OrderedDict((key, tensors[key]) for key in side.keys)
     else:
+        # Cells were matched as the layers of PyTorch that they are; their weights go back to the Lua layers inside.
         of_layers = {**tensors, **undo(side.cells.pieces, tensors, side.layers)}
         result = OrderedDict((key, of_layers[key]) for key in (*side.layers, *side.others))
     if side.metadata is not None:
@@ -595,6 +596,7 @@ def classify(source: list[Part], target: list[Part]) -> None:
 def names_between(source: Part, target: Part) -> dict[str, str]:
     """Map the tensors of one part to those of another: by name, or by shape if no name is the same."""
     common = {name: name for name in target.shapes if name in source.shapes}
+    # Names of PyTorch's layers mean what they say: a weight is no bias, whatever its shape.
     if common or _NAMES_OF_LAYERS.issuperset([*source.shapes, *target.shapes]):
         return common
     source_names = {trimmed(shape): name for name, shape in _needed(source).items()}

@@ -10,12 +10,10 @@ import importlib
 import importlib.util
 import os
 import zipfile
-from collections.abc import Mapping, Sequence
-from itertools import product
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from attrs import evolve
 from torch import nn
 
 from ... import formats
@@ -28,34 +26,23 @@ from ...graph.lua import Table, TorchObject, Value
 from ...graph.tensor import Tensor
 from ...io.source import add_input
 from ...limits import Limits
-from ...nn.output_shapes import Example, inputs_text
+from ...nn.output_shapes import Example
 from ...nn.places import Places, choose_module, find_modules
-from ...nn.plan import build_plan
 from ...nn.registry import layer_of
 from ...nn.state_dict import state_dict
 from ...torchmodules.build import live_module, load_weights, make_module
 from ...torchmodules.factories import Factory
-from ...torchmodules.layers.recurrent import MaskZero
-from ..cells import Recurrence, recognized, recurrence
-from .inputs import fitting_inputs, guess_inputs
-from .judge import Node, judged
-from .layer import LiveLayer, NotRunError, doubles, drawn, flat, in_double, to_doubles, to_torch
+from .judge import judged
+from .layer import LiveLayer, NotRunError, doubles, in_double, to_doubles, to_torch
+from .nodes import Node
 from .proof import AGREES, DIFFERS, NOT_RECORDED, LayerProof, Proof
-from .rounding import TINY, UNIT, Deviation, measure, unit_of
+from .rounding import UNIT, unit_of
 from .runs import Recorded, is_whole, own_parameters, recorded
-from .trace import Comparison, Step, compare, normalizes
+from .two_models import TwoModels
 
 WHOLE = 10.0
 """Factor of the limit for a whole model: the errors of a hundred layers add up to those of one by the root of their
 number."""
-_STEPS = 7
-"""Of the sequences for recurrent models."""
-_BATCH = 3
-"""Number of these sequences."""
-_SIDES = (224, 299)
-"""Heights and widths of the inputs of models of ImageNet."""
-_OTHER_SIZES = ((-13, -22), (13, 10))
-"""What is added to height and width for a second input: one somewhat smaller, and one larger, that are no squares."""
 
 # Values recorded in the file
 
@@ -121,7 +108,8 @@ class Subject:
         model, label = self._opened(reference, factory)
         if isinstance(model, Table):
             return self._recording(model, label)
-        return self._second(in_double(model).eval(), label, inputs)
+        other = in_double(model).eval()
+        return TwoModels(self.model, self.path, self.name, self.limits, other, label, inputs).proof()
 
     def _pairs(self, pairs: list[Any]) -> Proof:
         """Return the verdicts by pairs of an input and an output."""
@@ -166,7 +154,7 @@ class Subject:
         difference = node.compare(expected, WHOLE)
         proof.verdict = AGREES if difference.excess <= 1 else DIFFERS
         proof.reason = "; ".join(filter(None, (label, difference.reason)))
-        _write(proof, difference, expected)
+        proof.write(difference, expected)
         return proof
 
     def _recording(self, table: Table, place: str) -> Proof:
@@ -203,125 +191,6 @@ class Subject:
         hint = "Name its constructor: --module package:factory."
         raise ModelError("a state dict is not a model without its code", file=document.path, hint=hint)
 
-    def _second(self, other: nn.Module, name: str, inputs: Inputs) -> Proof:
-        """Run two models on the same inputs, and compare the outputs of the layers with weights, and of the whole."""
-        problem = None
-        what = self._recurrence()
-        if what is not None and what.states != () and not inputs:
-            try:
-                return self._over_steps(other, name, what)
-            except ModelError as error:  # it may take one step, as the Lua model does
-                problem = error
-        mine = in_double(live_module(self.model, self.path, limits=self.limits))
-        comparison, specs, differences = self._in_two_sizes(mine, other, name, inputs)
-        if comparison.theirs.error and problem is not None:
-            raise problem
-        proof = Proof(self.name, against=f"layers of {name}", reference=name, differences=differences)
-        proof.misplaced = comparison.misplaced
-        for step in comparison.mine.steps:
-            is_repeated = bool(proof.layers) and proof.layers[-1].path == step.place
-            if step.largest and not is_repeated:
-                proof.layers.append(_layer(step, comparison, mine.get_submodule(step.place)))
-        mode = "evaluation mode"
-        if normalizes(mine):
-            mode = "evaluation and training mode"
-            in_training = compare(mine, other, name, drawn(mine, specs[0]), training=True)
-            new = [text for text in in_training.differences if text not in differences]
-            proof.differences = differences + [f"in training, {text}" for text in new]
-        proof.modes = f"{' and '.join(map(inputs_text, specs))} in {mode}"
-        whole = LayerProof("root", type(mine).__name__, DIFFERS if proof.differences else AGREES, runs=0)
-        deviation = _deviation(doubles(comparison.theirs.result), comparison.mine.result)
-        _write(whole, deviation, comparison.mine.result)
-        whole.reason = f"the whole; {deviation.reason}" if deviation.reason else "the whole"
-        proof.layers.append(whole)
-        return proof
-
-    def _recurrence(self) -> Recurrence | None:
-        """Return what the model is, if it is recurrent."""
-        state = state_dict(self.model, self.path, self.limits, own_keys=True)
-        plan = build_plan(self.model, self.path, 0, self.limits, state)
-        return recurrence(recognized(plan, state).plan.root)
-
-    def _in_two_sizes(
-        self, mine: nn.Module, other: nn.Module, name: str, inputs: Inputs
-    ) -> tuple[Comparison, list[Any], list[str]]:
-        """Compare two models in evaluation mode on an input that both accept, and on one of another size.
-
-        Returns:
-            The comparison, the first that has a difference; the inputs; the differences on all of them.
-        """
-        specs = self._specs(inputs)
-        for spec in specs:
-            comparison = compare(mine, other, name, drawn(mine, spec), training=False)
-            if not comparison.theirs.error:
-                break
-        differences = comparison.differences
-        used = [spec]
-        if inputs or comparison.misplaced:
-            return comparison, used, differences
-        # In one size, ceil mode, padding and adaptive pooling may make no difference.
-        for height, width in _OTHER_SIZES:
-            resized = _resized(spec, height, width)
-            if resized == spec:
-                continue
-            try:
-                other_size = compare(mine, other, name, drawn(mine, resized), training=False)
-            except ModelError:
-                continue
-            # With an nn.View after a pooling of fixed size, a larger image is several.
-            if other_size.theirs.error or _batches(other_size) != _batches(comparison):
-                continue
-            used.append(resized)
-            new = [text for text in other_size.differences if text not in differences]
-            if new:
-                differences = differences + [f"in {inputs_text(resized)}, {text}" for text in new]
-                comparison = other_size
-            break
-        return comparison, used, differences
-
-    def _specs(self, inputs: Inputs) -> list[Any]:
-        """Return the inputs that a second model may accept: the user's, or the smallest and those of ImageNet."""
-        if inputs:
-            return [parse_inputs(inputs, limits=self.limits)]
-        specs = [fitting_inputs(self.model, self.path, self.limits)]
-        for side in _SIDES:
-            guess = guess_inputs(self.model, side)
-            if guess is not None and guess not in specs:
-                specs.append(guess)
-        return specs
-
-    def _over_steps(self, other: nn.Module, name: str, what: Recurrence) -> Proof:
-        """Run two recurrent models on the same sequences, and compare what they return for each step."""
-        mine = in_double(live_module(self.model, self.path, 0, self.limits, lift=True))
-        if what.takes_tokens:
-            spec = Example("", (_STEPS, _BATCH), bounds=(0, what.inputs - 1))
-            inputs = drawn(mine, spec).long()
-            forms = _forms_of_tokens(inputs, what.inputs, other, inputs_text(spec))
-        else:
-            spec = Example("", (_STEPS, _BATCH, what.inputs))
-            inputs = drawn(mine, spec)
-            forms = {inputs_text(spec): inputs}
-        is_batch_first = _has_batch_first(mine)
-        wanted = _outputs(mine, inputs, is_batch_first, what.states)
-        form, outputs, difference = _same_outputs(other, forms, wanted)
-        whole = LayerProof("root", type(mine).__name__, AGREES, runs=len(outputs))
-        whole.parameters = sum(item.numel() for item in mine.parameters())
-        _write(whole, _deviation([wanted[-len(outputs) :]], [outputs]), [outputs])
-        proof = Proof(self.name, [whole], f"steps of {name}", reference=name, misplaced=difference is None)
-        proof.modes = f"{form} from states of zero in evaluation mode"
-        if difference is None:
-            proof.differences = [f"the outputs differ by up to {whole.max_abs:.2g}"]
-        elif difference:
-            proof.differences = [f"at the end, {difference.format('the .t7', name)}"]
-        elif not what.takes_tokens and any(isinstance(layer, MaskZero) for layer in mine.modules()):
-            with_zeros = torch.cat([inputs, torch.zeros_like(inputs[:1])])
-            wanted = _outputs(mine, with_zeros, is_batch_first)
-            _, _, masked_difference = _same_outputs(other, {form: with_zeros}, wanted)
-            if masked_difference != "":
-                proof.differences = [f"for steps that are zeros, the .t7 returns zeros, and {name} does not"]
-        whole.verdict = DIFFERS if proof.differences else AGREES
-        return proof
-
 
 def _is_torchscript(path: Any) -> bool:
     """Return whether a file is an archive of TorchScript."""
@@ -329,171 +198,6 @@ def _is_torchscript(path: Any) -> bool:
         return False
     with zipfile.ZipFile(path) as archive:
         return any(name.endswith("/constants.pkl") for name in archive.namelist())
-
-
-def _batches(comparison: Comparison) -> list[Any]:
-    """Return the numbers of examples of the outputs."""
-    return [item.shape[:1] for item in comparison.mine.result]
-
-
-def _forms_of_tokens(inputs: torch.Tensor, count: int, model: nn.Module, shape: str) -> dict[str, torch.Tensor]:
-    """Return the forms in which a model may take tokens, by words for them.
-
-    Args:
-        inputs: numbers of tokens from 0 on.
-        count: of different tokens.
-        model: the model.
-        shape: of the inputs, in words.
-    """
-    if any(isinstance(layer, nn.Embedding) for layer in model.modules()):
-        return {f"{shape} tokens": inputs, f"{shape} tokens counted from 1": inputs + 1}
-    return {f"{shape} one-hot tokens": nn.functional.one_hot(inputs, count).double()}
-
-
-def _has_batch_first(model: nn.Module) -> bool:
-    """Return whether a layer of a model takes the batch first."""
-    return any(getattr(layer, "batch_first", False) for layer in model.modules())
-
-
-def _outputs(
-    model: nn.Module, inputs: Any, is_turned: bool, states: Sequence[tuple[int, int, int]] | None = None
-) -> torch.Tensor:
-    """Return what a recurrent model returns for sequences, from states of zero: (steps, batch, features).
-
-    Args:
-        model: the model, of one step if it has states, otherwise over sequences.
-        inputs: the sequences, (steps, batch, features), or numbers of tokens from 0 on.
-        is_turned: whether the model takes the batch first, and returns it so.
-        states: see `Recurrence`.
-
-    Raises:
-        ModelError: the model does not accept them.
-    """
-    try:
-        with torch.no_grad():
-            if states is not None:
-                return _outputs_of_steps(model, inputs, states)
-            batch = inputs.shape[1]
-            if not is_turned:
-                output = next(flat(model(inputs)))
-                return output.reshape(-1, batch, output.shape[-1])
-            output = next(flat(model(inputs.transpose(0, 1))))
-            return output.reshape(batch, -1, output.shape[-1]).transpose(0, 1)
-    except Exception as error:  # the user's code may raise anything
-        first_line = (str(error).splitlines() or [""])[0]
-        raise ModelError(f"a model does not accept sequences: {type(error).__name__}: {first_line[:200]}") from error
-
-
-def _outputs_of_steps(model: nn.Module, inputs: Any, states: Sequence[tuple[int, int, int]]) -> torch.Tensor:
-    """Return what a model of one step returns for sequences; see `_outputs`."""
-    # The input and the output are at the places that no state has.
-    places = range(len(states) + 1)
-    input_place = ({*places} - {place for place, _, _ in states}).pop()
-    output_place = ({*places} - {place for _, place, _ in states}).pop()
-    value: dict[int, Any] = {}
-    for place, _, size in states:
-        value[place] = torch.zeros(inputs.shape[1], size, dtype=torch.float64)
-    steps = []
-    for step in inputs:
-        value[input_place] = step
-        result = model([value[place] for place in places])
-        for state_input, state_output, _ in states:
-            value[state_input] = result[state_output]
-        steps.append(result[output_place])
-    return torch.stack(steps)
-
-
-def _same_outputs(
-    model: nn.Module, forms: Mapping[str, torch.Tensor], wanted: torch.Tensor
-) -> tuple[str, torch.Tensor, str | None]:
-    """Return the outputs of a module over sequences, with the batch first or second, as it takes them.
-
-    Args:
-        model: the module.
-        forms: the sequences, (steps, batch, …), by words for them.
-        wanted: the outputs of another model.
-
-    Returns:
-        The words; the outputs of each step, or of the last; and what only `{0}`, the other model, or only `{1}`
-        computes at the end; empty for nothing, `None` if that is not known.
-
-    Raises:
-        ModelError: the module does not accept the sequences, or returns something else.
-    """
-    # As its layers say, and else the other way round: the model may transpose.
-    first = _has_batch_first(model)
-    results: list[tuple[str, torch.Tensor]] = []
-    problem = ModelError("the models do not return as many values for each step")
-    for (form, inputs), is_turned in product(forms.items(), (first, not first)):
-        try:
-            output = _outputs(model, inputs, is_turned)
-        except ModelError as error:
-            if not results:
-                problem = error
-            continue
-        # Some models return the last step alone.
-        if output.shape[1:] == wanted.shape[1:] and len(output) in (1, len(wanted)):
-            results.append((form, output))
-    if not results:
-        raise problem
-    for form, output in results:
-        difference = _difference_at_end(wanted[-len(output) :], output)
-        if difference is not None:
-            return form, output, difference
-    return *results[0], None
-
-
-def _difference_at_end(wanted: torch.Tensor, output: torch.Tensor) -> str | None:
-    """Return what only one of two models computes at the end; see `_same_outputs`."""
-    # In both directions: the limit depends on the largest value of the first.
-    if _deviation([wanted], [output]).excess <= 1 or _deviation([output], [wanted]).excess <= 1:
-        return ""
-    for name in ("log_softmax", "softmax"):
-        if _deviation([wanted], [getattr(output, name)(-1)]).excess <= 1:
-            return f"{{0}} computes {name}, and {{1}} does not"
-        if _deviation([output], [getattr(wanted, name)(-1)]).excess <= 1:
-            return f"{{1}} computes {name}, and {{0}} does not"
-    return None
-
-
-def _write(proof: LayerProof, difference: Deviation, compared: list[torch.Tensor]) -> None:
-    """Write the numbers of a comparison."""
-    proof.max_abs = difference.max_abs
-    proof.max_rel = difference.max_rel
-    proof.excess = difference.excess
-    proof.compared = sum(item.numel() for item in compared)
-
-
-def _deviation(wanted: list[torch.Tensor], computed: list[torch.Tensor]) -> Deviation:
-    """Compare values of two models that compute in double precision."""
-    largest = max((float(item.abs().max()) for item in wanted if item.numel()), default=0.0)
-    scales = [torch.full_like(item, 1e-10 * largest + TINY) for item in computed]
-    return measure(wanted, computed, scales)
-
-
-def _resized(spec: Any, height: int, width: int) -> Any:
-    """Return an input whose images are higher and wider by some pixels; the same one if that is not possible."""
-    if isinstance(spec, list):
-        return [_resized(item, height, width) for item in spec]
-    if len(spec.shape) < 4:
-        return spec
-    *outer, old_height, old_width = spec.shape
-    if min(old_height + height, old_width + width) < 1:
-        return spec
-    return evolve(spec, shape=(*outer, old_height + height, old_width + width))
-
-
-def _layer(step: Step, comparison: Comparison, layer: nn.Module) -> LayerProof:
-    """Return the verdict on a layer with weights: on what it returns, by what the layer of the same weights returns."""
-    partner = next((other for other in comparison.theirs.steps if other.largest == step.largest), None)
-    proof = LayerProof(step.place or "root", type(layer).__name__, AGREES)
-    proof.parameters = sum(item.numel() for item in layer.parameters(recurse=False))
-    if partner is not None:
-        proof.reason = f"{partner.place} in the other"
-    outputs = comparison.mine.modules[step.place]
-    if partner is None or outputs != comparison.theirs.modules.get(partner.place):
-        proof.verdict = DIFFERS if comparison.differences else NOT_RECORDED
-    return proof
 
 
 def _from_folder(path: str) -> nn.Module:

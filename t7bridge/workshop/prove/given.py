@@ -14,9 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from ...data import define
 from ...graph.tensor import Tensor
 from ...nn.registry import in_lua_of
-from .layer import Compute, LiveLayer, Values, outputs, to_doubles
+from .layer import Compute, LiveLayer, RefusedError, Values, outputs, to_doubles
 from .runs import Recorded
 
 FROM_FIELD = "its input was computed from its own fields"
@@ -33,39 +34,60 @@ _OTHER_STEPS = range(1, 5)
 """Paddings and steps that are tried to show that the unfolded input is of other sizes than those of the file."""
 
 
-def contradiction(layer: LiveLayer) -> str:
-    """Return the size of a convolution's kernel that does not match its weights; empty if all match."""
-    kernel = layer.module.kernel_size if isinstance(layer.module, _CONVOLUTIONS) else ()
-    for name, extent in zip(("kW", "kH", "kT"), reversed(kernel)):
+@define(frozen=True)
+class Derived:
+    """An input that follows from other fields of its layer.
+
+    Attributes:
+        inputs: the input, or what stands for it.
+        reason: where it comes from.
+        function: what computes the output of it.
+    """
+
+    inputs: Values
+    reason: str
+    function: Compute = outputs
+
+
+def check_kernel(layer: LiveLayer) -> None:
+    """Compare the extents of a convolution's kernel with those of its weights.
+
+    Raises:
+        RefusedError: they differ.
+    """
+    if not isinstance(layer.module, _CONVOLUTIONS):
+        return
+    # Lua names width, height and time; PyTorch has the width last.
+    for name, extent in zip(("kW", "kH", "kT"), reversed(layer.module.kernel_size)):
         size = layer.obj.get(name)
         if isinstance(size, float) and size != extent:
-            return f"{name} = {size:g} does not fit its weight, which has {extent}"
-    return ""
+            raise RefusedError(f"{name} = {size:g} does not fit its weight, which has {extent}")
 
 
-def derived_input(layer: LiveLayer, output: Recorded, intact: bool) -> tuple[Values, str, Compute]:
-    """Return the input of a layer from its other fields, the source, and how its output follows from it.
-
-    The input is `None` if the fields do not determine it; the source says why if they contradict one another.
+def derived_input(layer: LiveLayer, output: Recorded, is_intact: bool) -> Derived | None:
+    """Return the input of a layer as its other fields determine it; `None` if they do not.
 
     Args:
         layer: the layer.
         output: its recorded output.
-        intact: whether that is in the file as it was.
+        is_intact: whether that is in the file as it was computed.
+
+    Raises:
+        RefusedError: the fields contradict one another.
     """
     if not isinstance(output, Tensor) or output.numel > _MOST:
-        return None, "", outputs
+        return None
     facts = in_lua_of(layer.obj)
-    if facts.first_row is not None and intact:
+    if facts.first_row is not None and is_intact:
         rows = _rows(layer, to_doubles(output), facts.first_row)
-        return rows, FROM_FIELD if rows is not None else "", outputs
-    if type(layer.module) is nn.Linear and intact and _is_solvable(layer, to_doubles(output)):
-        return [to_doubles(output)], FROM_OUTPUT, nearest_outputs
+        return Derived(rows, FROM_FIELD) if rows is not None else None
+    if type(layer.module) is nn.Linear and is_intact and _is_solvable(layer, to_doubles(output)):
+        return Derived([to_doubles(output)], FROM_OUTPUT, nearest_outputs)
     matrix = layer.obj.get("finput")
     if facts.unfolds and isinstance(matrix, Tensor) and isinstance(layer.module, _CONVOLUTIONS):
-        image, reason = _folded(layer.module, to_doubles(matrix), to_doubles(output))
-        return image, reason, outputs
-    return None, "", outputs
+        image = _folded(layer.module, to_doubles(matrix), to_doubles(output))
+        return Derived(image, FROM_FIELD) if image is not None else None
+    return None
 
 
 def _rows(layer: LiveLayer, output: torch.Tensor, first: int) -> torch.Tensor | None:
@@ -102,42 +124,47 @@ def nearest_outputs(layer: LiveLayer, value: Values) -> list[torch.Tensor]:
         layer: the layer, of more outputs than inputs.
         value: a list with the recorded output.
     """
+    # Weights with errors of rounding take the place of the layer's own.
     tensors = {**dict(layer.module.named_parameters()), **layer.tensors}
     weight = tensors["weight"].double()
     bias = tensors.get("bias", torch.zeros(())).double()
     output = value[0].double()
-    solution = torch.linalg.lstsq(weight, (output - bias).reshape(-1, weight.shape[0]).T).solution
-    return [((weight @ solution).T + bias).reshape(output.shape)]
+    columns = (output - bias).reshape(-1, weight.shape[0]).T
+    inputs = torch.linalg.lstsq(weight, columns).solution
+    return [((weight @ inputs).T + bias).reshape(output.shape)]
 
 
-def _folded(conv: Any, matrix: torch.Tensor, output: torch.Tensor) -> tuple[torch.Tensor | None, str]:
-    """Return the image whose unfolding is recorded, and the source; without one, the sizes that differ from the file's.
+def _folded(conv: Any, matrix: torch.Tensor, output: torch.Tensor) -> torch.Tensor | None:
+    """Return the image whose unfolding is recorded; `None` if that is of another image than the output.
 
     Args:
         conv: the live convolution.
         matrix: the unfolding.
         output: the recorded output.
+
+    Raises:
+        RefusedError: it is the unfolding by another padding or other steps than those of the file.
     """
     kernel = conv.kernel_size
-    steps = conv.stride
-    padding = conv.padding
     rank = len(kernel)
     places = output.shape[-rank:]
     batch = output.shape[: output.dim() - rank - 1]
     count = prod(batch) * conv.in_channels * prod(kernel) * prod(places)
-    if len(batch) > 1 or matrix.numel() != count or count > _MOST or matrix.shape[-1] != prod(places):
-        return None, ""
+    if len(batch) > 1 or count > _MOST:
+        return None
+    if matrix.numel() != count or matrix.shape[-1] != prod(places):
+        return None
     columns = matrix.reshape(-1, prod(kernel), *places)
-    image = _fold(columns, kernel, steps, padding)
+    image: torch.Tensor | None = _fold(columns, kernel, conv.stride, conv.padding)
     if image is not None:
-        return image.reshape(*batch, conv.in_channels, *image.shape[2:]), FROM_FIELD
-    for other in product(_OTHER_PADDINGS, repeat=rank):
-        if _fold(columns, kernel, steps, other) is not None:
-            return None, "its unfolded input has another padding"
-    for other in product(_OTHER_STEPS, repeat=rank):
-        if _fold(columns, kernel, other, padding) is not None:
-            return None, "its unfolded input has other steps"
-    return None, ""
+        return image.reshape(*batch, conv.in_channels, *image.shape[2:])
+    for padding in product(_OTHER_PADDINGS, repeat=rank):
+        if _fold(columns, kernel, conv.stride, padding) is not None:
+            raise RefusedError("its unfolded input has another padding")
+    for steps in product(_OTHER_STEPS, repeat=rank):
+        if _fold(columns, kernel, steps, conv.padding) is not None:
+            raise RefusedError("its unfolded input has other steps")
+    return None
 
 
 def _fold(columns: Any, kernel: Any, steps: Any, padding: Any) -> Any:

@@ -1,26 +1,24 @@
-"""Inputs that two models may accept, guessed from the layers of one of them. May import graph and nn."""
+"""Inputs that two models may accept, guessed from the layers that their inputs enter. May import graph and nn."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from attrs import evolve
 
-from ...errors import ModelError, T7BridgeError
+from ...errors import ModelError
 from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor
 from ...limits import DEFAULT_LIMITS, Limits
-from ...nn.fields import items_of, lookup
-from ...nn.graphs import graph_modules, graph_spec
-from ...nn.kinds import Kind, Kinds
-from ...nn.mapping import GraphNode
-from ...nn.output_shapes import Example
+from ...nn.fields import lookup
+from ...nn.kinds import ANY, TENSOR, Kind, Kinds, listed, many
+from ...nn.mapping import ModuleSpec
+from ...nn.output_shapes import Example, fold, same, unknown
 from ...nn.plan import sketch
-from ...nn.registry import in_lua_of, stock_name, traits_of
+from ...nn.registry import in_lua_of, like_of, traits_of
 from ...nn.state_dict import state_dict
+from ...nn.walk import FLOW_ERRORS, narrowed
 from .layer import LiveLayer
 from .runs import recorded
 
@@ -28,102 +26,189 @@ Spec = Any
 """Example inputs as `nn.example` has them, or `None` where they are not known."""
 SIDES = (32, 28, 16, 8, 64, 96, 128, 224, 227, 231, 256, 299, 12, 24, 48, 40)
 """Heights and widths tried for images."""
-MOST_DEPTH = 64
+_DEEPEST = 64
 """Deepest nesting of containers that is followed."""
+_MOST_ELEMENTS = 64
+"""Maximum number of elements of a list of inputs."""
+_STEPS = 3
+"""Elements of a list of steps, whose number a model leaves open."""
+_MOST_VALUES = 1_000
+"""Maximum number of elements, and of values computed from them, that are told apart."""
+_MOST_MODULES = 10_000
+"""Maximum number of modules visited."""
+_MOST_BEHIND = 4
+"""Maximum number of layers in a row that do not say what they take."""
+Origin = tuple[int, ...]
+"""A value that is the input of the model, or in it: the indices of elements that lead to it, from 0."""
+_EACH = -1_000_001
+"""In an origin: every element of a list of any length."""
+_BEHIND = -1_000_002
+"""In an origin: what a layer made of the value before, whose input does not follow from its own fields."""
 
 
-def guess_inputs(model: TorchObject, side: int = 32, specs: dict[int, Spec] | None = None, depth: int = 0) -> Spec:
+def guess_inputs(model: TorchObject, side: int = 32) -> Spec:
     """Return an input that a model may accept, according to its first layers; `None` if these do not determine one.
 
     Args:
         model: the model.
         side: height and width of images.
-        specs: the inputs of modules by their ids: a module may stand at several places, and in itself.
-        depth: of nesting.
     """
-    specs = {} if specs is None else specs
-    if id(model) not in specs:
-        specs[id(model)] = None  # while it is visited
-        inner = partial(guess_inputs, side=side, specs=specs, depth=depth + 1)
-        specs[id(model)] = _guess(model, side, inner) if depth <= MOST_DEPTH else None
-    return specs[id(model)]
+    return _guess(_planned(model), side)
 
 
-def _guess(obj: TorchObject, side: int, inner: Callable[[TorchObject], Spec]) -> Spec:
-    """Return an input of a module.
+def _planned(model: TorchObject) -> ModuleSpec:
+    """Return as much of the plan of a model as possible."""
+    plan, _ = sketch(model, state_dict(model, own_keys=True))
+    return plan
+
+
+def _guess(plan: ModuleSpec, side: int) -> Spec:
+    """Return an input that a model may accept; see `guess_inputs`."""
+    entered = _Entered(side)
+    try:
+        entered(plan, Kind("any", origin=()))
+    except (*FLOW_ERRORS, RecursionError):
+        return None
+    return entered.example(())
+
+
+class _Entered(Kinds):
+    """Finds the layers that the input of a model enters, and each element of it.
 
     Args:
-        obj: the module.
         side: height and width of images.
-        inner: returns that of a module inside.
     """
-    name = stock_name(obj)
-    modules = [item for item in items_of(obj.get("modules")) or [] if isinstance(item, TorchObject)]
-    if name == "nn.gModule":
-        return _graph(obj, inner)
-    if name == "nn.ParallelTable":
-        specs = [inner(module) for module in modules]
-        return None if None in specs else specs
-    if name in ("nn.Sequencer", "nn.BiSequencer", "nn.MapTable"):
-        step = inner(modules[0]) if modules else None
-        return None if step is None else [step, step, step]
-    if name == "nn.Recurrent":
-        first = obj.get("inputModule")
-        return inner(first) if isinstance(first, TorchObject) else None
-    spec = _leaf_spec(obj, name, side)
-    if spec is None:
-        takers = _first_layers(modules) if name == "nn.Sequential" else modules
-        spec = next((spec for spec in map(inner, takers) if spec is not None), None)
-    if spec is None and (not modules or name == "nn.Sequential"):
-        spec = _from_record(recorded(obj.get("gradInput")))
-    return spec
 
+    def __init__(self, side: int) -> None:
+        super().__init__(traits_of, _MOST_MODULES)
+        self._side = side
+        self._depth = 0
+        """How many modules, each inside another, are being visited."""
+        self._calls = 0
+        """How many modules inside others were called."""
+        self._examples: dict[Origin, Spec] = {}
+        """What a layer takes by its own fields."""
+        self._recorded: dict[Origin, Spec] = {}
+        """What has the sizes that the file records."""
+        self._inside: dict[Origin, set[int]] = {}
+        """The indices of the elements of a value, and `_BEHIND`, that layers take."""
+        self._like: dict[Origin, Origin] = {}
+        """Values that have the shape of others."""
 
-def _first_layers(modules: list[TorchObject]) -> list[TorchObject]:
-    """Return the modules of a Sequential that receive its input: the first, behind those that only return it."""
-    for number, module in enumerate(modules):
-        if not _returns_input(module):
-            return modules[: number + 1]
-    return modules
+    def example(self, origin: Origin, is_exact: bool = False, is_like: bool = False) -> Spec:
+        """Return an input, or an element of it; `None` if it is not known.
 
-
-def _returns_input(module: TorchObject) -> bool:
-    """Return whether a module returns its input as it is, as one that only checks its size does."""
-    if not items_of(module.get("modules")):
-        return stock_name(module) == "nn.Identity"
-    try:
-        plan, _ = sketch(module, state_dict(module, own_keys=True))
-        output = Kinds(traits_of)(plan, Kind("any", origin=()))
-    except T7BridgeError:
-        return False
-    return output.origin == ()
-
-
-def _graph(obj: TorchObject, inner: Callable[[TorchObject], Spec]) -> Spec:
-    """Return the inputs of a graph: of each element that of the first module behind it which reads nothing else."""
-    children = {child.name: child.value for child in graph_modules(obj)}
-    nodes: tuple[GraphNode, ...] = ()
-    with suppress(ModelError):
-        nodes = graph_spec(obj, "root").nodes
-
-    specs: dict[tuple[int, ...], Spec] = {}
-    """By the elements of the input; the empty path is the whole."""
-    origins: list[set[tuple[int, ...]]] = [set()]
-    """For each node the elements of the input that its value depends on."""
-    for node in nodes:
-        inputs = [origins[source] if source else {path[:1]} for source, path in node.takes]
-        origins.append(set().union(*inputs))
-        module = children.get(node.module or "")
+        Args:
+            origin: which.
+            is_exact: whether to use only what layers say that take the value itself.
+            is_like: whether it is asked for another value, of the same shape.
+        """
+        if origin in self._examples:
+            return self._examples[origin]
+        inside = self._inside.get(origin, set())
+        elements = inside - {_BEHIND}
         spec: Spec = None
-        if len(inputs) == 1 and isinstance(module, TorchObject) and stock_name(module) != "nn.Identity":
-            spec = inner(module)
-        for origin in origins[-1]:
-            specs[origin] = specs.get(origin) or spec
-    elements = [specs[origin] for origin in sorted(specs)]
-    if None in elements or not elements:
-        return _from_record(recorded(lookup(obj, "innode.data.input")))
-    takes_list = min(specs) != ()
-    return elements if takes_list else elements[0]
+        if elements == {_EACH}:
+            step = self.example((*origin, _EACH), is_exact, is_like)
+            spec = None if step is None else [step] * _STEPS
+        elif elements and min(elements) >= 0 and max(elements) < _MOST_ELEMENTS:
+            specs = [self.example((*origin, index), is_exact, is_like) for index in range(max(elements) + 1)]
+            spec = None if None in specs else specs
+        if spec is None and origin in self._like and not is_like:
+            spec = self.example(self._like[origin], is_exact, is_like=True)
+        if spec is not None or is_exact:
+            return spec
+        if origin in self._recorded:
+            return self._recorded[origin]
+        return self.example((*origin, _BEHIND), is_like=is_like) if _BEHIND in inside else None
+
+    def visit(self, spec: ModuleSpec, kind: Kind) -> Kind:
+        """Return the kind of a module's output, and note what it takes if that is the input of the model, or in it."""
+        is_done = () in self._examples  # the other layers say nothing of the input
+        if is_done or self._depth > _DEEPEST or len(self._inside) > _MOST_VALUES:
+            return ANY
+        self._depth += 1
+        if kind.origin is not None:
+            for place, index in enumerate(kind.origin):
+                self._inside.setdefault(kind.origin[:place], set()).add(index)
+            output = self._of_input(spec, kind, kind.origin)
+        elif traits_of(spec.target).output is fold and kind.items is not None:
+            output = self._folded(kind.items)
+        else:
+            output = super().visit(spec, kind)
+        self._depth -= 1
+        return output
+
+    def _of_input(self, spec: ModuleSpec, kind: Kind, origin: Origin) -> Kind:
+        """Return the kind of the output of a module that takes the input, or an element of it."""
+        facts = traits_of(spec.target)
+        calls = self._calls
+        if facts.flow is narrowed:
+            start, length = spec.args
+            output = listed([kind.at(index) for index in range(start, start + min(length, _MOST_ELEMENTS))])
+        elif facts.flow is not None:
+            output = super().visit(spec, kind)
+        elif facts.output is same:
+            output = kind  # the next layer says what this one takes
+        elif origin.count(_BEHIND) < _MOST_BEHIND and not facts.takes_list:
+            output = Kind("any", origin=(*origin, _BEHIND))
+        else:
+            output = ANY
+        example = None if spec.obj is None else _example(spec, spec.obj, self._side)
+        if example is not None and self.example(origin, is_exact=True) is None:
+            self._examples[origin] = example
+        if self._calls == calls and self.example(origin, is_exact=True) is None:
+            # How it calls the modules inside is not known: the first decides that says what it takes. That in a cell
+            # takes the state, too.
+            is_cell = facts.by_step and facts.flow is not None
+            for child in spec.children.values():
+                self(child, listed([kind, ANY, ANY]) if is_cell else kind)
+        sizes = None if spec.obj is None else _recorded_input(spec.obj)
+        if sizes is not None:
+            self._recorded.setdefault(origin, sizes)
+        return output
+
+    def _folded(self, items: tuple[Kind, ...]) -> Kind:
+        """Return the kind of a sum or product: the next layer says what each of its parts is."""
+        origins = [item.origin for item in items if item.origin is not None]
+        if not origins:
+            return TENSOR
+        first = min(origins, key=len)
+        for origin in origins:
+            # The sum of a value and what follows from it says nothing new.
+            if origin[: len(first)] != first and first not in self._like:
+                self._like.setdefault(origin, first)
+        return Kind("any", origin=first)
+
+    # The domain, where a value is a part of the input
+
+    def call(self, spec: ModuleSpec, child: str, value: Kind, node: int | None = None) -> Kind:
+        """Return the kind of the output of a module inside another."""
+        self._calls += 1
+        return super().call(spec, child, value, node)
+
+    def item(self, value: Kind, index: int, dim: int | None = None) -> Kind:
+        """Return an element; of slices of the input nothing is known."""
+        return ANY if dim is not None and value.origin is not None else super().item(value, index, dim)
+
+    def steps(self, value: Kind, apply: Callable[[Kind], Kind]) -> Kind:
+        """Apply a function to every element of a list."""
+        if value.origin is None:
+            return super().steps(value, apply)
+        return many(apply(Kind("any", origin=(*value.origin, _EACH))))
+
+    def each(self, value: Kind, apply: Callable[[int, Kind], Kind], different: int) -> Kind:
+        """Apply a module, or a copy of it, to every element of a list."""
+        if value.origin is None:
+            return super().each(value, apply, different)
+        return many(apply(0, Kind("any", origin=(*value.origin, _EACH))))
+
+
+def _recorded_input(obj: TorchObject) -> Spec:
+    """Return an input of the sizes of the last one, if these are in the file."""
+    sizes = _from_record(recorded(obj.get("gradInput")))
+    # A graph keeps a list of its input alone.
+    return _from_record(recorded(lookup(obj, "innode.data.input.1"))) if sizes is None else sizes
 
 
 def _from_record(value: Any) -> Spec:
@@ -136,62 +221,57 @@ def _from_record(value: Any) -> Spec:
     return None
 
 
-def _leaf_spec(obj: TorchObject, name: str, side: int) -> Spec:
+def _example(spec: ModuleSpec, obj: TorchObject, side: int) -> Spec:
     """Return an input of a layer, by its own fields; `None` if these do not determine one."""
-    if name == "nn.IndexLinear":  # takes keys and values
+    facts = traits_of(spec.target)
+    if facts.takes_list or facts.output is unknown:
         return None
     first_row = in_lua_of(obj).first_row
-    if name in _ONE_HOT or first_row is not None:
-        tokens = _count_of_tokens(obj, first_row)
-        return Example("", (2, 5), bounds=(1, tokens)) if tokens else None
-    features = _features(obj, name)
+    if facts.takes_tokens or first_row is not None:
+        # A first row that is not numbered from 1 is for padding, and not chosen.
+        padding = 0 if first_row is None else 1 - first_row
+        tokens = _size(spec.args[0]) - padding if spec.args else 0
+        return Example("", (2, 5), bounds=(1, tokens)) if tokens > 0 else None
+    features = _features(obj, like_of(spec.target))
     if not features:
         return None
-    kind = name.rpartition(".")[2]  # of an entry of ours, whatever its package
-    for prefix, (front, largest_sizes) in _SIZES.items():
-        if kind.startswith(prefix):
-            return Example("", (*front, features, *(min(side, largest) for largest in largest_sizes)))
-    return Example("", (2, features))
+    axes = _axes(spec)
+    side = min(side, _LARGEST_VOLUME if "d" in axes else _LARGEST_IMAGE)
+    extents = {"b": 2, "c": features, "d": side, "h": side, "w": side, "s": _STEPS, "t": 24}
+    return Example("", tuple(extents[axis] for axis in axes))
 
 
-def _count_of_tokens(obj: TorchObject, first_row: int | None) -> int:
-    """Return the number of different tokens that a layer takes; 0 if it is not known.
+_LARGEST_IMAGE = 299
+"""Largest height and width of an image of ImageNet's models."""
+_LARGEST_VOLUME = 16
+"""Largest side of a volume: of larger ones a convolution takes long."""
+
+
+def _axes(spec: ModuleSpec) -> str:
+    """Return the axes of the input of a layer."""
+    facts = traits_of(spec.target)
+    if facts.axes:
+        return facts.axes
+    if facts.recurrent is not None and not facts.by_step:
+        return "sbc"
+    return {"2d": "bchw", "3d": "bcdhw"}.get(like_of(spec.target)[-2:], "bc")
+
+
+def _features(obj: TorchObject, like: str) -> int:
+    """Return the number of features that a layer takes; 0 if it is not known.
 
     Args:
         obj: the layer.
-        first_row: the number of the first row of its table; `None` for a layer without one.
+        like: the class of torch.nn that it is like.
     """
-    if first_row is None:
-        return _size(obj.get("outputSize"))
-    weight = obj.get("weight")
-    if not isinstance(weight, Tensor) or weight.ndim != 2:
-        return 0
-    # A first row that is not numbered from 1 is for padding, and not chosen.
-    return _size(weight.size[0] - 1 + first_row)
-
-
-def _features(obj: TorchObject, name: str) -> int:
-    """Return the number of features that a layer takes; 0 if it is not known."""
     counts = [_size(obj.get(field)) for field in ("nInputPlane", "inputSize", "inputsize", "inputFrameSize")]
     weight = obj.get("weight")
-    if name in ("nn.Linear", "nn.LinearNoBias") and isinstance(weight, Tensor) and weight.ndim == 2:
+    if like == "Linear" and isinstance(weight, Tensor) and weight.ndim == 2:
         counts.append(weight.size[1])
     mean = obj.get("running_mean")
     if isinstance(mean, Tensor):
         counts.append(mean.numel)
     return max(counts)
-
-
-_ONE_HOT = ("nn.OneHot", "OneHot")
-"""Layers that take numbers of tokens; others are those whose entry has a `first_row`."""
-_SIZES = {
-    "Spatial": ((2,), (299, 299)),
-    "Inception": ((2,), (299, 299)),
-    "Volumetric": ((2,), (16, 16, 16)),
-    "Temporal": ((2, 24), ()),
-    "Seq": ((3, 2), ()),
-}
-"""Sizes of an input before its features, and the largest sizes after them, by the beginning of a class."""
 
 
 def _size(value: Any) -> int:
@@ -205,7 +285,8 @@ def fitting_inputs(model: TorchObject, path: str, limits: Limits = DEFAULT_LIMIT
     Raises:
         ModelError: the model's layers do not determine its input.
     """
-    first = guess_inputs(model)
+    plan = _planned(model)
+    first = _guess(plan, SIDES[0])
     if first is None:
         raise ModelError(
             "the layers do not determine the model's input", path=path, hint="Specify it: --input 2x3x224x224."
@@ -215,7 +296,7 @@ def fitting_inputs(model: TorchObject, path: str, limits: Limits = DEFAULT_LIMIT
     except Exception:  # the model has no live module: the comparison reports it
         return first
     for side in SIDES:
-        spec = guess_inputs(model, side)
+        spec = _guess(plan, side)
         if spec == first and side != SIDES[0]:
             break  # it has no images
         for variant in (spec, _one_word_each(spec)):

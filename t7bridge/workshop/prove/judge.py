@@ -6,14 +6,12 @@ between two recorded values are compared as one. May import graph and nn.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cached_property, partial
-from itertools import product
+from functools import partial
 from math import prod
 from typing import Any
 
 import torch
-from attrs import evolve, field
+from attrs import evolve
 
 from ...data import define
 from ...errors import LimitError, T7BridgeError, UnsupportedError
@@ -21,9 +19,8 @@ from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor
 from ...limits import Limits
 from ...nn.registry import in_lua_of
-from .given import contradiction, derived_input
+from .given import Derived, check_kernel, derived_input
 from .layer import (
-    Compute,
     LiveLayer,
     NotRunError,
     RefusedError,
@@ -31,42 +28,27 @@ from .layer import (
     doubles,
     gradients,
     mapped,
-    outputs,
     to_doubles,
     to_torch,
 )
+from .nodes import Node, Ref, sizes
 from .proof import AGREES, DIFFERS, NOT_RECORDED, VERDICTS, LayerProof
-from .rounding import (
-    BACKWARD,
-    EXACT,
-    ON_GPU,
-    UNIT,
-    Deviation,
-    has_precision,
-    joined,
-    measure,
-    spread,
-    unit_of,
-)
+from .rounding import BACKWARD, ON_GPU, UNIT, Deviation, has_precision, joined, unit_of
 from .runs import (
     Memory,
     Recorded,
     Run,
     first_of,
     is_whole,
-    items,
     leaves,
     overlap,
     own_parameters,
     own_weights,
-    replaced,
     runs,
     view_of,
     zeros_like,
 )
 
-DRAWS = 4
-"""Runs with random errors that estimate the error of rounding; each counts with the mean of all values."""
 _LARGEST = 64
 """Times that a computed output may be larger than the recorded one; beyond, it is not computed."""
 _SMALLEST = 1 << 16
@@ -83,136 +65,6 @@ OTHER_MODES = {
     False: "Lua ran it in training; the model was saved in evaluation",
 }
 """By whether the file says that it trains."""
-
-
-# What computes a recorded value
-
-
-@define(eq=False)
-class Ref:
-    """A tensor that a node computes.
-
-    Attributes:
-        node: the node.
-        index: of the tensor in what that computes.
-        shape: of the tensor.
-        recorded: its value in the file; `None` if it was overwritten.
-    """
-
-    node: Node
-    index: int
-    shape: tuple[int, ...]
-    recorded: torch.Tensor | None = field(default=None, repr=False)
-
-    def get(self, draw: int | None) -> torch.Tensor:
-        """Return the value in the file, or else the computed one, or one computed with errors.
-
-        Raises:
-            RefusedError: its node computed something else.
-        """
-        if self.recorded is not None:
-            return self.recorded
-        values = self.node.values if draw is None else self.node.draws[draw]
-        if self.index >= len(values) or values[self.index].numel() != prod(self.shape):
-            raise RefusedError("another shape than recorded")
-        return values[self.index].reshape(self.shape)
-
-
-@define(eq=False)
-class Node:
-    """One run of one layer.
-
-    Attributes:
-        step: the number of the run.
-        unit: unit roundoff of its numbers.
-        layer: the layer; `None` where tensors are only concatenated.
-        inputs: its input: recorded tensors, and a `Ref` for each that another node computes.
-        by: what of the layer is computed.
-        values: the computed tensors.
-        draws: the same with errors of Lua's precision.
-    """
-
-    step: int
-    unit: float
-    layer: LiveLayer | None
-    inputs: Values
-    by: Compute = outputs
-    values: list[torch.Tensor] = field(factory=list, repr=False)
-    draws: list[list[torch.Tensor]] = field(factory=list, repr=False)
-
-    def run(self) -> None:
-        """Compute the tensors, and the same with errors.
-
-        Raises:
-            NotRunError: the layer cannot be run on its input.
-        """
-        self.values = self.compute()
-        self.draws = [self.compute(draw) for draw in range(DRAWS)]
-        self.draws.append(self._in_single_precision())
-
-    def _in_single_precision(self) -> list[torch.Tensor]:
-        """Return the tensors with the errors of single precision, scaled to those of Lua's."""
-        try:
-            single = self.compute(DRAWS)
-        except NotRunError:
-            return self.values  # the layer has no single precision
-        if _sizes(single) != _sizes(self.values):
-            return self.values
-        scale = self.unit / UNIT["float32"]
-        scaled = []
-        for exact, inexact in zip(self.values, single):
-            scaled.append(exact + (inexact.reshape(exact.shape) - exact) * scale)
-        return scaled
-
-    def compute(self, draw: int | None = None) -> list[torch.Tensor]:
-        """Compute the tensors, or those of one draw: with random errors, and after these in single precision.
-
-        Raises:
-            NotRunError: the layer cannot be run on its input.
-        """
-        layer = self.layer
-        value = replaced(self.inputs, Ref, lambda ref: ref.get(draw))
-        if layer is not None and draw is not None:
-            layer, value = layer.disturbed(value, draw) if draw < DRAWS else layer.in_single(value)
-        try:
-            return self.by(layer, value)
-        except (IndexError, RuntimeError, TypeError, ValueError) as error:
-            raise RefusedError("the outputs of its modules do not fit along its dimension") from error
-
-    def refs(self) -> Iterator[Ref]:
-        """Yield the tensors of its input that other nodes compute."""
-        return (item for item in items(self.inputs) if isinstance(item, Ref))
-
-    def members(self) -> list[Node]:
-        """Return this and all nodes that it is computed from, in order."""
-        members: dict[int, Node] = {}
-        stack: list[Node] = [self]
-        while stack:
-            node = stack.pop()
-            members[id(node)] = node
-            for ref in node.refs():
-                if ref.recorded is None and id(ref.node) not in members:
-                    stack.append(ref.node)
-        return sorted(members.values(), key=lambda node: node.step)
-
-    @cached_property
-    def is_random(self) -> bool:
-        """Whether its layer returns something else when it runs again."""
-        return self.by is outputs and not all(map(torch.equal, self.values, self.compute()))
-
-    def compare(self, recorded: list[torch.Tensor], factor: float) -> Deviation:
-        """Compare the computed tensors with recorded ones.
-
-        Args:
-            recorded: the tensors.
-            factor: of the limit.
-        """
-        if self.unit <= UNIT["float64"]:
-            factor *= EXACT
-        return measure(recorded, self.values, spread(self.values, self.draws, self.unit), factor)
-
-
-# Layers
 
 
 @define(eq=False)
@@ -277,34 +129,35 @@ class Outcome:
 def judged(model: TorchObject, path: str, limits: Limits) -> list[LayerProof]:
     """Return the verdicts on the layers of a model that ran, in order.
 
-    A file does not say whether a backward came last, in which in-place layers restored their inputs, nor whether the
-    model was saved in the mode in which it ran. It is read in each way, and that in which most layers agree counts.
+    A file does not say whether the model was saved in the mode in which it ran. If a layer differs, and all layers were
+    saved in one mode, they may have run in the other: that in which more layers agree counts.
 
     Args:
         model: the model.
         path: its path in the file.
         limits: resource limits.
     """
-    in_saved_mode = runs(model, path, limits)
-    modes = [run.obj.get("train") for run in in_saved_mode if isinstance(run.obj.get("train"), bool)]
-    ways_of_mode = (False, True) if len(modes) > 1 and len(set(modes)) == 1 else (False,)
-    ways_of_place = (False, True) if any(run.may_be_undone for run in in_saved_mode) else (False,)
-    readings: list[list[Outcome]] = []
-    for in_other_mode, undone in product(ways_of_mode, ways_of_place):
-        ran = runs(model, path, limits, in_other_mode) if in_other_mode else in_saved_mode
-        layers = _by_path(Judge(ran, limits, undone, in_other_mode).judge())
-        if in_other_mode:
-            _note_mode(layers, readings[0])
-        _note_update(layers)
-        readings.append(layers)
-        if not any(layer.verdict == DIFFERS for layer in layers):
-            break
-    return [layer.proof() for layer in max(readings, key=_agreeing)]
+    runs_in_saved_mode = runs(model, path, limits)
+    layers = _judged_in_one_mode(runs_in_saved_mode, limits, in_other_mode=False)
+    modes = [run.obj.get("train") for run in runs_in_saved_mode if isinstance(run.obj.get("train"), bool)]
+    if _count(layers, DIFFERS) and len(modes) > 1 and len(set(modes)) == 1:
+        runs_in_other_mode = runs(model, path, limits, in_other_mode=True)
+        others = _judged_in_one_mode(runs_in_other_mode, limits, in_other_mode=True)
+        if _count(others, AGREES) > _count(layers, AGREES):
+            _note_mode(others, layers)
+            layers = others
+    _note_update(layers)
+    return [layer.proof() for layer in layers]
 
 
-def _agreeing(layers: list[Outcome]) -> int:
-    """Return the number of layers that agree."""
-    return sum(layer.verdict == AGREES for layer in layers)
+def _judged_in_one_mode(runs_of_layers: list[Run], limits: Limits, in_other_mode: bool) -> list[Outcome]:
+    """Return what is known of each layer, if all ran in the mode in which they were saved, or all in the other."""
+    return _by_path(Judge(runs_of_layers, limits, in_other_mode).judge())
+
+
+def _count(layers: list[Outcome], verdict: str) -> int:
+    """Return the number of layers with a verdict."""
+    return sum(layer.verdict == verdict for layer in layers)
 
 
 def _note_mode(layers: list[Outcome], before: list[Outcome]) -> None:
@@ -322,12 +175,13 @@ def _note_update(layers: list[Outcome]) -> None:
     All layers with weights differ then, and a backward has run. An update changes no shape, nor layers without weights.
     """
     has_backward = any(layer.run.grad_input is not None for layer in layers)
-    weighted = [layer for layer in layers if layer.has_weights and layer.verdict != NOT_RECORDED]
+    weighted = [layer for layer in layers if layer.has_weights]
     differing = [layer for layer in weighted if layer.verdict == DIFFERS]
     agreeing = [layer for layer in weighted if layer.verdict == AGREES]
-    flat = _flat_parameters(layers)
+    flat = _flat_storages(layers)
     if all(_storages(layer) & flat for layer in differing):
-        # An optimizer has the flat parameters, and no weight that was replaced since they were made.
+        # An optimizer has the flat parameters. A weight that is not among them was replaced since they were made: that
+        # it agrees says nothing of the others.
         agreeing = [layer for layer in agreeing if not _storages(layer) or _storages(layer) & flat]
     if has_backward and not agreeing:
         for layer in differing:
@@ -339,18 +193,18 @@ def _storages(layer: Outcome) -> set[int]:
     return {id(tensor.storage) for tensor in own_weights(layer.run.obj).values()}
 
 
-def _flat_parameters(layers: list[Outcome]) -> set[int]:
+def _flat_storages(layers: list[Outcome]) -> set[int]:
     """Return the storages, by their ids, that hold weights of several layers, as `getParameters` makes them."""
-    offsets: dict[int, set[int]] = {}
-    """Where the weights of each layer begin in a storage, by its id."""
+    # Layers that share their weights begin at the same element of a storage, and count once.
+    beginnings: dict[int, set[int]] = {}
     for layer in layers:
-        first_offsets: dict[int, int] = {}
+        first_elements: dict[int, int] = {}
         for tensor in own_weights(layer.run.obj).values():
             storage = id(tensor.storage)
-            first_offsets[storage] = min(tensor.offset, first_offsets.get(storage, tensor.offset))
-        for storage, offset in first_offsets.items():
-            offsets.setdefault(storage, set()).add(offset)
-    return {storage for storage, starts in offsets.items() if len(starts) > 1}
+            first_elements[storage] = min(tensor.offset, first_elements.get(storage, tensor.offset))
+        for storage, element in first_elements.items():
+            beginnings.setdefault(storage, set()).add(element)
+    return {storage for storage, elements in beginnings.items() if len(elements) > 1}
 
 
 def _by_path(outcomes: list[Outcome]) -> list[Outcome]:
@@ -375,87 +229,99 @@ class Judge:
     Args:
         runs: the runs of the layers, in order.
         limits: resource limits.
-        undone: whether a backward came last, in which some in-place layers restored their inputs.
         in_other_mode: whether all layers ran in another mode than that in which they were saved.
     """
 
-    def __init__(self, runs: list[Run], limits: Limits, undone: bool, in_other_mode: bool) -> None:
+    def __init__(self, runs: list[Run], limits: Limits, in_other_mode: bool) -> None:
         self.runs = runs
         self.limits = limits
         self.in_other_mode = in_other_mode
-        self.memory = Memory(runs, undone)
-        # Layers of 2010: the first dimension of recorded values is contiguous.
-        self.turned = any(map(_is_turned, runs))
-        self._unfolded: dict[int, int] = {}
-        """The last run that used each buffer of an unfolded input."""
+        self.memory = Memory(runs)
+        self.is_of_2010 = any(map(_is_of_2010, runs))
+        self._last_unfolded: dict[int, int] = {}
+        """The number of the last run that used a buffer for its unfolded input, by the id of the storage."""
         for number, run in enumerate(runs):
-            for one in leaves(run.obj.get("finput")):
-                self._unfolded[id(one.storage)] = number
+            for buffer in leaves(run.obj.get("finput")):
+                self._last_unfolded[id(buffer.storage)] = number
         self._outcomes: list[Outcome] = []
         self._refs: dict[int, dict[Any, Ref]] = {}
-        """What computes the tensors that are in memory, by their storages and views."""
+        """What computes the tensors that are in memory, by the ids of their storages, and by their views of these."""
 
     def judge(self) -> list[Outcome]:
         """Return what is known of each run, in order."""
         for number, run in enumerate(self.runs):
-            outcome, node = Outcome(run), None
-            outcome.has_weights = bool(own_weights(run.obj))
+            outcome = Outcome(run, has_weights=bool(own_weights(run.obj)))
             self._outcomes.append(outcome)
-            try:
-                if run.output is not None or run.joined is not None:
-                    node = self._node(number, run, outcome)
-                    if node is not None:
-                        self._check(number, run, outcome, node)
-                    self._check_gradient(number, run, outcome, node)
-            except RefusedError as error:
-                outcome.refuse(str(error))
-            except NotRunError as error:
-                outcome.decide(NOT_RECORDED, str(error))
-            except (UnsupportedError, LimitError) as error:
-                outcome.decide(NOT_RECORDED, error.message)
-            except T7BridgeError as error:
-                outcome.refuse(error.message)
-            except RecursionError:
-                outcome.decide(NOT_RECORDED, "its modules are nested too deep for PyTorch")
-            self._note(run, node if node is not None and node.values else None)
+            node = self._judge_run(number, outcome)
+            self._note_writes(run, node)
         self._decide_by_gradients()
         self._leave_out_containers()
         return self._outcomes
 
+    def _judge_run(self, number: int, outcome: Outcome) -> Node | None:
+        """Decide on a run, and return what computed its output; `None` if that was not computed."""
+        run = outcome.run
+        if run.output is None and run.joined is None:
+            return None
+        node = None
+        try:
+            node = self._node(number, outcome)
+            if node is not None:
+                self._check(number, outcome, node)
+            self._check_gradient(number, outcome, node)
+        except RefusedError as error:
+            outcome.refuse(str(error))
+        except NotRunError as error:
+            outcome.decide(NOT_RECORDED, str(error))
+        except (UnsupportedError, LimitError) as error:
+            outcome.decide(NOT_RECORDED, error.message)
+        except T7BridgeError as error:
+            outcome.refuse(error.message)
+        except RecursionError:
+            outcome.decide(NOT_RECORDED, "its modules are nested too deep for PyTorch")
+        return node if node is not None and node.values else None
+
     # What computes an output
 
-    def _node(self, number: int, run: Run, outcome: Outcome) -> Node | None:
-        """Return what computes the output of a run; `None` if its input is unknown, or contradicts its fields."""
-        unit, complete = self._unit(run), is_whole(run.output)
-        if run.contradiction and complete:
+    def _node(self, number: int, outcome: Outcome) -> Node | None:
+        """Return what computes the output of a run; `None` if its input is unknown.
+
+        Raises:
+            RefusedError: its fields contradict one another.
+            T7BridgeError: the layer cannot be built.
+        """
+        run = outcome.run
+        is_complete = is_whole(run.output)
+        if run.contradiction and is_complete:
             raise RefusedError(run.contradiction)
         inputs = self._read_input(run.input if run.joined is None else run.joined.parts, number)
-        if inputs is None and complete:
+        if inputs is None:
+            if not is_complete:
+                return None
             outcome.reason = run.reason or NO_INPUT
+        unit = self._unit(run)
         if run.joined is not None:
             joining = partial(_concatenated, run.joined.dim)
             return Node(number, unit, None, inputs, joining) if inputs is not None else None
-        if inputs is None and not complete:
-            return None
         layer = LiveLayer.build(run.obj, run.path, unit, self.limits, self.in_other_mode)
         outcome.has_weights = layer.has_weights
-        by: Compute = outputs
-        if not self.turned:
-            wrong = contradiction(layer) if complete else ""
-            if inputs is None and not wrong:
-                inputs, source, by = self._derived(layer, number, run)
-                outcome.reason = source or outcome.reason
-                wrong = source if inputs is None else ""
-            if wrong:
-                outcome.refuse(wrong)
-                return None
-        return Node(number, unit, layer, inputs, by) if inputs is not None else None
+        if is_complete and not self.is_of_2010:
+            check_kernel(layer)
+        if inputs is not None:
+            return Node(number, unit, layer, inputs)
+        derived = self._derived(layer, number, run)
+        if derived is None:
+            return None
+        outcome.reason = derived.reason
+        return Node(number, unit, layer, derived.inputs, derived.function)
 
-    def _derived(self, layer: LiveLayer, number: int, run: Run) -> tuple[Values, str, Compute]:
-        """Return the input of a layer from its other fields, unless a later layer used the same buffer."""
-        buffers = leaves(run.obj.get("finput"))
-        if any(self._unfolded[id(buffer.storage)] != number for buffer in buffers):
-            return None, "", outputs
+    def _derived(self, layer: LiveLayer, number: int, run: Run) -> Derived | None:
+        """Return the input of a layer from its other fields; `None` if they do not determine it."""
+        for buffer in leaves(run.obj.get("finput")):
+            if self._last_unfolded[id(buffer.storage)] != number:
+                return None  # a later layer unfolded its input into the same buffer
+        if self.is_of_2010:
+            return None
         return derived_input(layer, run.output, self._is_intact(run, number))
 
     def _read_input(self, value: Recorded, number: int) -> Values:
@@ -466,7 +332,7 @@ class Judge:
         if not isinstance(value, Tensor):
             return value
         ref = self._refs.get(id(value.storage), {}).get(view_of(value))
-        if self.memory.overwritten(value, number - 1) or self.memory.is_restored(value, number - 1):
+        if self.memory.is_overwritten(value, number - 1):
             return ref
         tensor = self._torch(value)
         if value.element.name != "int64":
@@ -475,21 +341,26 @@ class Judge:
             return None
         return tensor if ref is None else evolve(ref, recorded=tensor)
 
-    def _note(self, run: Run, node: Node | None) -> None:
-        """Note what computes the memory that a run wrote."""
+    def _note_writes(self, run: Run, node: Node | None) -> None:
+        """Note what computes the memory that a run wrote.
+
+        Args:
+            run: the run.
+            node: what computed its output; `None` if nothing did.
+        """
         if node is None and run.whole:
             return  # the modules inside computed it
-        outputs_of_run = list(leaves(run.output))
+        tensors = list(leaves(run.output))
         for region in run.writes:
             storage, _, _ = region
             refs = self._refs.get(storage, {})
             self._refs[storage] = {view: ref for view, ref in refs.items() if not overlap(view[0], region)}
-        for tensor in outputs_of_run:
+        for tensor in tensors:
             self._refs.get(id(tensor.storage), {}).pop(view_of(tensor), None)
-        if node is None or _sizes(node.values) != [tensor.numel for tensor in outputs_of_run]:
+        if node is None or sizes(node.values) != [tensor.numel for tensor in tensors]:
             return
         source = first_of(run.input)
-        for index, tensor in enumerate(outputs_of_run):
+        for index, tensor in enumerate(tensors):
             ref = Ref(node, index, tuple(tensor.shape))
             self._refs.setdefault(id(tensor.storage), {})[view_of(tensor)] = ref
             if run.in_place and isinstance(source, Tensor) and source.numel == tensor.numel:
@@ -498,15 +369,16 @@ class Judge:
 
     def _is_intact(self, run: Run, number: int) -> bool:
         """Return whether the output of a run is in the file as it was computed."""
-        return not self.memory.overwritten(run.output, number) and not self.memory.is_restored(run.output, number)
+        return not self.memory.is_overwritten(run.output, number)
 
     def _torch(self, value: Recorded) -> Values:
-        """Return recorded values as tensors of torch, with the first dimension first."""
+        """Return recorded values as tensors of torch, with the last dimension contiguous."""
 
-        def upright(item: torch.Tensor) -> torch.Tensor:
-            return item.permute(*reversed(range(item.dim()))) if self.turned and item.dim() > 1 else item
+        def turned(item: torch.Tensor) -> torch.Tensor:
+            return item.permute(*reversed(range(item.dim()))) if item.dim() > 1 else item
 
-        return mapped(to_torch(value), upright)
+        tensors = to_torch(value)
+        return mapped(tensors, turned) if self.is_of_2010 else tensors
 
     def _unit(self, run: Run) -> float:
         """Return the unit roundoff of a run's numbers."""
@@ -519,62 +391,55 @@ class Judge:
 
     # Comparing it
 
-    def _check(self, number: int, run: Run, outcome: Outcome, node: Node) -> None:
+    def _check(self, number: int, outcome: Outcome, node: Node) -> None:
         """Run a layer whose input is known, and compare what is recorded."""
-        sizes = [item.numel for item in leaves(run.output)]
+        run = outcome.run
+        recorded_sizes = [tensor.numel for tensor in leaves(run.output)]
         if node.layer is not None:
-            value = replaced(node.inputs, Ref, lambda ref: ref.get(None))
-            if _is_by_running_statistics(node.layer, value):
+            inputs = node.input_values()
+            if _is_by_running_statistics(node.layer, inputs):
                 node.layer.module.eval()
-            total = sum(map(prod, node.layer.shapes(value) or ()))
-            if total > _LARGEST * max(sum(sizes), _SMALLEST):
-                raise RefusedError(f"would return {total} elements, {sum(sizes)} are recorded")
+            total = sum(map(prod, node.layer.shapes(inputs) or ()))
+            if total > _LARGEST * max(sum(recorded_sizes), _SMALLEST):
+                raise RefusedError(f"would return {total} elements, {sum(recorded_sizes)} are recorded")
         node.run()
-        # Zeros times weights are zeros, whatever these are.
         if not any(_differs(node.values, draw) for draw in node.draws):
+            # Zeros times weights are zeros, whatever these are.
             outcome.has_weights = False
         if not is_whole(run.output):
             return
         if self._is_intact(run, number):
-            self._compare(run, outcome, node)
-        elif _sizes(node.values) != sizes:
-            # In-place layers keep the shape.
-            shapes = [list(item.shape) for item in node.values]
-            outcome.refuse(f"shape {shapes}, recorded {[list(item.size) for item in leaves(run.output)]}")
+            self._compare(outcome, node)
+        elif sizes(node.values) != recorded_sizes:
+            # It was overwritten in place, which keeps the shape.
+            computed = [list(item.shape) for item in node.values]
+            outcome.refuse(f"shape {computed}, recorded {[list(tensor.size) for tensor in leaves(run.output)]}")
         else:
             outcome.reason = NO_OUTPUT
 
-    def _compare(self, run: Run, outcome: Outcome, node: Node) -> None:
+    def _compare(self, outcome: Outcome, node: Node) -> None:
         """Write the verdict on an output, and on the layers before whose outputs it has overwritten."""
+        run = outcome.run
         recorded = doubles(self._torch(run.output))
-        difference = node.compare(recorded, _precision(run))
         members = [self._outcomes[member.step] for member in node.members()]
+        difference = node.compare(recorded, _precision(run))
         outcome.difference = difference
-        outcome.compared = sum(_sizes(recorded))
+        outcome.compared = sum(sizes(recorded))
         outcome.has_weights = any(member.has_weights for member in members)
-        outcome.fits = _sizes(recorded) == _sizes(node.values)
-        others = [member.run.path for member in members if member is not outcome]
-        together = f"compared as one with {', '.join(dict.fromkeys(others))}" if others else ""
-        reason = "; ".join(filter(None, (outcome.reason, together)))
-        passes = _other_passes(node, recorded)
+        outcome.fits = sizes(recorded) == sizes(node.values)
         # A random layer returns something else each time: only what is close in every element was not drawn anew.
         if _is_small(difference, members) and (difference.close or not node.is_random):
-            outcome.decide(AGREES, reason)
-        elif _is_empty(recorded):
-            outcome.decide(NOT_RECORDED, NEVER_COMPUTED)
-        elif node.is_random:
-            outcome.decide(NOT_RECORDED, NO_RANDOM_NUMBERS)
-        elif _remembers(run.obj):
-            outcome.decide(NOT_RECORDED, NO_STATE)
-        elif passes:
-            outcome.decide(NOT_RECORDED, passes)
+            outcome.decide(AGREES, _with_others(outcome, members))
         else:
-            outcome.decide(DIFFERS, "; ".join(filter(None, (reason, difference.reason))))
-        if outcome.verdict == NOT_RECORDED:
-            return
+            doubt = _doubt(run, node, recorded)
+            if doubt:
+                outcome.decide(NOT_RECORDED, doubt)
+                return
+            reasons = (_with_others(outcome, members), difference.reason)
+            outcome.decide(DIFFERS, "; ".join(filter(None, reasons)))
         for member in members:
             if member.verdict == NOT_RECORDED:
-                member.decide(outcome.verdict, f"compared as one with {run.path}, which works in place")
+                member.decide(outcome.verdict, f"compared as one with {run.path}")
                 member.difference = difference
                 member.compared = outcome.compared
                 member.has_weights = outcome.has_weights
@@ -582,39 +447,47 @@ class Judge:
 
     # Gradients, where outputs say nothing
 
-    def _check_gradient(self, number: int, run: Run, outcome: Outcome, node: Node | None) -> None:
+    def _check_gradient(self, number: int, outcome: Outcome, node: Node | None) -> None:
         """Compare the recorded gradient with respect to the input with that of the recorded gradOutput.
 
         Only where it does not depend on the input, as for a sum of products: another may be of another pass.
         """
-        if not is_whole(run.grad_output) or not is_whole(run.grad_input):
-            return
-        if run.whole or self.turned or not own_weights(run.obj) or not self.memory.holds_gradients(run):
+        run = outcome.run
+        if not self._has_gradients(run):
             return
         if node is not None and (node.layer is None or node.is_random):
             return
         try:
             unit = self._unit(run)
-            layer = node.layer if node is not None else None
-            if layer is None:
+            if node is not None and node.layer is not None:
+                layer = node.layer
+            else:
                 layer = LiveLayer.build(run.obj, run.path, unit, self.limits, self.in_other_mode)
-            zeros, slope = to_doubles(zeros_like(run.grad_input)), to_doubles(run.grad_output)
+            zeros = to_doubles(zeros_like(run.grad_input))
+            slope = to_doubles(run.grad_output)
             draw = torch.Generator().manual_seed(0)
             others = mapped(zeros, lambda item: torch.randn(item.shape, generator=draw, dtype=item.dtype))
-            back = Node(number, unit, layer, [others, slope], by=gradients)
-            back.run()
-            if not all(map(torch.equal, back.values, gradients(layer, [zeros, slope]))):
-                return
+            backward = Node(number, unit, layer, [others, slope], gradients)
+            backward.run()
+            depends_on_input = _differs(backward.values, gradients(layer, [zeros, slope]))
             recorded = doubles(to_torch(run.grad_input))
-            if _is_empty(recorded):
+            if depends_on_input or _is_empty(recorded):
                 return
-            difference = back.compare(recorded, BACKWARD * _precision(run))
+            difference = backward.compare(recorded, BACKWARD * _precision(run))
         except (NotRunError, T7BridgeError):
             return
         outcome.backward = difference.excess <= 1
         if outcome.verdict == NOT_RECORDED:
             outcome.difference = difference
-            outcome.compared = sum(_sizes(recorded))
+            outcome.compared = sum(sizes(recorded))
+
+    def _has_gradients(self, run: Run) -> bool:
+        """Return whether the gradients of a layer with weights are recorded."""
+        if not is_whole(run.grad_output) or not is_whole(run.grad_input):
+            return False
+        if run.whole or self.is_of_2010 or not own_weights(run.obj):
+            return False
+        return self.memory.holds_gradients(run)
 
     def _decide_by_gradients(self) -> None:
         """Decide by gradients on the layers whose outputs say nothing.
@@ -646,6 +519,24 @@ class Judge:
                 outcome.decide(NOT_RECORDED, f"contains {inside[0]}, which differs")
 
 
+def _with_others(outcome: Outcome, members: list[Outcome]) -> str:
+    """Return the reason of an outcome, with the layers that are compared as one with it."""
+    others = [member.run.path for member in members if member is not outcome]
+    together = f"compared as one with {', '.join(dict.fromkeys(others))}" if others else ""
+    return "; ".join(filter(None, (outcome.reason, together)))
+
+
+def _doubt(run: Run, node: Node, recorded: list[torch.Tensor]) -> str:
+    """Return why a layer that computes something else may still be right; empty if it cannot be."""
+    if _is_empty(recorded):
+        return NEVER_COMPUTED
+    if node.is_random:
+        return NO_RANDOM_NUMBERS
+    if _remembers(run.obj):
+        return NO_STATE
+    return _other_passes(node, recorded)
+
+
 def _is_small(difference: Deviation, members: list[Outcome]) -> bool:
     """Return whether rounding explains a difference, or the tolerance of an approximate function covers it."""
     if difference.excess <= 1:
@@ -663,15 +554,17 @@ def _is_empty(recorded: list[torch.Tensor]) -> bool:
 
 def _other_passes(node: Node, recorded: list[torch.Tensor]) -> str:
     """Return that an input and an output are of passes of different numbers of examples; empty if they are not."""
-    inputs = doubles(replaced(node.inputs, Ref, lambda ref: ref.get(None)))
-    given = {len(item) for item in inputs if item.dim()}
-    computed = {len(item) for item in node.values if item.dim()}
-    in_file = {len(item) for item in recorded if item.dim()}
-    if len(given) != 1 or len(in_file) != 1 or given != computed or in_file == computed:
+    numbers_in = {len(item) for item in doubles(node.input_values()) if item.dim()}
+    numbers_computed = {len(item) for item in node.values if item.dim()}
+    numbers_in_file = {len(item) for item in recorded if item.dim()}
+    if len(numbers_in) != 1 or len(numbers_in_file) != 1:
         return ""
+    if numbers_in != numbers_computed or numbers_in_file == numbers_computed:
+        return ""
+    # But for the number of examples, the shapes agree.
     if [item.shape[1:] for item in node.values] != [item.shape[1:] for item in recorded]:
         return ""
-    return f"its input and its output are of passes of {computed.pop()} and {in_file.pop()} examples"
+    return f"its input and its output are of passes of {numbers_computed.pop()} and {numbers_in_file.pop()} examples"
 
 
 def _precision(run: Run) -> float:
@@ -681,11 +574,6 @@ def _precision(run: Run) -> float:
     # Convolutions, which libraries compute by transforms.
     may_be_transformed = isinstance(weight, Tensor) and run.name.startswith(("nn.Spatial", "nn.Volumetric"))
     return ON_GPU if on_gpu and may_be_transformed else 1.0
-
-
-def _sizes(tensors: list[torch.Tensor]) -> list[int]:
-    """Return the numbers of elements."""
-    return [item.numel() for item in tensors]
 
 
 def _differs(tensors: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
@@ -718,7 +606,7 @@ def _remembers(obj: TorchObject) -> bool:
     return obj.get("remember_states") is True
 
 
-def _is_turned(run: Run) -> bool:
+def _is_of_2010(run: Run) -> bool:
     """Return whether a layer is of 2010: the first dimension of its kernels is contiguous."""
     weight = run.obj.get("weight")
     is_kernel = isinstance(weight, Tensor) and len(weight.size) > 2 and run.name.startswith("nn.Spatial")

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, field
 
 from ...data import define
 from ...report import Note, Printed
 from ...text import counted, printable
+
+if TYPE_CHECKING:
+    import torch
+
+    from .rounding import Deviation
 
 AGREES = "agrees"
 DIFFERS = "differs"
@@ -66,6 +71,18 @@ class LayerProof:
                 value = None
             data["class" if name == "class_name" else name] = value
         return data
+
+    def write(self, difference: Deviation, compared: list[torch.Tensor]) -> None:
+        """Write the numbers of a comparison.
+
+        Args:
+            difference: the numbers.
+            compared: the tensors that were compared.
+        """
+        self.max_abs = difference.max_abs
+        self.max_rel = difference.max_rel
+        self.excess = difference.excess
+        self.compared = sum(item.numel() for item in compared)
 
     def worst_first(self) -> tuple[int, float]:
         """Return the key that sorts layers, the most important first."""

@@ -86,14 +86,16 @@ def prove(request: Prove) -> Proof:
         >>> proof.sentence()  # doctest: +SKIP
         'checked against 298 recorded activations of Lua Torch, largest difference 3e-06'
     """
-    value, name = request.source, ""
+    value = request.source
+    name = ""
     if not isinstance(value, (Table, TorchObject)):
         document = formats.open(value, limits=request.limits)
         if document.spec.values != formats.LUA:
             raise UnsupportedError(
                 f"is {document.spec.title}; only files of Lua Torch hold recorded values", file=document.path
             )
-        value, name = document.first, document.path
+        value = document.first
+        name = document.path
     if isinstance(request.against, (str, os.PathLike)):
         require_file(request.against)
     require_torch()

@@ -29,8 +29,9 @@ ON_GPU = 10.0
 """Factor of the limit on a GPU, whose libraries transform convolutions by matrices with entries up to 10."""
 BACKWARD = 3.0
 """Factor of the limit for gradients: three values of the sum were rounded, gradOutput, input and result."""
-RTOL, ATOL = 1e-4, 1e-5
-"""The differences allowed for a layer with approximate functions, one whose entry has a tolerance."""
+RTOL = 1e-4
+ATOL = 1e-5
+"""The relative and absolute differences allowed for a layer whose entry says that Lua approximates its function."""
 
 _SAMPLE = 2_000
 """Numbers of a tensor that are looked at: if more than 1 in 500 has more digits, one is among these (e^-4: 98 %)."""
@@ -69,19 +70,19 @@ def _unit(tensor: Tensor) -> float:
     with np.errstate(invalid="ignore", over="ignore"):  # signaling NaNs, and the smallest numbers
         sample = _sample(tensor)
         are_single = bool((sample.astype("f4") == sample).all())
-        unit_of_single = max(unit, UNIT["float32"])
+        unit_of_floats = max(unit, UNIT["float32"]) if are_single else unit
         if sample.size < _ENOUGH:
-            # Few numbers with 16 binary digits or less may have been written by hand.
+            # Few numbers with 16 binary digits or less may have been written by hand: they show no precision.
             mantissa = np.frexp(sample)[0] * 2.0**16
             has_more_digits = bool((mantissa != np.round(mantissa)).any())
-            return unit_of_single if are_single and has_more_digits else unit
+            return unit_of_floats if has_more_digits else unit
         power = np.floor(np.log10(np.abs(sample)))
-        # A float has 7 digits of its own, and text needs 9 of them to hold it exactly.
+        # Text of 4 to 6 digits is told from floats, which have 7 of their own; that of doubles from them up to 9.
         for digits in range(4, 10 if unit == UNIT["float64"] else 7):
             places = 10.0 ** (digits - 1 - power)
             if np.allclose(np.round(sample * places) / places, sample, rtol=max(unit, 1e-14), atol=0):
                 return max(unit, 0.5 * 10.0 ** (1 - digits))
-    return unit_of_single if are_single else unit
+    return unit_of_floats
 
 
 # Differences
@@ -144,25 +145,28 @@ def measure(
     """
     if len(recorded) != len(computed):
         return Deviation(f"{len(computed)} outputs, {len(recorded)} recorded")
-    for one, other in zip(recorded, computed):
-        if one.squeeze().shape != other.squeeze().shape:
-            return Deviation(f"shape {list(other.shape)}, recorded {list(one.shape)}")
-    mine, theirs, scale = map(joined, (recorded, computed, scales))
-    are_finite = mine.isfinite() & theirs.isfinite()
-    # A sum beyond the largest float is infinite in Lua but not here.
-    are_same = (mine == theirs) | (mine.isnan() & theirs.isnan()) | (mine.isinf() & (theirs.abs() > 3e38))
+    for tensor, computed_tensor in zip(recorded, computed):
+        if tensor.squeeze().shape != computed_tensor.squeeze().shape:
+            return Deviation(f"shape {list(computed_tensor.shape)}, recorded {list(tensor.shape)}")
+    in_file = joined(recorded)
+    here = joined(computed)
+    are_finite = in_file.isfinite() & here.isfinite()
+    are_same = (in_file == here) | (in_file.isnan() & here.isnan())
+    # A sum beyond the largest float, 3.4e38, is infinite in Lua but not here.
+    are_same |= in_file.isinf() & (here.abs() > 3e38)
     if not bool((are_finite | are_same).all()):
         return Deviation("infinite or not a number on one side")
-    mine = torch.where(are_finite, mine, 0.0)
-    theirs = torch.where(are_finite, theirs, 0.0)
-    error = mine - theirs
-    largest = _largest(mine)
+    in_file = torch.where(are_finite, in_file, 0.0)
+    here = torch.where(are_finite, here, 0.0)
+    error = in_file - here
+    largest = _largest(in_file)
     max_abs = _largest(error)
     max_rel = 0.0
     if max_abs:
         max_rel = max_abs / largest if largest else inf
-    is_close = bool((error.abs() <= ATOL + RTOL * mine.abs()).all())
-    return Deviation("", max_abs, max_rel, _largest(error / scale) / (HEADROOM * headroom), is_close)
+    excess = _largest(error / joined(scales)) / (HEADROOM * headroom)
+    is_close = bool((error.abs() <= ATOL + RTOL * in_file.abs()).all())
+    return Deviation("", max_abs, max_rel, excess, is_close)
 
 
 def _largest(values: torch.Tensor) -> float:

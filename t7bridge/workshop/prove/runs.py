@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import zip_longest
 from math import prod
 from typing import Any
 
@@ -29,7 +28,9 @@ from ...nn.graphs import graph_spec, recorded_nodes
 from ...nn.mapping import Call, Lua, ModuleSpec, NotMappedError
 from ...nn.registry import (
     Child,
+    Layer,
     Recording,
+    Traits,
     first_module,
     layer_of,
     listed_modules,
@@ -51,6 +52,7 @@ _LONGEST = 100_000
 """Maximum number of elements of a table of tensors, or of steps in a tensor."""
 _REPEATED = 1 << 22
 """Maximum number of elements of a recorded tensor whose storage has fewer."""
+
 # Recorded values
 
 
@@ -118,21 +120,24 @@ def zeros_like(value: Recorded) -> Recorded:
 
 
 def _element(value: Recorded, index: int) -> Recorded:
+    """Return an element of a table, from 0; `None` if there is none."""
     return value[index] if isinstance(value, list) and index < len(value) else None
 
 
-def _single(value: Recorded) -> Recorded:
+def _without_table(value: Recorded) -> Recorded:
+    """Return the element of a table of one element; other values as they are."""
     return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
 def _part(value: Recorded, dim: int, part: int | slice) -> Recorded:
-    """Return a part of a tensor along a dimension, as a view that has sizes, as in Lua; `None` if there is none."""
+    """Return a part of a tensor along a dimension, as a view; `None` if there is none."""
     if not isinstance(value, Tensor) or not 0 <= dim < value.ndim:
         return None
     if value.ndim == 1 and isinstance(part, int):
+        # In Lua, an element of a vector is a vector of one element.
         part = slice(part, part + 1)
+    key = (*(slice(None),) * dim, part)
     try:
-        key = (*(slice(None),) * dim, part)
         return value[key]
     except IndexError:
         return None
@@ -162,10 +167,16 @@ def own_weights(obj: TorchObject) -> dict[str, Tensor]:
     names = ["weight", "bias"]
     if layer is not None:
         with suppress(ModelError):  # its fields are inconsistent
-            parameters = [each for each in layer.params_of(Fields(obj, "", layer.defaults)) if each.kind == "parameter"]
-            names = [source.path for each in parameters for source in each.sources]
-    values = {name: obj.get(name) for name in names}
-    return {name: item for name, item in values.items() if isinstance(item, Tensor) and item.numel}
+            names = []
+            for parameter in layer.params_of(Fields(obj, "", layer.defaults)):
+                if parameter.kind == "parameter":
+                    names += [source.path for source in parameter.sources]
+    weights = {}
+    for name in names:
+        value = obj.get(name)
+        if isinstance(value, Tensor) and value.numel:
+            weights[name] = value
+    return weights
 
 
 def own_parameters(obj: TorchObject) -> int:
@@ -287,6 +298,7 @@ class Run:
         number: in a sequence, the step from 0 and the number of steps; `None` elsewhere.
         before: the module's output one step before, if a sequence keeps a copy of it.
         names: the places of modules inside whose weights belong to others, by id.
+        first_reading: the same run in the first reading of the pass; `None` in that itself.
     """
 
     place: Place
@@ -307,6 +319,7 @@ class Run:
     number: tuple[int, int] | None = None
     before: Recorded = None
     names: dict[int, Place] = field(factory=dict)
+    first_reading: Run | None = field(default=None, repr=False)
 
     @property
     def path(self) -> str:
@@ -332,47 +345,57 @@ class Run:
     def step(self) -> int:
         """The step of a recurrent module, from 1."""
         number, count = self.number or (0, 1)
-        done = self.obj.get("step")
-        return number + (max(int(done) - count, 1) if isinstance(done, float) and 1 < done < 1e6 else 1)
+        # The field has the step that would come next; it may count on over several sequences.
+        following = self.obj.get("step")
+        first = 1
+        if isinstance(following, float) and 1 < following < 1e6:
+            first = max(int(following) - count, 1)
+        return number + first
 
     @property
     def is_unknown_step(self) -> bool:
         """True outside of sequences where the steps of a recurrent module are not recorded."""
         return self.number is None and self.obj.get("step") == 1.0
 
-    def run_inside(self, step: str, obj: TorchObject, inputs: Recorded, twin: Run | None = None) -> Run:
+    def run_inside(self, step: str, obj: TorchObject, inputs: Recorded) -> Run:
         """Add the run of a module inside, in the same step of a sequence.
 
         Args:
             step: the step to it.
             obj: the module.
             inputs: its input.
-            twin: the same run in another reading of the pass.
         """
         self.of.budget.spend(STEPS_PER_NODE)
         place = self.names.get(id(obj)) or Place(self.place, step)
         run = Run(place, obj, inputs, self.of, number=self.number, names=self.names)
         if self.of.times:
-            run.is_last = twin.is_last if twin is not None else self.of.times.get(id(obj), 0) <= 1
+            # What is recorded differs between the readings, and with it sometimes what runs.
+            if self.first_reading is not None and len(self.inside) < len(self.first_reading.inside):
+                run.first_reading = self.first_reading.inside[len(self.inside)]
+                run.is_last = run.first_reading.is_last
+            else:
+                run.is_last = self.of.times.get(id(obj), 0) <= 1
         self.inside.append(run)
         return run
 
     def recorded_output(self) -> Recorded:
         """Return the output; `None` if the module runs again and overwrites it."""
-        obj = self.obj
-        keeps_all_steps = is_recurrent(obj) and not self.of.is_in_evaluation(obj)
+        keeps_all_steps = is_recurrent(self.obj) and not self.of.is_in_evaluation(self.obj)
         if not keeps_all_steps and not self.is_last:
             return None
-        if is_recurrent(obj) and self.number is not None:
+        if is_recurrent(self.obj) and self.number is not None:
             if keeps_all_steps:
-                return _state(obj, "outputs", self.step)
-            after = obj.get("step")
-            last = _state(obj, "outputs", int(after) - 1) if isinstance(after, float) else None
-            if isinstance(last, Tensor):  # backward sets `output` to that of the first step
+                return _state(self.obj, "outputs", self.step)
+            # Backward sets `output` to that of the first step; the last one is in the table.
+            following = self.obj.get("step")
+            last = _state(self.obj, "outputs", int(following) - 1) if isinstance(following, float) else None
+            if isinstance(last, Tensor):
                 return last
-        output = output_of(obj)
-        # An in-place layer whose own field was cleared has its output in the memory of its input.
-        return first_of(self.input) if output is None and self.in_place else output
+        output = output_of(self.obj)
+        if output is None and self.in_place:
+            # Its own field was cleared; the output is in the memory of the input.
+            return first_of(self.input)
+        return output
 
     def recorded_grad_input(self) -> Recorded:
         """Return the gradient with respect to the input; unknown in a sequence, or of several runs."""
@@ -406,18 +429,19 @@ def runs(
     Raises:
         LimitError: there are too many.
     """
-    # How often a module runs is known after a first reading of the pass, and in the second which run was its last.
+    # How often a module runs, and which of its runs was the last, is known after a first reading of the pass.
     budget = Budget(limits, "following the runs of the layers")
-    reading = Run(Place(None, path), root, None, Pass(in_other_mode, budget))
-    begun, _ = _follow(reading, None)
+    first_reading = Run(Place(None, path), root, None, Pass(in_other_mode, budget))
+    begun, _ = _follow(first_reading)
     times = Counter(id(run.obj) for run in begun)
     seen: set[int] = set()
     for run in reversed(begun):
         run.is_last = id(run.obj) not in seen
         seen.add(id(run.obj))
     budget = Budget(limits, "following the runs of the layers")
-    start = Run(reading.place, root, None, Pass(in_other_mode, budget, times), is_last=reading.is_last)
-    _, ended = _follow(start, reading)
+    start = Run(first_reading.place, root, None, Pass(in_other_mode, budget, times), first_reading=first_reading)
+    start.is_last = first_reading.is_last
+    _, ended = _follow(start)
     listed = [run for run in ended if run.is_listed]
     written: set[int] = set()
     for run in listed:
@@ -426,20 +450,15 @@ def runs(
     return listed
 
 
-def _follow(start: Run, twin: Run | None) -> tuple[list[Run], list[Run]]:
-    """Return the runs inside a run, and itself, in the order in which they begin and in that in which they end.
-
-    Args:
-        start: the run.
-        twin: the same run in another reading of the pass.
-    """
+def _follow(start: Run) -> tuple[list[Run], list[Run]]:
+    """Return the runs inside a run, and itself, in the order in which they begin and in that in which they end."""
     begun: list[Run] = []
     ended: list[Run] = []
-    # Runs to begin, with their twins; and those to end, behind what is inside.
-    stack: list[tuple[Run, Run | None, bool]] = [(start, twin, False)]
+    # Runs to begin, and those to end, which come behind what is inside.
+    stack: list[tuple[Run, bool]] = [(start, False)]
     running: set[int] = set()
     while stack:
-        run, twin, is_at_end = stack.pop()
+        run, is_at_end = stack.pop()
         if is_at_end:
             running.discard(id(run.obj))
             run.finish()
@@ -449,11 +468,9 @@ def _follow(start: Run, twin: Run | None) -> tuple[list[Run], list[Run]]:
             continue  # it contains itself
         begun.append(run)
         running.add(id(run.obj))
-        _run_modules(run, twin)
-        stack.append((run, None, True))
-        twins = twin.inside if twin is not None else []
-        pairs = zip_longest(run.inside, twins[: len(run.inside)])
-        stack += [(inside, other, False) for inside, other in reversed(list(pairs))]
+        _run_modules(run)
+        stack.append((run, True))
+        stack += [(inside, False) for inside in reversed(run.inside)]
     return begun, ended
 
 
@@ -464,15 +481,16 @@ def _note_writes(run: Run, written: set[int]) -> None:
         run: the run.
         written: the storages that runs before it wrote.
     """
-    sources = [_region(tensor) for tensor in leaves(run.input)]
-    for here in map(_region, leaves(run.output)):
-        is_view = not run.in_place and any(overlap(here, one) for one in sources)
-        is_of_module_inside = run.whole and here[0] in written
+    regions_of_input = [_region(tensor) for tensor in leaves(run.input)]
+    for region in map(_region, leaves(run.output)):
+        is_view = not run.in_place and any(overlap(region, one) for one in regions_of_input)
+        is_of_module_inside = run.whole and region[0] in written
         if not is_view and not is_of_module_inside:
-            run.writes.append(here)
-    # In older releases in-place layers had memory of their own once a model had changed its type.
-    source, target = first_of(run.input), run.output
+            run.writes.append(region)
+    source = first_of(run.input)
+    target = run.output
     if run.in_place and isinstance(source, Tensor) and isinstance(target, Tensor):
+        # In older releases the output had memory of its own once a model had changed its type; both were written.
         is_apart = source.storage is not target.storage and source.shape == target.shape
         if is_apart and np.array_equal(source.numpy(), target.numpy(), equal_nan=True):
             run.writes.append(_region(source))
@@ -482,62 +500,64 @@ class Memory:
     """Which recorded values are unchanged since a layer read or wrote them.
 
     In-place layers and buffers that several layers share overwrite outputs that earlier layers recorded. Storages and
-    the order of the runs show which ones.
+    the order of the runs show which ones. Where a backward may have restored the input of an in-place layer, nobody
+    knows which of the two values is in the file: such memory counts as overwritten.
 
     Args:
         runs: in order.
-        undone: whether a backward came last, in which some in-place layers restored their inputs.
     """
 
-    def __init__(self, runs: list[Run], undone: bool) -> None:
+    def __init__(self, runs: list[Run]) -> None:
         self._writes: dict[int, list[tuple[int, Region]]] = {}
-        self._restored: dict[int, list[tuple[int, Region]]] = {}
+        """The numbers of the runs that wrote a storage, by its id, and what of it."""
         self._gradients: dict[int, set[int]] = {}
+        """The numbers of the runs whose gradients are in a storage, by its id."""
         for number, run in enumerate(runs):
-            writes = self._restored if undone and run.may_be_undone else self._writes
-            for here in run.writes:
-                writes.setdefault(here[0], []).append((number, here))
-            passed_on = {id(tensor.storage) for tensor in leaves(run.grad_output)} if not run.in_place else set()
-            for tensor in [] if run.whole else leaves(run.grad_input):
-                if id(tensor.storage) not in passed_on:
-                    self._gradients.setdefault(id(tensor.storage), set()).add(number)
+            last = len(runs) if run.may_be_undone else number
+            for region in run.writes:
+                self._writes.setdefault(region[0], []).append((last, region))
+            if not run.whole:
+                self._note_gradients(number, run)
 
-    def overwritten(self, value: Recorded, run: int) -> bool:
-        """Return whether anything after this run changed the memory of any tensor of a value."""
-        return any(
-            at > run and overlap(here, _region(tensor))
-            for tensor in leaves(value)
-            for at, here in self._writes.get(id(tensor.storage), ())
-        )
+    def _note_gradients(self, number: int, run: Run) -> None:
+        """Note where a run wrote the gradient with respect to its input."""
+        # Layers that pass a gradient on, as nn.View does, do not write it.
+        passed_on = set()
+        if not run.in_place:
+            passed_on = {id(tensor.storage) for tensor in leaves(run.grad_output)}
+        for tensor in leaves(run.grad_input):
+            if id(tensor.storage) not in passed_on:
+                self._gradients.setdefault(id(tensor.storage), set()).add(number)
 
-    def is_restored(self, value: Recorded, run: int) -> bool:
-        """Return whether a backward has restored memory of a value that this run or one before wrote."""
-        return any(
-            at <= run and overlap(here, _region(tensor))
-            for tensor in leaves(value)
-            for at, here in self._restored.get(id(tensor.storage), ())
-        )
+    def is_overwritten(self, value: Recorded, number: int) -> bool:
+        """Return whether anything after a run changed the memory of any tensor of a value."""
+        for tensor in leaves(value):
+            region = _region(tensor)
+            for last, written in self._writes.get(id(tensor.storage), ()):
+                if last > number and overlap(written, region):
+                    return True
+        return False
 
     def holds_gradients(self, run: Run) -> bool:
-        """Return whether the gradients with respect to output and input are in memory that one layer writes.
-
-        Layers that work in place return the gradient in the memory in which they received it.
-        """
+        """Return whether the gradients with respect to output and input are in memory that one layer writes."""
         after = {id(tensor.storage) for tensor in leaves(run.grad_output)}
         before = {id(tensor.storage) for tensor in leaves(run.grad_input)}
-        return not after & before and all(len(self._gradients.get(one, ())) <= 1 for one in after | before)
+        # Layers that work in place return the gradient in the memory in which they received it.
+        if after & before:
+            return False
+        return all(len(self._gradients.get(storage, ())) <= 1 for storage in after | before)
 
 
 # How containers pass values
 
 
-def _run_modules(run: Run, twin: Run | None) -> None:
+def _run_modules(run: Run) -> None:
     """Add the runs of the modules inside a container, with their inputs and the gradients of their outputs."""
     recording = recording_of(run.obj)
     # The LSTM of torch-rnn, which has a weight of its own, takes whole sequences.
     if recording.states is not None and not isinstance(run.obj.get("weight"), Tensor):
         run.is_listed = False
-        _run_step(run, recording, twin)
+        _run_step(run, recording)
         return
     container = _container_of(run)
     if container is None:
@@ -546,7 +566,7 @@ def _run_modules(run: Run, twin: Run | None) -> None:
             run.whole = next(iter(layer.children(run.obj)), None) is not None
         return
     spec, flow, is_transparent = container
-    values = RecordedValues(run, twin)
+    values = RecordedValues(run)
     run.whole = True
     try:
         result: Passed = flow(spec, Passed(run.input), values)
@@ -564,21 +584,36 @@ def _run_modules(run: Run, twin: Run | None) -> None:
 def _container_of(run: Run) -> tuple[ModuleSpec, Flow, bool] | None:
     """Return what a container does: its modules, its flow, and whether it does nothing besides; `None` if unknown."""
     obj = run.obj
-    layer = layer_of(obj.class_name)
     recording = recording_of(obj)
-    listed = _children_of(obj)
     if recording.flow is not None:
-        spec = _spec(run, Call(""), {str(place): child for place, child in enumerate(listed)})
-        return spec, recording.flow, recording.transparent
+        children = {str(number): child for number, child in enumerate(_children_of(obj))}
+        return _spec(run, Call(""), children), recording.flow, recording.transparent
+    layer = layer_of(obj.class_name)
     if layer is None or layer.children is None:
         return None
-    module = layer.module_of(obj.class_name)
-    if module is None or layer.children is first_module:
+    if layer.children is first_module:
         return None  # copies of one module for several devices have seen parts of the batch
+    facts_of_container = _call_of(run, layer)
+    if facts_of_container is None:
+        return None
+    call, facts, graph = facts_of_container
+    inside = [child for child in layer.children(obj) if isinstance(child.value, TorchObject)]
+    if facts.flow is None or (graph is None and _runs_others_than_listed(obj, inside)):
+        return None
+    spec = _spec(run, call, {child.name: child for child in inside})
+    spec.graph = graph
+    return spec, facts.flow, facts.transparent
+
+
+def _call_of(run: Run, layer: Layer) -> tuple[Call, Traits, Any] | None:
+    """Return what a container is in PyTorch, the facts about it, and its graph; `None` if it is unknown."""
+    module = layer.module_of(run.obj.class_name)
+    if module is None:
+        return None
     try:
-        call = module(Lua(obj, "", layer.defaults, shapes={}))
+        call = module(Lua(run.obj, "", layer.defaults, shapes={}))
         facts = traits_of(call.target)
-        graph = graph_spec(obj, "") if facts.is_graph else None
+        return call, facts, graph_spec(run.obj, "") if facts.is_graph else None
     except NotMappedError:
         return None
     except ModelError as error:
@@ -586,14 +621,12 @@ def _container_of(run: Run) -> tuple[ModuleSpec, Flow, bool] | None:
         return None
     except FLOW_ERRORS:
         return None
-    children = [child for child in layer.children(obj) if isinstance(child.value, TorchObject)]
-    # Where others were put into `modules`, what is recorded there is of other passes.
-    runs_others = bool(listed) and [id(child.value) for child in children] != [id(child.value) for child in listed]
-    if facts.flow is None or (runs_others and graph is None):
-        return None
-    spec = _spec(run, call, {child.name: child for child in children})
-    spec.graph = graph
-    return spec, facts.flow, facts.transparent
+
+
+def _runs_others_than_listed(obj: TorchObject, inside: list[Child]) -> bool:
+    """Return whether others than the modules that run were put into `modules`: those have recorded other passes."""
+    listed = [id(child.value) for child in _children_of(obj)]
+    return bool(listed) and listed != [id(child.value) for child in inside]
 
 
 def _spec(run: Run, call: Call, children: Mapping[str, Child]) -> ModuleSpec:
@@ -625,12 +658,10 @@ class RecordedValues(Domain[Passed]):
 
     Args:
         run: that of the container.
-        twin: the same in another reading of the pass.
     """
 
-    def __init__(self, run: Run, twin: Run | None) -> None:
+    def __init__(self, run: Run) -> None:
         self._run = run
-        self._twins = twin.inside if twin is not None else []
         self._fields = recording_of(run.obj).inputs
         self._nodes = recorded_nodes(run.obj)
         self._calls: list[tuple[Passed, Passed]] = []
@@ -653,9 +684,10 @@ class RecordedValues(Domain[Passed]):
         """Return an element of a list, or a slice of a tensor."""
         if dim is not None:
             return Passed(_part(value.value, dim, index), is_computed=True)
-        if value.items is not None:
-            return value.items[index] if -len(value.items) <= index < len(value.items) else Passed()
-        return Passed(_element(value.value, index))
+        if value.items is None:
+            return Passed(_element(value.value, index))
+        # An element that a list does not have is nil in Lua.
+        return value.items[index] if -len(value.items) <= index < len(value.items) else Passed()
 
     def length(self, value: Passed, dim: int | None = None) -> int | None:
         """Return the number of elements, or of slices."""
@@ -705,25 +737,29 @@ class RecordedValues(Domain[Passed]):
         """Add the run of a module inside, and return its recorded output."""
         inside = spec.children[child]
         assert inside.obj is not None
-        evaluated = self._run.of.is_in_evaluation(inside.obj)
-        if self._step is not None and evaluated and self._step[0] + 1 < self._step[1]:
-            return Passed()  # in evaluation one module runs all steps; its fields are of the last
-        at = len(self._calls)
-        twin = self._twins[at] if at < len(self._twins) else None
-        gradient = None
+        is_in_evaluation = self._run.of.is_in_evaluation(inside.obj)
+        if self._step is not None and is_in_evaluation:
+            number, count = self._step
+            if number + 1 < count:
+                return Passed()  # in evaluation one module runs all steps; its fields are of the last
         if child in self._fields:
             value = Passed(recorded(self._run.obj.get(self._fields[child])))
-        if node is not None and at < len(self._nodes):
-            data = self._nodes[at]
-            inputs = _single(recorded(data.get("input")))
-            value = value if inputs is None else Passed(inputs)
-            gradient = _single(recorded(data.get("gradOutput")))
-        run = self._run.run_inside(inside.path, inside.obj, value.value, twin)
+        gradient = None
+        if node is not None and len(self._calls) < len(self._nodes):
+            # The nodes of a graph keep what they took, and what came back.
+            data = self._nodes[len(self._calls)]
+            inputs = _without_table(recorded(data.get("input")))
+            if inputs is not None:
+                value = Passed(inputs)
+            gradient = _without_table(recorded(data.get("gradOutput")))
+        run = self._run.run_inside(inside.path, inside.obj, value.value)
         if self._step is not None:
             run.number = self._step
-            run.before = self._before if evaluated else None
-        # Several gradients of one output are added up.
-        run.grad_output = None if isinstance(gradient, list) else gradient
+            if is_in_evaluation:
+                run.before = self._before
+        if not isinstance(gradient, list):
+            # Those of several uses are a list, which Lua adds up; their sum is not kept.
+            run.grad_output = gradient
         output = Passed(run.recorded_output())
         self._calls.append((value, output))
         return output
@@ -734,19 +770,23 @@ class RecordedValues(Domain[Passed]):
         Args:
             result: the output of the container.
         """
+        uses = [(result, self._run.grad_output)]
+        """Values that were used, and the gradient with respect to each use."""
+        for (value, _), run in zip(self._calls, self._run.inside):
+            uses.append((value, run.recorded_grad_input()))
         gradients: dict[int, list[Recorded]] = {}
-        uses = [(value, run.recorded_grad_input()) for (value, _), run in zip(self._calls, self._run.inside)]
-        stack = [(result, self._run.grad_output), *uses]
-        while stack:
-            value, gradient = stack.pop()
+        """The gradients with respect to all uses of a value, by its id."""
+        while uses:
+            value, gradient = uses.pop()
             gradients.setdefault(id(value), []).append(gradient)
-            stack += [(item, _element(gradient, place)) for place, item in enumerate(value.items or ())]
+            for index, item in enumerate(value.items or ()):
+                uses.append((item, _element(gradient, index)))
             if value.joined is not None:
-                stack += zip(value.parts, _split(gradient, value.joined))
+                uses += zip(value.parts, _split(gradient, value.joined))
         for (_, output), run in zip(self._calls, self._run.inside):
-            passed = gradients.get(id(output), [])
-            if run.grad_output is None and len(passed) == 1:
-                run.grad_output = passed[0]
+            gradients_of_output = gradients.get(id(output), [])
+            if run.grad_output is None and len(gradients_of_output) == 1:
+                run.grad_output = gradients_of_output[0]
 
 
 def _split(gradient: Recorded, joined: Joined) -> list[Recorded]:
@@ -772,48 +812,62 @@ def _sequence(value: Recorded) -> list[Recorded]:
 # Cells
 
 
-def _run_step(run: Run, recording: Recording, twin: Run | None) -> None:
+def _run_step(run: Run, recording: Recording) -> None:
     """Add the run of the module inside a cell in one step; outside of sequences in its last one."""
-    obj = run.obj
-    is_first = bool(recording.first_step) and run.step == 1
-    if recording.first_step and run.is_unknown_step:
-        return
-    step, module, inputs = ".recurrentModule", obj.get(recording.first_step), run.input
-    if not is_first:
+    inputs = run.input
+    if recording.first_step:
+        if run.is_unknown_step:
+            return
+        is_first = run.step == 1
+    else:
+        is_first = False
+    if is_first:
+        # A module of its own runs the first step, on the input alone.
+        step = ".recurrentModule"
+        module = run.obj.get(recording.first_step)
+    else:
         step, module = _copy_of_step(run)
         states = [_state_before(run, *fields) for fields in recording.states or ()]
-        inputs = [inputs, *states] if states else inputs
+        if states:
+            inputs = [inputs, *states]
     if not isinstance(module, TorchObject):
         return
-    inside = run.run_inside(step, module, inputs, twin.inside[0] if twin is not None and twin.inside else None)
+    inside = run.run_inside(step, module, inputs)
     inside.before = run.before
     if recording.places:
         inside.names = _names_in_copy(run, module, recording)
 
 
 def _names_in_copy(run: Run, module: TorchObject, recording: Recording) -> dict[int, Place]:
-    """Return the places of the modules inside a copy: those of the elements of `modules` that hold their weights."""
-    places = {id(item): place for place, item in enumerate(_modules_of(run.obj), 1)}
-    for path, place in recording.places.items():
+    """Return the places of the modules inside a copy: those of the elements of `modules` that hold their weights.
+
+    Returns:
+        Places by the id of the module.
+    """
+    numbers = {id(item): number for number, item in enumerate(_modules_of(run.obj), 1)}
+    for path, number in recording.places.items():
         holder, _, rest = path.partition(".")
-        is_first = run.step == 1
-        if (holder == recording.first_step) == is_first:
-            item = lookup(module, rest)
-            places[id(item)] = place
-    return {key: Place(run.place, f".modules[{place}]") for key, place in places.items()}
+        is_of_first_step = holder == recording.first_step
+        if is_of_first_step == (run.step == 1):
+            numbers[id(lookup(module, rest))] = number
+    return {identity: Place(run.place, f".modules[{number}]") for identity, number in numbers.items()}
 
 
 def _copy_of_step(run: Run) -> tuple[str, Value]:
-    """Return the module that ran a step: its shared clone in training, the one module in evaluation; with the step to
-    the latter, whose weights they share.
+    """Return the step to the module that has the weights of a cell, and the module that ran a step: in training a clone
+    that shares them, in evaluation that module itself.
     """
-    obj, children = run.obj, _modules_of(run.obj)
-    module = obj.get("recurrentModule") or (children[0] if children else None)
-    at = next((f".modules[{place}]" for place, item in enumerate(children, 1) if item is module), ".recurrentModule")
-    if not run.of.is_in_evaluation(obj):
-        clones = obj.get("sharedClones")
-        module = clones.get(float(run.step)) if isinstance(clones, Table) else None
-    return at, module
+    children = _modules_of(run.obj)
+    module = run.obj.get("recurrentModule") or (children[0] if children else None)
+    step = ".recurrentModule"
+    for number, child in enumerate(children, 1):
+        if child is module:
+            step = f".modules[{number}]"
+            break
+    if run.of.is_in_evaluation(run.obj):
+        return step, module
+    clones = run.obj.get("sharedClones")
+    return step, clones.get(float(run.step)) if isinstance(clones, Table) else None
 
 
 def _state_before(run: Run, name: str, by_user: str) -> Recorded:
@@ -824,12 +878,12 @@ def _state_before(run: Run, name: str, by_user: str) -> Recorded:
         name: the field with the states of all steps.
         by_user: the field with the first, if the user sets it.
     """
-    obj, at = run.obj, run.step
     if run.is_unknown_step:
         return None
-    if at == 1 and obj.get(by_user) is None and obj.get("startState") is None:
-        return zeros_like(_state(obj, name, 1))
-    if run.of.is_in_evaluation(obj):
+    is_set_by_user = run.obj.get(by_user) is not None or run.obj.get("startState") is not None
+    if run.step == 1 and not is_set_by_user:
+        return zeros_like(_state(run.obj, name, 1))
+    if run.of.is_in_evaluation(run.obj):
         # In evaluation only the last states are kept; a sequence has copies of the outputs.
         return run.before if name == "outputs" else None
-    return _state(obj, name, at - 1)
+    return _state(run.obj, name, run.step - 1)

@@ -253,11 +253,20 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert not (tmp_path / "y.svg").exists()
 
 
-def test_large_graphs_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graphs_without_nodes(tmp_path: Path) -> None:
+    """A graph whose nodes are not in the file is drawn, and described, by its modules."""
+    graph = chain(TorchObject("nn.Tanh", 1, Table.of({})), kind="nn.gModule")
+    t7bridge.save(graph, tmp_path / "x.t7")
+    assert [block.class_name for block in blocks(tmp_path / "x.t7")] == ["nn.gModule", "nn.Tanh"]
+    t7bridge.draw(tmp_path / "x.t7", tmp_path / "x.svg")
+    assert "nn.gModule" in str(t7bridge.inspect(tmp_path / "x.t7"))
+
+
+def test_large_graphs_have_a_limit() -> None:
     """A model with more modules than a picture can show is refused with the number."""
-    monkeypatch.setattr("t7bridge.nn.blocks.MAX_BLOCKS", 10)
+    value = t7bridge.load(FILES / "models" / "resnet_small.t7")
     with pytest.raises(LimitError, match="at most 10"):
-        blocks(FILES / "models" / "resnet_small.t7")
+        blocks_of(value, "root", t7bridge.Limits(blocks=10))
 
 
 def chain(*modules: TorchObject, kind: str = "nn.Sequential") -> TorchObject:

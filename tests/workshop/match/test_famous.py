@@ -59,7 +59,7 @@ def alexnet() -> nn.Module:
     ("name", "factory", "net", "said"),
     [
         ("resnet18", "resnet18", resnet18, "in evaluation and training mode"),
-        ("resnet18", "resnet18(1)", lambda: resnet18(1), "stride of convolution is [2, 2] in the .t7 and [1, 1] in "),
+        ("resnet18", "resnet18(1)", lambda: resnet18(1), "stride of Conv2d is (2, 2) in the .t7 and (1, 1) in "),
         (
             "alexnet_owt",
             "alexnet",

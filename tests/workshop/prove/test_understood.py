@@ -60,8 +60,8 @@ def test_rows_of_a_table_are_found_in_its_output():
     assert verdicts(t7bridge.prove(model))["root.modules[1]"] == "differs"
 
 
-def test_changes_that_a_backward_has_undone_are_understood():
-    """AddConstant and MulConstant in place put their inputs back when they run backwards; all agrees either way."""
+def test_values_that_a_backward_may_have_restored_are_not_taken():
+    """AddConstant and MulConstant in place put their inputs back when they run backwards: nothing differs."""
     for name in ("constants.train", "constants.eval", "volumes.train"):
         proof = t7bridge.prove(PROVE / f"{name}.t7")
         assert not proof.of("differs"), name
@@ -70,11 +70,8 @@ def test_changes_that_a_backward_has_undone_are_understood():
 @pytest.mark.parametrize(
     ("name", "place", "value"),
     [
-        ("constants.train", "root.modules[2]", 0.8),
         ("constants.train", "root.modules[5]", 1.5),
         ("constants.eval", "root.modules[5]", 1.5),
-        ("constants.eval", "root.modules[11]", 0.2),
-        ("volumes.eval", "root.modules[8]", 0.6),
     ],
 )
 def test_a_changed_constant_in_place_is_named(name: str, place: str, value: float):
@@ -95,7 +92,7 @@ def test_the_layer_in_place_behind_a_changed_weight_is_compared_with_it():
     replaced(model, conv["weight"].storage, Storage.from_array(array))
     layers = {layer.path: layer for layer in t7bridge.prove(model).unexplained}
     assert sorted(layers) == ["root.modules[4]", "root.modules[5]"]
-    assert layers["root.modules[4]"].reason == "compared as one with root.modules[5], which works in place"
+    assert layers["root.modules[4]"].reason == "compared as one with root.modules[5]"
 
 
 def test_a_batch_of_one_uses_running_statistics():

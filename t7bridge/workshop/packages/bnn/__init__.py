@@ -67,7 +67,8 @@ register_layer(
         padding=axes("pad", 2, 0).unless((0, 0)),
     ),
     traits=Traits(
-        shapes=lambda shape, *_, **__: {"weight": shape, "alphas": (shape[0],)}
+        shapes=lambda shape, *_, **__: {"weight": shape, "alphas": (shape[0],)},
+        axes="bchw",
     ),
 )
 register_layer("bnn.Binary", "nn.BinActiveZ", module=of_class(".modules.Binary"))

@@ -39,6 +39,7 @@ register_layer(
         padding=integer("padding", 0),
         groups=integer("groups", 1).unless(1),
     ),
+    traits=Traits(axes="chwb"),
 )
 # (oH * oH * in * kH * kH, out). The bias has an element for every position, but only as many as planes are read.
 register_layer(
@@ -60,7 +61,9 @@ register_layer(
         integer("dH", 1),
         integer("padding", 0),
     ),
-    traits=Traits(shapes=lambda shape, *_: {"weight": shape, "bias": (shape[2],)}),
+    traits=Traits(
+        shapes=lambda shape, *_: {"weight": shape, "bias": (shape[2],)}, axes="chwb"
+    ),
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,32 +70,41 @@ TWINS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "stride": (
         {"first": 2, "second": 1},
         [
-            r"stride of convolution is \[1, 1\] in the .t7 and \[2, 2\] in Net: block.conv1 ",
-            r"stride of convolution is \[2, 2\] in the .t7 and \[1, 1\] in Net: block.conv2 ",
+            r"stride of Conv2d is \(1, 1\) in the .t7 and \(2, 2\) in Net: block.conv1 ",
+            r"stride of Conv2d is \(2, 2\) in the .t7 and \(1, 1\) in Net: block.conv2 ",
         ],
     ),
-    "eps": ({"eps": 1e-3}, ["eps of batch_norm is 1e-05 in the .t7 and 0.001 in Net: block.bn1 .*, block.bn2 "]),
-    "momentum": ({"momentum": 0.01}, ["in training, momentum of batch_norm is 0.1 in the .t7 and 0.01 in Net: norm "]),
-    "ceil mode": ({"pool": nn.MaxPool2d(3, 2)}, ["ceil_mode of max_pool2d is True in the .t7 and False in Net: pool "]),
-    "padding": ({"padding": 0}, [r"padding of convolution is \[1, 1\] in the .t7 and \[0, 0\] in Net: stem "]),
+    "eps": ({"eps": 1e-3}, ["eps of BatchNorm2d is 1e-05 in the .t7 and 0.001 in Net: block.bn1 .*, block.bn2 "]),
+    "momentum": ({"momentum": 0.01}, ["in training, momentum of BatchNorm2d is 0.1 in the .t7 and 0.01 in Net: norm "]),
+    "ceil mode": (
+        {"pool": nn.MaxPool2d(3, 2)},
+        ["ceil_mode of max_pool2d is True in the .t7 and False in Net: before block.conv1 .*, before block.short "],
+    ),
+    "padding": ({"padding": 0}, [r"padding of Conv2d is \(1, 1\) in the .t7 and \(0, 0\) in Net: stem "]),
     "padding of means": (
         {"mean": nn.AvgPool2d(3, 1, 1, count_include_pad=False)},
-        ["count_include_pad of avg_pool2d is True in the .t7 and False in Net: mean "],
+        ["count_include_pad of avg_pool2d is True in the .t7 and False in Net: before fc "],
     ),
     "other pooling": (
         {"mean": nn.MaxPool2d(3, 1, 1)},
-        ["before fc .*, the .t7 computes avg_pool2d, .* where Net computes max_pool2d, "],
+        ["the .t7 computes avg_pool2d, .* where Net computes max_pool2d, .*: before fc "],
     ),
     "activation": (
         {"activation": nn.functional.softplus},
-        ["before block.conv1 .*, the .t7 computes relu, .* where Net computes softplus, "],
+        ["the .t7 computes relu where Net computes softplus: before block.conv1 .*, before block.short "],
     ),
-    "bias": ({"bias": False}, ["only the .t7 has a bias in stem "]),
-    "order of channels": ({"begin": lambda x: x.flip(1)}, ["Net reverses the order of the input's channels"]),
-    "index of channels": ({"begin": lambda x: x[:, [2, 1, 0]]}, ["Net reverses the order of the input's channels"]),
+    "bias": ({"bias": False}, ["only the .t7 has a bias: stem "]),
+    "order of channels": (
+        {"begin": lambda x: x.flip(1)},
+        ["Net computes flip, and the .t7 does not: before stem "],
+    ),
+    "index of channels": (
+        {"begin": lambda x: x[:, [2, 1, 0]]},
+        ["Net computes index, and the .t7 does not: before stem "],
+    ),
     "scale": (
         {"begin": lambda x: torch.stack([x[:, 0] * 2 - 0.5, x[:, 1], x[:, 2] * 4], 1)},
-        ["Net scales the channels of its input, by 2, 1, 4 and with -0.5, .* added"],
+        ["Net computes mul, sub, mul, stack, and the .t7 does not: before stem "],
     ),
     "softmax": ({"end": lambda x: x.softmax(1)}, ["at the end, Net computes softmax, and the .t7 does not"]),
     "log-softmax": (
@@ -121,25 +131,98 @@ def lua_model(tmp_path: Path) -> Path:
     return tmp_path / "lua" / "model.t7"
 
 
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The network as a Lua model; its weights are beside the folder of that."""
+    return lua_model(tmp_path_factory.mktemp("twins"))
+
+
+def twin_of(source: Path, class_: type[nn.Module] = Net, **options: Any) -> nn.Module:
+    """A network with the weights of the Lua model."""
+    twin = class_(**options)
+    twin.load_state_dict(torch.load(source.parent.parent / "weights.pt"), strict="bias" not in options)
+    return twin
+
+
 @pytest.mark.slow
-def test_twins(tmp_path, subtests):
+def test_twins(source, subtests):
     """Of each wrong twin the difference is named, once, and with the right one nothing differs."""
-    source = lua_model(tmp_path)
-    weights = torch.load(tmp_path / "weights.pt")
     for name, (options, expected) in TWINS.items():
         with subtests.test(name):
-            twin = Net(**options)
-            twin.load_state_dict(weights, strict="bias" not in options)
-            proof = t7bridge.prove(source, against=twin, input=["2x3x16x16"])
+            proof = t7bridge.prove(source, against=twin_of(source, **options), input=["2x3x16x16"])
             found = proof.differences
             assert len(found) == len(expected), found
             assert all(re.search(each, text) for each, text in zip(expected, found)), found
             assert proof.exit_code == bool(expected)
+            assert not proof.misplaced
             assert proof.sentence().startswith("proven against 8 layers") == (not expected)
 
 
+class Written(Net):
+    """The network with its forward written in other ways; `way` chooses one."""
+
+    way = ""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Compute what `Net` does, or nearly."""
+        layers = {"first": self.stem, "second": self.norm}
+        if self.way == "attempts":
+            with suppress(RuntimeError):
+                self.fc(x)
+        if self.way == "plain functions":
+            x = nn.functional.conv2d(x, self.stem.weight, self.stem.bias, 1, 1)
+            layers.pop("first")
+        for layer in layers.values():
+            x = layer(input=x) if self.way == "keywords" else layer(x)
+        x = self.pool(x.relu_() if self.way == "in place" else x.relu())
+        y = torch.relu(self.block.bn1(self.block.conv1(x)))
+        y = self.block.bn2(self.block.conv2(y))
+        short = self.block.short(x)
+        if self.way == "in place":
+            y += short
+        elif self.way != "no shortcut":
+            y = y + short
+        y = self.fc(self.mean(y.relu_()).mean((2, 3)))
+        if self.way == "stops":
+            raise ValueError("no\nresult")
+        return {"scores": y} if self.way == "a dict" else y
+
+
+@pytest.mark.slow
+def test_models_may_be_written_in_any_way(source, subtests):
+    """Keywords, changes in place, plain functions and caught errors are no difference; a missing shortcut is."""
+    for way in ("", "keywords", "in place", "plain functions", "attempts", "a dict"):
+        with subtests.test(way):
+            twin = twin_of(source, Written)
+            twin.way = way
+            proof = t7bridge.prove(source, against=twin, input=["2x3x16x16"])
+            assert proof.differences == []
+            assert proof.exit_code == 0
+    twin = twin_of(source, Written)
+    twin.way = "no shortcut"
+    proof = t7bridge.prove(source, against=twin, input=["2x3x16x16"])
+    assert (proof.exit_code, proof.misplaced) == (1, True)
+    assert re.match(r"values come from .* in the \.t7 and .* in Written: before fc ", proof.differences[0])
+    twin.way = "stops"
+    proof = t7bridge.prove(source, against=twin, input=["2x3x16x16"])
+    assert (proof.exit_code, proof.misplaced) == (1, False)
+    assert proof.differences == ["then Written stops: ValueError: no"]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_of_torchscript_only_the_output_is_compared(source, tmp_path):
+    """Its layers are not known, but what it returns is."""
+    wrong = nn.Sequential(twin_of(source).stem, nn.Flatten(), nn.Linear(2048, 5)).eval()
+    for model, code in ((t7bridge.load_module(source), 0), (wrong, 1)):
+        torch.jit.trace(model, torch.randn(2, 3, 16, 16)).save(str(tmp_path / "model.pt"))
+        proof = t7bridge.prove(source, against=tmp_path / "model.pt", input=["2x3x16x16"])
+        assert proof.exit_code == code, proof.differences
+        assert {layer.verdict for layer in proof.layers} <= {"agrees" if code == 0 else "differs", "not recorded"}
+
+
 FACTORIES = """
-from test_trace import Net
+from test_side_by_side import Net
 from torch import nn
 def right(): return Net()
 def wrong(): return Net(pool=nn.MaxPool2d(3, 2))
@@ -147,9 +230,8 @@ def wrong(): return Net(pool=nn.MaxPool2d(3, 2))
 
 
 @pytest.mark.slow
-def test_match_runs_the_factory(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_match_runs_the_factory(source, tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """`match` with a factory says that both compute the same, or what differs; what is written is the same."""
-    source = str(lua_model(tmp_path))
     (tmp_path / "nets.py").write_text(FACTORIES)
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     written = []
@@ -159,7 +241,7 @@ def test_match_runs_the_factory(tmp_path, monkeypatch: pytest.MonkeyPatch, capsy
         ("wrong", ["--no-run"], 0, ""),
     ):
         target = tmp_path / "out.pt"
-        arguments = [source, f"{tmp_path}/nets.py:{name}", "-o", str(target), "--force", "--input", "2x3x16x16"]
+        arguments = [str(source), f"{tmp_path}/nets.py:{name}", "-o", str(target), "--force", "--input", "2x3x16x16"]
         assert main(["match", *arguments, *options]) == code
         error = capsys.readouterr().err
         assert text in error
@@ -169,12 +251,12 @@ def test_match_runs_the_factory(tmp_path, monkeypatch: pytest.MonkeyPatch, capsy
 
 
 @pytest.mark.slow
-def test_match_says_how_the_input_is_prepared(tmp_path, capsys: pytest.CaptureFixture[str]):
+def test_match_says_how_the_input_is_prepared(source, tmp_path, capsys: pytest.CaptureFixture[str]):
     """What a checkpoint says of means, ranges and sizes is shown, and nothing of its layers."""
-    model = t7bridge.load(lua_model(tmp_path))
+    model = t7bridge.load(source)
     means = Table([b"mean", b"std"], [Table([1.0, 2.0, 3.0], [0.485, 0.456, 0.406]), Tensor.from_numpy(np.ones(3))])
     t7bridge.save(Table([b"model", b"meanstd", b"epoch"], [model, means, 7.0]), tmp_path / "checkpoint.t7")
-    assert main(["match", str(tmp_path / "checkpoint.t7"), str(tmp_path / "weights.pt")]) == 0
+    assert main(["match", str(tmp_path / "checkpoint.t7"), str(source.parent.parent / "weights.pt")]) == 0
     error = capsys.readouterr().err
     assert "root.meanstd.mean: 0.485, 0.456, 0.406; root.meanstd.std: 1, 1, 1\n" in error
     assert "epoch" not in error

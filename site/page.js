@@ -1,0 +1,328 @@
+// The page: takes files, shows what `inspect` and `draw` say, and saves what `convert` and `module` write.
+
+const $ = (id) => document.getElementById(id);
+const base = new URL(".", location.href).href;
+const LUA = "Lua Torch";
+
+let worker;
+let asked = new Map(); // questions to the worker by number
+let count = 0;
+let ready;
+let current = null; // the file that is shown
+let busy = false;
+const opened = [];
+
+function begin() {
+  const session = `t7bridge-${Date.now()}-${Math.random().toString(36).slice(2)}`;
+  ready = (async () => {
+    const source = await fetched("worker.js");
+    worker = new Worker(URL.createObjectURL(new Blob([source], { type: "text/javascript" })), { type: "module" });
+    return new Promise((resolve, reject) => {
+      worker.onmessage = ({ data }) => {
+        if (data.type === "ready") resolve();
+        else if (data.type === "failed" && data.number === undefined) reject(new Error(data.message));
+        else heard(data);
+      };
+      worker.onerror = (event) => reject(new Error(event.message || "the worker does not start"));
+      worker.postMessage({ type: "start", base, session });
+    });
+  })();
+  return ready;
+}
+
+let workerSource;
+function fetched(name) {
+  workerSource ??= fetch(name).then((response) => response.text());
+  return workerSource;
+}
+
+function heard(data) {
+  const question = asked.get(data.number);
+  if (!question) return;
+  if (data.type === "progress") {
+    question.progress?.(data.written / Math.max(1, data.expected));
+    return;
+  }
+  asked.delete(data.number);
+  if (data.type === "failed") question.reject(new Error(data.message));
+  else question.resolve(data);
+}
+
+async function ask(message, progress) {
+  const began = ready;
+  await began;
+  if (began !== ready) throw new Cancelled(); // meanwhile
+  const number = ++count;
+  return new Promise((resolve, reject) => {
+    asked.set(number, { resolve, reject, progress });
+    worker.postMessage({ ...message, number });
+  });
+}
+
+async function restart() {
+  worker.terminate();
+  for (const question of asked.values()) question.reject(new Cancelled());
+  asked.clear();
+  begin();
+  await ready;
+  for (const file of opened) file.place = (await ask({ type: "open", files: [file.file] })).place;
+}
+
+async function cancel() {
+  say("Cancelled. Loading Python again …");
+  await restart();
+  say("Ready.");
+}
+
+class Cancelled extends Error {}
+
+function say(text, bad = false) {
+  $("status").textContent = text;
+  $("status").classList.toggle("bad", bad);
+}
+
+// Opening
+
+async function take(files) {
+  const list = [...files];
+  if (!list.length) return;
+  try {
+    say(list.length > 1 ? `Opening ${list.length} files …` : `Opening ${list[0].name} …`);
+    let first = null;
+    for (const file of list) {
+      const { place } = await ask({ type: "open", files: [file] });
+      const entry = { file, name: file.name, place, text: null, drawing: null, results: [] };
+      opened.push(entry);
+      first ??= entry;
+    }
+    await show(first);
+  } catch (error) {
+    if (!(error instanceof Cancelled)) say(error.message, true);
+  }
+}
+
+async function show(entry) {
+  current = entry;
+  $("work").hidden = false;
+  $("opened").replaceChildren(
+    ...opened.map((other) => {
+      const button = element("button", { type: "button", textContent: other.name });
+      button.setAttribute("aria-current", other === entry);
+      button.onclick = () => show(other);
+      return button;
+    }),
+  );
+  $("opened").hidden = opened.length < 2;
+  $("text").textContent = entry.text ?? "…";
+  $("result").replaceChildren(...entry.results);
+  offer(entry);
+  if (entry.text === null) {
+    say(`Reading ${entry.name} …`);
+    const answer = await verb(entry, ["inspect", entry.name]);
+    entry.text = answer.code === 0 ? answer.output : answer.messages;
+    entry.isLua = answer.output.includes(LUA);
+    entry.failed = answer.code !== 0;
+    if (current !== entry) return;
+    $("text").textContent = entry.text;
+    $("text").classList.toggle("bad", entry.failed);
+    offer(entry);
+    say(entry.failed ? `${entry.name} cannot be read.` : `${entry.name}: ${size(entry.file.size)}.`, entry.failed);
+  }
+  if ($("tab-drawing").ariaSelected === "true") await draw(entry);
+  else if (!entry.failed) draw(entry).catch(() => {});
+}
+
+async function draw(entry) {
+  if (entry.failed) {
+    $("drawing").replaceChildren(element("p", { textContent: "There is nothing to draw." }));
+    return;
+  }
+  if (entry.drawing === null) {
+    entry.drawing = (async () => {
+      const answer = await verb(entry, ["draw", ...part(entry), entry.name, "-o", "drawing.html"]);
+      return { file: answer.outputs[0]?.file, messages: answer.messages };
+    })();
+  }
+  const { file, messages } = await entry.drawing;
+  if (current !== entry) return;
+  if (!file) {
+    $("drawing").replaceChildren(element("p", { textContent: messages }));
+    return;
+  }
+  if (entry.frame !== $("drawing").firstChild || !entry.frame) {
+    const html = new Blob([await file.text()], { type: "text/html" });
+    entry.frame = element("iframe", { title: `Drawing of ${entry.name}`, src: URL.createObjectURL(html) });
+    entry.frame.setAttribute("sandbox", "allow-scripts");
+    $("drawing").replaceChildren(entry.frame);
+  }
+}
+
+// Converting
+
+function offer(entry) {
+  const stem = entry.name.replace(/\.[^.]*$/, "") || "model";
+  const targets = [
+    [".pt", ["convert"], `${stem}.pt`],
+    [".safetensors", ["convert"], `${stem}.safetensors`],
+    [".npz", ["convert"], `${stem}.npz`],
+    [".t7", ["convert"], `${stem}.t7`],
+  ].filter(([suffix]) => !entry.name.endsWith(suffix));
+  if (entry.isLua) targets.push(["model.py with its weights", ["module"], `${stem}.zip`]);
+  targets.push(["drawing, .svg", ["draw"], `${stem}.svg`]);
+  $("targets").replaceChildren(
+    ...targets.map(([label, [name], target], index) => {
+      const button = element("button", { type: "button", textContent: label, disabled: busy || Boolean(entry.failed) });
+      if (index === 0) button.className = "first";
+      button.onclick = () => convert(entry, name, target);
+      return button;
+    }),
+  );
+}
+
+function part() {
+  const at = $("at").value.trim();
+  return at ? ["--at", at] : [];
+}
+
+function commandOf(entry, name, target) {
+  const options = part();
+  if (name === "convert") {
+    for (const id of ["mode", "dtype", "encoding"]) {
+      const value = $(id)?.value;
+      if (value && (id !== "encoding" || target.endsWith(".t7"))) options.push(`--${id}`, value);
+    }
+    return ["convert", ...options, entry.name, target];
+  }
+  return [name, ...options, entry.name, "-o", target];
+}
+
+async function convert(entry, name, target) {
+  if (busy) return;
+  busy = true;
+  offer(entry);
+  const command = commandOf(entry, name, target);
+  $("progress").hidden = false;
+  const bar = $("progress").querySelector("progress");
+  const text = $("progress").querySelector("span");
+  bar.removeAttribute("value");
+  text.textContent = target;
+  try {
+    const answer = await verb(entry, command, (fraction) => {
+      bar.value = Math.min(1, fraction);
+      text.textContent = `${target}: ${Math.round(100 * Math.min(1, fraction))} %`;
+    });
+    const parts = [element("pre", { className: "dim", textContent: `t7bridge ${command.map(quoted).join(" ")}` })];
+    for (const { name: file, file: bytes } of answer.outputs) {
+      const link = element("a", { href: URL.createObjectURL(bytes), download: file, textContent: `Save ${file}` });
+      parts.push(link, document.createTextNode(` (${size(bytes.size)})`));
+      link.click();
+    }
+    const said = (answer.messages + answer.output).trim();
+    if (said) parts.push(element("pre", { className: answer.code > 1 ? "bad" : "", textContent: said }));
+    const result = element("div", {});
+    result.append(...parts);
+    entry.results.unshift(result);
+    if (current === entry) $("result").replaceChildren(...entry.results);
+    say(answer.code > 1 ? `${target} was not written.` : `${target} is done.`, answer.code > 1);
+  } catch (error) {
+    if (!(error instanceof Cancelled)) say(error.message, true);
+  } finally {
+    busy = false;
+    $("progress").hidden = true;
+    if (current) offer(current);
+  }
+}
+
+async function verb(entry, args, progress) {
+  try {
+    return await ask({ type: "run", args, cwd: entry.place, expected: entry.file.size }, progress);
+  } catch (error) {
+    if (error instanceof Cancelled) throw error;
+    // A browser's stack is a hundredth of a process's, and Python does not survive its end.
+    await restart();
+    const messages = `t7bridge: error: ${entry.name}: ends Python in a browser (${error.message}); the command line reads such files.\n`;
+    return { code: 2, output: "", messages, outputs: [] };
+  }
+}
+
+// Small things
+
+function element(name, properties) {
+  return Object.assign(document.createElement(name), properties);
+}
+
+function quoted(word) {
+  return /^[\w./:=-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
+}
+
+function size(bytes) {
+  if (bytes < 1000) return `${bytes} bytes`;
+  const units = ["kB", "MB", "GB"];
+  let value = bytes;
+  let unit = -1;
+  while (value >= 1000 && unit < units.length - 1) {
+    value /= 1000;
+    unit += 1;
+  }
+  return `${value.toFixed(value < 10 ? 1 : 0)} ${units[unit]}`;
+}
+
+function choose(tab) {
+  for (const [name, panel] of [["tab-text", "text"], ["tab-drawing", "drawing"]]) {
+    $(name).setAttribute("aria-selected", name === tab);
+    $(name).tabIndex = name === tab ? 0 : -1;
+    $(panel).hidden = name !== tab;
+  }
+  if (tab === "tab-drawing" && current) draw(current).catch((error) => say(error.message, true));
+}
+
+$("choose").onclick = () => $("files").click();
+$("files").onchange = () => take($("files").files);
+$("cancel").onclick = cancel;
+$("tab-text").onclick = () => choose("tab-text");
+$("tab-drawing").onclick = () => choose("tab-drawing");
+$("views").onkeydown = (event) => {
+  if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
+  const next = $("tab-text").ariaSelected === "true" ? "tab-drawing" : "tab-text";
+  choose(next);
+  $(next).focus();
+};
+$("sample").onclick = async () => take([new File([await sample], "resnet_small.t7")]);
+$("at").onchange = () => {
+  if (!current) return;
+  current.drawing = null;
+  if ($("tab-drawing").ariaSelected === "true") draw(current).catch((error) => say(error.message, true));
+};
+$("from").onsubmit = async (event) => {
+  event.preventDefault();
+  const address = $("address").value;
+  say(`Loading ${address} …`);
+  try {
+    const response = await fetch(address);
+    if (!response.ok) throw new Error(`${response.status} ${response.statusText}`);
+    const name = decodeURIComponent(new URL(address).pathname.split("/").pop()) || "model";
+    await take([new File([await response.blob()], name)]);
+  } catch (error) {
+    say(`${address} cannot be loaded: ${error.message}. Its server must allow other sites to read it.`, true);
+  }
+};
+for (const kind of ["dragover", "dragleave", "drop"]) {
+  addEventListener(kind, (event) => {
+    event.preventDefault();
+    $("drop").classList.toggle("over", kind === "dragover");
+    if (kind === "drop") take(event.dataTransfer.files);
+  });
+}
+
+// Inside the documentation's front page, which has the files.
+if (parent !== window) {
+  addEventListener("message", ({ origin, data }) => {
+    if (origin === location.origin && Array.isArray(data?.files)) take(data.files);
+  });
+  parent.postMessage("t7bridge takes files", location.origin);
+}
+
+const sample = fetch("sample.t7").then((response) => response.blob());
+begin()
+  .then(() => say("Ready."))
+  .catch((error) => say(`Python does not start: ${error.message}`, true));

@@ -1,0 +1,582 @@
+"""Two models on the same input: each layer with weights against that of the other model with the same weights.
+
+While a model runs, hooks record what its layers with weights take and return. The second model runs with the inputs of
+the first: a layer whose input differs gets that of the layer with the same weights, so that each difference is found
+where it arises. What lies between layers is read from the graph of autograd, whose nodes name the operations.
+May import graph and nn.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from attrs import field
+from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from ...data import define
+from ...errors import ModelError
+from ...text import listed
+
+CLOSE = 1e-9
+"""Largest difference of two values that are the same, relative to their norm: both are computed in double precision."""
+_CHUNK = 1 << 16
+"""Elements of a tensor that are digested at once."""
+_MOST_STORED = 1 << 27
+"""Maximum number of elements of the inputs that are stored to correct those of the second model: 1 GiB."""
+_MOST_NAMED = 4
+"""Operations that a text names."""
+_NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
+_SHAPES = (
+    *("accumulate_grad", "alias", "clone", "expand", "permute", "reshape_alias", "select", "slice", "split", "squeeze"),
+    *("t", "to_copy", "transpose", "unbind", "unsafe_view", "unsqueeze", "view"),
+)
+"""Operations that pass numbers on, in another shape."""
+INPUT = -1
+"""The source of what comes from the input of the model, and from no layer with weights."""
+ENDS = "at the end"
+
+
+# Values
+
+
+@define(eq=False)
+class Digest:
+    """What tells values apart without storing them.
+
+    Attributes:
+        numel: the number of elements.
+        norm: the Euclidean norm.
+        projection: the sum of the elements, each times a random number, relative to the norm.
+    """
+
+    numel: int
+    norm: float
+    projection: float
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Digest:
+        """Return the digest of a tensor, which does not depend on its shape."""
+        values = tensor.detach().reshape(-1).double()
+        norm = float(values.norm())
+        random = torch.randn(_CHUNK, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+        chunks = nn.functional.pad(values, (0, -len(values) % _CHUNK)).view(-1, _CHUNK)
+        # Random numbers for the place in a chunk, and for the chunk.
+        projection = float((chunks @ random) @ random[: len(chunks)])
+        return cls(len(values), norm, projection / norm if norm else 0.0)
+
+    def matches(self, other: Digest) -> bool:
+        """Return whether two values are the same, apart from rounding in double precision."""
+        if self.numel != other.numel:
+            return False
+        is_same_norm = abs(self.norm - other.norm) <= CLOSE * max(self.norm, other.norm)
+        return is_same_norm and abs(self.projection - other.projection) <= CLOSE
+
+
+def _match(values: list[Digest], others: list[Digest]) -> bool:
+    """Return whether two lists of values are the same."""
+    return len(values) == len(others) and all(map(Digest.matches, values, others))
+
+
+def _floats(value: Any) -> list[torch.Tensor]:
+    """Return the tensors of a value whose elements are not whole numbers."""
+    return [item for item in tree_leaves(value) if isinstance(item, torch.Tensor) and item.is_floating_point()]
+
+
+def _own_tensors(layer: nn.Module) -> dict[str, torch.Tensor]:
+    """Return a module's own weights and statistics, by name."""
+    tensors = {**dict(layer.named_parameters(recurse=False)), **dict(layer.named_buffers(recurse=False))}
+    return {name: item for name, item in tensors.items() if item.is_floating_point() and item.numel()}
+
+
+def _key(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return what tells weights apart, in whatever layout: their number, and the sum of their bits."""
+    return tensor.numel(), int(tensor.detach().double().contiguous().view(torch.int64).sum())
+
+
+# What lies between layers
+
+
+@define(frozen=True)
+class Operation:
+    """An operation between layers with weights.
+
+    Attributes:
+        name: in PyTorch.
+        options: names and values of its arguments that are no tensors, as far as its gradient depends on them.
+    """
+
+    name: str
+    options: tuple[tuple[str, Any], ...]
+
+    @classmethod
+    def of(cls, node: Any) -> Operation:
+        """Return the operation of a node of autograd's graph: `MaxPool2DWithIndicesBackward0` is `max_pool2d`."""
+        name = type(node).__name__.partition("Backward")[0]
+        name = re.sub("(?<!^)(?=[A-Z][a-z])", "_", name).lower()
+        options = []
+        for attribute in dir(node):
+            # Sizes of the tensors are no options.
+            if not attribute.startswith("_saved_") or "sym_" in attribute or attribute.endswith("sizes"):
+                continue
+            try:
+                value = getattr(node, attribute)
+            except RuntimeError:
+                continue  # a tensor that was changed in place since
+            numbers = value if isinstance(value, tuple) else (value,)
+            if all(isinstance(number, (bool, int, float, str)) for number in numbers):
+                options.append((attribute.removeprefix("_saved_"), value))
+        return cls(name.removeprefix("native_").removesuffix("_with_indices"), tuple(options))
+
+
+@define(eq=False)
+class Origin:
+    """Where a value comes from.
+
+    Attributes:
+        sources: the numbers of the calls whose results it is made of, or `INPUT`.
+        operations: what makes it of them, in order.
+    """
+
+    sources: set[int] = field(factory=set)
+    operations: list[Operation] = field(factory=list)
+
+
+# A model that runs
+
+
+@define(eq=False)
+class Call:
+    """One run of a layer with weights.
+
+    Attributes:
+        place: the name of the layer in its model.
+        layer: the layer.
+        weights: what tells its weights apart, without the bias, sorted.
+        bias: the same of the bias; `None` if it has none.
+        inputs: the values that it got.
+        origin: of these.
+        stored: the input, if it is one tensor, for the same layer of the other model.
+        outputs: the values that it returned, and the statistics that it updated.
+        partner: the run of the first model with the same weights; `None` without one.
+        has_input: whether it got the input of that, if only because it was given to it.
+    """
+
+    place: str
+    layer: nn.Module
+    weights: list[tuple[int, int]]
+    bias: tuple[int, int] | None
+    inputs: list[Digest]
+    origin: Origin
+    stored: torch.Tensor | None = field(default=None, repr=False)
+    outputs: list[Digest] = field(factory=list)
+    partner: Call | None = field(default=None, repr=False)
+    has_input: bool = False
+
+
+class Watched:
+    """A model that runs once, and what its layers with weights took and returned.
+
+    Args:
+        model: the model.
+        value: its input.
+        training: whether normalization is in training mode. Nothing else is, so that nothing is random.
+        first: the same of the first model, whose inputs the layers of this one get.
+
+    Attributes:
+        calls: the runs of layers with weights, in order.
+        result: the outputs of the model.
+        outputs: the same as digests.
+        origin: of the outputs.
+        error: what stopped the model; empty if nothing did.
+    """
+
+    def __init__(self, model: nn.Module, value: Any, training: bool, first: Watched | None = None) -> None:
+        self.calls: list[Call] = []
+        self.result: list[torch.Tensor] = []
+        self.outputs: list[Digest] = []
+        self.origin = Origin()
+        self.error = ""
+        self._first = first
+        self._room = _MOST_STORED
+        """Elements that may still be stored."""
+        self._sources: dict[int, int] = {}
+        """The number of the call that returned each leaf of autograd's graph, by its id."""
+        self._leaves: list[torch.Tensor] = []
+        self._depth = 0
+        """Layers with weights that run now, one inside the other."""
+        self._run(model, value, training)
+
+    def _run(self, model: nn.Module, value: Any, training: bool) -> None:
+        """Run the model; what it does to its buffers is undone."""
+        buffers = {name: item.clone() for name, item in model.named_buffers()}
+        try:
+            with self._hooks(model, training), torch.enable_grad(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                result = model(self._leaf(value, INPUT))
+            outputs = [item for item in tree_leaves(result) if isinstance(item, torch.Tensor)]
+            self.result = [item.detach() for item in outputs]
+            self.outputs = [Digest.of(item) for item in self.result]
+            self.origin = self._origin(outputs)
+        except Exception as error:  # the user's code may raise anything
+            first_line = (str(error).splitlines() or [""])[0]
+            self.error = f"{type(error).__name__}: {first_line[:200]}"
+        finally:
+            with torch.no_grad():
+                for name, item in model.named_buffers():
+                    item.copy_(buffers[name])
+
+    @contextmanager
+    def _hooks(self, model: nn.Module, training: bool) -> Iterator[None]:
+        """Set the mode, and record what the layers with weights take and return."""
+        model.eval()
+        for layer in model.modules():
+            if isinstance(layer, _NORMS):
+                layer.train(training)
+        handles = []
+        # The modules of TorchScript's archives call no hooks.
+        if not isinstance(model, torch.jit.ScriptModule):
+            for place, layer in model.named_modules():
+                if _own_tensors(layer):
+                    begin = partial(self._begin, place)
+                    handles.append(layer.register_forward_pre_hook(begin, with_kwargs=True))
+                    handles.append(layer.register_forward_hook(self._end, always_call=True))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _leaf(self, value: Any, source: int) -> Any:
+        """Return a value whose tensors are leaves of autograd's graph: it ends at them, and they tell their source."""
+
+        def leaf(item: torch.Tensor) -> torch.Tensor:
+            if not item.is_floating_point():
+                return item
+            start = item.detach().requires_grad_()
+            self._leaves.append(start)
+            self._sources[id(start)] = source
+            # Operations in place may change a copy, but no leaf.
+            return start.clone()
+
+        return tree_map_only(torch.Tensor, leaf, value)
+
+    def _origin(self, tensors: Iterable[torch.Tensor]) -> Origin:
+        """Return where tensors come from."""
+        nodes: dict[Any, None] = {}
+        stack = [item.grad_fn for item in tensors]
+        while stack:
+            node = stack.pop()
+            if node is not None and node not in nodes:
+                nodes[node] = None
+                stack += [following for following, _ in node.next_functions]
+        origin = Origin()
+        for node in sorted(nodes, key=lambda node: node._sequence_nr()):
+            variable = getattr(node, "variable", None)
+            operation = Operation.of(node)
+            if id(variable) in self._sources:
+                origin.sources.add(self._sources[id(variable)])
+            elif operation.name not in _SHAPES:
+                origin.operations.append(operation)
+        return origin
+
+    def _begin(self, place: str, layer: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        """Record that a layer begins; a hook.
+
+        Returns:
+            Its arguments, corrected by those of the first model; `None` if they stay.
+        """
+        self._depth += 1
+        if self._depth > 1:
+            return None  # a part of a layer with weights
+        tensors = _floats([args, kwargs])
+        weights = {name: _key(item) for name, item in _own_tensors(layer).items()}
+        bias = weights.pop("bias", None)
+        inputs = [Digest.of(item) for item in tensors]
+        call = Call(place, layer, sorted(weights.values()), bias, inputs, self._origin(tensors))
+        call.partner = self._partner(call)
+        self.calls.append(call)
+        # Layers run without a graph: it would only take memory.
+        args, kwargs = tree_map_only(torch.Tensor, torch.Tensor.detach, (args, kwargs))
+        if len(tensors) != 1:
+            call.has_input = call.partner is not None and _match(call.inputs, call.partner.inputs)
+            return args, kwargs
+        right_input = self._right_input(call, tensors[0])
+
+        def corrected(item: torch.Tensor) -> torch.Tensor:
+            return right_input if item.is_floating_point() else item
+
+        args, kwargs = tree_map_only(torch.Tensor, corrected, (args, kwargs))
+        return args, kwargs
+
+    def _right_input(self, call: Call, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the input that a layer with one is to get: in the second model that of the first.
+
+        Args:
+            call: its run, which is completed.
+            tensor: what the model gave it.
+        """
+        tensor = tensor.detach()
+        if self._first is None and self._room >= tensor.numel():
+            call.stored = tensor.clone()
+            self._room -= tensor.numel()
+        if call.partner is None:
+            return tensor
+        call.has_input = _match(call.inputs, call.partner.inputs)
+        if call.has_input or call.partner.stored is None:
+            return tensor
+        wanted = call.partner.stored.clone()
+        if wanted.numel() == tensor.numel():
+            wanted = wanted.reshape(tensor.shape)
+        # Of other sizes, as behind another padding, it fits as well; with more dimensions it would not.
+        call.has_input = wanted.dim() == tensor.dim()
+        return wanted if call.has_input else tensor
+
+    def _end(self, layer: nn.Module, args: Any, output: Any) -> Any:
+        """Record what a layer returned; a hook."""
+        self._depth -= 1
+        if self._depth > 0:
+            return None  # a part of a layer with weights
+        if output is None:
+            # It raised an error, which the model may catch.
+            self.calls.pop()
+            return None
+        tensors = _floats(output)
+        if isinstance(layer, _NORMS) and layer.training:
+            # In training it updates its statistics.
+            tensors += _own_tensors(layer).values()
+        self.calls[-1].outputs = [Digest.of(item) for item in tensors]
+        return self._leaf(output, len(self.calls) - 1)
+
+    def _partner(self, call: Call) -> Call | None:
+        """Return the run of the first model with the same weights, of several the one with the same input."""
+        if self._first is None:
+            return None
+        used = {id(earlier.partner) for earlier in self.calls}
+        candidates = []
+        for other in self._first.calls:
+            # One of the two may lack the bias.
+            if other.weights == call.weights and id(other) not in used:
+                candidates.append(other)
+        candidates.sort(key=lambda other: (other.bias != call.bias, not _match(other.inputs, call.inputs)))
+        return candidates[0] if candidates else None
+
+
+# The comparison
+
+
+@define(eq=False)
+class Comparison:
+    """Two models on one input in one mode.
+
+    Attributes:
+        mine: the first.
+        theirs: the second, run with the inputs of the first.
+        label: its name.
+        texts: what differs, in words, and where; empty if all agrees.
+        misplaced: whether layers get what others get in the first: weights may be those of other layers.
+        differing: the runs of the first model to which those of the second differ, in input or output, by id.
+    """
+
+    mine: Watched
+    theirs: Watched
+    label: str
+    texts: dict[str, list[str]] = field(factory=dict)
+    misplaced: bool = False
+    differing: set[int] = field(factory=set)
+
+    @property
+    def differences(self) -> list[str]:
+        """What differs, in words."""
+        texts = []
+        for text, places in self.texts.items():
+            if places == [ENDS]:
+                texts.append(f"{ENDS}, {text}")
+            else:
+                texts.append(f"{text}: {listed(places)}" if places else text)
+        return texts
+
+    def run(self) -> None:
+        """Compare what the layers and the models took and returned."""
+        wrong: set[int] = set()
+        """Numbers of the runs of the second model that returned other values: what is made of these is no wonder."""
+        for number, call in enumerate(self.theirs.calls):
+            partner = call.partner
+            if partner is None:
+                continue
+            place = f"{call.place or 'the model'} ({partner.place or 'root'})"
+            if not _match(partner.inputs, call.inputs) and not call.origin.sources & wrong:
+                self.differing.add(id(partner))
+                self.misplaced |= self._gets_input_of_another(call, partner)
+                self._compare_origins(partner.origin, call.origin, f"before {place}")
+            if not _match(partner.outputs, call.outputs):
+                wrong.add(number)
+                if call.has_input:
+                    self.differing.add(id(partner))
+                    self._compare_layers(partner, call, place)
+        if self.theirs.error:
+            self._note(f"then {self.label} stops: {self.theirs.error}")
+        elif not _match(self.mine.outputs, self.theirs.outputs) and not self.theirs.origin.sources & wrong:
+            self._compare_origins(self.mine.origin, self.theirs.origin, ENDS)
+
+    def _gets_input_of_another(self, call: Call, partner: Call) -> bool:
+        """Return whether a layer gets what another one of its size gets in the first model."""
+        sizes = [numel for numel, _ in call.weights]
+        for other in self.mine.calls:
+            is_of_same_size = [numel for numel, _ in other.weights] == sizes
+            if other is not partner and is_of_same_size and _match(other.inputs, call.inputs):
+                return True
+        return False
+
+    def _note(self, text: str, place: str = "") -> None:
+        """Note a difference, and where it is."""
+        places = self.texts.setdefault(text, [])
+        if place:
+            places.append(place)
+
+    def _note_options(self, name: str, mine: Mapping[str, Any], theirs: Mapping[str, Any], place: str) -> bool:
+        """Note the options of an operation or a layer that differ, and return whether there are any."""
+        differing = [option for option in mine if option in theirs and mine[option] != theirs[option]]
+        for option in differing:
+            values = f"{mine[option]} in the .t7 and {theirs[option]} in {self.label}"
+            self._note(f"{option} of {name} is {values}", place)
+        return bool(differing)
+
+    def _compare_layers(self, mine: Call, theirs: Call, place: str) -> None:
+        """Describe why two layers with the same weights return different values for the same input."""
+        has_options = self._note_options(
+            type(theirs.layer).__name__, _options_of(mine.layer), _options_of(theirs.layer), place
+        )
+        if mine.bias is None and theirs.bias is not None:
+            self._note(f"only {self.label} has a bias", place)
+        elif mine.bias is not None and theirs.bias is None:
+            self._note("only the .t7 has a bias", place)
+        elif mine.bias != theirs.bias:
+            self.misplaced = True
+            self._note("the bias differs", place)
+        elif not has_options:
+            self._note(f"{self.label} computes another {type(mine.layer).__name__}", place)
+
+    def _compare_origins(self, mine: Origin, theirs: Origin, where: str) -> None:
+        """Describe what lies between two values that differ and the layers that they come from.
+
+        Args:
+            mine: the origin in the first model.
+            theirs: that in the second.
+            where: the values, in words.
+        """
+        if not self.theirs.calls:
+            # No hook was called: the layers are those of TorchScript, or plain functions. What they take is not known.
+            self.misplaced = True
+            self._note(f"{self.label} returns another value than the .t7", where)
+            return
+        numbers = {id(call): number for number, call in enumerate(self.mine.calls)}
+        their_sources = set()
+        for source in theirs.sources:
+            partner = self.theirs.calls[source].partner if source != INPUT else None
+            # A layer with other weights is no source of the first model's.
+            their_sources.add(source if source == INPUT else numbers.get(id(partner)))
+        if mine.sources != their_sources:
+            self.misplaced = True
+            sources = f"{self._places(self.mine, mine)} in the .t7 and {self._places(self.theirs, theirs)}"
+            self._note(f"values come from {sources} in {self.label}", where)
+            return
+        my_operations, their_operations = _without_common(mine.operations, theirs.operations)
+        if self._note_options_of_chains(my_operations, their_operations, where):
+            return
+        my_names = [operation.name for operation in my_operations]
+        their_names = [operation.name for operation in their_operations]
+        if not my_names and not their_names:
+            # The same operations on the same values, in another order, such as those of a concatenation.
+            self.misplaced = True
+            self._note(f"{self.label} takes another value than the .t7", where)
+        elif not their_names:
+            self._note(f"the .t7 computes {_chain(my_names)}, and {self.label} does not", where)
+        elif not my_names:
+            self._note(f"{self.label} computes {_chain(their_names)}, and the .t7 does not", where)
+        else:
+            text = f"the .t7 computes {_chain(my_names)} where {self.label} computes {_chain(their_names)}"
+            self._note(text, where)
+
+    def _note_options_of_chains(self, mine: list[Operation], theirs: list[Operation], where: str) -> bool:
+        """Note the options that differ between operations of one name, and return whether there are any."""
+        differ = False
+        for name in dict.fromkeys(operation.name for operation in mine):
+            my_operations = [operation for operation in mine if operation.name == name]
+            their_operations = [operation for operation in theirs if operation.name == name]
+            for my_operation, their_operation in zip(my_operations, their_operations):
+                options = dict(my_operation.options), dict(their_operation.options)
+                differ |= self._note_options(name, *options, where)
+        return differ
+
+    def _places(self, model: Watched, origin: Origin) -> str:
+        """Name the layers that a value comes from; those of the second model with their places in the first."""
+        names = []
+        for source in sorted(origin.sources):
+            if source == INPUT:
+                names.append("the input")
+                continue
+            call = model.calls[source]
+            name = call.place or "the model"
+            names.append(f"{name} ({call.partner.place})" if call.partner is not None else name)
+        return listed(names) if names else "nothing"
+
+
+def _options_of(layer: nn.Module) -> dict[str, Any]:
+    """Return what PyTorch lists as the constants of a module, by name."""
+    options = {}
+    for name in getattr(layer, "__constants__", ()):
+        value = getattr(layer, name, None)
+        if not isinstance(value, torch.Tensor):
+            options[name] = value
+    return options
+
+
+def _without_common(mine: list[Operation], theirs: list[Operation]) -> tuple[list[Operation], list[Operation]]:
+    """Return two chains of operations without those with which both begin, and those with which both end."""
+    while mine and theirs and mine[0] == theirs[0]:
+        mine = mine[1:]
+        theirs = theirs[1:]
+    while mine and theirs and mine[-1] == theirs[-1]:
+        mine = mine[:-1]
+        theirs = theirs[:-1]
+    return mine, theirs
+
+
+def _chain(names: list[str]) -> str:
+    """Name operations that follow one another."""
+    text = ", ".join(names[:_MOST_NAMED])
+    more = len(names) - _MOST_NAMED
+    return f"{text} and {more} more operations" if more > 0 else text
+
+
+def normalizes(model: nn.Module) -> bool:
+    """Return whether training mode differs, apart from random numbers."""
+    return any(isinstance(layer, _NORMS) for layer in model.modules())
+
+
+def compare(mine: nn.Module, theirs: nn.Module, label: str, value: Any, training: bool) -> Comparison:
+    """Compare two models.
+
+    Args:
+        mine: the first, which computes in double precision.
+        theirs: the second, likewise.
+        label: its name.
+        value: the input.
+        training: whether normalization is in training mode. Nothing else is, so that nothing is random.
+
+    Raises:
+        ModelError: the first does not accept the value.
+    """
+    first = Watched(mine, value, training)
+    if first.error:
+        raise ModelError(f"a model does not accept the input: {first.error}")
+    comparison = Comparison(first, Watched(theirs, value, training, first), label)
+    comparison.run()
+    return comparison

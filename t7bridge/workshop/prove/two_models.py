@@ -1,0 +1,377 @@
+"""A model against a second one, both on the same inputs. May import cells, conversion, graph, nn, torchmodules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any
+
+import torch
+from attrs import evolve
+from torch import nn
+
+from ...conversion.inputs import Inputs, parse_inputs
+from ...data import define
+from ...errors import ModelError
+from ...graph.lua import TorchObject
+from ...limits import Limits
+from ...nn.output_shapes import Example, inputs_text
+from ...nn.plan import build_plan
+from ...nn.state_dict import state_dict
+from ...torchmodules.build import live_module
+from ...torchmodules.layers.recurrent import MaskZero
+from ..cells import Recurrence, recognized, recurrence
+from .inputs import fitting_inputs, guess_inputs
+from .layer import doubles, drawn, flat, in_double
+from .proof import AGREES, DIFFERS, NOT_RECORDED, LayerProof, Proof
+from .rounding import TINY, Deviation, measure
+from .side_by_side import Comparison, compare, normalizes
+
+_STEPS = 7
+"""Of the sequences for recurrent models."""
+_BATCH = 3
+"""Number of these sequences."""
+_SIDES = (224, 299)
+"""Heights and widths of the inputs of models of ImageNet."""
+_OTHER_SIZES = ((-13, -22), (13, 10))
+"""What is added to height and width for a second input: one somewhat smaller, and one larger, that are no squares."""
+
+
+@define
+class TwoModels:
+    """A Lua model that is compared with a second model.
+
+    Attributes:
+        model: the model.
+        path: its path in the file.
+        file: the file's name.
+        limits: resource limits.
+        other: the second model, live, in double precision and evaluation mode.
+        name: of that.
+        inputs: of both; empty if they are inferred.
+    """
+
+    model: TorchObject
+    path: str
+    file: str
+    limits: Limits
+    other: nn.Module
+    name: str
+    inputs: Inputs
+
+    def proof(self) -> Proof:
+        """Return the verdicts on the layers with weights, and on the whole.
+
+        Raises:
+            ModelError: the models do not accept the same input.
+        """
+        problem = None
+        what = self._recurrence()
+        if what is not None and what.states != () and not self.inputs:
+            try:
+                return self._over_steps(what)
+            except ModelError as error:  # it may take one step, as the Lua model does
+                problem = error
+        mine = in_double(live_module(self.model, self.path, limits=self.limits))
+        first, spec = self._on_accepted_input(mine)
+        if first.theirs.error and problem is not None:
+            raise problem
+        comparisons = [first]
+        specs = [spec]
+        texts = list(first.differences)
+        if not self.inputs and not first.misplaced:
+            resized = self._on_another_size(mine, spec, first)
+            if resized is not None:
+                comparison, other_spec = resized
+                comparisons.append(comparison)
+                specs.append(other_spec)
+                texts += [f"in {inputs_text(other_spec)}, {text}" for text in _new(comparison, texts)]
+        mode = "evaluation mode"
+        # The modules of TorchScript's archives are not known, and their modes cannot be set one by one.
+        if normalizes(mine) and not isinstance(self.other, torch.jit.ScriptModule):
+            mode = "evaluation and training mode"
+            in_training = compare(mine, self.other, self.name, drawn(mine, spec), training=True)
+            texts += [f"in training, {text}" for text in _new(in_training, texts)]
+        # The layers are shown as they are where a difference shows first.
+        shown = next((comparison for comparison in comparisons if comparison.texts), first)
+        proof = Proof(self.file, against=f"layers of {self.name}", reference=self.name, differences=texts)
+        proof.misplaced = any(comparison.misplaced for comparison in comparisons)
+        proof.modes = f"{' and '.join(map(inputs_text, specs))} in {mode}"
+        proof.layers = [*_layers(shown), _whole(mine, shown, bool(texts))]
+        return proof
+
+    def _recurrence(self) -> Recurrence | None:
+        """Return what the model is, if it is recurrent."""
+        state = state_dict(self.model, self.path, self.limits, own_keys=True)
+        plan = build_plan(self.model, self.path, 0, self.limits, state)
+        return recurrence(recognized(plan, state).plan.root)
+
+    def _on_accepted_input(self, mine: nn.Module) -> tuple[Comparison, Any]:
+        """Compare both on the first input that the second model accepts, or on the last one tried.
+
+        Returns:
+            The comparison in evaluation mode, and the input.
+        """
+        for spec in self._specs():
+            comparison = compare(mine, self.other, self.name, drawn(mine, spec), training=False)
+            if not comparison.theirs.error:
+                break
+        return comparison, spec
+
+    def _on_another_size(self, mine: nn.Module, spec: Any, first: Comparison) -> tuple[Comparison, Any] | None:
+        """Compare both on images of another size that both accept; `None` if there is none.
+
+        In one size, ceil mode, padding and adaptive pooling may make no difference.
+        """
+        for height, width in _OTHER_SIZES:
+            resized = _resized(spec, height, width)
+            if resized == spec:
+                continue
+            try:
+                comparison = compare(mine, self.other, self.name, drawn(mine, resized), training=False)
+            except ModelError:
+                continue
+            # With an nn.View after a pooling of fixed size, a larger image is several.
+            if not comparison.theirs.error and _batches(comparison) == _batches(first):
+                return comparison, resized
+        return None
+
+    def _specs(self) -> list[Any]:
+        """Return the inputs that both may accept: the user's, or the smallest and those of ImageNet."""
+        if self.inputs:
+            return [parse_inputs(self.inputs, limits=self.limits)]
+        specs = [fitting_inputs(self.model, self.path, self.limits)]
+        for side in _SIDES:
+            guess = guess_inputs(self.model, side)
+            if guess is not None and guess not in specs:
+                specs.append(guess)
+        return specs
+
+    def _over_steps(self, what: Recurrence) -> Proof:
+        """Run two recurrent models on the same sequences, and compare what they return for each step.
+
+        Raises:
+            ModelError: the second model does not accept sequences, or returns something else.
+        """
+        mine = in_double(live_module(self.model, self.path, 0, self.limits, lift=True))
+        if what.takes_tokens:
+            spec = Example("", (_STEPS, _BATCH), bounds=(0, what.inputs - 1))
+            inputs = drawn(mine, spec).long()
+            forms = _forms_of_tokens(inputs, what.inputs, self.other, inputs_text(spec))
+        else:
+            spec = Example("", (_STEPS, _BATCH, what.inputs))
+            inputs = drawn(mine, spec)
+            forms = {inputs_text(spec): inputs}
+        wanted = _outputs(mine, inputs, _has_batch_first(mine), what.states)
+        answer = self._best_answer(forms, wanted)
+        differences = []
+        if answer.difference is not None:
+            differences.append(answer.difference)
+        elif not what.takes_tokens and self._masks_differ(mine, inputs):
+            differences.append(f"for steps that are zeros, the .t7 returns zeros, and {self.name} does not")
+        verdict = DIFFERS if differences else AGREES
+        whole = LayerProof("root", type(mine).__name__, verdict, runs=len(answer.outputs))
+        whole.parameters = sum(item.numel() for item in mine.parameters())
+        whole.write(deviation_of([wanted[-len(answer.outputs) :]], [answer.outputs]), [answer.outputs])
+        proof = Proof(self.file, [whole], f"steps of {self.name}", reference=self.name, differences=differences)
+        proof.misplaced = answer.is_unexplained
+        proof.modes = f"{answer.form} from states of zero in evaluation mode"
+        return proof
+
+    def _best_answer(self, forms: Mapping[str, torch.Tensor], wanted: torch.Tensor) -> _Answer:
+        """Return what the second model returns for sequences, in the form and the order of dimensions that it takes.
+
+        Args:
+            forms: the sequences, (steps, batch, …), by words for their form.
+            wanted: the outputs of the first model.
+
+        Raises:
+            ModelError: the model does not accept the sequences, or returns something else.
+        """
+        # As its layers say, and else the other way round: the model may transpose.
+        batch_first = _has_batch_first(self.other)
+        answers: list[_Answer] = []
+        problem = ModelError("the models do not return as many values for each step")
+        for (form, inputs), is_batch_first in product(forms.items(), (batch_first, not batch_first)):
+            try:
+                outputs = _outputs(self.other, inputs, is_batch_first)
+            except ModelError as error:
+                if not answers:
+                    problem = error
+                continue
+            # Some models return the last step alone.
+            if outputs.shape[1:] == wanted.shape[1:] and len(outputs) in (1, len(wanted)):
+                answers.append(self._answer(form, outputs, wanted[-len(outputs) :]))
+        if not answers:
+            raise problem
+        return next((answer for answer in answers if not answer.is_unexplained), answers[0])
+
+    def _answer(self, form: str, outputs: torch.Tensor, wanted: torch.Tensor) -> _Answer:
+        """Compare outputs over sequences."""
+        # In both directions: the limit depends on the largest value of the first.
+        if _are_same(wanted, outputs) or _are_same(outputs, wanted):
+            return _Answer(form, outputs)
+        for name in ("log_softmax", "softmax"):
+            if _are_same(wanted, getattr(outputs, name)(-1)):
+                return _Answer(form, outputs, f"at the end, the .t7 computes {name}, and {self.name} does not")
+            if _are_same(outputs, getattr(wanted, name)(-1)):
+                return _Answer(form, outputs, f"at the end, {self.name} computes {name}, and the .t7 does not")
+        largest = deviation_of([wanted], [outputs]).max_abs
+        return _Answer(form, outputs, f"the outputs differ by up to {largest:.2g}", is_unexplained=True)
+
+    def _masks_differ(self, mine: nn.Module, inputs: torch.Tensor) -> bool:
+        """Return whether the first model masks steps that are zeros, and the second one does not."""
+        if not any(isinstance(layer, MaskZero) for layer in mine.modules()):
+            return False
+        with_zeros = torch.cat([inputs, torch.zeros_like(inputs[:1])])
+        wanted = _outputs(mine, with_zeros, _has_batch_first(mine))
+        return self._best_answer({"": with_zeros}, wanted).difference is not None
+
+
+@define(frozen=True)
+class _Answer:
+    """What a model returns over sequences.
+
+    Attributes:
+        form: the form of its inputs, in words.
+        outputs: of each step, or of the last.
+        difference: what another model computes otherwise, in words; `None` if nothing.
+        is_unexplained: whether that is more than a function at the end.
+    """
+
+    form: str
+    outputs: torch.Tensor
+    difference: str | None = None
+    is_unexplained: bool = False
+
+
+def _batches(comparison: Comparison) -> list[Any]:
+    """Return the numbers of examples of the outputs."""
+    return [item.shape[:1] for item in comparison.mine.result]
+
+
+def _forms_of_tokens(inputs: torch.Tensor, count: int, model: nn.Module, shape: str) -> dict[str, torch.Tensor]:
+    """Return the forms in which a model may take tokens, by words for them.
+
+    Args:
+        inputs: numbers of tokens from 0 on.
+        count: of different tokens.
+        model: the model.
+        shape: of the inputs, in words.
+    """
+    if any(isinstance(layer, nn.Embedding) for layer in model.modules()):
+        return {f"{shape} tokens": inputs, f"{shape} tokens counted from 1": inputs + 1}
+    return {f"{shape} one-hot tokens": nn.functional.one_hot(inputs, count).double()}
+
+
+def _has_batch_first(model: nn.Module) -> bool:
+    """Return whether a layer of a model takes the batch first."""
+    return any(getattr(layer, "batch_first", False) for layer in model.modules())
+
+
+def _outputs(
+    model: nn.Module, inputs: Any, is_batch_first: bool, states: Sequence[tuple[int, int, int]] | None = None
+) -> torch.Tensor:
+    """Return what a recurrent model returns for sequences, from states of zero: (steps, batch, features).
+
+    Args:
+        model: the model, of one step if it has states, otherwise over sequences.
+        inputs: the sequences, (steps, batch, features), or numbers of tokens from 0 on.
+        is_batch_first: whether the model takes the batch first, and returns it so.
+        states: see `Recurrence`.
+
+    Raises:
+        ModelError: the model does not accept them.
+    """
+    try:
+        with torch.no_grad():
+            if states is not None:
+                return _outputs_of_steps(model, inputs, states)
+            # Some models return all steps of all sequences as one list of rows.
+            batch = inputs.shape[1]
+            if not is_batch_first:
+                output = next(flat(model(inputs)))
+                return output.reshape(-1, batch, output.shape[-1])
+            output = next(flat(model(inputs.transpose(0, 1))))
+            return output.reshape(batch, -1, output.shape[-1]).transpose(0, 1)
+    except Exception as error:  # the user's code may raise anything
+        first_line = (str(error).splitlines() or [""])[0]
+        raise ModelError(f"a model does not accept sequences: {type(error).__name__}: {first_line[:200]}") from error
+
+
+def _outputs_of_steps(model: nn.Module, inputs: Any, states: Sequence[tuple[int, int, int]]) -> torch.Tensor:
+    """Return what a model of one step returns for sequences; see `_outputs`."""
+    # The input and the output are at the places that no state has.
+    places = range(len(states) + 1)
+    input_place = ({*places} - {place for place, _, _ in states}).pop()
+    output_place = ({*places} - {place for _, place, _ in states}).pop()
+    value: dict[int, Any] = {}
+    for place, _, size in states:
+        value[place] = torch.zeros(inputs.shape[1], size, dtype=torch.float64)
+    steps = []
+    for step in inputs:
+        value[input_place] = step
+        result = model([value[place] for place in places])
+        for state_input, state_output, _ in states:
+            value[state_input] = result[state_output]
+        steps.append(result[output_place])
+    return torch.stack(steps)
+
+
+def _are_same(wanted: torch.Tensor, computed: torch.Tensor) -> bool:
+    """Return whether only rounding in double precision tells two values apart."""
+    return deviation_of([wanted], [computed]).excess <= 1
+
+
+def deviation_of(wanted: list[torch.Tensor], computed: list[torch.Tensor]) -> Deviation:
+    """Compare values of two models that compute in double precision."""
+    largest = max((float(item.abs().max()) for item in wanted if item.numel()), default=0.0)
+    scales = [torch.full_like(item, 1e-10 * largest + TINY) for item in computed]
+    return measure(wanted, computed, scales)
+
+
+def _resized(spec: Any, height: int, width: int) -> Any:
+    """Return an input whose images are higher and wider by some pixels; the same one if that is not possible."""
+    if isinstance(spec, list):
+        return [_resized(item, height, width) for item in spec]
+    if len(spec.shape) < 4:
+        return spec
+    *outer, old_height, old_width = spec.shape
+    if min(old_height + height, old_width + width) < 1:
+        return spec
+    return evolve(spec, shape=(*outer, old_height + height, old_width + width))
+
+
+def _new(comparison: Comparison, texts: list[str]) -> list[str]:
+    """Return the differences that are not said yet."""
+    return [text for text in comparison.differences if text not in texts]
+
+
+def _layers(comparison: Comparison) -> list[LayerProof]:
+    """Return the verdicts on the layers with weights: on what they return, by what those of the same weights return."""
+    partners = {id(call.partner): call for call in comparison.theirs.calls}
+    layers: list[LayerProof] = []
+    for call in comparison.mine.calls:
+        path = call.place or "root"
+        if layers and layers[-1].path == path:
+            continue  # the next step of a sequence
+        proof = LayerProof(path, type(call.layer).__name__, AGREES)
+        proof.parameters = sum(item.numel() for item in call.layer.parameters(recurse=False))
+        if id(call) in partners:
+            proof.reason = f"{partners[id(call)].place} in the other"
+            if id(call) in comparison.differing:
+                proof.verdict = DIFFERS
+        else:
+            proof.verdict = DIFFERS if comparison.texts else NOT_RECORDED
+        layers.append(proof)
+    return layers
+
+
+def _whole(mine: nn.Module, comparison: Comparison, differs: bool) -> LayerProof:
+    """Return the verdict on the output of the model."""
+    whole = LayerProof("root", type(mine).__name__, DIFFERS if differs else AGREES, runs=0, reason="the whole")
+    deviation = deviation_of(doubles(comparison.theirs.result), comparison.mine.result)
+    whole.write(deviation, comparison.mine.result)
+    if deviation.reason:
+        whole.reason = f"the whole; {deviation.reason}"
+    return whole
