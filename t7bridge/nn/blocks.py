@@ -561,7 +561,7 @@ class Wires(Domain[Wire]):
     def __init__(self) -> None:
         self.inputs: dict[str, Wire] = {}
         self._sources: dict[int, dict[str, int]] = {}
-        """By the id of a container the number of each module inside as a source: -1 for the first, -2 for the second."""
+        """By the id of a container, the number of each module inside as a source: -1, -2, ..."""
 
     def tensor(self) -> Wire:
         """Return a value that no module inside returned."""

@@ -10,7 +10,7 @@ from typing import Any
 from .. import formats
 from ..conversion.inputs import Inputs
 from ..conversion.options import INPUT_SHAPE, JSON, LIMITS, PART, flag, option, takes, verb
-from ..data import hooks
+from ..data import collector_paused, hooks
 from ..errors import LimitError, ModelError, about_file
 from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.python import PythonObject
@@ -87,6 +87,7 @@ def inspect(request: Inspect) -> Summary:
     """
     with (
         inputs_protected(),
+        collector_paused(),
         formats.open(request.source, limits=request.limits) as document,
         about_file(document.path),
     ):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from .. import formats
 from ..codegen.generate import generate
+from ..data import collector_paused
 from ..errors import ModelError, UnsupportedError
 from ..formats.pt.writer import placed
 from ..formats.table import Document
@@ -69,7 +70,7 @@ def load_module(
     """
     if index_base not in (0, 1):
         raise ModelError("the first element is number 0 or 1", expected="index_base=0 or 1", found=f"{index_base}")
-    with inputs_protected():
+    with inputs_protected(), collector_paused():
         path, module = one_module(source, at, limits)
         require_torch()
         from ..torchmodules.build import live_module

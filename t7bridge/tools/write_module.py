@@ -31,7 +31,7 @@ from ..conversion.options import (
 )
 from ..conversion.state_dicts import count_leaves, note_data
 from ..conversion.tree import as_tree
-from ..data import define
+from ..data import collector_paused, define
 from ..errors import LimitError
 from ..formats.pt.writer import PtWriter
 from ..graph.lua import Table, TorchObject, Value
@@ -108,7 +108,7 @@ def write_module(request: WriteModule) -> Report:
     if request.classes is not None:
         load_classes(request.classes)
     folder = local_target(request.target)
-    with ByteSource.from_path(request.source) as source:
+    with ByteSource.from_path(request.source) as source, collector_paused():
         document = lua_document(source, request.limits)
         path, module = choose_module(document.first, request.at, document.path)
         name = os.path.basename(source.name)

@@ -109,15 +109,15 @@ def _key(tensor: torch.Tensor) -> tuple[int, int]:
 
     Layers have the same weights in every run, so that these are summed once.
     """
-    version, key = _keys.get(tensor, (-1, (0, 0)))
+    version, bits = _bits.get(tensor, (-1, 0))
     if version != tensor._version:
-        key = tensor.numel(), int(tensor.detach().double().contiguous().view(torch.int64).sum())
-        _keys[tensor] = tensor._version, key
-    return key
+        bits = int(tensor.detach().double().contiguous().view(torch.int64).sum())
+        _bits[tensor] = tensor._version, bits
+    return tensor.numel(), bits
 
 
-_keys: Any = WeakIdKeyDictionary()
-"""By tensors, not by what they hold: the version for which the key was computed, which each change in place raises."""
+_bits: Any = WeakIdKeyDictionary()
+"""By tensors, not by what they hold: their version, which each change in place raises, and the sum of their bits then."""
 
 
 # What lies between layers
