@@ -117,7 +117,7 @@ def _key(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 _bits: Any = WeakIdKeyDictionary()
-"""By tensors, not by what they hold: their version, which each change in place raises, and the sum of their bits then."""
+"""By tensors, not by what they hold: their version, which a change in place raises, and the sum of their bits then."""
 
 
 # What lies between layers
