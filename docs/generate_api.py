@@ -49,7 +49,7 @@ def signature(value: Any) -> str:
         text = stars + each.name + (f": {_type(each.annotation)}" if each.annotation is not each.empty else "")
         if each.default is not each.empty:
             default = each.default
-            plain = isinstance(default, (bool, int, float, str, tuple, type(None)))
+            plain = type(default) in (bool, int, float, str, tuple, type(None))
             text += f" = {default!r}" if plain else " = ..."
         parts.append(text)
     returned = found.return_annotation

@@ -14,8 +14,9 @@ The Lua layers that `save_module` and `t7bridge lua` use for each ATen operation
 generated from the table in `t7bridge/workshop/lua/operations/` by `python docs/generate_lua_operations.py`; do not edit
 it by hand. The reverse, from Lua's layers to PyTorch, is in [layers.md](layers.md).
 
-Operations on constants are computed when the module is saved. Operations that are not listed are refused with their
-line. Classes whose names begin with `pt.` are written to `layers.lua`, where `--allow layers` permits it.
+Operations on constants are computed when the module is saved. Of an operation that is not listed PyTorch's own
+decomposition is taken, if it has one of listed operations; otherwise it is refused with its line. Classes whose names
+begin with `pt.` are written to `layers.lua`, where `--allow layers` permits it.
 """
 
 

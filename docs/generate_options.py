@@ -1,4 +1,4 @@
-"""Write `docs/options.md`: the options of every verb, from the fields of their classes.
+"""Write `docs/options.md` and the completion scripts: the options of every verb, from the fields of their classes.
 
 Run: python docs/generate_options.py
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from t7bridge.cli import VERBS, class_of
+from t7bridge.cli import VERBS, class_of, write_scripts
 from t7bridge.conversion.options import REQUIRED, Option, options_of
 
 PAGE = Path(__file__).resolve().parent / "options.md"
@@ -42,3 +42,4 @@ def _row(option: Option) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
+    write_scripts()

@@ -14,8 +14,8 @@ with tempfile.TemporaryDirectory() as folder:
 
     report = t7bridge.convert_zoo(zoo, output, verify=True)
     print(report.counts)
-    for kind, message, names in report.failures:
-        print(f"{names}: {kind}: {message}")
+    for failure in report.failures:
+        print(f"{failure.names.first}: {failure.kind}: {failure.message}")
 
     again = t7bridge.convert_zoo(zoo, output, verify=True)
     print(f"converted now: {sum(again.now.values())}")

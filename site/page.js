@@ -2,7 +2,7 @@
 
 const $ = (id) => document.getElementById(id);
 const base = new URL(".", location.href).href;
-const LUA = "Lua Torch";
+const LUA = /^format +a Lua Torch file$/m; // as `inspect` says it
 
 let worker;
 let asked = new Map(); // questions to the worker by number
@@ -15,7 +15,7 @@ const opened = [];
 function begin() {
   const session = `t7bridge-${Date.now()}-${Math.random().toString(36).slice(2)}`;
   ready = (async () => {
-    const source = await fetched("worker.js");
+    const source = await sourceOfWorker();
     worker = new Worker(URL.createObjectURL(new Blob([source], { type: "text/javascript" })), { type: "module" });
     return new Promise((resolve, reject) => {
       worker.onmessage = ({ data }) => {
@@ -30,9 +30,9 @@ function begin() {
   return ready;
 }
 
-let workerSource;
-function fetched(name) {
-  workerSource ??= fetch(name).then((response) => response.text());
+let workerSource; // fetched once, for starting again without a request
+async function sourceOfWorker() {
+  workerSource ??= await (await fetch("worker.js")).text();
   return workerSource;
 }
 
@@ -120,7 +120,7 @@ async function show(entry) {
     say(`Reading ${entry.name} …`);
     const answer = await verb(entry, ["inspect", entry.name]);
     entry.text = answer.code === 0 ? answer.output : answer.messages;
-    entry.isLua = answer.output.includes(LUA);
+    entry.isLua = LUA.test(answer.output);
     entry.failed = answer.code !== 0;
     if (current !== entry) return;
     $("text").textContent = entry.text;

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from .tools.inspect import inspect
     from .tools.modules import load_module
     from .tools.scan import scan
+    from .tools.state_dicts import load_state_dict
     from .tools.verify import diff, verify
     from .tools.write_module import write_module
     from .workshop.draw import draw
@@ -74,6 +75,7 @@ _load = face(
         "tools.modules": "load_module",
         "workshop.prove": "prove",
         "tools.scan": "scan",
+        "tools.state_dicts": "load_state_dict",
         "tools.verify": "diff verify",
         "conversion.adopt": "T7Writer PtWriter",
         "workshop.export": "export",
@@ -134,6 +136,7 @@ __all__ = [
     "load",
     "load_as_torchfile",
     "load_module",
+    "load_state_dict",
     "match",
     "open",
     "prove",

@@ -1,8 +1,8 @@
 """What every room is built with: the version, data classes, and what is loaded when it is first used.
 
-`define` is the decorator of attrs, with one shared `repr`, equality and hash. attrs compiles the methods of each class
-when its module is loaded. Without these it takes half the time: together they were a sixth of the time of converting a
-small file.
+`define` is the decorator of attrs, with one shared `repr`, equality and hash, and late: attrs compiles the methods of a
+class when they are first used. To load attrs, and to have it complete all classes that a conversion loads, took longer
+than converting a small file.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cached_property, partial
 from operator import attrgetter
 from reprlib import recursive_repr
 from types import ModuleType
@@ -21,27 +22,133 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "1.0.0"
 
+
+class _Field:
+    """A field as a class states it.
+
+    Args:
+        options: of `attrs.field`.
+    """
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.options = options
+
+
 if TYPE_CHECKING:
     from attrs import define as define
+    from attrs import field as field
 else:
 
+    def field(**options):
+        """`attrs.field`, which `define` asks attrs for when it makes the class."""
+        return _Field(options)
+
     def define(cls=None, *, eq=True, **options):
-        """`attrs.define`, as a decorator with or without options; all fields are compared, or none."""
+        """`attrs.define`, as a decorator with or without options; all fields are compared, or none.
+
+        attrs makes the methods of a class when the first of them is asked for, mostly by its first object: half of the
+        classes that a verb loads have none, and to print a help no attrs is needed.
+        """
         if cls is None:
             return partial(define, eq=eq, **options)
-        from attrs import define as _define  # which takes longer to load than the help takes to print
-
         if cls.__repr__ is object.__repr__:
             cls.__repr__ = _repr
-        else:
-            options.setdefault("repr", False)  # the shared one below, or that of the base class
-        if not eq or "__eq__" in cls.__dict__:
-            return _define(cls, eq=False, **options)
-        cls.__eq__ = _equals
-        cls.__hash__ = _hash if options.get("frozen") else None
-        made = _define(cls, eq=False, **options)
-        made._compared = attrgetter(*([each.name for each in made.__attrs_attrs__] or ["__class__"]))
-        return made
+        if eq and "__eq__" not in cls.__dict__:
+            cls.__eq__ = _equals
+            cls.__hash__ = _hash if options.get("frozen") else None
+        # The shared ones above, or those of the class and its bases.
+        options |= {"eq": False, "repr": False}
+        is_cached = any(isinstance(value, cached_property) for value in cls.__dict__.values())
+        if is_cached or not options.get("slots", True):
+            return _compared_by_fields(_attrs_define(cls, options))  # attrs has slots for what is cached
+        return _made_late(cls, options)
+
+
+_LATE = ("__init__", "__attrs_attrs__", "__getstate__", "__setstate__", "__match_args__", "_compared")
+"""What asks attrs for the methods of a class: creating, unpickling, comparing or inspecting its objects."""
+_FROM_ATTRS = (*_LATE, "__attrs_props__", "__attrs_own_setattr__", "__setattr__", "__delattr__", "__replace__")
+"""What attrs may add to a class besides slots."""
+_making = threading.RLock()
+
+
+class _Late:
+    """A member of a class that attrs makes when it is first asked for, with all others."""
+
+    def __init__(self, make: Callable[[], None]) -> None:
+        self._make = make
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._owner = owner
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        """Return the member, bound as any other."""
+        self._make()
+        member = vars(self._owner)[self._name]
+        return member.__get__(instance, owner) if hasattr(member, "__get__") else member
+
+
+def _attrs_define(cls: type, options: dict[str, Any]) -> type:
+    """Return what attrs makes of a class, with the fields of `field`."""
+    import attrs  # which takes longer to load than a help takes to print
+
+    for name, value in list(vars(cls).items()):
+        if isinstance(value, _Field):
+            setattr(cls, name, attrs.field(**value.options))
+    return attrs.define(cls, **options)
+
+
+def _compared_by_fields(cls: Any) -> Any:
+    """Return a class of attrs whose objects `_equals` and `_hash` can compare."""
+    names = [field.name for field in cls.__attrs_attrs__]
+    cls._compared = attrgetter(*(names or ["__class__"]))
+    return cls
+
+
+def _made_late(cls: Any, options: dict[str, Any]) -> Any:
+    """Return a class with slots for the fields of another, which attrs completes later.
+
+    Args:
+        cls: the class as it is written, with annotated fields.
+        options: of `attrs.define`.
+    """
+    fields = [name for name, kind in vars(cls).get("__annotations__", {}).items() if "ClassVar" not in kind]
+    inherited = {slot for base in cls.__mro__ for slot in vars(base).get("__slots__", ())}
+    slots = [name for name in fields if name not in inherited]
+    if not any("__weakref__" in vars(base) for base in cls.__mro__[1:]):
+        slots.append("__weakref__")
+    members = {name: value for name, value in vars(cls).items() if name not in (*fields, "__dict__", "__weakref__")}
+
+    def make() -> None:
+        with _making:
+            if not isinstance(vars(slotted)["__attrs_attrs__"], _Late):
+                return  # another thread was faster
+            for base in slotted.__mro__[1:]:
+                getattr(base, "__attrs_attrs__", None)  # attrs looks at what it made of them
+            asked = dict(options)
+            if not options.get("frozen") and cls.__setattr__ is object.__setattr__:
+                # Then the methods are the same, and attrs need not make one more class.
+                asked |= {"slots": False, "getstate_setstate": True}
+            made = vars(_compared_by_fields(_attrs_define(cls, asked)))
+            for name in _FROM_ATTRS:
+                if name in made and name not in members:
+                    setattr(slotted, name, made[name])
+
+    late = {name: _Late(make) for name in _LATE if name not in members}
+    slotted = type(cls)(cls.__name__, cls.__bases__, {**members, **late, "__slots__": tuple(slots)})
+    slotted.__qualname__ = cls.__qualname__
+    _rebind(members.values(), cls, slotted)
+    return slotted
+
+
+def _rebind(members: Iterable[Any], before: type, after: type) -> None:
+    """Let methods that use `super()` find the class that replaces the one in which they are written, as attrs does."""
+    for member in members:
+        function = getattr(member, "__func__", None) or getattr(member, "fget", None) or member
+        for cell in getattr(function, "__closure__", None) or ():
+            with suppress(ValueError):  # a cell may be empty
+                if cell.cell_contents is before:
+                    cell.cell_contents = after
 
 
 @recursive_repr()
@@ -105,7 +212,7 @@ def words_beside(file: str, name: str) -> str:
         return words.read()
 
 
-__all__ = ["decimal_text", "face", "has_numpy", "np"]
+__all__ = ["decimal_text", "face", "field", "has_numpy", "np", "pattern"]
 
 if TYPE_CHECKING:
     import numpy as np
@@ -127,6 +234,22 @@ else:
             return importlib.import_module("t7bridge.graph.plain_numpy")
 
     np = _Lazy("numpy")
+
+
+if TYPE_CHECKING:
+    from re import compile as pattern
+else:
+
+    class pattern:  # the function of `re` to type checkers
+        """`re.compile`, when the first method is used: a verb needs few of the expressions that its modules have."""
+
+        def __init__(self, text, flags=0):
+            self._arguments = (text, flags)
+
+        def __getattr__(self, name):
+            value = getattr(re.compile(*self._arguments), name)
+            setattr(self, name, value)
+            return value
 
 
 def has_numpy() -> bool:

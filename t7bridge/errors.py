@@ -153,6 +153,10 @@ class IncompleteFileWarning(T7BridgeWarning):
     """Bytes after the values of a file are truncated or not a value."""
 
 
+class LeftOutWarning(T7BridgeWarning):
+    """A state dict has entries that are not tensors, and were left out."""
+
+
 class UnsupportedError(T7BridgeError, NotImplementedError):
     """The file is valid, but this version does not handle it."""
 
@@ -175,6 +179,10 @@ class ModelError(T7BridgeError, ValueError):
 
 class NoModuleError(ModelError):
     """The file holds no nn module."""
+
+
+class NoTensorError(ModelError):
+    """The file holds no tensor, and the target format holds tensors only."""
 
 
 class WriteError(T7BridgeError):

@@ -1,12 +1,7 @@
 """Resource limits for untrusted input, and the work counter. No real model reaches the defaults."""
 
-from __future__ import annotations
+from typing import Any, NamedTuple
 
-from typing import Any
-
-from attrs import fields
-
-from .data import define
 from .errors import LimitError
 
 OBJECT_BYTES = 256
@@ -17,8 +12,7 @@ STEPS_PER_NODE = 10
 """Steps of `Limits.work` that repeating a shared value costs."""
 
 
-@define(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """Resource limits for reading one file; a reader that exceeds one raises `LimitError`.
 
     Raise one with `Limits(objects=…)` in Python and `--limit objects=…` on the command line.
@@ -82,8 +76,12 @@ class Limits:
         return LimitError(message, limit=limit, value=getattr(self, limit), **where)
 
     def __repr__(self) -> str:
-        changed = [each for each in fields(Limits) if getattr(self, each.name) != each.default]
-        return f"Limits({', '.join(f'{each.name}={getattr(self, each.name)!r}' for each in changed)})"
+        changed = [
+            f"{name}={limit!r}"
+            for (name, default), limit in zip(self._field_defaults.items(), self, strict=True)
+            if limit != default
+        ]
+        return f"Limits({', '.join(changed)})"
 
 
 DEFAULT_LIMITS = Limits()

@@ -7,11 +7,12 @@ Imports nothing of the package.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable
 from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary
+
+from .data import pattern
 
 
 def printable(text: str) -> str:
@@ -173,8 +174,8 @@ class Step(str):
     __slots__ = ()
 
 
-_OTHERS_NAN = re.compile(rb"1\.#(?:QNAN|SNAN|IND)0*|nan\(\w*\)")
-_OTHERS_INFINITY = re.compile(rb"1\.#INF0*")
+_OTHERS_NAN = pattern(rb"1\.#(?:QNAN|SNAN|IND)0*|nan\(\w*\)")
+_OTHERS_INFINITY = pattern(rb"1\.#INF0*")
 
 
 def plain_numbers(text: bytes) -> bytes:

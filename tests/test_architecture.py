@@ -82,7 +82,7 @@ OPTIONAL = {
 # Programs of processes of their own, which import what they need at once.
 PROGRAMS = {"formats/hdf5/child.py"}
 # What makes values of torch, and imports it when one is asked for.
-TORCH_VALUES = {"tools/verify.py", "graph/tensor.py", "conversion/tree.py"}
+TORCH_VALUES = {"tools/verify.py", "tools/state_dicts.py", "graph/tensor.py", "conversion/tree.py"}
 # What traces and makes modules of torch for Lua; imported only once such a module is there.
 TORCH_MODULES = {f"workshop/lua/{name}.py" for name in ("exporting", "functional", "sizes", "trace", "training")}
 TORCH_MODULES |= {"workshop/lua/checks.py", "workshop/export/exporters.py"}

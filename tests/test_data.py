@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 import operator
+import pickle
+import re
+import weakref
 
 import attrs
 import pytest
@@ -116,3 +121,71 @@ def test_equality_without_fields():
     assert Mark() == Mark()
     assert hash(Mark()) == hash(Mark())
     assert Mark() != 0
+
+
+class Shape:
+    def __init_subclass__(cls):
+        super().__init_subclass__()
+
+
+@data.define(frozen=True)
+class Named(Shape):
+    name: str
+    numbers: list[int] = data.field(factory=list)
+
+    def title(self):
+        return self.name.title()
+
+
+@data.define
+class Counted(Named):
+    count: int = data.field(default=1, kw_only=True)
+
+    def title(self):
+        return f"{super().title()} {self.count}"
+
+
+@data.define(eq=False)
+class Unused:
+    value: int
+
+
+def is_late(cls: type) -> bool:
+    """Return whether attrs has not made the methods of a class."""
+    return isinstance(vars(cls)["__init__"], data._Late)
+
+
+def test_methods_are_made_with_the_first_object():
+    """By then attrs makes what it would have made at once; no instance has a dict."""
+    assert is_late(Unused)
+    item = Unused(2)
+    assert not is_late(Unused)
+    item.value = 3
+    assert not hasattr(item, "__dict__")
+    assert attrs.evolve(item, value=5).value == 5
+
+
+def test_late_classes_inherit_pickle_and_refuse_as_those_of_attrs():
+    """Fields of both classes, `super`, weak references, copies, pickles before the first object, and frozen ones."""
+    assert (
+        str(inspect.signature(Counted)) == "(name: 'str', numbers: 'list[int]' = NOTHING, *, count: 'int' = 1) -> None"
+    )
+    pair = Counted("pair", [1, 2], count=2)
+    assert pair.title() == "Pair 2"
+    assert weakref.ref(pair)() is pair
+    assert pickle.loads(pickle.dumps(pair)) == copy.deepcopy(pair) == pair
+    assert [field.name for field in attrs.fields(Counted)] == ["name", "numbers", "count"]
+    assert Counted.__match_args__ == ("name", "numbers")
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        Named("x").name = "y"
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        Named("x", other=2)
+
+
+def test_patterns_are_compiled_when_they_are_used():
+    """And then match as those of `re`."""
+    digits = data.pattern(r"(\d+)", re.ASCII)
+    assert set(vars(digits)) == {"_arguments"}
+    assert digits.sub("n", "a1b22") == "anbn"
+    assert digits.pattern == r"(\d+)"
+    assert "sub" in vars(digits)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from helpers import ROOT, TESTFILES, read
 from source_helpers import generate
+from test_pages import PAGES, blocks
 
 SCRIPT = """
 import numpy as np
@@ -56,11 +58,46 @@ def mypy(folder: Path, *files: Path) -> str:
     return run.stdout + run.stderr
 
 
+def sources_of_pages(folder: Path) -> list[Path]:
+    """Write the Python of each page of the documents, and of each of their files, as a program; return the paths.
+
+    Blocks that do not run are no programs. A page may import what its commands write.
+    """
+    paths = []
+    for page in PAGES:
+        programs: dict[str, list[str]] = {}
+        for block in blocks(page):
+            if block.kind == "python" and not block.reason:
+                programs.setdefault(block.title or "page.py", []).append(f"# {block.where}\n{block.text}")
+        for name, texts in programs.items():
+            path = folder / re.sub(r"\W", "_", f"{page}_{name.removesuffix('.py')}")
+            path = path.with_suffix(".py")
+            # `Tensor.backward` of PyTorch has no types.
+            allowed = '# mypy: disable-error-code="import-not-found,no-untyped-call"\n'
+            path.write_text(allowed + "\n".join(texts), "utf-8")
+            paths.append(path)
+    return paths
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("pyright") is None, reason="pyright is not installed")
+def test_types_of_pyright(tmp_path: Path) -> None:
+    """pyright accepts the programs of the documents, and a script that walks a model."""
+    (tmp_path / "walk.py").write_text(SCRIPT)
+    sources_of_pages(tmp_path)
+    # What commands of a page write is not there.
+    settings = {"extraPaths": [str(ROOT)], "reportMissingImports": False}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
+    command = ["pyright", "--pythonpath", sys.executable]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout
+
+
 @pytest.mark.slow
 def test_types(tmp_path: Path) -> None:
-    """mypy accepts a script that walks a model and the generated sources of networks, and finds the script's types.
+    """mypy accepts a script that walks a model, the programs of the documents and the generated sources of networks.
 
-    Sources in which one layer is made another's from outside are left out.
+    It finds the script's types. Sources in which one layer is made another's from outside are left out.
     """
     pytest.importorskip("mypy")
     script = tmp_path / "walk.py"
@@ -73,7 +110,9 @@ def test_types(tmp_path: Path) -> None:
             # What a module returns is Any for PyTorch itself.
             pages[-1].write_text(f"# mypy: no-warn-return-any\n{text}")
     assert len(pages) > 10
-    printed = mypy(tmp_path, script, *pages)
+    documents = sources_of_pages(tmp_path)
+    assert len(documents) > 10
+    printed = mypy(tmp_path, script, *documents, *pages)
     found = dict(re.findall(r":(\d+): note: Revealed type is \"(.*)\"", printed))
     wanted = {
         str(number): line.partition("# ")[2]

@@ -43,8 +43,11 @@ VERBS = {
 }
 
 
+SHELLS = ("bash", "zsh", "fish")
+"""The shells that have a completion script."""
 ALIASES = {"graph": "draw"}
 """Former names of verbs."""
+_IN_FILES_OF_THEIR_OWN = ("completion", "zoo")
 _WRITERS = {"convert", "draw", "export", "lua", "module", "zoo"}
 """Verbs whose result is a file: they succeed even if standard output is closed, and lose what they print."""
 
@@ -101,6 +104,9 @@ def _verb(arguments: Sequence[str]) -> int:
     """Parse a command line, run its verb, and return the exit code."""
     if len(arguments) == 2 and arguments[0] == "help":
         arguments = [arguments[1], "--help"]
+    if len(arguments) == 2 and arguments[0] == "completion" and arguments[1] in SHELLS:
+        print(completed(arguments[1]), end="")  # without a parser, as a text
+        return DONE
     name = ALIASES.get(arguments[0], arguments[0]) if arguments else ""
     if name not in VERBS:
         return _general(arguments)
@@ -110,7 +116,7 @@ def _verb(arguments: Sequence[str]) -> int:
     from .parsers import class_of, parser_for
 
     options = parser_for(name).parse_args(arguments[1:])
-    module = importlib.import_module(".zoo" if name == "zoo" else ".verbs", __name__)
+    module = importlib.import_module(f".{name}" if name in _IN_FILES_OF_THEIR_OWN else ".verbs", __name__)
     run = getattr(module, name)
     inputs = [item.name for item in options_of(class_of(name)).values() if item.stdin]
     # Each conversion of a zoo is a call of its own.
@@ -127,6 +133,13 @@ def _verb(arguments: Sequence[str]) -> int:
                 return int(run(options))
         finally:
             QUIET.reset(before)
+
+
+def completed(shell: str) -> str:
+    """Return the completion script for a shell."""
+    path = os.path.join(os.path.dirname(__file__), f"completion.{shell}")
+    with open(path, encoding="utf-8") as script:
+        return script.read()
 
 
 def _progress(name: str, options: argparse.Namespace, inputs: Sequence[str]) -> AbstractContextManager[None]:
@@ -226,7 +239,7 @@ __getattr__ = face(
     __name__,
     {
         "parsers": "arguments_of class_of parser_for",
-        "verbs": "script",
+        "completion": "script write_scripts",
         "zoo": "Display clock megabytes",
     },
 )

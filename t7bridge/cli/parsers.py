@@ -11,8 +11,6 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from attrs import evolve, fields
-
 import t7bridge
 
 from ..conversion.options import REQUIRED, Option, options_of
@@ -21,7 +19,7 @@ from .streams import failed, perhaps
 
 _FUNCTIONS = {"lua": "write_lua", "module": "write_module"}
 """The functions of Python that have another name than their verb."""
-_CLASSES = {"completion": ("t7bridge.cli.verbs", "Completion"), "zoo": ("t7bridge.zoo.request", "Zoo")}
+_CLASSES = {"completion": ("t7bridge.cli.completion", "Completion"), "zoo": ("t7bridge.zoo.request", "Zoo")}
 """Where the classes of other verbs are: of one that has no function, and of one whose function takes long to load."""
 
 
@@ -88,7 +86,7 @@ def _short_help(verb: str) -> str:
     # One list: headings pay off where all options are listed.
     arguments = parser.add_argument_group("arguments")
     for item in shown:
-        _add(arguments, evolve(item, flags=_usual_spellings(item)))
+        _add(arguments, item._replace(flags=_usual_spellings(item)))
     others = len(options) - len(shown)
     parser.usage = _usage(parser)
     parser.epilog = _examples(request, 2)
@@ -136,9 +134,8 @@ def _add(parser: argparse._ActionsContainer, option: Option) -> None:
     if option.kind == "flag":
         settings = {"default": option.default, "help": option.help}
         settings["action"] = "store_false" if option.default else "store_true"
-    elif option.kind.startswith("limits"):
-        settings |= {"action": _SetLimit, "const": option.kind == "limits or files"}
-        parser.set_defaults(limit=None)
+    elif option.kind == "limits":
+        settings["action"] = _SetLimit
     else:
         settings["type"] = _TYPES.get(option.kind, str)
     if option.kind == "list":
@@ -152,28 +149,27 @@ def _add(parser: argparse._ActionsContainer, option: Option) -> None:
 
 
 class _SetLimit(argparse.Action):
-    """Change one of the resource limits: `objects=100`. With `const`, a number alone is one of files."""
+    """Change one of the resource limits: `objects=100`."""
 
     def __call__(self, parser: Any, namespace: argparse.Namespace, text: Any, option: str | None = None) -> None:
-        """Set `limits`, or `limit`; or print the names of the limits with their defaults."""
-        names = [field.name for field in fields(Limits)]
+        """Set `limits`, or print the names of the limits with their defaults."""
+        names = Limits._fields
         if text == "help":
             width = max(map(len, names))
             for name in names:
                 print(f"{name:{width}}  {getattr(DEFAULT_LIMITS, name)}")
             raise SystemExit(0)
         name, _, value = text.rpartition("=")
-        if self.const and not name and value.isdecimal():
-            namespace.limit = int(value)
-        elif self.const and (name not in names or not value.isdecimal()):
-            listed = "=N, ".join(names)
-            raise argparse.ArgumentError(self, f"{text!r} is neither a number of files nor one of {listed}=N")
+        if text.isdecimal() and hasattr(namespace, "max_files"):
+            # What `zoo` called a number of files in earlier releases.
+            print(f"t7bridge: --limit {text} is deprecated; use --max-files {text}", file=sys.stderr)
+            namespace.max_files = int(text)
         elif (name or value) not in names:
             raise argparse.ArgumentError(self, f"unknown limit {name or value!r}; the limits are {', '.join(names)}")
         elif not name or not value.isdecimal():
             raise argparse.ArgumentError(self, f"{name or value} needs a whole number: {name or value}=1000000")
         else:
-            namespace.limits = evolve(namespace.limits, **{name: int(value)})
+            namespace.limits = namespace.limits._replace(**{name: int(value)})
 
 
 class _Parser(argparse.ArgumentParser):

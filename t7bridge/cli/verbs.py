@@ -13,11 +13,10 @@ from attrs import asdict, evolve
 
 import t7bridge
 
-from ..conversion.options import option, options_of, verb
+from ..conversion.options import options_of
 from ..errors import ModelError, T7BridgeError
 from ..text import counted, printable
-from . import VERBS
-from .parsers import arguments_of, parser_for
+from .parsers import arguments_of
 from .streams import DONE, FAILED, failed, is_styled, print_hint, print_json, print_notes
 
 if TYPE_CHECKING:
@@ -348,8 +347,13 @@ def module(options: argparse.Namespace) -> int:
         from ..workshop.prove import try_proof
 
         report.notes.append(try_proof(options.source, options.at, limits=options.limits).note())
-    line = f"{os.path.join(report.target, 'model.py')}: {counted(report.tensors, 'tensor')} in model.pt"
-    following = f"in {report.target}: from model import load; module = load()"
+    tensors = counted(report.tensors, "tensor")
+    if any(note.code == "several-models" for note in report.notes):
+        line = f"{report.target}: {tensors} in the model.pt of all folders"
+        following = f"in each folder of {report.target}: from model import load; module = load()"
+    else:
+        line = f"{os.path.join(report.target, 'model.py')}: {tensors} in model.pt"
+        following = f"in {report.target}: from model import load; module = load()"
     return _print(options, report.as_dict, [line], report.notes, following=following)
 
 
@@ -389,112 +393,3 @@ def prove(options: argparse.Namespace) -> int:
     is_nothing = not (against or proof.summary()["checked"])
     _print(options, proof.as_dict, proof.lines(everything=options.all), hint=hint if is_nothing else "")
     return proof.exit_code
-
-
-@verb
-class Completion:
-    """Print a completion script for bash, zsh or fish."""
-
-    EXAMPLES = (
-        "t7bridge completion bash > ~/.local/share/bash-completion/completions/t7bridge",
-        "t7bridge completion zsh > ~/.zfunc/_t7bridge",
-        "t7bridge completion fish > ~/.config/fish/completions/t7bridge.fish",
-    )
-    shell = option("the shell", choices=("bash", "zsh", "fish"))
-
-
-_BASH = """\
-_t7bridge() {
-    local word="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}" verb="${COMP_WORDS[1]}"
-    COMPREPLY=()
-    if [ "$COMP_CWORD" -eq 1 ]; then
-        COMPREPLY=($(compgen -W "%(verbs)s help --help --version" -- "$word"))
-        return
-    fi
-    if [ "${word#-}" != "$word" ]; then
-        case "$verb" in
-%(options)s
-        esac
-        return
-    fi
-    case "$verb $before" in
-%(choices)s
-    esac
-    [ "$verb" = help ] && COMPREPLY=($(compgen -W "%(verbs)s" -- "$word"))
-}
-complete -o default -F _t7bridge t7bridge
-"""
-
-_ZSH = """\
-#compdef t7bridge
-autoload -U +X bashcompinit && bashcompinit
-{}[ "${{funcstack[1]}}" = _t7bridge ] && _bash_complete -o default -F _t7bridge
-"""
-"""zsh runs bash's functions; the last line completes at once when zsh loads the file on the first use."""
-
-
-def completion(options: argparse.Namespace) -> int:
-    """Print the script."""
-    print(script(options.shell), end="")
-    return 0
-
-
-def script(shell: str) -> str:
-    """Return the script for a shell, generated from the parsers of the verbs."""
-    parsers = {name: parser_for(name) for name in VERBS}
-    if shell == "fish":
-        return _fish(parsers)
-    bash = _bash(parsers)
-    return bash if shell == "bash" else _ZSH.format(bash)
-
-
-def _options(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    """Return the options of a parser, without operands."""
-    return [action for action in parser._actions if action.option_strings]
-
-
-def _bash(parsers: dict[str, argparse.ArgumentParser]) -> str:
-    """Return the script for bash."""
-    choices: list[str] = []
-    options: list[str] = []
-    template = 'COMPREPLY=($(compgen -W "%s" -- "$word"))'
-    for verb_name, parser in parsers.items():
-        spellings = [spelling for action in _options(parser) for spelling in action.option_strings]
-        options.append(f"            {verb_name}) {template % ' '.join(spellings)} ;;")
-        for action in parser._actions:
-            if not action.choices:
-                continue
-            reply = template % " ".join(map(str, action.choices))
-            if action.option_strings:
-                patterns = "|".join(f'"{verb_name} {spelling}"' for spelling in action.option_strings)
-                choices.append(f"        {patterns}) {reply}; return ;;")
-            else:  # an operand: the word after the verb
-                choices.append(f'        "{verb_name} {verb_name}") [ "${{word#-}}" = "$word" ] && {reply} ;;')
-    return _BASH % {"verbs": " ".join(parsers), "choices": "\n".join(choices), "options": "\n".join(options)}
-
-
-def _fish(parsers: dict[str, argparse.ArgumentParser]) -> str:
-    """Return the script for fish."""
-    lines = [f"complete -c t7bridge -n __fish_use_subcommand -a {verb} -d {_quoted(VERBS[verb])}" for verb in parsers]
-    lines.append("complete -c t7bridge -n __fish_use_subcommand -a help -d 'print the help of a verb'")
-    lines.append(f"complete -c t7bridge -n '__fish_seen_subcommand_from help' -x -a {_quoted(' '.join(parsers))}")
-    for name, parser in parsers.items():
-        after_verb = f"complete -c t7bridge -n '__fish_seen_subcommand_from {name}'"
-        for action in parser._actions:
-            if action.choices and not action.option_strings:
-                lines.append(f"{after_verb} -x -a {_quoted(' '.join(map(str, action.choices)))}")
-        for action in _options(parser):
-            words = [f"-l {spelling[2:]}" for spelling in action.option_strings if spelling.startswith("--")]
-            words += [f"-s {spelling[1:]}" for spelling in action.option_strings if not spelling.startswith("--")]
-            if action.choices:
-                words.append(f"-x -a {_quoted(' '.join(map(str, action.choices)))}")
-            elif action.nargs != 0:  # it has a value
-                words.append("-r")
-            words.append(f"-d {_quoted((action.help or '').replace('%%', '%'))}")
-            lines.append(f"{after_verb} {' '.join(words)}")
-    return "\n".join(lines) + "\n"
-
-
-def _quoted(text: str) -> str:
-    """Return a text in the quotes of fish."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

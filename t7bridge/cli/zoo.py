@@ -11,8 +11,8 @@ import sys
 import time
 from typing import Any
 
-from ..text import counted, listed, printable, printable_json
-from ..zoo import convert_zoo
+from ..text import and_more, counted, printable, printable_json
+from ..zoo import convert_zoo, counts_line, left_out_text
 from .parsers import arguments_of
 from .streams import DONE, FAILED, QUIET, print_json
 
@@ -22,7 +22,7 @@ _NAMES = 4
 """Names of files in a line of the plan."""
 _FAILURES = 50
 """Failures that are printed; the report has all."""
-_WORDS = {"done": "done", "failed": "failed", "foreign": "skipped"}
+_WORDS = {"done": "done", "failed": "failed", "nothing": "nothing to write", "foreign": "skipped"}
 """What users read for the status of a file."""
 
 
@@ -32,7 +32,6 @@ def zoo(options: argparse.Namespace) -> int:
         with open_display(options.json) as display:
             report = convert_zoo(
                 **arguments_of(options, "zoo"),
-                limit=options.limit,
                 on_start=display.start,
                 on_file=display.file,
                 on_progress=display.progress,
@@ -60,12 +59,13 @@ def _print_plan(report: Any, as_json: bool) -> None:
             has_output = row.status in ("planned", "done")
             outcome = f" -> {row.output}" if has_output else f": {row.reason}"
             print(printable(f"{row.status:8}{row.name}{outcome}"))
-    if not as_json:
-        counts = report.counts
-        print(
-            f"{counts['planned']} files to convert, {counts['done']} done, {counts['failed']} failed, "
-            f"{counts['foreign']} skipped (not a model); nothing was written"
-        )
+    if as_json:
+        return
+    if report.left_out:
+        print(f"left out: {left_out_text(report.left_out)}")
+    # What is still to do comes first here, so it is not repeated.
+    counts = {**report.counts, "planned": 0}
+    print(f"{counted(report.counts['planned'], 'file')} to convert, {counts_line(counts)}; nothing was written")
 
 
 def open_display(as_json: bool) -> Display:
@@ -105,8 +105,10 @@ class Display:
             (plan.lost, "without their outputs"),
             (plan.gone, "not among the sources now; their outputs stay"),
         ):
-            if names:
-                self._line(f"{counted(len(names), 'input')} {what}: {listed(names, _NAMES)}")
+            if names.count:
+                shown = names.first[:_NAMES]
+                more = and_more(names.count - len(shown))
+                self._line(f"{counted(names.count, 'input')} {what}: {', '.join(shown)}{more}")
 
     def file(self, row: Any) -> None:
         """Print why a file failed, for the first ones."""

@@ -342,20 +342,7 @@ def _laid_out(before: str, node: ast.expr, after: str, indent: int) -> list[str]
     if isinstance(node, ast.BinOp):
         terms = [text] if len(f"{pad}    {text}") <= WIDTH else _operands(node)
         return [f"{pad}{before}(", *(f"{pad}    {term}" for term in terms), f"{pad}){after}"]
-    # Each item with the text before it: `bias=`.
-    arguments: list[tuple[str, ast.expr]]
-    if isinstance(node, ast.Call):
-        opening = f"{before}{text_of(node.func)}("
-        closing = f"){after}"
-        arguments = [("", argument) for argument in node.args]
-        arguments += [(f"{item.arg}=", item.value) for item in node.keywords]
-    elif isinstance(node, (ast.List, ast.Tuple)):
-        brackets = "[]" if isinstance(node, ast.List) else "()"
-        opening = before + brackets[0]
-        closing = brackets[1] + after
-        arguments = [("", item) for item in node.elts]
-    else:
-        return [line]
+    opening, arguments, closing = _inside_brackets(node)
     if not arguments:
         return [line]
     items = [name + text_of(value) for name, value in arguments]
@@ -364,7 +351,23 @@ def _laid_out(before: str, node: ast.expr, after: str, indent: int) -> list[str]
     spread: list[str] = []
     for name, value in arguments:
         spread += _laid_out(name, value, ",", indent + 4)
-    return bracketed(opening, items, closing, indent, spread, _spreads(node))
+    return bracketed(before + opening, items, closing + after, indent, spread, _spreads(node))
+
+
+def _inside_brackets(node: ast.expr) -> tuple[str, list[tuple[str, ast.expr]], str]:
+    """Return a call, list or tuple as its beginning, what is inside its brackets, and its end.
+
+    Each item has the text before it: `bias=`, empty for most. There are none in other expressions.
+    """
+    if isinstance(node, ast.Call):
+        arguments = [("", argument) for argument in node.args]
+        arguments += [(f"{item.arg}=", item.value) for item in node.keywords]
+        return f"{text_of(node.func)}(", arguments, ")"
+    if isinstance(node, ast.List):
+        return "[", [("", item) for item in node.elts], "]"
+    if isinstance(node, ast.Tuple):
+        return "(", [("", item) for item in node.elts], ")"
+    return "", [], ""
 
 
 def bracketed(

@@ -156,8 +156,11 @@ def _public_homes() -> dict[str, str]:
     """Return the modules that the names of `t7bridge.layers` come from, as its imports say."""
     path = _path_of(_PUBLIC)
     assert path is not None
-    imports = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.ImportFrom)]
-    return {alias.name: f"{OURS}{node.module}" for node in imports for alias in node.names if node.level}
+    homes: dict[str, str] = {}
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level:  # a relative import
+            homes.update((alias.name, f"{OURS}{node.module}") for alias in node.names)
+    return homes
 
 
 def _imported(body: list[ast.stmt], module: str) -> tuple[dict[str, Import], dict[str, str]]:
@@ -187,7 +190,8 @@ def _piece(name: str, statement: ast.stmt, torch_bases: list[str], bases: list[C
     if "forward" in methods:
         inputs.insert(0, len(methods["forward"].args.args) - 1)  # without `self`
     # `Module` says least: a class of torch.nn with arguments of its own comes first.
-    torch_bases = sorted((*torch_bases, *(base.base for base in bases)), key=lambda base: base in ("Module", ""))
+    all_torch_bases = [*torch_bases, *(base.base for base in bases)]
+    all_torch_bases.sort(key=lambda base: base in ("Module", ""))
     has_fields = name == "Layer" or any(base.has_fields for base in bases)
     inherited = [base.signature for base in bases if base.signature is not None]
     # Constructors set attributes, too: only what other methods set is kept between calls.
@@ -196,7 +200,7 @@ def _piece(name: str, statement: ast.stmt, torch_bases: list[str], bases: list[C
         name,
         inputs=next(filter(None, inputs), 0),
         remembers=any(map(_sets_attributes, others)),
-        base=torch_bases[0] if torch_bases else "",
+        base=all_torch_bases[0] if all_torch_bases else "",
         has_fields=has_fields,
         signature=_signature(statement, methods, inherited, has_fields),
     )
@@ -238,7 +242,9 @@ def _signature(
     if not has_fields:
         return inherited[0] if inherited else None
     # Fields of bases come before the class's own, as in a data class.
-    parameters = {name: parameter for base in inherited for name, parameter in base.parameters.items()}
+    parameters: dict[str, Parameter] = {}
+    for base in inherited:
+        parameters.update(base.parameters)
     assert isinstance(statement, ast.ClassDef)
     # The only keyword of these classes is `kw_only=True`.
     kind: Any = Parameter.KEYWORD_ONLY if statement.keywords else Parameter.POSITIONAL_OR_KEYWORD
@@ -446,8 +452,8 @@ def _arguments_of(like: str, bound: BoundArguments) -> tuple[tuple[Any, ...], di
     kinds = {parameter.kind for parameter in bound.signature.parameters.values()}
     if Parameter.VAR_POSITIONAL in kinds:  # it passes on what it is given
         return bound.args, bound.kwargs
-    known = TORCH[like].arguments
-    return (), {name: value for name, value in bound.arguments.items() if name in known}
+    parameters = TORCH[like].arguments
+    return (), {name: value for name, value in bound.arguments.items() if name in parameters}
 
 
 def _held(signature: Signature, arguments: Mapping[str, Any], is_sequential: bool) -> dict[str, Inside]:
@@ -488,7 +494,9 @@ def _check_modules(spec: ModuleSpec, stored: Mapping[str, ModuleSpec]) -> None:
 def _check_tensors(spec: ModuleSpec, required: Mapping[str, Shape], shapes: Mapping[str, Shape]) -> None:
     """Refuse tensors that are missing, unexpected, or of another shape than the constructor's."""
     facts = traits_of(spec.target)
-    declares_none = spec.target.startswith(LAYERS) and facts.shapes is None and not facts.like
+    hint = ""
+    if spec.target.startswith(LAYERS) and facts.shapes is None and not facts.like:
+        hint = "The traits of its class in t7bridge/nn/layers declare no `shapes`."
     for name in {**required, **shapes}:
         if required.get(name) != shapes.get(name):
             raise ModelError(
@@ -496,5 +504,5 @@ def _check_tensors(spec: ModuleSpec, required: Mapping[str, Shape], shapes: Mapp
                 path=f"{spec.path}.{name}",
                 expected=f"the shape {required[name]}" if name in required else "no such tensor",
                 found=f"{shapes[name]}" if name in shapes else "no such tensor",
-                hint="The traits of its class in t7bridge/nn/layers declare no `shapes`." if declares_none else "",
+                hint=hint,
             )

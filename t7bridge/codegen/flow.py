@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Sequence
 from functools import reduce
+from itertools import pairwise
+from typing import Any
 
 from ..errors import ModelError, UnsupportedError
 from ..limits import Budget, Limits
@@ -104,7 +106,8 @@ class SourceBuilder:
             block, after = self._block(spec, form, kind, _block_base(spec))
             call = Construction(block.base, spec=spec, block=block, origin=block)
         elif call is None:
-            call, after = self.copy(spec), form_of_copy(spec, form)
+            call = self.copy(spec)
+            after = form_of_copy(spec, form)
         call.depth = 1 + max((inner.depth for _, inner in call.inside()), default=0)
         if call.depth > _MOST_NESTED:
             raise UnsupportedError(
@@ -119,8 +122,13 @@ class SourceBuilder:
     def _plain(self, spec: ModuleSpec, form: Form, kind: Kind) -> tuple[Construction | None, Form]:
         """Return a module of torch.nn and the form of its output, if it expresses the whole module."""
         if spec.target != SEQUENTIAL:
-            idiom = None if spec.plain and kind.is_list else idiom_of(spec, form)
-            return (idiom.call, idiom.form) if idiom is not None and idiom.write is applied else (None, form)
+            # The class of torch.nn takes no list.
+            if spec.plain and kind.is_list:
+                return None, form
+            idiom = idiom_of(spec, form)
+            if idiom is None or idiom.write is not applied:
+                return None, form
+            return idiom.call, idiom.form
         calls = []
         for child in spec.children.values():
             if self._flows(child, form):
@@ -158,13 +166,13 @@ class SourceBuilder:
         another module, is imported under another name: otherwise one would take the place of the other.
         """
         reserved = TAKEN | reserved_names()
-        known = name
+        imported_name = name
         number = 1
-        while known in reserved or self.foreign.get(known, (home, name)) != (home, name):
-            known = f"Own{name}" if number == 1 else f"Own{name}{number}"
+        while imported_name in reserved or self.foreign.get(imported_name, (home, name)) != (home, name):
+            imported_name = f"Own{name}" if number == 1 else f"Own{name}{number}"
             number += 1
-        self.foreign[known] = home, name
-        return known
+        self.foreign[imported_name] = home, name
+        return imported_name
 
     def copy(self, spec: ModuleSpec) -> Construction:
         """Return a layer whose source is included, with the modules in it."""
@@ -176,27 +184,35 @@ class SourceBuilder:
             if not home:
                 raise ModelError("the class is in no module", path=spec.path, found=spec.target)
             name = self._imported_as(home, name)
-        inner = {key: self.construct(child)[0] for key, child in spec.children.items()}
+        # Children with numbers are positional arguments, before the others.
+        positional: list[Any] = []
+        keywords: dict[str, Any] = {}
+        for key, child in spec.children.items():
+            call, _ = self.construct(child)
+            if key.isdigit():
+                positional.append(call)
+            else:
+                keywords[key] = call
         self.budget.spend(len(spec.args))
-        return Construction(
-            name,
-            [*(call for key, call in inner.items() if key.isdigit()), *spec.args],
-            {**{key: call for key, call in inner.items() if not key.isdigit()}, **spec.kwargs},
-            defaults_of(self.copied[name]) if name in self.copied else {},
-            spec=spec,
-        )
+        defaults = defaults_of(self.copied[name]) if name in self.copied else {}
+        return Construction(name, [*positional, *spec.args], {**keywords, **spec.kwargs}, defaults, spec=spec)
 
     def has_steps(self, spec: ModuleSpec, kind: Kind) -> bool:
         """Return whether a module can be written as steps for an input of a kind.
 
-        A ParallelTable can if it certainly has an element for each module whose output is not nothing; a ConcatTable if
-        its input is certainly something, or no output of it nothing otherwise.
+        Lua leaves an output that is nothing out of the list that a container returns; steps would have an element for
+        it. A ParallelTable has steps if its input certainly has an element for each module whose output is not nothing;
+        a ConcatTable if its input is certainly something, or no output is nothing even for an input that is nothing.
         """
-        flow, width = traits(spec).flow, len(spec.children)
+        flow = traits(spec).flow
+        width = len(spec.children)
         if flow is walk.parallel:
             after = self.flow(spec, kind)
-            return after.items is not None and len(after.items) <= (width if kind.items is None else len(kind.items))
-        after = self.flow(spec, NOTHING) if flow is walk.branches and kind == ANY else NEVER
+            elements = width if kind.items is None else len(kind.items)
+            return after.items is not None and len(after.items) <= elements
+        if flow is not walk.branches or kind != ANY:
+            return True
+        after = self.flow(spec, NOTHING)
         return after is NEVER or len(after.items or ()) == width
 
     def is_shared(self, spec: ModuleSpec) -> bool:
@@ -207,10 +223,12 @@ class SourceBuilder:
 def _block_base(spec: ModuleSpec) -> str:
     """Return the name of a class, by its function."""
     inside = [traits(child) for child in spec.children.values()]
-    are_branches = [facts.flow is walk.branches for facts in inside]
-    if any(before and facts.written == SUM for before, facts in zip(are_branches, inside[1:])):
-        return "Residual"
-    return "Branches" if any(are_branches) else traits(spec).block or "Block"
+    for facts, following in pairwise(inside):
+        if facts.flow is walk.branches and following.written == SUM:
+            return "Residual"
+    if any(facts.flow is walk.branches for facts in inside):
+        return "Branches"
+    return traits(spec).block or "Block"
 
 
 def _returns_list(spec: ModuleSpec) -> bool:
@@ -253,10 +271,10 @@ class Body:
     def kind(self, value: Value) -> Kind:
         """Return whether a value is a tensor or a list, as far as it is known."""
         if not isinstance(value, Ref):
-            known = self._kinds.get(id(value))
-            if known is None:
-                known = self._kinds[id(value)] = (value, listed(map(self.kind, value)))
-            return known[1]
+            # With the list itself, which keeps its id from being used again.
+            if id(value) not in self._kinds:
+                self._kinds[id(value)] = (value, listed(map(self.kind, value)))
+            return self._kinds[id(value)][1]
         step = self.block.steps[value.step]
         kind = ANY if step is None else step.kind
         for index in value.path:
@@ -291,14 +309,15 @@ class Body:
             following: the module that uses its output, to help naming.
         """
         self.builder.budget.spend(1)
-        facts, shared = traits(spec), self.builder.is_shared(spec)
-        # A shared module is written once; except for layers on lists, which are not modules.
-        is_class = bool(facts.block) or (bool(spec.children) and not facts.written)
-        again = is_class and (spec.graph is not None or shared)
-        if not again or spec is self.block.spec:
-            done = self._without_class(spec, value, following)
-            if done is not None:
-                return done
+        facts = traits(spec)
+        shared = self.builder.is_shared(spec)
+        # A graph is a class of its own, and a module that is used again. Layers on lists never are.
+        may_be_class = bool(facts.block) or (bool(spec.children) and not facts.written)
+        is_own_class = may_be_class and (spec.graph is not None or shared)
+        if not is_own_class or spec is self.block.spec:
+            output = self._without_class(spec, value, following)
+            if output is not None:
+                return output
         if facts.is_identity:
             return value
         if spec.target == SEQUENTIAL and (_returns_list(spec) or _takes_list(spec)) and not shared:
@@ -308,6 +327,7 @@ class Body:
     def _without_class(self, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value | None:
         """Return the output of a module on lists that is written as steps; `None` where its class is needed."""
         facts = traits(spec)
+        # How the entry of the class has it written: the name of a method of `Lists`, or `BY_FLOW`.
         name, *arguments = facts.written or ("",)
         if name in LISTS:
             output: Value | None = getattr(Lists(self, spec, value), name)(*arguments)
@@ -327,21 +347,30 @@ class Body:
 
     def common(self, parts: Value) -> Form:
         """Return the form of concatenated values: their rank, if they share one."""
-        ranks = {self.form(part).rank for part in parts} if isinstance(parts, list) else set()
+        if not isinstance(parts, list):
+            return Form()
+        ranks = {self.form(part).rank for part in parts}
         return Form(ranks.pop() if len(ranks) == 1 else None)
 
     def _tensor(self, spec: ModuleSpec, value: Value, base: str) -> Value:
         """Return the output of a module that is not written as steps on lists."""
-        form, kind = self.form(value), self.kind(value)
+        form = self.form(value)
+        kind = self.kind(value)
         idiom = idiom_of(spec, form)
+        # A module of torch.nn, with operations around it.
         if idiom is not None and idiom.call is not None and idiom.write is not applied:
             return self.module(spec, idiom.call, value, base, idiom.form, idiom.write)
+        # The class of torch.nn takes no list; a block that is the module itself would contain itself.
         if spec.plain and (kind.is_list or spec is self.block.spec):
             return self.module(spec, self.builder.copy(spec), value, base, Form())
+        # A module alone.
         if idiom is None or idiom.call is not None:
             call, after = self.builder.construct(spec, form, kind)
             return self.module(spec, call, value, base, after)
-        write = copying(spec, idiom.write) if self.builder.inplace and traits(spec).copies else idiom.write
+        # An expression. Lua's layer copies, which matters if another layer writes into its result.
+        write = idiom.write
+        if self.builder.inplace and traits(spec).copies:
+            write = copying(spec, write)
         if spec.kwargs.get("inplace"):
             return self.module(spec, self.builder.copy(spec), value, base, idiom.form, applied, write)
         return self.add(Step(write, [value], form=idiom.form, same=self.builder.memory.of(spec).shares))
@@ -412,8 +441,9 @@ class OnLists(walk.Domain[Value]):
 
     def item(self, value: Value, index: int, dim: int | None = None) -> Value:
         """Return an element of a list."""
-        is_there = isinstance(value, Ref) or (isinstance(index, int) and -len(value) <= index < len(value))
-        _require(dim is None and is_there)
+        _require(dim is None)  # an element of a tensor
+        if not isinstance(value, Ref):
+            _require(isinstance(index, int) and -len(value) <= index < len(value))
         return pick(value, index)
 
     def length(self, value: Value, dim: int | None = None) -> int | None:
@@ -431,9 +461,10 @@ class OnLists(walk.Domain[Value]):
 
     def elements(self, value: Value, count: int) -> list[Value]:
         """Return the first elements of a list, at most those that it is known to have."""
-        kind = self._body.kind(value)
-        known = count if kind.items is None else len(kind.items)
-        return [pick(value, number) for number in range(min(known, count))]
+        items = self._body.kind(value).items
+        if items is not None:
+            count = min(count, len(items))
+        return [pick(value, number) for number in range(count)]
 
     def merge(self, value: Value, dims: int, apply: Callable[[Value], Value]) -> Value:
         """Refuse other dimensions."""
@@ -539,16 +570,25 @@ class Trial(OnLists):
         return Ref(-1 - number)
 
     def _note_call(self, number: int, inside: ModuleSpec, child: str, value: Value) -> None:
-        is_again = child in self.repeated or child in self.children
+        """Note what a call says of its module, and of the one whose output it takes.
+
+        Args:
+            number: of the call.
+            inside: the module that is called.
+            child: its name in the container.
+            value: its input.
+        """
+        is_called_before = child in self.repeated or child in self.children
         if self._is_for_each:
             _require(not (_returns_list(inside) or _takes_list(inside)))
-            # Each element has a state, and statistics, of its own.
+            # Lua has a copy of the module for each element, with a state and with statistics of its own.
             _require(not any(map(remembers, specs_in(inside))))
-            _require(not (is_again and any(map(_keeps_statistics, specs_in(inside)))))
-        if self._is_for_each or is_again:
+            _require(not (is_called_before and any(map(_keeps_statistics, specs_in(inside)))))
+        if self._is_for_each or is_called_before:
             self.repeated.add(child)
         if _is_output(value) and isinstance(value, Ref) and not value.path:
-            self.following[-1 - value.step] = child
+            caller = -1 - value.step  # the number of the call whose output the value is
+            self.following[caller] = child
         if value is self._value:
             self._of_input.add(number)
 
@@ -597,14 +637,16 @@ class Steps(OnLists):
 
     def written(self) -> Value:
         """Add the steps; return the output."""
-        graph, flow = self._spec.graph, traits(self._spec).flow
+        graph = self._spec.graph
+        flow = traits(self._spec).flow
         assert flow is not None
         if graph is None:
             output: Value = flow(self._spec, self._value, self)
             return output
         links = [link for node in graph.nodes for link in node.takes] + list(graph.outputs)
-        if all(path for source, path in links if not source):
-            self._unpack(1 + max((path[0] for source, path in links if not source), default=-1))
+        paths_in_input = [path for source, path in links if source == 0]  # source 0 is the input of the graph
+        if all(paths_in_input):  # an empty path is the input as a whole
+            self._unpack(1 + max((path[0] for path in paths_in_input), default=-1))
         self._body.builder.budget.spend(sum(len(path) for _, path in links))
         self._hints = attention_names(self._spec, graph)
         output = flow(self._spec, self._value, self)
@@ -620,10 +662,13 @@ class Steps(OnLists):
         try:
             return super().item(value, index, dim)
         except NotWritten as error:
-            found = f"element {index + 1}" if isinstance(index, int) else f"element {index!r}"
-            expected = f"one of {len(value)}" if isinstance(value, list) else "an element"
-            message = "takes an element of a list that has no such element"
-            raise ModelError(message, path=self._spec.path, expected=expected, found=found) from error
+            number = index + 1 if isinstance(index, int) else repr(index)  # Lua counts from 1
+            raise ModelError(
+                "takes an element of a list that has no such element",
+                path=self._spec.path,
+                expected=f"one of {len(value)}" if isinstance(value, list) else "an element",
+                found=f"element {number}",
+            ) from error
 
     def elements(self, value: Value, count: int) -> list[Value]:
         """Return the first elements of a list; those of the input of a class get names."""
@@ -668,8 +713,10 @@ class Steps(OnLists):
         is_residual = self._following is not None and traits(self._following).written == SUM
         if not is_residual or not self._trial.splits_input:
             return "branch"
-        first, second = (_weight(self._spec.children[child]) for child in self._trial.children)
-        return "body" if (number == 0) == (first >= second) else "shortcut"
+        # Of two branches that are added up, the one of more modules is the body; of two equal ones the first.
+        first, second = (_size_of(self._spec.children[child]) for child in self._trial.children)
+        number_of_body = 0 if first >= second else 1
+        return "body" if number == number_of_body else "shortcut"
 
     def node(self, spec: ModuleSpec, number: int, value: Value) -> Value:
         """Name the output of a node of a graph as the user did."""
@@ -685,12 +732,16 @@ class Steps(OnLists):
         return value
 
     def _name(self, value: Value, name: str) -> None:
-        """Name a value, and the module that returns it."""
-        step = self._body.block.steps[value.step] if isinstance(value, Ref) and not value.path else None
-        if name and step is not None:
-            step.hint, step.named = name, True
-            if step.attribute is not None and step.attribute.base == name:
-                step.attribute.own = True
+        """Give a value the user's name; its module is not joined with others if it has that name."""
+        if not name or not isinstance(value, Ref) or value.path:
+            return
+        step = self._body.block.steps[value.step]
+        if step is None:
+            return
+        step.hint = name
+        step.named = True
+        if step.attribute is not None and step.attribute.base == name:
+            step.attribute.own = True
 
     def _unpack(self, width: int, more: bool = False) -> None:
         """Give elements of the input names of their own, unless there are too many; `more` if others are ignored."""
@@ -734,26 +785,40 @@ class Lists:
         spec = self._spec
         if self._items is None:
             return None
-        call, write = self._body.builder.copy(spec), applied
-        if name := IN_TORCH.get(spec.target):
-            call = torch_call(name, spec.args, dict(spec.kwargs), spec)
-            write = formula(
-                "lambda module, x, h, c: module(x, (h, c))" if letters == "hc" else "lambda module, x, h: module(x, h)"
-            )
+        call = self._body.builder.copy(spec)
+        write = applied
+        if spec.target in IN_TORCH:
+            call = torch_call(IN_TORCH[spec.target], spec.args, dict(spec.kwargs), spec)
+            # PyTorch's LSTM takes its two states as a tuple.
+            if letters == "hc":
+                write = formula("lambda module, x, h, c: module(x, (h, c))")
+            else:
+                write = formula("lambda module, x, h: module(x, h)")
         base = TORCH.get(traits(spec).like, TORCH["LSTMCell"]).base
         return self._with_state(self._items, call, base, Form(1), write, tuple(letters))
 
     def _with_state(
         self, items: list[Value], call: Construction, base: str, form: Form, write: Write, parts: tuple[str, ...]
     ) -> Value:
-        """Apply a module with a state to a list; its results have names. One of torch.nn takes the elements."""
+        """Apply a module with a state to a list of its input and the state.
+
+        Args:
+            items: the list.
+            call: the construction of the module.
+            base: the name of its attribute.
+            form: of its results.
+            write: makes the expression: of the module and the list, or of the module and each element for torch.nn.
+            parts: names for its results.
+        """
         ref = self._body.module(self._spec, call, items, base, form, write)
         step = self._body.block.steps[ref.step]
         assert step is not None
         step.parts = parts
         if write is not applied:
             step.takes = [*items]
-        return [Ref(ref.step, (at,)) for at in range(len(parts))] if len(parts) > 1 else ref
+        if len(parts) == 1:
+            return ref
+        return [Ref(ref.step, (at,)) for at in range(len(parts))]
 
     def recurrent(self) -> Value | None:
         """Apply a layer of torch.nn to sequences and a state."""
@@ -775,34 +840,45 @@ class Lists:
         return self._body.add(Step(formula(text), [*self._items], form=Form(2)))
 
     def fold(self, symbol: str, most: int = _MOST_FOLDED) -> Value | None:
-        """Write an operator between all elements; between exactly two if there may be two at most."""
-        items, body, inplace = self._items, self._body, self._spec.kwargs.get("inplace")
-        if not items or len(items) > most or (most == 2 and len(items) != 2):
+        """Write an operator between all elements.
+
+        Args:
+            symbol: the operator.
+            most: the greatest number of elements; if it is 2, there must be two.
+        """
+        items = self._items
+        body = self._body
+        inplace = self._spec.kwargs.get("inplace")
+        if not items or len(items) > most:
+            return None
+        # Lua's difference and quotient take exactly two.
+        if most == 2 and len(items) != 2:
             return None
         form, *others = map(body.form, items)
         if len(items) == 1 and not inplace:
             return body.add(Step(formula("lambda x: x.clone()"), list(items), form=form))
-        # Lua follows the order in memory whatever the shapes, PyTorch the shapes.
-        equal = [True, *(alike(form, other) for other in others)]
+        # Lua adds in the order of memory whatever the shapes, PyTorch by shapes: other shapes become the first's.
+        same_shapes = [True, *(alike(form, other) for other in others)]
         operator = formula(f"lambda x, y: x {symbol} y")
         reshaped = formula("lambda x, first: x.reshape_as(first)")
 
         def write(*operands: ast.expr) -> ast.expr:
             return reduce(operator, operands)
 
-        def unseen(listed: ast.expr) -> ast.expr:
-            return write(*(listed.elts if isinstance(listed, ast.List) else (listed,)))
+        def write_of_list(operands: ast.expr) -> ast.expr:
+            return write(*operands.elts) if isinstance(operands, ast.List) else operands
 
-        def shaped(first: ast.expr, *operands: ast.expr) -> ast.expr:
+        def write_with_reshapes(first: ast.expr, *operands: ast.expr) -> ast.expr:
             # The first operand is used twice and so has a name.
-            return write(*(x if same else reshaped(x, first) for x, same in zip(operands, equal)))
+            return write(*(x if is_same else reshaped(x, first) for x, is_same in zip(operands, same_shapes)))
 
         if inplace:
             call = body.builder.copy(self._spec)
-            return body.module(self._spec, call, items, "", form, applied, unseen if all(equal) else None)
-        if all(equal):
+            unseen = write_of_list if all(same_shapes) else None
+            return body.module(self._spec, call, items, "", form, applied, unseen)
+        if all(same_shapes):
             return body.add(Step(write, list(items), form=form))
-        return body.add(Step(shaped, [items[0], *items], form=form))
+        return body.add(Step(write_with_reshapes, [items[0], *items], form=form))
 
     def extreme(self, comparison: str) -> Value | None:
         """Write the larger or smaller of two tensors; of equal elements the first receives the gradient."""
@@ -817,10 +893,12 @@ class Lists:
 
     def _dimension(self, rank: int | None) -> int | None:
         """Return the dimension that a layer counts in one example, from the end; `None` if unknown."""
-        dims, dim = self._spec.kwargs.get("n_input_dims"), self._spec.args[0]
+        dims = self._spec.kwargs.get("n_input_dims")
+        dim = self._spec.args[0]
         if dims is None or dim < 0:
             return int(dim)
-        return int(dim - dims) if dim < dims == rank else None
+        is_of_example = dim < dims and dims == rank
+        return int(dim - dims) if is_of_example else None
 
     def join(self) -> Value | None:
         """Write a concatenation."""
@@ -852,5 +930,6 @@ def _keeps_statistics(spec: ModuleSpec) -> bool:
     return "running_mean" in tensor_shapes(spec.target, spec.args, spec.kwargs)
 
 
-def _weight(spec: ModuleSpec) -> int:
-    return 1 + sum(map(_weight, spec.children.values()))
+def _size_of(spec: ModuleSpec) -> int:
+    """Return the number of modules in a module, with itself."""
+    return 1 + sum(map(_size_of, spec.children.values()))

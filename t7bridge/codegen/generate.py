@@ -175,9 +175,14 @@ def _generate(
 
 def _computed(cells: Lifted) -> set[int]:
     """Return the tensors, by id, that are not views of the file's memory, besides those composed for cells."""
-    composed = {key for piece in cells.pieces for key in (piece.target, piece.adds)}
-    origins = cells.state.origins
-    return {id(cells.state[key]) for key, origin in origins.items() if origin.tensor is None and key not in composed}
+    composed_keys: set[str] = set()
+    for piece in cells.pieces:
+        composed_keys.update((piece.target, piece.adds))
+    computed: set[int] = set()
+    for key, origin in cells.state.origins.items():
+        if origin.tensor is None and key not in composed_keys:
+            computed.add(id(cells.state[key]))
+    return computed
 
 
 def _keys_by_memory(state: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
@@ -242,7 +247,7 @@ def unify_tied(plan: Plan, owned: Owned, computed: set[int]) -> None:
     """
     numbers: dict[Any, int] = {}
     """A number for each description of a module: modules of one number are identical."""
-    first: dict[int, ModuleSpec] = {}
+    first_of_number: dict[int, ModuleSpec] = {}
 
     def content(tensor: Tensor) -> Any:
         if not tensor.numel or (id(tensor) in computed and tensor.numel <= _MOST_COMPARED):
@@ -252,29 +257,26 @@ def unify_tied(plan: Plan, owned: Owned, computed: set[int]) -> None:
         return place_of(tensor)
 
     @cache
-    def facts(spec: ModuleSpec) -> tuple[int, bool, bool]:
-        """Return the module's number, whether there are tensors in it, and whether there is any other state."""
-        facts_of_children = {name: facts(child) for name, child in spec.children.items()}
-        tensors = owned.get(id(spec), {})
+    def number_of(spec: ModuleSpec) -> int:
         construction = (spec.target, spec.plain, repr(spec.args), repr(sorted(spec.kwargs.items())))
-        children = tuple((name, number) for name, (number, _, _) in facts_of_children.items())
+        children = tuple((name, number_of(child)) for name, child in spec.children.items())
         refers = tuple((name, id(other)) for name, other in spec.refers.items())
-        views = tuple((name, content(tensor)) for name, tensor in tensors.items())
-        number = numbers.setdefault((construction, children, refers, views), len(numbers))
+        views = tuple((name, content(tensor)) for name, tensor in owned.get(id(spec), {}).items())
+        return numbers.setdefault((construction, children, refers, views), len(numbers))
 
-        has_tensors = bool(tensors)
-        has_memory = remembers(spec)
-        for _, child_has_tensors, child_has_memory in facts_of_children.values():
-            has_tensors = has_tensors or child_has_tensors
-            has_memory = has_memory or child_has_memory
-        return number, has_tensors, has_memory
+    @cache
+    def has_tensors(spec: ModuleSpec) -> bool:
+        return bool(owned.get(id(spec))) or any(map(has_tensors, spec.children.values()))
+
+    @cache
+    def has_memory(spec: ModuleSpec) -> bool:
+        return remembers(spec) or any(map(has_memory, spec.children.values()))
 
     for spec in specs_in(plan.root):
         for name, child in spec.children.items():
-            number, has_tensors, has_memory = facts(child)
             # Without tensors there is nothing to tie; of two memories one would overwrite the other.
-            if has_tensors and not has_memory:
-                spec.children[name] = first.setdefault(number, child)
+            if has_tensors(child) and not has_memory(child):
+                spec.children[name] = first_of_number.setdefault(number_of(child), child)
 
 
 def shared_specs(plan: Plan) -> set[int]:
@@ -479,9 +481,10 @@ def prepared(builder: SourceBuilder) -> list[CodeBlock]:
         tidy(block)
     # Blocks that became expressions need no class.
     needed: set[str] = set()
-    for call in (call for block in builder.blocks for call in block.constructions()):
-        if call.name in builder.copied and call.spec is not None and call.block is None:
-            needed.update(piece.name for piece in pieces(call.spec.target))
+    for block in builder.blocks:
+        for call in block.constructions():
+            if call.name in builder.copied and call.spec is not None and call.block is None:
+                needed.update(piece.name for piece in pieces(call.spec.target))
     builder.copied = {name: piece for name, piece in builder.copied.items() if name in needed}
     return merge_alike(builder.blocks, frozenset((*builder.copied, *builder.foreign, *TAKEN)))
 
@@ -625,7 +628,8 @@ def _returns(block: CodeBlock) -> str:
 def _annotation(kind: Kind) -> str:
     """Return the type of a value as an annotation: `list[Tensor]`."""
     if kind.is_list:
-        types = {_annotation(item or ANY) for item in kind.items or (kind.each,)}
+        elements = kind.items or (kind.each,)
+        types = {_annotation(element or ANY) for element in elements}
         return f"list[{types.pop()}]" if len(types) == 1 else "list[Any]"
     return "Tensor" if kind == TENSOR else "Any"
 
@@ -727,29 +731,39 @@ class _Page:
     def __init__(self, builder: SourceBuilder, blocks: list[CodeBlock], keys: Iterable[str]) -> None:
         self._classes = {block.name: set(block.parameters) for block in blocks}
         """The classes, with the parameters of their constructors."""
-        self._inputs = {name for block in blocks if block.is_stateful for name in block.inputs.values()}
-        """Arguments of `forward` where it takes a state."""
         self._words = _WORDS | {*self._classes, *builder.copied, *builder.foreign}
         """Names that a method may use without assigning them."""
-        modules = {attribute.name for block in blocks for attribute in block.attributes}
-        steps_of_keys = {name for key in keys for name in key.split(".")}
-        self._attributes = _PAGE_METHODS | modules | steps_of_keys
-        """Attributes of values."""
-        constructed = {call.name.removeprefix("nn.") for block in blocks for call in block.constructions()}
+        self._inputs: set[str] = set()
+        """Arguments of `forward` where it takes a state."""
+        self._attributes = set(_PAGE_METHODS)
+        """Attributes of values: methods, and the modules and tensors of the classes."""
+        torch_classes = {*TORCH}
+        for block in blocks:
+            if block.is_stateful:
+                self._inputs.update(block.inputs.values())
+            self._attributes.update(attribute.name for attribute in block.attributes)
+            torch_classes.update(call.name.removeprefix("nn.") for call in block.constructions())
+        for key in keys:
+            self._attributes.update(key.split("."))
         functions = _TORCH_FUNCTIONS | {*ELEMENT_TYPES}
-        self._homes = {"nn": constructed | {*TORCH}, "torch": functions, "F": functions}
+        self._homes = {"nn": torch_classes, "torch": functions, "F": functions}
         """Attributes of modules of PyTorch."""
-        copied = {statement for piece in builder.copied.values() for statement in piece.imports}
-        self._imports = {(module, name) for module, name, _ in (*_BASE_IMPORTS.values(), *copied)}
-        self._imports |= {("__future__", "annotations"), *builder.foreign.values()}
+        self._imports = {("__future__", "annotations"), *builder.foreign.values()}
         """Imports, as module and name."""
+        imports = [*_BASE_IMPORTS.values()]
+        for piece in builder.copied.values():
+            imports += piece.imports
+        self._imports.update((module, name) for module, name, _ in imports)
 
     def check(self, statement: ast.stmt) -> None:
         """Check a statement of the page."""
         if isinstance(statement, (ast.Import, ast.ImportFrom)):
-            home = None if isinstance(statement, ast.Import) else statement.module or ""
             names = [alias.name for alias in statement.names]
-            _require(self._imports >= {(name, "") if home is None else (home, name) for name in names}, statement)
+            if isinstance(statement, ast.Import):
+                imports = {(name, "") for name in names}
+            else:
+                imports = {(statement.module or "", name) for name in names}
+            _require(imports <= self._imports, statement)
         elif isinstance(statement, ast.ClassDef) and statement.name in self._classes:
             _require([ast.unparse(base) for base in statement.bases] == ["nn.Module"], statement)
             _require(not statement.decorator_list, statement)
@@ -811,10 +825,13 @@ class _Page:
 
 def _assigned(statement: ast.Assign, words: set[str]) -> set[str]:
     """Return the variables that a statement assigns; none may shadow another name of the page."""
-    names = {node.id for target in statement.targets for node in ast.walk(target) if isinstance(node, ast.Name)}
+    names: set[str] = set()
+    for target in statement.targets:
+        names.update(node.id for node in ast.walk(target) if isinstance(node, ast.Name))
     # `self.weight = …` assigns an attribute: `self` is only read there.
     if not any(isinstance(target, (ast.Name, ast.Tuple)) for target in statement.targets):
         names -= {"self"}
+    # `load` assigns these two.
     _require(not names & (words - {"model", "path"}), statement)
     _require(not any(name.startswith("__") for name in names), statement)
     return names

@@ -92,10 +92,11 @@ def _resolved(extent: Extent) -> Extent:
 
 def alike(one: Form, other: Form) -> bool:
     """Return whether two values certainly have the same shape."""
+    # Both are batches of one size, or none of them is a batch.
     if one.origin is not other.origin and not (one.origin.is_input and other.origin.is_input):
         return False
     rank = one.rank if one.rank is not None else other.rank
-    if rank is None:
+    if rank is None:  # nothing else is known
         return one.origin is other.origin
     if other.rank not in (None, rank):
         return False
@@ -406,7 +407,9 @@ class Idioms:
 
     def transpose(self) -> Idiom | None:
         """Write exchanges of dimensions."""
-        if len(self._args) > _CHAINED or any(self._is_beyond(dim) for pair in self._args for dim in pair):
+        if len(self._args) > _CHAINED:
+            return None
+        if any(self._is_beyond(first) or self._is_beyond(second) for first, second in self._args):
             return None
 
         def write(x: ast.expr) -> ast.expr:

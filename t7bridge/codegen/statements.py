@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
+from collections.abc import Collection, Iterator
 from typing import Any
 
+from ..data import define
 from ..errors import LimitError
 from ..nn.graphs import is_free_name
 from .code import (
@@ -21,7 +23,7 @@ from .code import (
     names_in,
     text_of,
 )
-from .steps import Attribute, CodeBlock, Ref, Step, Value, refs
+from .steps import Attribute, CodeBlock, ElementPath, Ref, Step, Value, refs
 
 _TEXT = WIDTH - 24
 """Maximum length of an expression with inlined operands."""
@@ -78,9 +80,13 @@ def _name_gates(block: CodeBlock) -> None:
 
 
 def _join_chains(block: CodeBlock) -> None:
-    """Join modules that only feed one another into one Sequential; nothing moves across in-place changes."""
+    """Join modules into one Sequential where the result of one has no other use than to be the input of the next.
+
+    All modules of a chain are called where the last of them was. A module is not moved in this way to behind a step
+    that changes shared memory in place: it would read what that step writes.
+    """
     exposed = _Exposed(block)
-    barriers = [number for number, step in enumerate(block.steps) if step and exposed.changed_by(step)]
+    changing_steps = [number for number, step in enumerate(block.steps) if step and exposed.changed_by(step)]
     for number, step in enumerate(block.steps):
         if step is None or not _chainable(step):
             continue
@@ -88,24 +94,39 @@ def _join_chains(block: CodeBlock) -> None:
         if not isinstance(source, Ref) or source.path or exposed.uses[source.step] != 1:
             continue
         earlier = block.steps[source.step]
-        if earlier is None or not _chainable(earlier) or earlier.named:
+        if earlier is None or not _chainable(earlier):
             continue
-        is_between = any(block.steps[source.step + 1 : number])
-        if is_between and any(source.step <= barrier <= number for barrier in barriers):
+        # What the user gave a name keeps its variable.
+        if earlier.named:
             continue
-        joined = earlier.attribute
-        moved = step.attribute
-        assert joined is not None
-        assert moved is not None
-        joined.calls += moved.calls
-        joined.base = moved.base if moved.base in ("body", "shortcut", "branch") else "layers"
-        # The later step becomes the whole chain, so that the steps after it need no change.
-        step.attribute = joined
-        step.takes = earlier.takes
-        step.function = None
-        step.inplace = earlier.inplace or (earlier.same and step.inplace)
-        step.same = earlier.same and step.same
+        are_adjacent = not any(block.steps[source.step + 1 : number])
+        if not are_adjacent and any(source.step <= changing <= number for changing in changing_steps):
+            continue
+        _append_to_chain(earlier, step)
         block.steps[source.step] = None
+
+
+def _append_to_chain(chain: Step, step: Step) -> None:
+    """Append the module of a step to those of an earlier one; the later step becomes that of the whole chain.
+
+    The later, so that the steps that use its result need no change.
+    """
+    modules = chain.attribute
+    last = step.attribute
+    assert modules is not None
+    assert last is not None
+    modules.calls += last.calls
+    modules.base = last.base if last.base in _BRANCHES else "layers"
+    step.attribute = modules
+    step.takes = chain.takes
+    step.function = None
+    # The last module changes the input of the chain if those before it pass on its memory.
+    step.inplace = chain.inplace or (chain.same and step.inplace)
+    step.same = chain.same and step.same
+
+
+_BRANCHES = ("body", "shortcut", "branch")
+"""Names for modules by their places; they stay when the modules become chains."""
 
 
 def _chainable(step: Step) -> bool:
@@ -200,7 +221,9 @@ class Writer:
         self._exposed = _Exposed(block)
         self._uses = self._exposed.uses
         self._last = {ref.step: number for number, ref in block.links()}
+        """The last step that uses the value of each step."""
         self._nodes: dict[int, ast.expr] = {}
+        """The value of each step that is written: its variable, or its expression while it is pending."""
         self._pending: dict[int, set[str]] = {}
         """Steps whose values have no variable yet → the names in their expressions."""
         self._waiting: Counter[str] = Counter()
@@ -209,7 +232,7 @@ class Writer:
         """Variable → the last step that uses it."""
         self._parts: dict[int, list[str]] = {}
         """The variables of the results of cells."""
-        self._inputs: dict[tuple[int | str, ...], str] = {}
+        self._inputs: dict[ElementPath, str] = {}
         """Paths of elements of the input, if these have names, and of their elements → variables."""
         self.source = "input"
         self.statements: list[ast.stmt] = []
@@ -245,29 +268,40 @@ class Writer:
         return any(name in names_in(statement) for statement in self.statements)
 
     def _unpack(self) -> list[str]:
-        """Return the names of the elements of the input, if only they are used."""
+        """Give elements of the input variables, if it is used in no other way: `a, b = inputs`.
+
+        Elements that are lists get a statement each: `h, c = b`.
+
+        Returns:
+            The names of all elements, `_` for one without use; empty if the input is used as a whole.
+        """
         block = self._block
-        paths = {ref.path for _, ref in block.links() if not ref.step}
-        positions = {path[0] if path else None for path in paths}  # `None`: the list as a whole
-        if positions - {None} or block.input_kind.is_list:
+        paths = {ref.path for _, ref in block.links() if ref.step == 0}  # step 0 is the input
+        if any(paths) or block.input_kind.is_list:  # an empty path is the input as a whole
             self.source = "inputs"
-        if not block.width or not all(isinstance(at, int) and 0 <= at < block.width for at in positions):
+        if not block.width or not all(path and path[0] in range(block.width) for path in paths):
             self._nodes[0] = ast.Name(self.source)
             return []
         self.source = "inputs"
-        # Elements that are lists themselves; a state may be None, and is never unpacked.
-        widths = {} if block.is_stateful else block.lists
-        lists = {at: width for at, width in widths.items() if self._only_elements(at, width, paths)}
-        places: list[tuple[int | str, ...]] = [(at,) for at in range(block.width)]
-        places += [(at, inner) for at, width in sorted(lists.items()) for inner in range(width)]
-        used = {path[:size] for path in paths for size in (1, 2)}
-        self._name_inputs(places, used, self._states())
-        for at in sorted(lists):
-            names = [self._inputs.get((at, inner), "_") for inner in range(lists[at])]
+        lists = self._lists_to_unpack(paths)
+        places: list[ElementPath] = [(at,) for at in range(block.width)]
+        for at, width in lists:
+            places += [(at, inner) for inner in range(width)]
+        used_places = {path[:1] for path in paths} | {path[:2] for path in paths}
+        self._name_inputs([place for place in places if place in used_places], places, self._states())
+        for at, width in lists:
+            names = [self._inputs.get((at, inner), "_") for inner in range(width)]
             self.statements.append(ast.Assign([ast.Tuple([*map(dotted, names)])], dotted(self._inputs[at,])))
         return [self._inputs.get((at,), "_") for at in range(block.width)]
 
-    def _only_elements(self, at: int | str, width: int, paths: set[tuple[int | str, ...]]) -> bool:
+    def _lists_to_unpack(self, paths: set[ElementPath]) -> list[tuple[int | str, int]]:
+        """Return the elements of the input that are lists to unpack, each with its number of elements."""
+        if self._block.is_stateful:  # a state may be None, and is never unpacked
+            return []
+        lists = [(at, width) for at, width in self._block.lists.items() if self._only_elements(at, width, paths)]
+        return sorted(lists)
+
+    def _only_elements(self, at: int | str, width: int, paths: set[ElementPath]) -> bool:
         """Return whether only elements of an element of the input are used, and not too many for one line."""
         paths_inside = [path[1:] for path in paths if path[:1] == (at,)]
         if not paths_inside or width > _MOST_INNER:
@@ -276,20 +310,26 @@ class Writer:
         return all(path and path[0] in range(width) for path in paths_inside)
 
     def _name_inputs(
-        self, places: list[tuple[int | str, ...]], used: set[tuple[int | str, ...]], states: dict[Any, str]
+        self, used_places: list[ElementPath], places: list[ElementPath], states: dict[ElementPath, str]
     ) -> None:
-        """Name what is used of the input: as the user did, by its use in cells, or x, or x1, x2, … in turn."""
+        """Name what is used of the input: as the user did, by its use in cells, or x, or x1, x2, … in turn.
+
+        Args:
+            used_places: the elements of the input, and of lists in it, that are used.
+            places: all of them.
+            states: the names of those that are states of cells.
+        """
         names = {**states, **self._block.inputs}  # the user's come last, and win
         for at, *inner in places:
+            # A list of states and of nothing else is `state`.
             if inner and all(place in states for place in places if place[:-1] == (at,)):
                 names.setdefault((at,), "state")
-        places = [place for place in places if place in used]
-        unnamed = [place for place in places if place not in names]
+        unnamed = [place for place in used_places if place not in names]
         if len(unnamed) == 1:
             names[unnamed[0]] = "x"
         else:
             names.update((place, f"x{number}") for number, place in enumerate(unnamed, 1))
-        for place in places:
+        for place in used_places:
             name = names[place]
             is_state = self._block.is_stateful or name == states.get(place)
             while name in self._inputs.values() or not free_variable(name, self._class_names):
@@ -298,14 +338,14 @@ class Writer:
             # The next state may have the name of the last one; other inputs keep theirs to the end.
             self._busy[name] = self._last_of_input(place) if is_state else len(self._block.steps)
 
-    def _input(self, path: tuple[int | str, ...]) -> tuple[ast.expr, tuple[int | str, ...]]:
+    def _input(self, path: ElementPath) -> tuple[ast.expr, ElementPath]:
         """Return the variable of an input, and the rest of its path."""
         size = 2 if path[:2] in self._inputs else 1
         return dotted(self._inputs[path[:size]]), path[size:]
 
-    def _states(self) -> dict[Any, str]:
+    def _states(self) -> dict[ElementPath, str]:
         """Return the names of the inputs that are states of cells, by their paths."""
-        names: dict[Any, str] = {}
+        names: dict[ElementPath, str] = {}
         for step in self._block.steps:
             if step is None or not step.parts:
                 continue
@@ -329,8 +369,10 @@ class Writer:
             called = _called(step)
             if called is None or not any(called.returns):
                 continue
-            is_one = len(called.returns) == 1  # then the whole is the one result
-            if is_one == (number in used_whole):
+            is_used_whole = number in used_whole
+            # One result is the whole; of several, only elements may be used.
+            has_one_result = len(called.returns) == 1
+            if has_one_result == is_used_whole:
                 step.parts = called.returns
 
     def _returned(self) -> tuple[str, ...]:
@@ -338,14 +380,17 @@ class Writer:
         result = self._block.result
 
         def name(value: Value) -> str:
-            step = self._block.steps[value.step] if isinstance(value, Ref) else None
-            if not isinstance(value, Ref) or step is None or not step.parts:
+            if not isinstance(value, Ref):
+                return ""
+            step = self._block.steps[value.step]
+            if step is None or not step.parts:
                 return ""
             # One part is the result itself; of several, each is an element of it.
-            length = 1 if len(step.parts) > 1 else 0
-            if len(value.path) != length:
+            if len(step.parts) == 1:
+                return "" if value.path else self._state(step, step.parts[0])
+            if len(value.path) != 1:
                 return ""
-            return self._state(step, step.parts[int(value.path[0]) if value.path else 0])
+            return self._state(step, step.parts[int(value.path[0])])
 
         if not isinstance(result, list):
             return (name(result),)
@@ -359,7 +404,7 @@ class Writer:
         number = name[len(name.rstrip("0123456789")) :]
         return letter + number
 
-    def _last_of_input(self, path: tuple[int | str, ...]) -> int:
+    def _last_of_input(self, path: ElementPath) -> int:
         """Return the last step that reads an element of the input."""
         steps = [number for number, ref in self._block.links() if not ref.step and ref.path[: len(path)] == path]
         return max(steps, default=0)
@@ -391,21 +436,26 @@ class Writer:
 
     def _unpack_result(self, number: int, step: Step, node: ast.expr) -> None:
         """Assign the results of a cell to a variable each."""
-        used = {ref.path[:1] for _, ref in self._block.links() if ref.step == number}
+        used_elements = {ref.path[:1] for _, ref in self._block.links() if ref.step == number}
+        is_used_whole = () in used_elements
         names: list[str] = []
         self._parts[number] = names
         for at, letter in enumerate(step.parts):
-            choices = _VARIABLES
-            if letter:
-                state = self._state(step, letter)
-                choices = [state, f"next_{state}", *(f"{state}_{count}" for count in range(2, _MOST_VARIABLES))]
-            name = next(choice for choice in choices if self._is_free(choice, number))
-            if (at,) not in used and () not in used:
-                name = "_"
+            name = "_"
+            if is_used_whole or (at,) in used_elements:
+                choices = self._names_of_state(self._state(step, letter)) if letter else _VARIABLES
+                name = next(choice for choice in choices if self._is_free(choice, number))
             names.append(name)
             self._busy[name] = self._last.get(number, number)
         targets = [dotted(name) for name in names]
         self.statements.append(ast.Assign([ast.Tuple(targets) if len(targets) > 1 else targets[0]], node))
+
+    def _names_of_state(self, state: str) -> Iterator[str]:
+        """Yield names for the next value of a state, the best first: `h`, `next_h`, `h_2`, `h_3`, …"""
+        yield state
+        yield f"next_{state}"
+        for number in range(2, _MOST_VARIABLES):
+            yield f"{state}_{number}"
 
     def _settle(self, number: int) -> None:
         """Make a pending value part of another expression, or assign it to a variable."""
@@ -415,11 +465,13 @@ class Writer:
     def _fill(self, step: Step) -> ast.expr:
         """Return the expression of a step; operands get variables until it is short enough."""
         module = () if step.attribute is None else (attribute(ast.Name("self"), step.attribute.name),)
-        lengths = {
-            ref.step: len(text_of(self._nodes[ref.step])) for ref in refs(step.takes) if ref.step in self._pending
-        }
+        lengths: dict[int, int] = {}
+        for ref in refs(step.takes):
+            if ref.step in self._pending:
+                lengths[ref.step] = len(text_of(self._nodes[ref.step]))
         # The longest get variables first; one of up to 12 letters would hardly be shorter.
-        longest = sorted((operand for operand in lengths if lengths[operand] > 12), key=lambda item: -lengths[item])
+        long_operands = [operand for operand, length in lengths.items() if length > 12]
+        longest = sorted(long_operands, key=lambda operand: -lengths[operand])
         # The sum of many is certainly too long: then no text is made just to measure it.
         total = sum(lengths.values()) if len(longest) > 8 else 0
         for operand in longest:
@@ -552,29 +604,19 @@ def _numeric(value: Any) -> bool:
 
 
 def _parametrize(group: list[CodeBlock], users: dict[int, list[Construction]]) -> None:
-    """Make the numbers that differ within a group parameters of its first block, and arguments of all calls."""
+    """Make the numbers that differ within a group parameters of its first block, and arguments of all calls.
+
+    Args:
+        group: blocks of equal shape.
+        users: the constructions of each block, by its id.
+    """
     first = group[0]
-    literals = [[literal for item in block.attributes for literal in item.call.literals()] for block in group]
-    # Literals that have the same values in all blocks of the group are one parameter. Keyed by their texts: 1, 1.0 and
-    # True are equal, but not the same.
-    differing: dict[tuple[str, ...], tuple[list[Any], list[tuple[Construction, int | str]]]] = {}
-    for column in zip(*literals):
-        values = [value for _, _, value in column]
-        texts = tuple(map(repr, values))
-        if len(set(texts)) > 1:
-            owner, place, _ = column[0]
-            _, places = differing.setdefault(texts, (values, []))
-            places.append((owner, place))
     parameters: dict[str, list[Any]] = {}
-    for values, places in differing.values():
-        names = [owner.argument(place) for owner, place in places]
-        name = _BOTH.get(frozenset(names[:2])) or next(filter(None, names), "size")
-        number = 2
-        while name in parameters:
-            name = f"{name.rstrip('0123456789')}{number}"
-            number += 1
-        parameters[name] = values
-        for owner, place in places:
+    """The value of each parameter in each block, by the parameter's name."""
+    for literal in _differing_literals(group):
+        name = _parameter_name(literal, parameters)
+        parameters[name] = literal.values
+        for owner, place in literal.places:
             owner.put(place, dotted(name))
     first.parameters = {name: _annotation(values) for name, values in parameters.items()}
     for number, block in enumerate(group):
@@ -582,6 +624,45 @@ def _parametrize(group: list[CodeBlock], users: dict[int, list[Construction]]) -
             call.block = first
             call.args = [values[number] for values in parameters.values()]
             call.names = tuple(parameters)
+
+
+@define(eq=False)
+class _Literal:
+    """A literal that differs between blocks of equal shape.
+
+    Attributes:
+        values: its value in each block.
+        places: where it is in the first block: a construction, and the position or keyword of its argument.
+    """
+
+    values: list[Any]
+    places: list[tuple[Construction, int | str]]
+
+
+def _differing_literals(group: list[CodeBlock]) -> list[_Literal]:
+    """Return the literals that differ between blocks of equal shape; those that agree in each block are one."""
+    literals_of_blocks = [[literal for item in block.attributes for literal in item.call.literals()] for block in group]
+    # By texts of the values, as 1, 1.0 and True are equal, but not the same.
+    differing: dict[tuple[str, ...], _Literal] = {}
+    for occurrences in zip(*literals_of_blocks):
+        values = [value for _, _, value in occurrences]
+        texts = tuple(map(repr, values))
+        if len(set(texts)) == 1:
+            continue
+        owner, place, _ = occurrences[0]  # in the first block
+        differing.setdefault(texts, _Literal(values, [])).places.append((owner, place))
+    return list(differing.values())
+
+
+def _parameter_name(literal: _Literal, taken_names: Collection[str]) -> str:
+    """Return a name for the parameter that replaces a literal, after the arguments that it is: `channels2`."""
+    arguments = [owner.argument(place) for owner, place in literal.places]
+    name = _BOTH.get(frozenset(arguments[:2])) or next(filter(None, arguments), "size")
+    number = 2
+    while name in taken_names:
+        name = f"{name.rstrip('0123456789')}{number}"
+        number += 1
+    return name
 
 
 def _annotation(values: list[Any]) -> str:

@@ -18,6 +18,9 @@ from ..nn.pieces import STATEFUL
 from .code import Construction, Write, sequential
 from .idioms import Form
 
+ElementPath: TypeAlias = "tuple[int | str, ...]"
+"""Selected elements, one inside the other: numbers from 0, or names."""
+
 
 @define(frozen=True)
 class Ref:
@@ -25,11 +28,11 @@ class Ref:
 
     Attributes:
         step: its number; 0 is the input.
-        path: selected elements, one inside the other: from 0, or names.
+        path: of the element; empty for the whole result.
     """
 
     step: int
-    path: tuple[int | str, ...] = ()
+    path: ElementPath = ()
 
 
 Value: TypeAlias = "Ref | list[Value]"
@@ -140,10 +143,10 @@ class CodeBlock:
     steps: list[Step | None] = field(factory=list)
     result: Value = field(factory=list)
     attributes: list[Attribute] = field(factory=list)
-    inputs: dict[tuple[int | str, ...], str] = field(factory=dict)
+    inputs: dict[ElementPath, str] = field(factory=dict)
     width: int = 0
     lists: dict[int | str, int] = field(factory=dict)
-    states: dict[tuple[int | str, ...], str] = field(factory=dict)
+    states: dict[ElementPath, str] = field(factory=dict)
     returns: tuple[str, ...] = ()
     more: bool = False
     parameters: dict[str, str] = field(factory=dict)

@@ -5,20 +5,25 @@ Neither library is imported: such a value can exist only if the caller imported 
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import cached_property
-from typing import Any
+from typing import IO, Any, NoReturn
 
-from ..errors import UnsupportedError
+from ..errors import ModelError, UnsupportedError, WriteError
 from ..formats.pt import writer as pt_writer
 from ..formats.t7 import writer as t7_writer
+from ..formats.t7.layout import T7Layout
 from ..graph.dtypes import ELEMENT_TYPES, ElementType
 from ..graph.lua import COMPOSITE
 from ..graph.python import Device, TorchConstant, TorchSize
-from ..graph.storage import Storage
+from ..graph.storage import Elements, Storage
 from ..graph.tensor import Tensor
-from ..graph.walk import Path, Rebuilder, fill_dict, fill_list
+from ..graph.walk import Path, Rebuilder, fill_dict, fill_list, objects
+from ..io.output import FileOutput, Output
+from ..io.source import PathLike
 from .lua_tree import to_lua
+from .tree import Tree
 
 
 class Adopter(Rebuilder):
@@ -176,76 +181,288 @@ def adopt(value: Any) -> Any:
 _LUA = (*COMPOSITE, type(None), bool, int, float, str, bytes)
 
 
+class _Closed:
+    """What a writer has in place of its stream when it is closed."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise _closed()
+
+
+def _closed() -> ModelError:
+    """Return the error for writing with a closed writer."""
+    return ModelError("the writer is closed", hint="Write everything before close(), or inside the `with` block.")
+
+
+def _own_file(target: PathLike | IO[bytes] | Output, force: bool) -> FileOutput | None:
+    """Return the file that a writer creates for a path; `None` for an open one."""
+    return FileOutput(target, force=force) if isinstance(target, (str, os.PathLike)) else None
+
+
 class T7Writer(t7_writer.T7Writer):
     """Writes values to a `.t7` file, one after another, as Lua's `torch.DiskFile` does.
 
-    An object already written becomes a reference to it, so that sharing and cycles are kept. The elements of
-    storages are copied from their source to the output without being loaded into memory.
+    An object already written becomes a reference to it, so that sharing and cycles are kept, between values too:
+    objects of `t7bridge.graph` are the same if they are one object, tensors share memory if they do so in Python.
+    Python's dicts and lists are written anew each time. The elements of storages are copied from their source to the
+    output without being loaded into memory.
+
+    A context manager. A file at a path appears under its name when the writer is closed; if the `with` block raises an
+    error there is none. What is written to a file object is there after each call.
 
     Args:
-        target: a binary file object.
+        target: a path, or a binary file object, which stays open.
         layout: encoding, byte order, size of `long`.
+        force: whether an existing file is replaced.
         referenced: `False` writes every object again at each occurrence, as `file:referenced(false)` does; sharing
             is lost, and cycles are refused.
         payloads: if given, storages are appended to it and their elements are omitted from the stream.
 
+    Raises:
+        TargetExistsError: the file exists and `force` is not set.
+        WriteError: the file cannot be written; or, from Python's collector, it was never closed.
+
     Example:
-        >>> with open("out.t7", "wb") as file:
-        ...     T7Writer(file).write_object({"epoch": 3, "weights": np.zeros((2, 3), "f4")})
+        >>> with T7Writer("out.t7") as writer:
+        ...     writer.write({"epoch": 3, "weights": np.zeros((2, 3), "f4")})
     """
+
+    def __init__(
+        self,
+        target: PathLike | IO[bytes] | Output,
+        layout: T7Layout | None = None,
+        *,
+        force: bool = False,
+        referenced: bool = True,
+        payloads: list[Storage] | None = None,
+    ) -> None:
+        self._file = _own_file(target, force)
+        output: Any = target if self._file is None else self._file
+        self._checksums: dict[int, int] = {}
+        """The CRC-32 of each storage in memory that was written, by identity: the writer keeps them alive."""
+        super().__init__(output, layout, referenced=referenced, payloads=payloads)
 
     @cached_property
     def _adopter(self) -> Adopter:
         """One for all values, so that tensors of different values share memory in the file as in Python."""
         return Adopter()
 
-    def write_object(self, value: Any) -> None:
-        """Write one value and everything inside it.
+    def write(self, value: Any) -> None:
+        """Write one value and everything inside it, after those before.
 
         Args:
             value: `None`, `bool`, `int`, `float`, `bytes`, `str` (as UTF-8), an object of `t7bridge.graph`, a numpy
-                array, a torch tensor, a module (its state dict), or builtins of these, which become tables. Tensors
-                that share memory do so in the file.
+                array, a torch tensor, a module (its state dict), or builtins of these, which become tables. A dict with
+                `__class__` and `__version__`, as `tree` mode and `PtWriter` make it of a Torch object, becomes that
+                object again. Tensors that share memory do so in the file.
 
         Raises:
             UnsupportedError: the value is none of these, or a tensor of a type that Lua Torch does not have.
-            WriteError: a number does not fit into the layout, or the output cannot be written.
+            WriteError: a number does not fit into the layout, or the output cannot be written; or a tensor that was
+                written before has other elements now: the file would refer to those that it had.
+            ModelError: the writer is closed.
         """
         if not isinstance(value, _LUA):
             value = self._adopter.run(value)
             if not isinstance(value, _LUA):
-                value = to_lua(value).value
+                value = to_lua(value, objects=True).value
+        if self._referenced:
+            self._check_unchanged(value)
         super().write_object(value)
+
+    def _check_unchanged(self, value: Any) -> None:
+        """Refuse a tensor in memory that has changed since it was written, and remember those that are new."""
+        for item in objects(value):
+            if not isinstance(item, Storage) or isinstance(item.data, Elements):
+                continue
+            checksum = item.crc32()
+            if self._checksums.setdefault(id(item), checksum) != checksum:
+                raise WriteError(
+                    "a tensor was changed since it was written to this file, which would refer to what it was then",
+                    file=self._output.name,
+                    hint="Write a copy of it each time, or T7Writer(…, referenced=False) without references.",
+                )
+
+    def write_object(self, value: Any) -> None:
+        """Write one value, as `write` does; the name is that of Lua's method."""
+        self.write(value)
+
+    def close(self) -> None:
+        """Finish the file: one at a path takes its name. Closing again does nothing.
+
+        Raises:
+            TargetExistsError: the name was taken meanwhile.
+            WriteError: the disk reports an error.
+        """
+        if isinstance(self._stream, _Closed):
+            return
+        try:
+            self.flush()
+            self._stream: Any = _Closed()
+            if self._file is not None:
+                self._file.commit()
+        except BaseException:
+            self._discard()
+            raise
+
+    def __enter__(self) -> T7Writer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._discard()
+
+    def _discard(self) -> None:
+        """Close without a file at the path."""
+        self._stream = _Closed()
+        if self._file is not None:
+            self._file.discard()
+
+    def __del__(self) -> None:
+        file = getattr(self, "_file", None)
+        if file is not None and not isinstance(getattr(self, "_stream", None), _Closed):
+            has_values = file.position > 0
+            self._discard()
+            if has_values:
+                raise _never_closed(file.path)
+
+
+def _never_closed(name: str) -> WriteError:
+    """Return the error for a file that was not written, as its writer was not closed."""
+    hint = "Call close(), or write inside `with`."
+    return WriteError("was not written, as its writer was never closed", file=name, hint=hint)
 
 
 class PtWriter(pt_writer.PtWriter):
-    """Writes one value to a `.pt` file that `torch.load(weights_only=True)` reads, also by memory map.
+    """Writes a `.pt` file that `torch.load(weights_only=True)` reads, also by memory map.
 
     Each storage is written once, with all its elements, so that sharing, offsets and strides are those of the
-    value. Its bytes are copied from their source to the archive without being loaded into memory.
+    values. Its bytes are copied from their source to the archive without being loaded into memory.
+
+    A context manager. The archive is written when the writer is closed; if the `with` block raises an error there is
+    none.
 
     Args:
-        target: a binary file object.
+        target: a path, or a binary file object, which stays open.
+        force: whether an existing file is replaced.
         keep_device: whether tensors keep their device (`cuda:0`); otherwise all are on the CPU.
         place: the new device of tensors, by their old one, instead.
         allow_foreign: whether objects of other packages keep the names of their classes; otherwise they are written as
             plain data.
 
+    Raises:
+        TargetExistsError: the file exists and `force` is not set.
+        WriteError: the file cannot be written; or, from Python's collector, it was never closed.
+
     Example:
-        >>> with open("out.pt", "wb") as file:
-        ...     writer = PtWriter(file)
+        >>> with PtWriter("out.pt") as writer:
         ...     writer.write({"weight": np.zeros((2, 3), "f4")})
-        ...     writer.finish()
     """
 
+    def __init__(
+        self,
+        target: PathLike | IO[bytes] | Output,
+        *,
+        force: bool = False,
+        keep_device: bool = False,
+        place: pt_writer.Place | None = None,
+        allow_foreign: bool = False,
+    ) -> None:
+        self._file = _own_file(target, force)
+        output: Any = target if self._file is None else self._file
+        self._is_closed = False
+        self._values: list[Any] = []
+        """The values written so far, as the file will have them."""
+        super().__init__(output, keep_device=keep_device, place=place, allow_foreign=allow_foreign)
+
+    @cached_property
+    def _adopter(self) -> Adopter:
+        """One for all values, so that tensors of different values share memory in the file as in Python."""
+        return Adopter()
+
+    @cached_property
+    def _tree(self) -> Tree:
+        """One for all Lua values, so that what two values share is one object in the file."""
+        return Tree()
+
     def write(self, value: Any) -> None:
-        """Accept the value. `finish` writes it, with the storages named by it and by `storage_key`.
+        """Accept one value. `close` writes it, with the elements that its tensors have then.
+
+        A file with several values holds the list of them, and shares what they share.
 
         Args:
             value: builtins, `OrderedDict`, `Tensor` and `Storage`, numpy arrays, torch tensors and modules (their state
-                dicts), nested and shared in any way.
+                dicts), nested and shared in any way; or a Lua value, which becomes dicts and lists as in `tree` mode.
 
         Raises:
             UnsupportedError: the value contains something that the format cannot store.
+            ModelError: the writer is closed.
         """
-        super().write(Adopter().run(value))
+        if self._is_closed:
+            raise _closed()
+        python_value = self._python_value(self._adopter.run(value))
+        super().write(python_value)  # which refuses what the format cannot hold
+        self._values.append(python_value)
+
+    def _python_value(self, value: Any) -> Any:
+        """Return a value with dicts and lists in place of Lua's tables and objects."""
+        if isinstance(value, COMPOSITE):
+            return self._tree.run(value)
+        from .targets import has_lua_objects
+
+        if has_lua_objects(value):  # in Python's dicts and lists
+            return self._tree.run(to_lua(value).value)
+        return value
+
+    def finish(self, record: Any = None) -> None:
+        """Write the archive, as `close` does; `record` as for the writer of one value."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if len(self._values) > 1:
+            super().write(self._values)
+        self._values = []
+        super().finish(record)
+
+    def close(self) -> None:
+        """Write the file: one at a path takes its name. Closing again does nothing.
+
+        Raises:
+            ModelError: nothing was written.
+            TargetExistsError: the name was taken meanwhile.
+            WriteError: the disk reports an error.
+        """
+        if self._is_closed:
+            return
+        if not self._values:
+            self._discard()
+            raise ModelError("a .pt holds a value, and none was written")
+        try:
+            self.finish()
+            if self._file is not None:
+                self._file.commit()
+        except BaseException:
+            self._discard()
+            raise
+
+    def __enter__(self) -> PtWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._discard()
+
+    def _discard(self) -> None:
+        """Close without a file."""
+        self._is_closed = True
+        if self._file is not None:
+            self._file.discard()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_is_closed", True):
+            self._discard()
+            if self._values:
+                raise _never_closed(self._output.name or "a .pt file")

@@ -11,6 +11,7 @@ from .request import Convert
 
 if TYPE_CHECKING:
     from ..formats.table import Document
+    from .edits import Edits
 
 
 @verb
@@ -20,10 +21,13 @@ class Attempt(Convert):
     Attributes:
         model: the template, open.
         believed: whether the source's records are used, to be checked while and after the target is written.
+        edits: the changes of names and types that are asked for, if any. Then records of the source are checked before
+            they are used, and the target has none of its past.
     """
 
     model: Document | None = field(default=None, kw_only=True)
     believed: bool = field(default=True, kw_only=True)
+    edits: Edits | None = field(default=None, kw_only=True)
 
     @classmethod
     def of(cls, request: Convert, **facts: Any) -> Attempt:
@@ -37,7 +41,18 @@ class Attempt(Convert):
         for name, argument in options_of(request).items():
             if argument.python:
                 options[name] = getattr(request, name)
-        return cls(**{**options, **facts})
+        # In `tree` mode there are no state dicts; `note_ignored` says so.
+        has_rules = request.mode == "auto" and bool(request.rename or request.strip)
+        edits: Edits | None = None
+        if has_rules or request.dtype is not None:
+            from .edits import Edits
+
+            edits = Edits(
+                rename=request.rename if has_rules else (),
+                strip=request.strip if has_rules else (),
+                dtype=request.dtype,
+            )
+        return cls(**{**options, "edits": edits, **facts})
 
     def without_records(self) -> Attempt:
         """Return the attempt that follows when a record of the source was found wrong."""

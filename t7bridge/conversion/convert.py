@@ -7,9 +7,10 @@ records, each stored in files of one kind to restore another, know `.t7` and `.p
 
 from __future__ import annotations
 
+import json
 import os
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
@@ -18,7 +19,8 @@ from ..data import collector_paused
 from ..errors import FormatError, ModelError, RecordError, WriteError, about_file
 from ..formats import LUA, NAMED, FormatSpec
 from ..formats.t7.layout import T7Layout
-from ..formats.t7.writer import T7Writer
+from ..graph.lua import TorchObject
+from ..graph.python import is_pickled_module
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..graph.walk import Path, walk
@@ -28,11 +30,13 @@ from ..report import Report, check_strict
 from .attempt import Attempt
 from .options import takes
 from .request import Convert, note_ignored
-from .values import is_simple, note_plain_nans, value_of
+from .values import is_simple, note_plain_nans, note_states, value_of
 
 if TYPE_CHECKING:
     from ..formats.t7.file import T7File
+    from ..formats.t7.writer import T7Writer
     from ..formats.table import Document
+    from .beside import Beside
 
 
 @takes(Convert)
@@ -51,6 +55,9 @@ def convert(request: Convert) -> Report:
         encoding: of the `.t7` written: `binary` or `ascii`; that of the source by default.
         byte_order: of the `.t7` written: `little` or `big`.
         long_size: of the `.t7` written: bytes of a C long, 4 or 8.
+        shard_size: bytes of a shard: a `.safetensors` that would be larger becomes several files,
+            `name-00001-of-00003.safetensors` and so on, and `name.safetensors.index.json`, which the report has as its
+            target. Tensors that share memory are in one file.
         keep_device: keep CUDA tensors on `cuda:0` in a `.pt`, and of Cuda classes in a `.t7` made from a
             `.pt`; otherwise they are on the CPU.
         map_location: the device of tensors in a `.pt`: one for all (`"cuda:1"`), `"cuda:0=cuda:1,ipu=cpu"` or the same
@@ -64,9 +71,16 @@ def convert(request: Convert) -> Report:
             under the keys that `auto` mode assigns. Everything else, including its encoding, is copied from it.
         partial: allow missing and extra keys in the state dict.
         at: the path of the part to convert, as `inspect` and the notes show it, `root.model`; the target holds nothing
-            else, and no records are used.
+            else, and no records are used. What describes a model, such as means, class names and options, is beside
+            it: in `model.config.json` for a `model.pt`, in the metadata of named tensors.
         compact: write to a `.pt` made in `auto` mode only the part of each storage that tensors use: views become
             tensors of their own; overlapping and tied tensors stay so. The record is omitted.
+        rename: rules for the keys of the state dict, `OLD=NEW` each, or a mapping: steps at the beginning of keys, or
+            patterns with `{}`, which is any text; see `t7bridge.conversion.naming`. They apply one after the other.
+            With several state dicts in the source `at` names one. PyTorch's `_metadata` follows.
+        strip: prefixes to leave out of the keys before.
+        dtype: `float16`, `bfloat16` or `float32`, to which all floating-point elements are rounded as by PyTorch; the
+            notes count the tensors, and the elements that become infinite. A `.t7` has bfloat16 as FloatTensor.
         strict: fail if the target would hold less than the source: an element type that it does not have, lost
             precision, lost sharing, or anything else that would be a warning in the report.
         sync: return only when the target is on the disk, so that it survives a power cut; a target that replaces a file
@@ -80,7 +94,8 @@ def convert(request: Convert) -> Report:
 
     Raises:
         FormatError: the source is damaged, or in no supported format.
-        ModelError: the state dict does not fit the template; the message lists every key that does not.
+        ModelError: the state dict does not fit the template; the message lists every key that does not. Or rules for
+            names are not valid, or give two keys one name; or there is no state dict, or several.
         TargetExistsError: the target exists and `force` is not set, or it is the source or the template.
         WriteError: the target cannot hold the value, or the disk refuses; no file is left behind.
         StrictError: with `strict`: the target would hold less; the error lists all notes.
@@ -98,10 +113,16 @@ def convert(request: Convert) -> Report:
         nullcontext() if template is None else formats.open(template, limits=limits) as model,
         about_file(document.path),
     ):
+        around: Beside | None = None
         if request.at is None:
             document.source.read_all()
         else:
-            document.narrow(Path.parse(request.at).get(document.value))
+            part = Path.parse(request.at).get(document.value)
+            if goal.values != LUA and _has_model(part):
+                from .beside import beside
+
+                around = beside(document.value, part)
+            document.narrow(part)
         # A record describes the whole file, not a part of it.
         attempt = Attempt.of(request, model=model, record=request.record and request.at is None)
         if model is not None and (document.spec.values == LUA or goal.values != LUA):
@@ -110,6 +131,13 @@ def convert(request: Convert) -> Report:
                 expected="from pt to t7",
                 found=f"from {document.format} to {goal.name}",
             )
+        if goal.values == NAMED:
+            _add_metadata(document, around)
+        if request.shard_size is not None and goal.shards:
+            from .sharded import write_shards
+
+            with collector_paused():
+                return write_shards(document, goal, attempt)
         with FileOutput(request.target, force=request.force, sync=request.sync) as output, collector_paused():
             name = str(request.target)
             report = Report(document.path, name, document.format, goal.name, source_bytes=document.source.size)
@@ -119,13 +147,78 @@ def convert(request: Convert) -> Report:
             except RecordError as error:
                 output.restart()
                 report = evolve(report, mode="", notes=[])
+                attempt = attempt.without_records()
                 note_ignored(attempt, report)
-                _write(document, output, goal, attempt.without_records(), report)
+                _write(document, output, goal, attempt, report)
                 if not any(note.code == "record" for note in report.notes):
                     report.note("warning", f"{error.message}: its record is not used", code="record")
+            if attempt.edits is not None:
+                output.wait()
+                attempt.edits.note_written(report)
+            if around is not None:
+                _note_beside(around, document, output, goal, report)
             check_strict(report, request.strict)
+            if around and goal.values != NAMED:
+                from .beside import config_text
+
+                text = config_text(around.config(document.spec.values == LUA))
+                with FileOutput(_config_path(output), force=request.force, sync=request.sync) as config:
+                    config.write(text.encode())
         report.target_bytes = os.path.getsize(output.path)
     return report
+
+
+def _has_model(part: Any) -> bool:
+    """Return whether a part of a file is a model or a state dict, or has one in it."""
+    from .checkpoints import has_states
+
+    return has_states(part)
+
+
+def _add_metadata(document: Document, around: Beside | None) -> None:
+    """Add to the strings of a file what stands beside the part that is taken, or what is said about the whole."""
+    if around is not None:
+        if around.data:
+            from .beside import config_text
+
+            document.metadata["config"] = config_text(around.config(document.spec.values == LUA))
+        return
+    is_lua = document.spec.values == LUA
+    if is_lua and any(isinstance(item, TorchObject) for item in document.content.objects):
+        from .beside import about, beside
+
+        words = about(beside(document.value).data, from_lua=True)
+        if words:
+            document.metadata["about"] = json.dumps(words)
+
+
+def _note_beside(around: Beside, document: Document, output: FileOutput, goal: FormatSpec, report: Report) -> None:
+    """Note where what stands beside the part of the source is, and what the part itself has."""
+    around.note(report, "the metadata" if goal.values == NAMED else os.path.basename(_config_path(output)))
+    if goal.values != NAMED:  # whose strings have it already
+        _add_own(around, document, output, report)
+
+
+def _config_path(output: FileOutput) -> str:
+    """Return the path of the file with what stands beside the model in an output: `model.config.json`."""
+    return os.path.splitext(output.path)[0] + ".config.json"
+
+
+def _add_own(around: Beside, document: Document, output: FileOutput, report: Report) -> None:
+    """Add what the model itself has besides its weights, if the report names something of it as left out."""
+    if not any(note.code == "left-out" and note.path.startswith("root.") for note in report.notes):
+        return
+    value = document.value
+    fields: dict[str, Any] = {}
+    if isinstance(value, TorchObject):
+        from ..nn.state_dict import state_dict
+
+        fields = dict(state_dict(value).data)
+    elif is_pickled_module(value):
+        from .simplified import module_data
+
+        fields = module_data(value, set())
+    around.add_own(fields, report, os.path.basename(_config_path(output)))
 
 
 def _write(document: Document, output: FileOutput, goal: FormatSpec, request: Attempt, report: Report) -> None:
@@ -152,14 +245,19 @@ def _write_lua_values(document: Document, output: FileOutput, request: Attempt, 
         _copy_t7(document.content, output, request, report)
     elif request.model is not None:
         _fill_template(document, request.model, output, request, report)
-    elif not (
-        request.record and request.believed and not request.nested and _restore_t7(document, output, request, report)
-    ):
+    elif not (_may_restore(request) and _restore_t7(document, output, request, report)):
         _write_tables(document, output, request, report)
+
+
+def _may_restore(request: Attempt) -> bool:
+    """Return whether the `.t7` that a `.pt` was made from may be written: nothing that is asked for differs from it."""
+    return request.record and request.believed and not request.nested and request.edits is None
 
 
 def _copy_t7(content: T7File, output: Output, request: Convert, report: Report) -> T7Writer:
     """Write the values of a `.t7` to another, whose layout differs where the request says so."""
+    from ..formats.t7.writer import T7Writer
+
     report.mode = "copy"
     layout = evolve(content.layout, **request.layout)
     if request.layout and layout.vintage:
@@ -189,6 +287,7 @@ def _copy_t7(content: T7File, output: Output, request: Convert, report: Report) 
 
 def _write_tables(document: Document, output: Output, request: Attempt, report: Report) -> None:
     """Write Python values as Lua tables, with the record that restores them."""
+    from ..formats.t7.writer import T7Writer
     from .lua_tree import note_nones, to_lua
     from .records import Hashed, pickle_of, structure_hash, write_pt_record
     from .tree import WRAPPED
@@ -199,6 +298,11 @@ def _write_tables(document: Document, output: Output, request: Attempt, report: 
         from .simplified import simplified  # with the meaning of layers, which other values do not need
 
         value = simplified(value, report, request.limits, unnamed=WRAPPED)
+    note_states(value, report)
+    if request.edits is not None:
+        from .edited import edited
+
+        value = edited(value, request.edits, report, request.limits)
     pickled = pickle_of(value) if request.record else None  # before the tree is there: its writer holds every list
     tree = to_lua(value, nested=request.nested, keep_device=request.keep_device, limits=request.limits)
     del value
@@ -235,6 +339,10 @@ def _fill_template(document: Document, template: Document, output: Output, reque
     if content.message:
         report.note("warning", f"of the template, {content.message}", code="trailing")
     value = value_of(document, request, report)
+    if request.edits is not None:
+        from .edited import renamed
+
+        value = renamed(value, request.edits, report, request.limits)
     try:
         report.notes += fill_template(content.roots, value, request.partial)
     except ModelError as error:

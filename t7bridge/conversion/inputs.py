@@ -20,6 +20,7 @@ from typing import Any
 from attrs import evolve
 
 from .. import formats
+from ..data import pattern
 from ..errors import ModelError, about_file
 from ..graph.lua import Table
 from ..graph.tensor import Tensor
@@ -30,14 +31,14 @@ from ..nn.output_shapes import Example, Examples
 Inputs = str | Sequence[int] | Sequence[str | os.PathLike[str] | Sequence[int]]
 """Inputs as users state them: one shape, as integers or text; or texts, one for each input."""
 
-_SHAPE = re.compile(
+_SHAPE = pattern(
     r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<shape>\d+(?:[x×,]\d+)*)"
     r"(?::(?P<dtype>[A-Za-z]\w*))?(?::(?P<low>-?\d{1,18})\.\.(?P<high>-?\d{1,18}))?\Z",
     re.ASCII,
 )
-_NAME = re.compile(r"([A-Za-z_]\w*)=(.+)", re.ASCII | re.DOTALL)
-_FILE = re.compile(r"[^:]*[^:.]\.[A-Za-z]\w*\Z", re.ASCII)
-_LEAF = re.compile(r"[^\[\],]*[^\[\],\s][^\[\],]*")
+_NAME = pattern(r"([A-Za-z_]\w*)=(.+)", re.ASCII | re.DOTALL)
+_FILE = pattern(r"[^:]*[^:.]\.[A-Za-z]\w*\Z", re.ASCII)
+_LEAF = pattern(r"[^\[\],]*[^\[\],\s][^\[\],]*")
 """A shape between brackets and commas."""
 _DEEPEST = 32
 """Levels of tables in tables: far more than any model takes."""

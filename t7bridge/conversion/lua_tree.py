@@ -31,11 +31,11 @@ from ..data import define
 from ..errors import UnsupportedError
 from ..formats.pt.pickle.reductions import plain_data
 from ..graph.dtypes import PACKED
-from ..graph.lua import COMPOSITE, Table, Value, numbers
+from ..graph.lua import COMPOSITE, Table, TdsHash, TdsVec, TorchObject, Value, numbers
 from ..graph.python import NAMED, UNSET, NumpyArray, NumpyScalar, PythonObject, in_order, key_text, name_text
 from ..graph.storage import Storage
 from ..graph.tensor import QuantizedTensor, SparseTensor, Tensor, UntypedStorage
-from ..graph.walk import SCALARS, Fill, Path, Rebuilder
+from ..graph.walk import SCALARS, Fill, Path, Rebuilder, fill_list
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Note, Report
 from ..values.widened import pairs_of_numbers, parts_of, resolved, widen
@@ -70,12 +70,13 @@ class LuaTree:
 class _Builder(Rebuilder):
     """Builds the Lua side; tables are created before their content."""
 
-    def __init__(self, nested: bool, keep_device: bool) -> None:
+    def __init__(self, nested: bool, keep_device: bool, objects: bool = False) -> None:
         super().__init__()
         self.tree = LuaTree()
         self._alike: Counter[tuple[str, str, str]] = Counter()
         self._nested = nested
         self._keep_device = keep_device
+        self._objects = objects
         self._marks: dict[int, bytes] = {}
         self._ratios: dict[int, int] = {}
         self._resolved: dict[tuple[int, bool, bool], Storage] = {}
@@ -115,7 +116,8 @@ class _Builder(Rebuilder):
     def make(self, value: Any, path: Path) -> Any:
         """Return the Lua value, or the list of a table to be filled."""
         if isinstance(value, dict):
-            return self._dict(value, path)
+            known = self._object(value, path) if self._objects and "__class__" in value else None
+            return self._dict(value, path) if known is None else known
         if isinstance(value, (list, tuple, set, frozenset)):
             return self._list(value if isinstance(value, (list, tuple)) else in_order(value, self._marks))
         if isinstance(value, Tensor):
@@ -173,6 +175,27 @@ class _Builder(Rebuilder):
             return self._entries(nested, path)
         self._note("info", path, "the keys are not nested, as one of them is a prefix of another, or ends in a dot")
         return self._entries(value, path)
+
+    def _object(self, value: dict[Any, Any], path: Path) -> Fill | None:
+        """Return the object or table, to be filled, of which `as_tree` made a dict; `None` if it made another one."""
+        name = value["__class__"]
+        if name == "table" and value.keys() == {"__class__", "pairs"}:
+            return _table_of_pairs(value["pairs"])
+        has_version = isinstance(value.get("__version__", ""), (int, type(None)))
+        # What a class wrote beside its fields is not in a form that can be written again.
+        if not isinstance(name, str) or not has_version or "__payload__" in value:
+            return None
+        version = value["__version__"]
+        if name in _VECTORS:
+            vector = TdsVec(lua_class=name, version=version)
+            elements = fill_list(value.get("items", []))
+            vector.elements = elements.value
+            return Fill(vector, elements.parts)
+        rest = {key: item for key, item in value.items() if key not in ("__class__", "__version__")}
+        entries = self._entries(rest, path)
+        if name in _HASHES:
+            return Fill(TdsHash(entries.value, name, version), entries.parts)
+        return Fill(TorchObject(name, version, entries.value), entries.parts)
 
     def _entries(self, value: dict[Any, Any], path: Path) -> Fill:
         """Return a table to be filled with the entries of a dict that Lua can hold."""
@@ -292,6 +315,22 @@ class _Builder(Rebuilder):
         return self.make(content, path)
 
 
+_VECTORS = ("tds.Vec",)
+_HASHES = ("tds.Hash", "tds_hash")
+
+
+def _table_of_pairs(pairs: list[list[Any]]) -> Fill:
+    """Return a table to be filled from a list of its keys and values."""
+    table = Table()
+    table.raw_keys = [None] * len(pairs)
+    table.raw_values = [None] * len(pairs)
+    parts: list[tuple[Any, Any, Any, Any]] = []
+    for number, (key, item) in enumerate(pairs):
+        parts.append((table.raw_keys, number, number, key))
+        parts.append((table.raw_values, number, number, item))
+    return Fill(table, parts)
+
+
 def _table(lua_keys: list[Value], keys: Iterable[Any], values: Sequence[Any], table: Table | None = None) -> Fill:
     """Return a table to be filled with Lua's forms of values.
 
@@ -336,13 +375,22 @@ def note_nones(tree: LuaTree, report: Report) -> None:
         report.note("info", message, loss="type", code="left-out", count=tree.nones)
 
 
-def to_lua(value: Any, *, nested: bool = False, keep_device: bool = False, limits: Limits = DEFAULT_LIMITS) -> LuaTree:
+def to_lua(
+    value: Any,
+    *,
+    nested: bool = False,
+    keep_device: bool = False,
+    objects: bool = False,
+    limits: Limits = DEFAULT_LIMITS,
+) -> LuaTree:
     """Convert a Python-side value; see the module's docstring.
 
     Args:
         value: the result of `PtReader.read`.
         nested: whether keys with dots become tables in tables: `t.conv1.weight` instead of `t["conv1.weight"]`.
         keep_device: whether tensors on a CUDA device are `torch.CudaTensor`s and the like.
+        objects: whether dicts that `as_tree` made of objects become these again; functions, and objects with more than
+            fields, do not.
         limits: bound how often shared modules are repeated.
 
     Raises:
@@ -355,7 +403,7 @@ def to_lua(value: Any, *, nested: bool = False, keep_device: bool = False, limit
 
         value = simplified(value, report, limits, unnamed=WRAPPED)
         notes_on_modules = report.notes
-    builder = _Builder(nested, keep_device)
+    builder = _Builder(nested, keep_device, objects)
     tree = builder.tree
     tree.value = builder.run(value)
     builder.count_notes()

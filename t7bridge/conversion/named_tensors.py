@@ -14,7 +14,7 @@ from typing import Any
 from attrs import evolve, field
 
 from ..data import define
-from ..errors import ModelError
+from ..errors import NoTensorError
 from ..formats import FormatSpec
 from ..formats.named import METADATA_KEY, Name, NamedTensors, plan_views
 from ..graph.python import NAMED, PythonObject, in_order, key_text, name_text
@@ -504,11 +504,11 @@ def check_tensors(named: NamedTensors, goal: FormatSpec, report: Report) -> None
     """Refuse a file without tensors.
 
     Raises:
-        ModelError: there is no tensor.
+        NoTensorError: there is no tensor.
     """
     if not named.tensors:
         what = "file" if report.source else "value"
-        raise ModelError(f"the {what} holds no tensor", hint=f"A {goal.suffix} file holds tensors only.")
+        raise NoTensorError(f"the {what} holds no tensor", hint=f"A {goal.suffix} file holds tensors only.")
 
 
 def _excess(tensors: dict[Name, Tensor], limits: Limits) -> tuple[str, str] | None:

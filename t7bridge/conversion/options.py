@@ -6,16 +6,12 @@ without effect and docs/options.md are made from its fields.
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Callable, Iterable
 from functools import update_wrapper
-from inspect import signature
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
-from attrs import evolve, field
-
-from ..data import define
+from ..data import define, field
 from ..errors import ModelError
 from ..formats import FORMATS, LUA, NAMED, PYTHON
 from ..io.progress import in_notebook, progress
@@ -38,17 +34,17 @@ REQUIRED: Any = object()
 """Default of an argument that has none."""
 
 
-@define(eq=False)
-class Option:
+class Option(NamedTuple):
     """An option, or an operand: an argument without a name on the command line.
+
+    A named tuple, as tables of formats and limits are: attrs takes longer to load than a help to print.
 
     Attributes:
         help: one line.
         default: its default value, or `REQUIRED`.
         choices: the allowed values, if enumerable.
         kind: how the command line reads a value: `flag`, `text`, `int`, `count` (from 1), `number` (from 0), `seconds`,
-            `bytes` (4G), `tolerance`; `list`, `limits` and `limits or files` (a number of files too) for a repeatable
-            option; that of the field's type by default.
+            `bytes` (4G), `tolerance`; `list` and `limits` for a repeatable option; that of the field's type by default.
         metavar: name of the value in the help.
         flags: the spellings on the command line; empty for `--` and the name.
         nargs: of an operand, as in argparse.
@@ -149,7 +145,7 @@ def option(
         **facts: others of `Option`.
     """
     if isinstance(help, Option):
-        return evolve(help, default=default, kw_only=kw_only, **facts)
+        return help._replace(default=default, kw_only=kw_only, **facts)
     return Option(help, default, choices, kw_only=kw_only, **facts)
 
 
@@ -169,7 +165,7 @@ def verb(cls: type[Request]) -> type[Request]:
     for name, value in vars(cls).items():
         if isinstance(value, Option):
             kind = value.kind or _kind(value.default, types.get(name, ""))
-            options[name] = evolve(value, name=name, python=name in types, kind=kind)
+            options[name] = value._replace(name=name, python=name in types, kind=kind)
     for name, argument in options.items():
         # One without annotation exists on the command line only.
         if argument.python:
@@ -222,6 +218,8 @@ def takes(
         wrapper: Any = update_wrapper(call, function)
         # `inspect` would take the signature of the function wrapped, which has the request only.
         del wrapper.__wrapped__
+        from inspect import signature  # which the help of a zoo does not need
+
         cls: Any = request_class
         cls.__init__.__qualname__ = function.__name__  # named in Python's errors
         wrapper.__signature__ = signature(cls).replace(return_annotation=function.__annotations__["return"])
@@ -234,20 +232,20 @@ def takes(
 
 def _documented(text: str, options: Iterable[Option]) -> str:
     """Return a docstring whose section `Args` has each option."""
-    heading = re.search(r"^( *)Args:\n", text, re.MULTILINE)
-    if heading is None:
+    heading = text.find("Args:\n")
+    indent = text[text.rfind("\n", 0, heading) + 1 : heading]
+    if heading < 0 or indent.strip(" "):
         return text
-    indent = heading[1]
+    explained = {line.lstrip(" ").partition(": ")[0] for line in text.splitlines()}
     rows = []
     for argument in options:
-        is_explained = re.search(rf"^ *{argument.name}: ", text, re.MULTILINE)
-        if not argument.python or is_explained:
+        if not argument.python or argument.name in explained:
             continue
         # The help of a flag that is on by default says what the command line's `--no-` does.
         value = "`False`: " if argument.default is True else ""
         rows.append(f"{indent}    {argument.name}: {value}{argument.help}.\n")
     # The rows go to the end of the section: before the next blank line, or at the end of the text.
-    end = text.find("\n\n", heading.end())
+    end = text.find("\n\n", heading)
     if end >= 0:
         end += 1
     else:

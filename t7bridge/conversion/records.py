@@ -26,8 +26,8 @@ from attrs import asdict, evolve
 from .. import formats
 from ..data import define
 from ..errors import CorruptError, RecordError, T7BridgeError
-from ..formats.pt.archive import RECORD_MEMBER
 from ..formats.pt.file import PtReader, read_pickle_with
+from ..formats.pt.members import RECORD_MEMBER
 from ..formats.pt.pickle.pickler import PickleWriter
 from ..formats.pt.writer import StorageKeys
 from ..formats.t7.file import T7File

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..formats import FORMATS, LUA, NAMED, PYTHON
+from ..graph.dtypes import CAST_TYPES
 from ..io.source import PathLike
 from ..limits import Limits
+from .naming import Renames
 from .options import CLASSES, FORCE, JSON, LIMITS, PART, REQUIRED, STRICT, SYNC, option, options_of, verb
 
 if TYPE_CHECKING:
@@ -15,6 +17,35 @@ if TYPE_CHECKING:
 
 _T7, _PT = ".t7 output", ".pt output"
 _LAYOUT = "the layout of a .t7"
+
+
+def _without_state_dicts(asked: Any, source: str, target: str) -> str:
+    """Return why rules for the keys of state dicts do not apply, empty if they do."""
+    if source == target == LUA:
+        return "from .t7 to .t7"
+    mode = getattr(asked, "mode", "auto")
+    return f"in mode {mode}" if mode != "auto" else ""
+
+
+def _without_cast(asked: Any, source: str, target: str) -> str:
+    """Return why elements are not cast, empty if they are."""
+    if source == target == LUA:
+        return "from .t7 to .t7"
+    return "with a template" if getattr(asked, "template", None) is not None else ""
+
+
+RENAME = option(
+    "rename keys of the state dict: features=backbone.body, =net, layers.{}.ln=blocks.{}.norm; may be repeated",
+    default=(), metavar="OLD=NEW", unless=_without_state_dicts, group="names and types",
+)  # fmt: skip
+STRIP = option(
+    "leave a prefix out of the keys of the state dict, before --rename: module; may be repeated",
+    default=(), metavar="PREFIX", unless=_without_state_dicts, group="names and types",
+)  # fmt: skip
+DTYPE = option(
+    "round floating-point elements as PyTorch does; integers stay as they are", default=None, choices=CAST_TYPES,
+    unless=_without_cast, group="names and types",
+)  # fmt: skip
 
 
 MODE = option(
@@ -32,6 +63,9 @@ class Conversion:
         choices=tuple(name for name, spec in FORMATS.items() if spec.suffixes), group="output",
     )  # fmt: skip
     force: bool = FORCE
+    rename: Renames = RENAME
+    strip: tuple[str, ...] = STRIP
+    dtype: str | None = DTYPE
     encoding: str | None = option(
         "encoding (default: that of SRC)", default=None, choices=("binary", "ascii"), targets=(LUA,), group=_T7,
         noun=_LAYOUT,
@@ -85,6 +119,11 @@ class Convert(Conversion):
     target: PathLike = option("file to write; the suffix selects the format", kw_only=False, metavar="DST")
     mode: str = option(MODE, default="auto", kw_only=False)
     at: str | None = PART
+    shard_size: int | None = option(
+        "write files of at most this size, 2GB, with an index, as transformers reads them", default=None, kind="bytes",
+        metavar="SIZE", targets=(NAMED,), formats=tuple(name for name, spec in FORMATS.items() if spec.shards),
+        group="output",
+    )  # fmt: skip
     map_location: MapLocation = option(
         "device of the tensors in a .pt: cuda:1, or cuda:0=cuda:1,ipu=cpu", default=None, targets=(PYTHON,), group=_PT,
         metavar="DEVICE",

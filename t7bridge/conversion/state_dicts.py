@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from attrs import field
@@ -96,12 +97,13 @@ class Coverage:
         counts = {kind: Count() for kind in (GRADIENTS, OUTPUTS, BUFFERS, OPTIONS, OTHERS)}
         attributes: list[str] = []
         arrays: list[Any] = []
-        for kind, path in self._leaves():
+        for kind, value, path in self._leaves():
             if kind == ATTRIBUTES:
+                assert path is not None
                 attributes.append(path.text()[-_LETTERS:])
-            elif isinstance(path.value, _ARRAYS):
+            elif isinstance(value, _ARRAYS):
                 counts[kind].tensors += 1
-                arrays.append(path.value)
+                arrays.append(value)
             else:
                 counts[kind].values += 1
         if attributes:
@@ -128,31 +130,35 @@ class Coverage:
                 nbytes += storage.nbytes
         return nbytes
 
-    def _leaves(self) -> Iterator[tuple[str, Path]]:
-        """Yield the leaves in the modules that are not in the result, each with its kind."""
+    def _leaves(self) -> Iterator[tuple[str, Any, Path | None]]:
+        """Yield the leaves in the modules that are not in the result: kind, value and, if it may be named, path.
+
+        Lua's modules have more of them than anything else has in a conversion, and they are counted only.
+        """
         visited: set[int] = set()
-        stack: list[tuple[str, Path]] = [("", path) for path in self.modules]
+        stack: list[tuple[str, Any, Path | None]] = []
+        for module in self.modules:
+            stack.append(("", module.value, None if isinstance(module.value, TorchObject) else module))
         while stack:
-            kind, path = stack.pop()
-            value = path.value
+            kind, value, path = stack.pop()
             # Of PyTorch's modules, only tensors are named one by one; scalars and arrays are options.
             kind_of_scalars = OPTIONS if kind in ("", ATTRIBUTES) else kind
             if isinstance(value, _SCALARS):
-                yield kind_of_scalars, path
+                yield kind_of_scalars, value, path
                 continue
             if id(value) in visited:
                 continue
             visited.add(id(value))
             if isinstance(value, LuaFunction):
-                yield OPTIONS, path  # and what is in its upvalues
+                yield OPTIONS, value, path  # and what is in its upvalues
             if isinstance(value, Tensor):
                 if value.numel and place_of(value) not in self.reached:
-                    yield kind or OTHERS, path
+                    yield kind or OTHERS, value, path
             elif isinstance(value, (Storage, NumpyArray)):
-                yield kind_of_scalars, path
+                yield kind_of_scalars, value, path
             elif not isinstance(value, QuantizedTensor) or place_of(value.tensor) not in self.reached:
                 for inner_kind, key, item in _inside(value, kind, self.apart):
-                    stack.append((inner_kind, Path(path, key, item)))
+                    stack.append((inner_kind, item, Path(path, key, item) if path is not None else None))
 
 
 def _inside(value: Any, kind: str, apart: set[tuple[int, str]]) -> Iterator[tuple[str, Any, Any]]:
@@ -170,14 +176,15 @@ def _inside(value: Any, kind: str, apart: set[tuple[int, str]]) -> Iterator[tupl
         layer = layer_of(value.class_name)
         scratch = layer.scratch if layer is not None else frozenset()
         for key, item in value.fields.raw_items() if value.fields is not None else ():
-            name = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else ""
-            if (id(value), name) not in apart:
-                yield _kind_of(name, name in scratch or is_scratch(name)), key, item
+            name = _field_name(key) if isinstance(key, bytes) else ""
+            if not apart or (id(value), name) not in apart:
+                yield _kind_of_field(name, name in scratch), key, item
     elif is_pickled_module(value):
         attributes = attributes_of(value)
         for part in MODULE_PARTS:
             for name, item in attributes[part].items():
-                yield ATTRIBUTES, name, item
+                if (id(value), name) not in apart:
+                    yield ATTRIBUTES, name, item
         for name, item in attributes.items():
             if name not in MODULE_PARTS and (id(value), name) not in apart:
                 yield ATTRIBUTES, name, item
@@ -186,7 +193,25 @@ def _inside(value: Any, kind: str, apart: set[tuple[int, str]]) -> Iterator[tupl
             yield kind, Step("{}"), item
     else:
         for key, item in entries(value):
-            yield _kind_of(step_name(key)[1:]) or kind, key, item
+            named = _kind_of_key(key) if isinstance(key, (str, bytes)) else ""
+            yield named or kind, key, item
+
+
+@lru_cache(1024)
+def _kind_of_key(key: str | bytes) -> str:
+    """Return the kind of what a key of a table holds; empty if it does not say."""
+    return _kind_of(step_name(key)[1:])
+
+
+@lru_cache(1024)
+def _field_name(key: bytes) -> str:
+    return key.decode("utf-8", "backslashreplace")
+
+
+@lru_cache(1024)
+def _kind_of_field(name: str, is_scratch_of_class: bool) -> str:
+    """Return the kind of what a field of a module holds; empty if its name does not say."""
+    return _kind_of(name, is_scratch_of_class or is_scratch(name))
 
 
 def _kind_of(name: str, scratch: bool = False) -> str:
@@ -296,6 +321,11 @@ class StateDicts:
         replaced = Replaced(OrderedDict(result), result.data)
         self.state_dicts.append((obj, result, replaced))
         return replaced
+
+    def states(self) -> list[tuple[str, OrderedDict[str, Any]]]:
+        """Return the state dicts in the result, with the paths of their modules; those without tensors last."""
+        states = [(self.paths.get(id(obj), "root"), replaced.value) for obj, _, replaced in self.state_dicts]
+        return [state for state in states if state[1]] or states
 
     def note_rest(self, value: Any) -> None:
         """Note what the state dicts leave out."""

@@ -18,17 +18,19 @@ from ..formats.t7.layout import T7Layout
 from ..formats.table import NAMED, FormatSpec
 from ..graph.lua import COMPOSITE, TorchObject
 from ..graph.storage import Storage
-from ..graph.tensor import Tensor
+from ..graph.tensor import Tensor, rows
 from ..graph.walk import objects
 from ..io.output import FileOutput
 from ..limits import Limits
 from ..nn.layouts import compact_in
 from ..report import Report
+from ..values.casts import Casts
+from ..values.compare import same_bytes
 from .attempt import Attempt
 from .request import Convert
 from .state_dicts import StateDicts, note_texts
-from .tree import MERGED, as_tree
-from .values import note_foreign, note_target, value_of
+from .tree import MERGED, WRAPPED, as_tree
+from .values import note_foreign, note_states, note_target, value_of
 
 if TYPE_CHECKING:
     from ..formats.named import NamedTensors
@@ -55,10 +57,11 @@ def write_python_values(document: Document, output: FileOutput, request: Attempt
             from .simplified import simplified
 
             value = simplified(value, report, request.limits, keep_classes=request.allow_foreign)
-        _finish_pt(writer, value, report)
+        note_states(value, report)
+        _finish_pt(writer, _edited(value, request, report), report)
         return
     compact = request.compact and request.mode == "auto"
-    with_record = request.record and request.pt_format == "zip" and not compact
+    with_record = request.record and request.pt_format == "zip" and not compact and request.edits is None
     converted = python_value(document.content, request, report, has_record=with_record)
     value = converted.value
     if converted.shown is not None:
@@ -73,6 +76,7 @@ def write_python_values(document: Document, output: FileOutput, request: Attempt
         report.note("warning", "compact does not apply to a value from its record, and is ignored", code="option")
     if converted.modules is not None:
         converted.modules.note_rest(value)
+    value = _edited(value, request, report, converted.modules)
     if converted.record is not None:
         document.forget()  # before the value is pickled: the writer holds every list and dict
         writer.write(value)
@@ -81,11 +85,20 @@ def write_python_values(document: Document, output: FileOutput, request: Attempt
         writer.finish(converted.record(writer))  # type: ignore[call-arg]
         return
     _finish_pt(writer, value, report)
-    if converted.shown is not None:
+    if converted.shown is not None and request.edits is None:
         from .records import check_pt
 
         value = converted.value = None  # release it first: the written file is read again as a whole
         check_pt(output, writer, converted.shown, request.limits)
+
+
+def _edited(value: Any, request: Attempt, report: Report, modules: StateDicts | None = None) -> Any:
+    """Return a value with the names and types that are asked for; see `edited`."""
+    if request.edits is None:
+        return value
+    from .edited import edited
+
+    return edited(value, request.edits, report, request.limits, modules)
 
 
 _Record = Callable[["ValueWriter"], Callable[[str], bytes]]
@@ -174,12 +187,12 @@ def _note_rest(content: T7File, report: Report) -> None:
         report.note("warning", f"{content.message}; the {target} does not show them", code="trailing")
 
 
-def _restored(content: T7File, request: Convert, report: Report) -> PythonValue | None:
+def _restored(content: T7File, request: Attempt, report: Report) -> PythonValue | None:
     """Return the value of the `.pt` that a `.t7` was made from; `None` if the `.t7` was changed since."""
     from .records import original_pt
 
     # A file made by a record is read back, but one of named tensors only.
-    is_read_back = report.target_format == "pt" and request.pt_format != "torchscript"
+    is_read_back = report.target_format == "pt" and request.pt_format != "torchscript" and request.edits is None
     original = original_pt(content, request.limits, check=not is_read_back)
     if original is None:
         message = "the .t7 was changed since it was made from a .pt: its record is not used"
@@ -225,11 +238,13 @@ def plain_value(document: Document, request: Attempt, report: Report, unnamed: s
     if document.spec.values != LUA:
         from .simplified import simplified
 
-        return simplified(value_of(document, request, report), report, request.limits, unnamed=unnamed)
+        simple = simplified(value_of(document, request, report), report, request.limits, unnamed=unnamed)
+        note_states(simple, report)
+        return _edited(simple, request, report)
     converted = python_value(document.content, request, report, unnamed=unnamed)
     if converted.modules is not None:
         converted.modules.note_rest(converted.value)
-    return converted.value
+    return _edited(converted.value, request, report, converted.modules)
 
 
 def differences(source: str, target: str, limits: Limits, **options: Any) -> list[str]:
@@ -247,7 +262,7 @@ def differences(source: str, target: str, limits: Limits, **options: Any) -> lis
     with open_document(target, limits=limits) as written, open_document(source, limits=limits) as document:
         for believed in (True, False):
             report = Report(document.path, target, document.format, written.format)
-            attempt = Attempt(source, target, limits=limits, believed=believed, **options)
+            attempt = Attempt.of(Convert(source, target, limits=limits, **options), believed=believed)
             named = named_value(document, written.spec, attempt, report)
             try:
                 messages: list[str] = home(written.format).differences(target, named)
@@ -258,7 +273,41 @@ def differences(source: str, target: str, limits: Limits, **options: Any) -> lis
         return messages
 
 
-def _has_lua_objects(root: Any) -> bool:
+def edited_differences(source: str, target: str, limits: Limits, **options: Any) -> list[str]:
+    """Return the differences between the tensors of an input, with the names and types asked for, and of its output.
+
+    Args:
+        source: the input.
+        target: a file made from it, in any format.
+        limits: resource limits for both.
+        **options: of the conversion.
+    """
+    from .named_tensors import flatten
+
+    def tensors_of(file: Document, asked: dict[str, Any], unnamed: str) -> dict[str, Tensor]:
+        # As for a file of named tensors, so that records are checked at once.
+        request = Convert(file.path, "", limits=limits, **{**asked, "pt_format": "torchscript"})
+        value = plain_value(file, Attempt.of(request), Report(file.path, target_format="pt"), unnamed)
+        return {".".join(name): tensor for name, tensor in flatten(value, limits).tensors.items()}
+
+    with open_document(target, limits=limits) as written, open_document(source, limits=limits) as document:
+        has_wrapper = written.spec.values == LUA != document.spec.values
+        expected = tensors_of(document, options, WRAPPED if has_wrapper else "")
+        found = tensors_of(written, {}, "")
+        messages = [f"{name} is missing" for name in expected if name not in found]
+        for name in expected.keys() & found.keys():
+            one = expected[name]
+            other = found[name]
+            if other.element.name != "bfloat16" == one.element.name:  # Lua has it as float32
+                other = Casts("bfloat16").tensor(other)
+            if one.element is not other.element or (one.shape or (1,)) != (other.shape or (1,)):
+                messages.append(f"{name} is {other.element.name} of shape {other.shape}")
+            elif not same_bytes(rows(one), rows(other)):
+                messages.append(f"{name} has different elements")
+        return messages
+
+
+def has_lua_objects(root: Any) -> bool:
     """Return whether Lua objects are inside Python dicts, lists or tuples."""
     if not isinstance(root, (dict, list, tuple)):
         return False
@@ -283,7 +332,7 @@ def write_value(output: FileOutput, value: Any, goal: FormatSpec, layout: T7Layo
     """
     report = Report(target=output.path, target_format=goal.name)
     # A value of both sides becomes Lua's first, and Python's again where the format holds that.
-    if _has_lua_objects(value) or (goal.values == LUA and not isinstance(value, _LUA_VALUES)):
+    if has_lua_objects(value) or (goal.values == LUA and not isinstance(value, _LUA_VALUES)):
         from .lua_tree import note_nones, to_lua
 
         tree = to_lua(value)

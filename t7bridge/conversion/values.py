@@ -14,7 +14,7 @@ from ..graph.python import NumpyArray, NumpyScalar, TorchSize, is_pickled_module
 from ..graph.tensor import QuantizedTensor, SparseTensor, UntypedStorage
 from ..graph.walk import SCALARS, objects, walk
 from ..report import Report
-from ..text import and_more, few, listed
+from ..text import and_more, counted, few, listed
 
 if TYPE_CHECKING:
     from ..formats.pt.pickle.pickler import PickleWriter
@@ -45,7 +45,8 @@ def _use_metadata(value: Any, document: Document, request: Attempt, report: Repo
     unused = {NUMBERS_KEY} if goal.values == NAMED and not goal.numbers else set()
     hints = {name: text for name, text in document.metadata.items() if name in HINTS - unused}
     if request.record and hints:
-        value, refused = restore_values(value, hints, check=not request.believed)
+        check = not request.believed or request.edits is not None
+        value, refused = restore_values(value, hints, check=check)
         if refused:
             others = f", and {len(refused) - 1} more tensors" if len(refused) > 1 else ""
             report.note(
@@ -59,6 +60,18 @@ def _use_metadata(value: Any, document: Document, request: Attempt, report: Repo
     if metadata and goal.values != NAMED:
         report.note("info", metadata_left_out(metadata), code="metadata", count=len(metadata))
     return value
+
+
+def note_states(value: Any, report: Report) -> None:
+    """Note which state dicts are inside a value, unless it is one, or a note on modules says so already."""
+    if not isinstance(value, (dict, list, tuple)) or any(note.code == "state-dict" for note in report.notes):
+        return
+    from .checkpoints import plain_states
+
+    paths = [path for path, _ in plain_states(value)]
+    if paths and "root" not in paths:
+        message = f"{counted(len(paths), 'state dict')} inside the value: {listed(paths)}; --at writes one alone"
+        report.note("info", message, code="state-dict", count=len(paths))
 
 
 def note_plain_nans(count: int, report: Report) -> None:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 from typing import TYPE_CHECKING, Any
 
-from ..data import face
+from ..data import face, pattern
 from ..errors import ModelError, T7BridgeError, UnknownFormatError, UnsupportedError, about_file
 from ..io.source import FOLDER_HINT, ByteSource
 from ..limits import DEFAULT_LIMITS
@@ -84,7 +83,7 @@ def format_of(source: ByteSource, limits: Limits | None = None) -> FormatSpec:
     return _archive_format(source, specs, limits)
 
 
-_T7_HEAD = re.compile(rb"[1-8]\r?\n|[\x01-\x08]\0{3}|\0{3}[\x01-\x08]")
+_T7_HEAD = pattern(rb"[1-8]\r?\n|[\x01-\x08]\0{3}|\0{3}[\x01-\x08]")
 """The tag of a value other than nil, in ascii or in either byte order."""
 
 
@@ -228,7 +227,7 @@ def _home(spec: FormatSpec) -> Any:
 __getattr__ = face(
     __name__,
     {
-        "pt.archive": (
+        "pt.members": (
             "ALIGNMENT_MEMBER BYTEORDER_MEMBER DATA_MEMBER FORMAT_MEMBER ID_MEMBER RECORD_MEMBER VERSION_MEMBER"
         ),
         "pt.modules": "ScriptModule is_module module_state_dict parse_classes",

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..data import define
 from ..errors import CorruptError, about_file
@@ -30,8 +30,7 @@ LUA, PYTHON, NAMED = "lua", "python", "named"
 """Kinds of values of a format: Lua values; Python values with tensors in them; named tensors."""
 
 
-@define(frozen=True)
-class Signature:
+class Signature(NamedTuple):
     """A kind of file recognized by its first bytes.
 
     Attributes:
@@ -49,8 +48,7 @@ class Signature:
     late: bool = False
 
 
-@define(frozen=True)
-class FormatSpec:
+class FormatSpec(NamedTuple):
     """A file format.
 
     Attributes:
@@ -68,6 +66,7 @@ class FormatSpec:
         elements: names of its element types; empty for all.
         fit: for formats of named tensors: a name as the format can hold it.
         text_bytes: size of a text in its metadata, in bytes; 0 if it has no metadata, so that sharing is lost.
+        shards: whether a checkpoint may be several such files, with an index.
         numbers: whether numbers, and lists of numbers, are tensors for its users, too.
     """
 
@@ -85,6 +84,7 @@ class FormatSpec:
     fit: Callable[[str], str] = str
     text_bytes: int = 1 << 24
     numbers: bool = False
+    shards: bool = False
 
     @property
     def suffix(self) -> str:
@@ -359,6 +359,7 @@ _SPECS = (
             "float8_e5m2fnuz",
         },
         fit=_safetensors_name,
+        shards=True,
     ),
     FormatSpec(
         "hdf5",

@@ -139,8 +139,8 @@ def parse_floats(text: bytes) -> np.ndarray | None:
 
 def _parse_floats(text: bytes) -> np.ndarray | None:
     """See `parse_floats`, which has checked the characters."""
+    # `-1.25e-3 7` are three words, read as the integers -125, -3 and 7: points are left out, and exponents are words.
     has_exponents = b"e" in text or b"E" in text
-    # `-1.25e-3 7` as the integers -125, -3 and 7: points are left out, and exponents are words of their own.
     words = text.translate(_TO_INTEGERS, b".") if has_exponents else text.replace(b".", b"")
     integers = _from_text(words, "i8")
     data = np.frombuffer(text, "u1")
@@ -151,31 +151,28 @@ def _parse_floats(text: bytes) -> np.ndarray | None:
     count = len(breaks) + 1
     if integers is None or len(integers) != count:
         return None
-    starts = np.empty(count, "i8")
-    starts[0] = 0
-    starts[1:] = breaks + 1
-    ends = np.empty(count, "i8")
-    ends[:-1] = breaks
-    ends[-1] = len(data)
+    # Where each word starts and ends in the text.
+    starts = np.concatenate([[0], breaks + 1])
+    ends = np.concatenate([breaks, [len(data)]])
     decimals = _decimals(data, starts, ends)
     if decimals is None:
         return None
-    powers = -decimals
-    if has_exponents:
-        is_power = np.zeros(count, bool)
-        is_power[1:] = data[breaks] != _SPACE
-        exponents = integers[is_power]
-        has_two_exponents = (is_power[1:] & is_power[:-1]).any()
-        # Doubles have exponents below 400; larger ones could overflow the sums.
-        if has_two_exponents or decimals[is_power].any() or (abs(exponents) > 400).any():
-            return None
-        owners = np.cumsum(~is_power) - 1  # the number that each word belongs to
-        ends = ends[np.append(~is_power[1:], True)]  # a number with an exponent ends where that ends
-        integers = integers[~is_power]
-        starts = starts[~is_power]
-        powers = powers[~is_power]
-        powers[owners[is_power]] += exponents
-    return _scaled(integers, powers, text, starts, ends)
+    if not has_exponents:
+        return _scaled(integers, -decimals, text, starts, ends)
+    is_exponent = np.zeros(count, bool)
+    is_exponent[1:] = data[breaks] != _SPACE
+    exponents = integers[is_exponent]
+    has_two_exponents = (is_exponent[1:] & is_exponent[:-1]).any()
+    # Doubles have exponents below 400; larger ones could overflow the sums.
+    if has_two_exponents or decimals[is_exponent].any() or (abs(exponents) > 400).any():
+        return None
+    # From words to numbers: each begins with the word that is not an exponent.
+    is_number = ~is_exponent
+    numbers_of_words = np.cumsum(is_number) - 1
+    powers = -decimals[is_number]
+    powers[numbers_of_words[is_exponent]] += exponents
+    is_last_word = np.append(is_number[1:], True)
+    return _scaled(integers[is_number], powers, text, starts[is_number], ends[is_last_word])
 
 
 def _decimals(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray | None:
@@ -362,7 +359,28 @@ def _as_integers(array: np.ndarray, digits: int) -> np.ndarray | None:
 
 def _format_floats(array: np.ndarray, digits: int, bits: int) -> bytes | None:
     """See `format_floats`; `bits` are those of a number's mantissa."""
-    size = np.abs(array)
+    number, power, is_sure = _digits_and_powers(np.abs(array), digits, bits)
+    unsure = np.flatnonzero(~is_sure)
+    if len(unsure) * _RARE > len(array):
+        return None
+    rows = _rows(array, number, power, digits)
+    if unsure.size:
+        texts = [number_text(value, digits).encode() + b" " for value in array[unsure].tolist()]
+        width = rows.shape[1] * 4
+        rows[unsure] = np.array(texts, f"S{width}").view("u4").reshape(-1, rows.shape[1])
+    return rows.tobytes().translate(None, b"\0")[:-1]
+
+
+def _digits_and_powers(size: np.ndarray, digits: int, bits: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the first `digits` digits of numbers as integers, the power of ten of the first digit, and a mask.
+
+    The mask is true where both are certain; elsewhere, and for zeros, they are 0.
+
+    Args:
+        size: numbers that are not negative.
+        digits: number of digits.
+        bits: bits of mantissa of each.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
         power = np.floor(np.log10(size))
     is_sure = np.isfinite(power) & (np.abs(power) < 90)  # the table of exponents has two digits
@@ -378,19 +396,10 @@ def _format_floats(array: np.ndarray, digits: int, bits: int) -> bytes | None:
         power = power + is_rounded_up
     is_sure &= is_exact & (error == 0)
     is_zero = size == 0
-    number[is_zero] = 0
-    power[is_zero] = 0
-    unsure = np.flatnonzero(~(is_sure | is_zero))
-    if len(unsure) * _RARE > len(array):
-        return None
-    number[unsure] = 0
-    power[unsure] = 0
-    rows = _rows(array, number, power, digits)
-    if unsure.size:
-        texts = [number_text(value, digits).encode() + b" " for value in array[unsure].tolist()]
-        width = rows.shape[1] * 4
-        rows[unsure] = np.array(texts, f"S{width}").view("u4").reshape(-1, rows.shape[1])
-    return rows.tobytes().translate(None, b"\0")[:-1]
+    has_digits = is_sure & ~is_zero
+    number[~has_digits] = 0
+    power[~has_digits] = 0
+    return number, power, is_sure | is_zero
 
 
 def _significant(
@@ -408,9 +417,13 @@ def _significant(
     powers: np.ndarray
     # How near to a tie a rounded product decides nothing: some units in its last place, at the most digits.
     if digits <= 9:
-        powers, doubt, mantissa = _POWERS, 1e-6, 53
+        powers = _POWERS
+        doubt = 1e-6
+        mantissa = 53
     elif _EXTENDED:
-        powers, doubt, mantissa = _WIDE_POWERS, 1 / 64, 64
+        powers = _WIDE_POWERS
+        doubt = 1 / 64
+        mantissa = 64
         size = size.astype(np.longdouble)
     else:  # no type here has the bits for 17 digits
         none = np.zeros(len(size), "i8")
@@ -420,7 +433,9 @@ def _significant(
     largest_exact_shift = (mantissa - bits) * 3 // 7
     tens = powers[np.minimum(np.abs(shift), largest_power)]
     with np.errstate(all="ignore"):
-        scaled = size * tens if (shift >= 0).all() else np.where(shift >= 0, size * tens, size / tens)
+        scaled = size * tens
+        if (shift < 0).any():
+            scaled = np.where(shift >= 0, scaled, size / tens)
         nearest = np.rint(scaled)
         is_far_from_tie = np.abs(np.abs(scaled - nearest) - 0.5) > doubt
         is_exact = is_far_from_tie | ((shift >= 0) & (shift <= largest_exact_shift))

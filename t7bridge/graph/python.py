@@ -20,13 +20,12 @@ Nothing here is ever called.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from attrs import field
 
-from ..data import define
+from ..data import define, pattern
 from ..io.copy import sha256
 from ..text import Holder, Shown, Step, clean, counted, sizes
 
@@ -203,7 +202,7 @@ class PythonObject(Holder):
         return f"PythonObject {path}"
 
 
-QUANTIZED_CLASS = re.compile(r"torch\.(?:ao\.)?nn\.(?:intrinsic\.)?quantized\.")
+QUANTIZED_CLASS = pattern(r"torch\.(?:ao\.)?nn\.(?:intrinsic\.)?quantized\.")
 """The classes of quantized modules."""
 _CONV_STATE = (
     *("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "transposed", "output_padding"),

@@ -448,6 +448,9 @@ def part_of(storage: Storage, first: int, count: int) -> Storage:
         return storage
     if isinstance(data, Span):  # without the CRC-32, which is that of the whole
         data = Span(data.source, data.offset + first * data.width, data.width, data.order)
+    elif isinstance(data, Derived) and data.group == 1 and data.origin.count == storage.count:
+        # Each element comes from one: only these are read.
+        data = Derived(part_of(data.origin, first, count), data.convert)
     elif isinstance(data, Elements):
         data = _Part(storage, first)
     else:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, repeat
 from typing import Any
 
-from ..data import collector_paused
+from ..data import collector_paused, pattern
 from ..errors import ModelError
 from ..text import Holder, Step, short
 from .lua import LuaFunction, Table, TdsHash, TdsVec
@@ -20,9 +20,9 @@ SCALARS = frozenset((bytes, str, float, int, bool, type(None)))
 """The types of values without parts and identity."""
 _SETS = (set, frozenset)
 _WALKED = (Holder, dict, list, tuple, *_SETS)
-_WORD = re.compile(r"[A-Za-z_]\w*\Z")
+_WORD = pattern(r"[A-Za-z_]\w*\Z")
 _QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
-_STEP = re.compile(rf"\.<?\w+>?|\[(?:{_QUOTED}|[^\]]*)\]|<key (?:\.\w+|\[.*?\])>|<\w+>|.+", re.DOTALL)
+_STEP = pattern(rf"\.<?\w+>?|\[(?:{_QUOTED}|[^\]]*)\]|<key (?:\.\w+|\[.*?\])>|<\w+>|.+", re.DOTALL)
 ROOT = Step("root")
 _SHOWN_STEPS = 50
 _SHOWN_LETTERS = 200

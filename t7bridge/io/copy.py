@@ -198,14 +198,14 @@ class Transfers:
 
     def _work(self) -> None:
         """Copy pieces until there are no more, or an error occurs in any thread."""
-        change = NO_CHANGE
-        buffer = Buffer()
+        change: Change | None = None
+        buffer: Buffer | None = None  # half a megabyte, which most files do without
         while self._error is None and self._pieces:
             try:
                 run, start, end = self._pieces.popleft()
             except IndexError:  # another thread was faster
                 return
-            if run.extent.change is not change:
+            if buffer is None or run.extent.change is not change:
                 change = run.extent.change
                 buffer = change.buffer()
             for position, data in run.copied(start, end, buffer, self._name):
@@ -257,8 +257,8 @@ class Buffer:
 
     view: memoryview
 
-    def __init__(self) -> None:
-        self.view = memoryview(bytearray(CHUNK_BYTES))
+    def __init__(self, nbytes: int = CHUNK_BYTES) -> None:
+        self.view = memoryview(bytearray(nbytes))
 
     def changed(self, length: int) -> memoryview:
         """Return the bytes for the target that the first `length` bytes of the view become."""

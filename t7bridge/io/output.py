@@ -11,6 +11,7 @@ from typing import IO, Any, Union
 
 from ..errors import ModelError, TargetExistsError, WriteError
 from .copy import (
+    NO_CHANGE,
     WORTH_BYTES,
     Buffer,
     Change,
@@ -26,9 +27,18 @@ from .platform import BINARY, CAN_RESERVE, flush, inherited_mode, link
 from .source import PathLike, check_inputs, check_target, is_address
 
 _FLUSH_BYTES = 1 << 18
+_SMALL_BYTES = 1 << 16
+"""Bytes of an extent up to which a small buffer is made."""
 
 Content = Union[bytes, Extent, "Iterable[bytes | memoryview]"]
 """Bytes, where they are, or pieces of them."""
+
+
+def _first_buffer(extent: Extent) -> Buffer:
+    """Return a buffer for an extent, a small one for a small extent: most files have no others."""
+    if extent.change is NO_CHANGE and extent.length <= _SMALL_BYTES:
+        return Buffer(_SMALL_BYTES)
+    return extent.change.buffer()
 
 
 class Output:
@@ -141,6 +151,8 @@ class Output:
         """Yield what the extent of a run becomes, with the position of each part; then finish the run."""
         change = run.extent.change
         if self._changing is None or self._changing[0] is not change:
+            self._changing = (change, _first_buffer(run.extent))
+        elif len(self._changing[1].view) <= _SMALL_BYTES < run.extent.length:
             self._changing = (change, change.buffer())
         for start, end in run.pieces():
             yield from run.copied(start, end, self._changing[1], self.name)

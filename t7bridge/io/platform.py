@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ..data import pattern
 from ..errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -275,8 +276,8 @@ def bytes_written() -> int | None:
     return None
 
 
-_FORBIDDEN = re.compile(r'[<>:"|?*\x00-\x1f]|[. ]+$')
-_DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])(?=\.|\s*$)", re.IGNORECASE)
+_FORBIDDEN = pattern(r'[<>:"|?*\x00-\x1f]|[. ]+$')
+_DEVICE = pattern(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])(?=\.|\s*$)", re.IGNORECASE)
 
 
 def windows_name(name: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import stat
 import weakref
 import zlib
@@ -14,6 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import IO, TYPE_CHECKING, Any
 
+from ..data import pattern
 from ..errors import MissingFileError, T7BridgeError, TargetExistsError, TruncatedError
 from .platform import READING, pread, pread_into
 
@@ -26,7 +26,7 @@ PathLike = str | os.PathLike[str]
 Readable = PathLike | bytes | bytearray | memoryview | IO[bytes]
 
 
-_ADDRESS = re.compile(r"[A-Za-z][\w+.-]+:(//|:.*://)")
+_ADDRESS = pattern(r"[A-Za-z][\w+.-]+:(//|:.*://)")
 
 
 def is_address(name: object) -> bool:

@@ -6,7 +6,6 @@ names.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -15,7 +14,7 @@ from typing import Any
 
 from attrs import field
 
-from ..data import define
+from ..data import define, pattern
 from ..errors import LimitError, ModelError
 from ..graph.lua import Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.python import MODULE_PARTS, PythonObject
@@ -451,8 +450,10 @@ def _check_count(count: int, limits: Limits) -> None:
 def _recorded_shape(obj: TorchObject | None) -> tuple[tuple[int, ...], ...]:
     """Return the sizes of a module's last output, from its field `output`; of a table the first eight."""
     value: Value = obj.get("output") if obj is not None else None
-    items = (value.sequence() or [])[:8] if isinstance(value, Table) else [value]
-    return tuple(item.shape for item in items if isinstance(item, Tensor) and item.numel)
+    outputs = [value]
+    if isinstance(value, Table):
+        outputs = (value.sequence() or [])[:8]
+    return tuple(output.shape for output in outputs if isinstance(output, Tensor) and output.numel)
 
 
 def shape_text(shape: tuple[tuple[int, ...], ...]) -> str:
@@ -469,30 +470,48 @@ def _arguments(spec: ModuleSpec) -> dict[str, str]:
 
 def _label(spec: ModuleSpec) -> list[str]:
     """Return the arguments that are not defaults, on one line of limited length."""
-    # The arguments of a user's class are its own, whatever it is called.
-    is_known = spec.target.startswith(("torch.nn.", OURS))
-    is_conv = is_known and "Conv" in spec.target
-    is_linear = is_known and spec.target.endswith("Linear")
-    texts = [_literal_text(value) for value in spec.args]
-    if len(texts) > 1 and (is_conv or is_linear):
-        inputs, outputs, *others = texts
-        if is_conv and others:
-            others[0] = f"kernel {others[0]}"
-        texts = [f"{inputs} → {outputs}", *others]
-    defaults: dict[str, Literal] = {}
-    if is_known:
-        defaults.update(_DEFAULTS)
-    if is_conv:
-        defaults["stride"] = 1
-    for name, value in spec.kwargs.items():
-        is_default = name in defaults and _literal_text(value) == repr(defaults[name])
-        is_hidden = value is None or (name == "inplace" and is_known)
-        if not is_default and not is_hidden:
-            texts.append(f"{name}={_literal_text(value)}")
+    texts = [*_positional_texts(spec), *_keyword_texts(spec)]
     label = ", ".join(texts)
     if len(label) > _DETAIL_CHARS:
         label = label[: _DETAIL_CHARS - 1] + "…"
     return [label] if label else []
+
+
+def _has_known_arguments(spec: ModuleSpec) -> bool:
+    """Return whether a class is PyTorch's or ours; the arguments of a user's are its own, whatever it is called."""
+    return spec.target.startswith(("torch.nn.", OURS))
+
+
+def _is_convolution(spec: ModuleSpec) -> bool:
+    return _has_known_arguments(spec) and "Conv" in spec.target
+
+
+def _positional_texts(spec: ModuleSpec) -> list[str]:
+    """Return positional arguments as text: `3 → 64`, `kernel 7` of a convolution."""
+    texts = [_literal_text(value) for value in spec.args]
+    is_linear = _has_known_arguments(spec) and spec.target.endswith("Linear")
+    if len(texts) < 2 or not (_is_convolution(spec) or is_linear):
+        return texts
+    inputs, outputs, *others = texts
+    if _is_convolution(spec) and others:
+        others[0] = f"kernel {others[0]}"
+    return [f"{inputs} → {outputs}", *others]
+
+
+def _keyword_texts(spec: ModuleSpec) -> list[str]:
+    """Return arguments by keyword as text, without those that say nothing of the output."""
+    defaults: dict[str, Literal] = {}
+    if _has_known_arguments(spec):
+        defaults.update(_DEFAULTS)
+    if _is_convolution(spec):
+        defaults["stride"] = 1
+    texts = []
+    for name, value in spec.kwargs.items():
+        is_default = name in defaults and _literal_text(value) == repr(defaults[name])
+        is_inplace = name == "inplace" and _has_known_arguments(spec)
+        if value is not None and not is_default and not is_inplace:
+            texts.append(f"{name}={_literal_text(value)}")
+    return texts
 
 
 def _literal_text(value: Literal) -> str:
@@ -548,7 +567,10 @@ class Wire:
         """The sources of the value, and of the elements of a list."""
         if self.origin is not None:
             return [self.origin]
-        return [origin for item in self.items or () for origin in item.origins]
+        origins: list[tuple[int, ...]] = []
+        for item in self.items or ():
+            origins += item.origins
+        return origins
 
 
 class Wires(Domain[Wire]):
@@ -749,7 +771,7 @@ def carried_text(label: str, shapes: tuple[tuple[int, ...], ...]) -> str:
     return " ".join(filter(None, texts))
 
 
-_CARRIED = re.compile(r"(\d+)?(?:: )?(?:\[(\d+)\])?")
+_CARRIED = pattern(r"(\d+)?(?:: )?(?:\[(\d+)\])?")
 
 
 def structure_blocks(value: Any, title: str, limits: Limits = DEFAULT_LIMITS) -> list[Block]:
@@ -774,13 +796,15 @@ def structure_blocks(value: Any, title: str, limits: Limits = DEFAULT_LIMITS) ->
     by_path: dict[str, Block] = {}
     for key in ["", *weights, *objects]:
         steps = key.split(".") if key else []
+        # Those around it come first.
         for depth in range(len(steps) + 1):
             path = ".".join(steps[:depth])
             if path in by_path:
                 continue
-            block = _structure_block(path, steps[depth - 1] if depth else "", objects.get(path), weights.get(path, []))
+            name = steps[depth - 1] if depth else ""
+            block = _structure_block(path, name, objects.get(path), weights.get(path, []))
             by_path[path] = block
-            _check_count(len(by_path) - 1, limits)
+            _check_count(len(by_path) - 1, limits)  # without the root
             if depth:
                 above = by_path[".".join(steps[: depth - 1])]
                 above.inside.append(block)

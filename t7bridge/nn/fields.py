@@ -47,7 +47,10 @@ def _keys_of(path: str) -> tuple[float | bytes, ...]:
 @lru_cache
 def path_steps(path: str) -> str:
     """Return a path of `lookup` as error messages write it: `.network.modules[1]` for `network.modules.1`."""
-    return "".join(step_name(float(name)) if name.isdigit() else step_name(name) for name in path.split("."))
+    steps = ""
+    for name in path.split("."):
+        steps += step_name(float(name) if name.isdigit() else name)
+    return steps
 
 
 def items_of(value: Value) -> list[Value] | None:
@@ -65,7 +68,10 @@ def items_of(value: Value) -> list[Value] | None:
     if items and not any(item is None for item in items):
         return items
     items = []
-    while (item := value.get(float(len(items) + 1))) is not None:
+    while True:
+        item = value.get(float(len(items) + 1))  # Lua counts from 1
+        if item is None:
+            break
         items.append(item)
     return items
 

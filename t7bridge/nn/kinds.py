@@ -115,7 +115,7 @@ class Kinds(walk.Domain[Kind]):
 
     def __init__(self, traits: Callable[[str], Any], steps: int = _MOST) -> None:
         self._traits = traits
-        self._known: dict[tuple[int, Kind], Kind] = {}
+        self._outputs: dict[tuple[int, Kind], Kind] = {}
         self.left = steps
 
     def __call__(self, spec: ModuleSpec, kind: Kind) -> Kind:
@@ -124,11 +124,13 @@ class Kinds(walk.Domain[Kind]):
         Raises:
             Mismatch: the shape of the input is known, and a layer does not accept it.
         """
-        known = self._known.get((id(spec), kind))
-        if known is None:
-            self.left -= kind.size + len(spec.children)
-            known = self._known[id(spec), kind] = self.visit(spec, kind) if self.left > 0 else ANY
-        return known
+        place = (id(spec), kind)
+        if place in self._outputs:
+            return self._outputs[place]
+        self.left -= kind.size + len(spec.children)
+        output = self.visit(spec, kind) if self.left > 0 else ANY
+        self._outputs[place] = output
+        return output
 
     def visit(self, spec: ModuleSpec, kind: Kind) -> Kind:
         """Return the kind of the output of a module that was not visited with such an input before."""

@@ -186,9 +186,10 @@ def _extent(extent: Extent, tensor: Tensor, fields: Fields) -> int:
 
 def _in_extents(tensor: Tensor, extents: tuple[Extent, ...], fields: Fields) -> Tensor:
     """Return a tensor in the shape of these extents; the one that is `REST` follows from the others."""
-    size = [1 if extent == REST else _extent(extent, tensor, fields) for extent in extents]
+    size = [_extent(extent, tensor, fields) for extent in extents if extent != REST]
     if REST in extents:
-        size[extents.index(REST)] = tensor.numel // prod(size)
+        rest = tensor.numel // prod(size)
+        size.insert(extents.index(REST), rest)
     return reshape(tensor, tuple(size))
 
 

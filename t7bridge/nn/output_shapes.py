@@ -254,12 +254,17 @@ def adaptive(call: Arguments, x: Value) -> Value:
     shape = _tensor(x)
     output_size = call.get("output_size", 0)
     sizes = tuple(output_size) if isinstance(output_size, (tuple, list)) else (output_size, output_size)
-    if len(shape) < 3 or not all(size is None or isinstance(size, int) for size in sizes):
+    if len(shape) < 3:
         raise Mismatch
-    dims = len(sizes)
-    # `None` keeps an extent as it is.
-    extents = [extent if size is None else size for size, extent in zip(sizes, shape[-dims:], strict=True)]
-    return (*shape[:-dims], *extents)
+    extents = []
+    for size, extent in zip(sizes, shape[-len(sizes) :], strict=True):
+        if size is None:  # keeps the extent
+            extents.append(extent)
+        elif isinstance(size, int):
+            extents.append(size)
+        else:
+            raise Mismatch
+    return (*shape[: -len(sizes)], *extents)
 
 
 def linear(call: Arguments, x: Value) -> Value:
@@ -295,18 +300,18 @@ def view(call: Arguments, x: Value) -> Value:
     shape = _tensor(x)
     size = _sizes(call)
     dims = call.get("n_input_dims", -1)
-    front = 0 if dims is None else max(0, len(shape) - dims)
-    batch = prod(shape[:front])
-    given = prod(extent for extent in size if extent >= 0)
+    dims_of_batch = 0 if dims is None else max(0, len(shape) - dims)
+    batch = prod(shape[:dims_of_batch])
+    count = prod(extent for extent in size if extent >= 0)  # of one example
     total = prod(shape)
-    if not given:
+    if not count:
         raise Mismatch
     if -1 not in size:
-        if total % given:
+        if total % count:
             raise Mismatch
         # What is more than one example is a batch.
-        batch *= prod(shape[front:]) // given
-    if batch == 1 and not front:
+        batch *= prod(shape[dims_of_batch:]) // count
+    if batch == 1 and not dims_of_batch:
         return _filled(size, total)
     return _filled((batch, *size), total)
 
@@ -331,14 +336,14 @@ def _sizes(call: Arguments) -> Shape:
 
 
 def _filled(size: Shape, total: int) -> Shape:
-    """Return a shape with its -1 resolved."""
-    given = prod(extent for extent in size if extent >= 0)
+    """Return a shape of `total` elements with its -1 resolved."""
+    count = prod(extent for extent in size if extent >= 0)
     unresolved = sum(extent < 0 for extent in size)
-    if unresolved > 1 or not given or total % given:
+    if unresolved > 1 or not count or total % count:
         raise Mismatch
     if unresolved:
-        return tuple(total // given if extent < 0 else extent for extent in size)
-    if given != total:
+        return tuple(total // count if extent < 0 else extent for extent in size)
+    if count != total:
         raise Mismatch
     return size
 
@@ -471,8 +476,9 @@ def transpose(call: Arguments, x: Value) -> Value:
     shape = list(_tensor(x))
     example = call.kwargs.get("n_input_dims")
     offset = 0 if example is None else len(shape) - example
-    for pair in call.args:
-        first, second = (_within(dim + offset, x) for dim in pair)
+    for first_dim, second_dim in call.args:
+        first = _within(first_dim + offset, x)
+        second = _within(second_dim + offset, x)
         shape[first], shape[second] = shape[second], shape[first]
     return tuple(shape)
 

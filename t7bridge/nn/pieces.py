@@ -199,7 +199,9 @@ def _chained(earlier: list[Piece], pieces: list[Piece]) -> list[Piece]:
 
     A tensor that earlier pieces make is used whole, so that these make what the new piece makes of it.
     """
-    intermediate = {key for piece in earlier for key in (piece.target, piece.adds)}
+    intermediate: set[str] = set()
+    for piece in earlier:
+        intermediate.update((piece.target, piece.adds))
     renamed = {piece.key: piece.target for piece in pieces if piece.key in intermediate}
     chained = []
     for piece in earlier:
@@ -278,12 +280,13 @@ def constant_biases(cells: Lifted) -> set[str]:
 
     Both would receive the gradient of the one, so that a step of training would move their sum twice as far.
     """
-    origins = cells.state.origins
-    derived = {key for key, origin in origins.items() if origin.param is not None and origin.param.adds_to}
-    second = {piece.adds for piece in cells.pieces if piece.adds}
+    biases: set[str] = {piece.adds for piece in cells.pieces if piece.adds}
     # A second bias that has learned elements, too, is trained as a whole.
-    second -= {piece.target for piece in cells.pieces}
-    return (derived | second) & cells.state.keys()
+    biases -= {piece.target for piece in cells.pieces}
+    for key, origin in cells.state.origins.items():
+        if origin.param is not None and origin.param.adds_to:
+            biases.add(key)
+    return biases & cells.state.keys()
 
 
 def recognized(plan: Plan, state: StateDict, only_torch: bool = False) -> Lifted:

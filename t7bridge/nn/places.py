@@ -344,6 +344,13 @@ _FEW = 8
 """Maximum number of elements of a mean: more are an image."""
 
 
+def is_preprocessing(name: Any) -> bool:
+    """Return whether a name, text or bytes, is one under which programs keep how images are prepared."""
+    if isinstance(name, str):
+        name = name.encode("utf-8", "replace")
+    return isinstance(name, bytes) and name.lower() in _PREPROCESSING
+
+
 def preprocessing(value: Value) -> dict[str, str]:
     """Return what a file says of how its model's input is prepared, by path: `root.transform.mean`, as text.
 
@@ -366,7 +373,7 @@ def preprocessing(value: Value) -> dict[str, str]:
         inside_object = in_object or isinstance(visit.value, TorchObject)
         inside = []
         for key, item in entries(visit.value):
-            has_name = is_named or (isinstance(key, bytes) and key.lower() in _PREPROCESSING)
+            has_name = is_named or is_preprocessing(key)
             # In an object only fields of these names count: other fields of modules are not about the input.
             if has_name or (not in_object and isinstance(item, (Table, TorchObject))):
                 inside.append((Path(visit, key, item), has_name, inside_object))
@@ -395,7 +402,7 @@ def _short(value: Value) -> str:
 def find_models(value: Value, name: str = "root", limits: Limits = DEFAULT_LIMITS) -> list[tuple[str, TorchObject]]:
     """Return the outermost modules in a value that may be "the model": of a model and its criterion, the model."""
     modules = find_modules(value, name, limits)
-    models = [(path, module) for path, module in modules if not _is_criterion(module)]
+    models = [(path, module) for path, module in modules if not is_criterion(module)]
     return models if len(models) == 1 else modules
 
 
@@ -416,7 +423,8 @@ def layer_names(value: Value, limits: Limits = DEFAULT_LIMITS) -> dict[str, tupl
     return names
 
 
-def _is_criterion(module: TorchObject) -> bool:
+def is_criterion(module: TorchObject) -> bool:
+    """Return whether a module is a criterion, by its class."""
     layer = layer_of(module.class_name)
     return layer is not None and layer.kind == "criterion"
 

@@ -153,12 +153,18 @@ class _Planner:
                 spec.children["0"] = inner
 
     def _keep_penalties(self) -> None:
-        """Let penalties be counted in branches that no output uses, to which Lua passes gradients of zeros."""
-        if not any(traits_of(spec.target).own_gradient for spec in self._specs.values()):
+        """Let penalties be counted in branches that no output uses, to which Lua passes gradients of zeros.
+
+        In a model with a penalty, layers that leave values out, such as a choice from a list, become classes that stay
+        connected with these.
+        """
+        has_penalty = any(traits_of(spec.target).own_gradient for spec in self._specs.values())
+        if not has_penalty:
             return
         for spec in self._specs.values():
-            if connecting := traits_of(spec.target).connecting:
-                spec.target = LAYERS + connecting
+            connecting_class = traits_of(spec.target).connecting
+            if connecting_class:
+                spec.target = LAYERS + connecting_class
 
     def _choose_types(self) -> None:
         """Set the element types of containers that join values, in a model with several element types."""
@@ -221,10 +227,12 @@ class _Planner:
         for spec, references in self._refers:
             for name, obj in references.items():
                 other = self._specs.get(id(obj))
-                if other is not None and (remembering := traits_of(other.target).remembering):
-                    other.target = LAYERS + remembering
-                    self._remembering.add(id(other))
-                # A second reference finds the class that was set for the first.
+                if other is not None:
+                    remembering_class = traits_of(other.target).remembering
+                    # For a second reference the class was set by the first one.
+                    if remembering_class:
+                        other.target = LAYERS + remembering_class
+                        self._remembering.add(id(other))
                 if other is None or id(other) not in self._remembering:
                     self._reject(spec.path, spec.class_name, f"belongs to a {obj.class_name} outside of the model")
                     continue

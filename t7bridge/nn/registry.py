@@ -17,12 +17,13 @@ from typing import Any, TypeVar
 
 from attrs import evolve, field
 
-from ..data import define, hooks, words_beside
+from ..data import define, words_beside
 from ..errors import ModelError
 from ..graph.lua import TorchObject, Value
 from ..graph.tensor import Tensor
 from ..io.source import PathLike, add_input
 from .fields import Fields, items_of, lookup, path_steps
+from .late import load_families, load_more
 from .layouts import Layout, LayoutStep
 from .mapping import LAYERS, OURS, Choice, Mapped, Row, absolute_name
 from .output_shapes import Arguments, Rule
@@ -189,6 +190,8 @@ _TRAITS: dict[str, Traits] = {}
 @cache
 def traits_of(target: str) -> Traits:
     """Return the facts about a class by its dotted name; all false if no entry declares any."""
+    if target not in _TRAITS and target.startswith(LAYERS):
+        load_families()
     facts = _TRAITS.get(target, _NONE)
     output = facts.output or output_of(facts.like or target)
     return facts if output is facts.output else evolve(facts, output=output)
@@ -242,18 +245,22 @@ def _by_dotted_name(traits: Mapping[str, Traits], home: str, targets: Iterable[s
         home: the module that declares them.
         targets: the classes that the entry becomes.
     """
-    is_ours, known = home.startswith(OURS), set(targets)
+    is_ours = home.startswith(OURS)
+    own_targets = set(targets)
     package = getattr(sys.modules.get(home), "__package__", None) or ""
     named: dict[str, Traits] = {}
     for name, facts in traits.items():
-        is_short = not name.startswith((".", "torch.", OURS)) and (is_ours or LAYERS + name in known)
-        named[LAYERS + name if is_short else absolute_name(name, package)] = facts
+        is_full = name.startswith((".", "torch.", OURS))
+        if not is_full and (is_ours or LAYERS + name in own_targets):
+            named[LAYERS + name] = facts
+        else:
+            named[absolute_name(name, package)] = facts
     return named
 
 
 def declared_traits() -> dict[str, Traits]:
     """Return all facts by class, sorted: for tests."""
-    hooks["load_packages"]("")
+    load_more()
     return dict(sorted(_TRAITS.items()))
 
 
@@ -466,18 +473,20 @@ def register_layer(
         >>> unregister_layer("my.Scale")
     """
     words = scratch.split() if isinstance(scratch, str) else scratch
+    mapped: Mapping[str, Mapped] = {}
     if isinstance(module, Mapping):
         names = (*names, *(name for name in module if name not in names))
-        mapped: Mapping[str, Mapped] = module
-    else:
-        mapped = dict.fromkeys(names, module) if module is not None else {}
+        mapped = module
+    elif module is not None:
+        mapped = dict.fromkeys(names, module)
+    targets: list[str] = []
+    for row in mapped.values():
+        if isinstance(row, (Row, Choice)):  # of a function the classes are unknown
+            targets += row.targets
     first = next(iter(mapped.values()), None)
-    targets = [name for each in mapped.values() if isinstance(each, (Row, Choice)) for name in each.targets]
-    target = first.targets[0] if isinstance(first, (Row, Choice)) else ""
-    is_criterion = target.startswith(f"{LAYERS}criterion.")
-    kind = kind or ("criterion" if is_criterion else "container" if children else "layer")
+    first_target = first.targets[0] if isinstance(first, (Row, Choice)) else ""
     if isinstance(traits, Traits):
-        traits = {target: traits} if target else {}
+        traits = {first_target: traits} if first_target else {}
     if isinstance(in_lua, InLua):
         in_lua = dict.fromkeys(names, in_lua)
     home = _caller()
@@ -487,7 +496,7 @@ def register_layer(
         children,
         defaults or {},
         frozenset(words),
-        kind,
+        kind or _usual_kind(first_target, children),
         note,
         remark,
         mapped,
@@ -506,6 +515,13 @@ def register_layer(
     texts: Mapping[str, Text] = text if isinstance(text, Mapping) else dict.fromkeys(names, text or "")
     add_texts({**dict.fromkeys(names, ""), **texts}, layer.defaults)
     return layer
+
+
+def _usual_kind(target: str, children: Children | None) -> str:
+    """Return the kind of a class that states none, by its class in PyTorch and whether it has modules inside."""
+    if target.startswith(f"{LAYERS}criterion."):
+        return "criterion"
+    return "container" if children else "layer"
 
 
 def _caller() -> str:
@@ -618,7 +634,7 @@ def entry_name(class_name: str) -> str:
 def _listed(name: str) -> Layer | None:
     """Return the entry under a name. The entries of Lua packages are imported once one is asked for that nn has not."""
     if name not in _LAYERS:
-        hooks["load_packages"](name)
+        load_more(name)
     return _LAYERS.get(name)
 
 
@@ -661,13 +677,13 @@ _IN_LUA = InLua()
 def _rows() -> dict[str, tuple[frozenset[str], frozenset[str]]]:
     """Return the parents and names of each class in `field_names.txt`, which is read with the first module."""
     text = words_beside(__file__, "field_names.txt")
-    found = {}
-    for line in text.replace("\n  ", " ").splitlines():
+    rows = {}
+    for line in text.replace("\n  ", " ").splitlines():  # an indented line continues the one before
         head, colon, names = line.partition(" :")
         if colon and not line.startswith("#"):
             class_name, *parents = head.replace(" <", "").split()
-            found[class_name] = frozenset(parents), frozenset(names.split())
-    return found
+            rows[class_name] = frozenset(parents), frozenset(names.split())
+    return rows
 
 
 def own_names(class_name: str) -> frozenset[str]:
@@ -679,29 +695,33 @@ def own_names(class_name: str) -> frozenset[str]:
     """
     rows = _rows()
     if class_name.startswith("torch."):
-        return rows["torch"][1].union(rows[class_name][1] if class_name in rows else ())
-    waiting = ["nn.Module", class_name]
+        names_of_class = rows[class_name][1] if class_name in rows else frozenset()
+        return rows["torch"][1] | names_of_class
+    classes = [class_name]
     layer = layer_of(class_name)
     if layer is not None and layer.is_ours:
         # One entry may list the same class of several packages: nn.TemporalConvolution and cudnn's.
-        own = "." + class_name.partition(".")[2]
-        waiting += [name for name in (entry_name(class_name), *layer.names) if name.endswith(own)]
-        if not any(name in rows for name in waiting[1:]):
-            waiting += [name for name in rows if not name.startswith("torch")]
-    found: set[str] = set()
-    seen: set[str] = set()
+        short_name = "." + class_name.partition(".")[2]
+        classes += [name for name in (entry_name(class_name), *layer.names) if name.endswith(short_name)]
+        if not any(name in rows for name in classes):
+            classes += [name for name in rows if not name.startswith("torch")]
+    own_fields: set[str] = set()
+    visited: set[str] = set()
+    waiting = ["nn.Module", *classes]
     while waiting:
-        if (name := waiting.pop()) not in seen and name in rows:
-            seen.add(name)
-            parents, names = rows[name]
-            found |= names
-            waiting += parents
-    return frozenset(found)
+        name = waiting.pop()
+        if name in visited or name not in rows:
+            continue
+        visited.add(name)
+        parents, names = rows[name]
+        own_fields |= names
+        waiting += parents
+    return frozenset(own_fields)
 
 
 def registered_layers() -> dict[str, Layer]:
     """Return all entries by class name, in registration order: for documentation and tests."""
-    hooks["load_packages"]("")
+    load_more()
     return dict(_LAYERS)
 
 
@@ -713,12 +733,13 @@ def _found_at(obj: TorchObject, *paths: str, name: str = "") -> Iterator[Child]:
         value = lookup(obj, path) if "." in path else obj.get(path)
         if value is None:
             continue
-        step, items = path_steps(path), items_of(value)
+        step = path_steps(path)
+        items = items_of(value)
         if items is None:
             yield Child(name or "0", step, value)
             return
         for at, item in enumerate(items):
-            yield Child(name or str(at), f"{step}[{at + 1}]", item)
+            yield Child(name or str(at), f"{step}[{at + 1}]", item)  # Lua counts from 1
         if items:
             return
 

@@ -14,7 +14,7 @@ from functools import cache
 from itertools import chain
 from math import prod
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, field
 
@@ -33,6 +33,9 @@ from .layouts import apply_layout, compacted, copied, elements, overlapping, und
 from .mapping import Lua, Read, Row
 from .places import NameBudget, Place, Places, is_scratch
 from .registry import Layer, Param, Source, first_module, layer_of, modules, own_names
+
+if TYPE_CHECKING:
+    from ..graph.lua import Field as LuaField
 
 _SCALARS = (bytes, str, float, int)
 """Text, numbers and truth values."""
@@ -115,7 +118,7 @@ class StateDict(OrderedDict[str, Tensor]):
 
 
 def state_dict(
-    value: TorchObject,
+    value: TorchObject | LuaField,
     path: str = "root",
     limits: Limits = DEFAULT_LIMITS,
     *,
@@ -343,7 +346,7 @@ class _Collector:
             consequence = "its tensors keep Lua's names" if tensors else "it has no tensors of its own"
             self._note("warning", place, "", f"no mapping yet for class {obj.class_name}: {consequence}", "unmapped")
         if usual:
-            self._unnamed.extend(_Unnamed(place, child.path, child.value, False) for child in others)
+            self._unnamed.extend(_Unnamed(place, child.path, child.value, has_entry=False) for child in others)
         if obj.fields is None:
             return
         for key, value in obj.fields.raw_items():
@@ -369,9 +372,10 @@ class _Collector:
             if name in (FIELD, ROOT_FIELD):
                 self._collect_data(place, name, value)
                 continue
+            # The modules inside are collected themselves.
             if name in ("modules", "module", "criterions", "criterion") and layer.children is not None:
                 continue
-            self._unnamed.append(_Unnamed(place, name, value, True))
+            self._unnamed.append(_Unnamed(place, name, value, has_entry=True))
 
     def _is_own(self, obj: TorchObject, name: str, value: Value) -> bool:
         """Return whether a field holds a scalar and is one that the class itself sets."""
@@ -745,9 +749,9 @@ class Recorded:
                 shape = own[piece.key].shape
                 # A tensor of another size is passed as it is; whoever assigns it states the difference.
                 result[piece.key] = Tensor.from_numpy(part.reshape(shape)) if part.size == prod(shape) else tensor
-        held = self.held()
+        recorded_keys = self.held()
         for key, origin in own.origins.items():
-            if key not in held and origin.tensor is not None:
+            if key not in recorded_keys and origin.tensor is not None:
                 result[key] = own[key]
         return result
 
@@ -777,13 +781,8 @@ def recorded(root: TorchObject, own: StateDict) -> Recorded | None:
     table = root.get(ROOT_FIELD)
     if not isinstance(table, Table):
         return None
-    record = Recorded([_text(key) for key in items_of(table.get("keys")) or ()])
-    record.tied = {_text(key): _text(value) for key, value in _pairs(table.get("tied"))}
-    record.scalars = [int(place) for place in items_of(table.get("scalars")) or () if isinstance(place, (int, float))]
-    for key, value in _pairs(table.get("other")):
-        tensor = _without_dimensions(value) if isinstance(value, Table) else value
-        if isinstance(tensor, Tensor):
-            record.other[_text(key)] = tensor
+    record = _record_of_root(table)
+    # Each module with tensors has a table: the name of the tensor → the part of the state dict that it is.
     for key, origin in own.origins.items():
         name = key.rpartition(".")[2]
         entries = origin.obj.get(FIELD)
@@ -792,9 +791,21 @@ def recorded(root: TorchObject, own: StateDict) -> Recorded | None:
             _add_run(record, key, entry, own[key].numel)
     if not all(_is_covered(record, key) for key in record.pieces):
         return None
-    held = {*record.pieces, *record.other}
-    if not all(record.tied.get(key, key) in held for key in record.keys):
+    first_keys = {*record.pieces, *record.other}
+    if not all(record.tied.get(key, key) in first_keys for key in record.keys):
         return None
+    return record
+
+
+def _record_of_root(table: Table) -> Recorded:
+    """Return what the root of a model records: all but the parts of tensors that modules hold."""
+    record = Recorded([_text(key) for key in items_of(table.get("keys")) or ()])
+    record.tied = {_text(key): _text(value) for key, value in _pairs(table.get("tied"))}
+    record.scalars = [int(place) for place in items_of(table.get("scalars")) or () if isinstance(place, (int, float))]
+    for key, value in _pairs(table.get("other")):
+        tensor = _without_dimensions(value) if isinstance(value, Table) else value
+        if isinstance(tensor, Tensor):
+            record.other[_text(key)] = tensor
     return record
 
 
@@ -809,11 +820,12 @@ def _without_dimensions(table: Table) -> Tensor | None:
 def _add_run(record: Recorded, own_key: str, entry: Table, count: int) -> None:
     """Add the run that a module's field records for one of its tensors."""
     key = _text(entry.get("key"))
-    size = tuple(int(extent) for extent in items_of(entry.get("size")) or () if isinstance(extent, (int, float)))
-    start = entry.get("start", 0)
-    start = int(start) if isinstance(start, (int, float)) else 0
-    record.pieces.setdefault(key, []).append(Run(own_key, start, count, entry.get("transposed") is True))
-    record.sizes.setdefault(key, size)
+    extents = [extent for extent in items_of(entry.get("size")) or () if isinstance(extent, (int, float))]
+    start = entry.get("start")
+    first = int(start) if isinstance(start, (int, float)) else 0
+    run = Run(own_key, first, count, entry.get("transposed") is True)
+    record.pieces.setdefault(key, []).append(run)
+    record.sizes.setdefault(key, tuple(map(int, extents)))
 
 
 def _is_covered(record: Recorded, key: str) -> bool:

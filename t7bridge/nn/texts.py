@@ -11,12 +11,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Literal
 
-from ..data import define, hooks
+from ..data import define
 from ..graph.lua import Table, TorchObject, Value
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor, elements
 from ..text import clean, short
 from .fields import Fields
+from .late import load_more
 
 _LINES = 1000
 """Maximum number of lines of a module."""
@@ -83,6 +84,13 @@ class _Formatted:
 
     @staticmethod
     def _number(value: float, form: str) -> str:
+        """Return a number as Lua prints it.
+
+        Args:
+            value: the number.
+            form: `s` as `tostring` does, `g` and `f` as `string.format` does with `%g` and `%f`; `p` is a whole number
+                if it is one, and `%f` if not; others are whole numbers.
+        """
         if form == "s":
             return f"{value:.14g}"
         if form == "g":
@@ -159,7 +167,7 @@ def _text_of(obj: TorchObject) -> tuple[Text, Mapping[str, Value]]:
     in_nn = "nn." + name.removeprefix("cudnn.") if name.startswith("cudnn.") else name
     for listed in (name, in_nn):
         if listed not in _TEXTS:
-            hooks["load_packages"](listed)
+            load_more(listed)
         text, defaults = _TEXTS.get(listed, ("", {}))
         if text:
             return text, defaults

@@ -6,8 +6,8 @@ own constructors are made; errors of a `forward` are not detected.
 
 from __future__ import annotations
 
-from ast import literal_eval
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from inspect import Parameter, Signature
 from typing import Any
 
@@ -69,7 +69,7 @@ def _rows() -> Iterator[tuple[str, TorchClass]]:
         defaults = {}
         for argument in arguments.split():
             word, equals, default = argument.partition("=")
-            defaults[word] = literal_eval(default) if equals else REQUIRED
+            defaults[word] = _constant(default) if equals else REQUIRED
         yield (
             name,
             TorchClass(
@@ -83,6 +83,24 @@ def _rows() -> Iterator[tuple[str, TorchClass]]:
                 extent=extents[0].strip("*") if extents else None,
             ),
         )
+
+
+_WORDS = {"True": True, "False": False, "None": None}
+
+
+@cache
+def _constant(text: str) -> Any:
+    """Return the value of a literal; most of the table's defaults are one of a few."""
+    if text in _WORDS:
+        return _WORDS[text]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    from ast import literal_eval
+
+    return literal_eval(text)
 
 
 def _rank(dimensions: str) -> int | None:
@@ -207,7 +225,8 @@ def _dropout(name: str, arguments: Arguments) -> Tensors:
 
 
 def _hardtanh(name: str, arguments: Arguments) -> Tensors:
-    low, high = arguments["min_val"], arguments["max_val"]
+    low = arguments["min_val"]
+    high = arguments["max_val"]
     _require(high > low, f"the bounds of nn.{name} are {low} and {high}, the upper one not above the lower")
     return {}
 

@@ -234,7 +234,8 @@ def both_ways(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
     forward, backward, joining = spec.children
     count = d.length(value)
     if count is None:
-        before, after = d.unknown(), d.unknown()
+        before = d.unknown()
+        after = d.unknown()
     else:
         before = d.items([d.item(value, number) for number in range(count - 1)])
         after = d.items([d.item(value, number) for number in range(1, count)])
@@ -346,9 +347,12 @@ def zipped(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
     counts = [d.length(part) for part in parts]
     if d.length(value) is None or None in counts:
         return d.many([d.many([d.unknown()])])
+    longest = max((count or 0 for count in counts), default=0)
     rows = []
-    for number in range(max((count or 0 for count in counts), default=0)):
-        rows.append(d.items([d.item(part, number) for part, count in zip(parts, counts) if number < (count or 0)]))
+    for number in range(longest):
+        # A shorter list has no such element.
+        elements = [d.item(part, number) for part, count in zip(parts, counts) if number < (count or 0)]
+        rows.append(d.items(elements))
     return d.items(rows)
 
 

@@ -272,8 +272,8 @@ def _judge_array(source: ByteSource, start: int, size: int, limits: Limits, repo
 
 def _scan_pt(source: ByteSource, limits: Limits, report: ScanReport) -> None:
     """Scan a `.pt`, and the record of a `.t7` in it."""
-    from ..formats.pt.archive import RECORD_MEMBER
     from ..formats.pt.file import PtReader
+    from ..formats.pt.members import RECORD_MEMBER
     from ..formats.pt.pt2 import effects
 
     reader = PtReader(source, limits=limits, forbid=False, judge=True)

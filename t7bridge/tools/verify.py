@@ -639,7 +639,7 @@ class Sides:
         first, second = self.first, self.second
         goals = [document.spec for document in (first, second) if document.spec.values == formats.NAMED]
         numbers = all(goal.numbers for goal in goals)
-        goals = [evolve(goal, numbers=numbers) for goal in goals]
+        goals = [goal._replace(numbers=numbers) for goal in goals]
         forms_of_second: list[Form] = []
         rest_of_second = self._named_forms(second, goals)
         for form in self._named_forms(first, goals):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -14,7 +15,8 @@ from typing import Any, ClassVar
 
 from attrs import asdict
 
-from ..codegen.generate import MADE_BY, generate
+from ..codegen.generate import MADE_BY, Generated, generate
+from ..conversion.beside import about, beside, config_text
 from ..conversion.options import (
     AT,
     CLASSES,
@@ -34,18 +36,20 @@ from ..conversion.tree import as_tree
 from ..data import collector_paused, define
 from ..errors import LimitError
 from ..formats.pt.writer import PtWriter
+from ..formats.table import Document
 from ..graph.lua import Table, TorchObject, Value
-from ..io.output import local_target, outputs_in
+from ..io.output import check_replaceable, local_target, outputs_in
 from ..io.source import ByteSource, PathLike, inputs_protected
 from ..limits import Budget, Limits
 from ..nn.blocks import blocks_of
 from ..nn.fields import items_of
 from ..nn.layouts import compacted
 from ..nn.mapping import ModuleSpec, specs_in
-from ..nn.places import choose_module
+from ..nn.places import choose_module, find_models, is_criterion
 from ..nn.registry import load_classes
 from ..nn.state_dict import state_dict
 from ..report import Report, check_strict
+from ..text import listed
 from .modules import lua_document
 from .shapes import infer
 
@@ -84,14 +88,15 @@ def write_module(request: WriteModule) -> Report:
     `model.py` has a class `Model` and a function `load(weights=None)`, which returns the model in evaluation mode;
     `model.pt` is its state dict, in PyTorch's order. The model has the inputs and outputs of the Lua module: tensors in
     Lua's shapes, and lists for tables. Tables of strings and numbers in the module's fields, such as a vocabulary, are
-    in `config.json` under `data`, and the options beside the model in a checkpoint under `checkpoint`; without any
-    there is no such file. For a language model with its vocabulary, `sample.py` generates text. Neither PyTorch nor
-    Lua is needed to write them.
+    in `config.json` under `data`; what stands beside the model in a checkpoint, means, class names, vocabularies and
+    options, under `checkpoint`; and in words what numbers and lists mean under `about`. Without any there is no such
+    file. Of a file with several models each is in a folder with the name of its path, `netG` for `root.netG`. For a
+    language model with its vocabulary, `sample.py` generates text. Neither PyTorch nor Lua is needed to write them.
 
     Args:
         source: the `.t7` file.
         target: the folder of the files; created if missing.
-        at: the path of the module if the file holds several: `root.protos.rnn`.
+        at: the path of the module if not all are wanted: `root.protos.rnn`.
         lift: whether recurrent cells that are recognized in graphs become modules such as `nn.LSTMCell`.
         sync: whether to return only when both files are on the disk, so that they survive a power cut; those that
             replace files always are by then.
@@ -99,8 +104,8 @@ def write_module(request: WriteModule) -> Report:
     Raises:
         FormatError: the file is damaged, or in no supported format.
         NoModuleError: the file holds no module.
-        ModelError: it holds several and `at` names none of them; the message lists them.
-        UnsupportedLayerError: layers of the model have no PyTorch equivalent; it lists all of them.
+        ModelError: there is nothing at `at`; the message lists the modules.
+        UnsupportedLayerError: layers of a model have no PyTorch equivalent; it lists all of them.
         TargetExistsError: a file exists and `force` is not set.
         WriteError: the folder or a file cannot be written.
         StrictError: with `strict`: the model would lose something; the error has the notes.
@@ -110,38 +115,110 @@ def write_module(request: WriteModule) -> Report:
     folder = local_target(request.target)
     with ByteSource.from_path(request.source) as source, collector_paused():
         document = lua_document(source, request.limits)
+        models = find_models(document.first) if request.at is None else []
+        # Of several models and criterions, those that a program runs.
+        several = [(path, module) for path, module in models if not is_criterion(module)]
+        if len(several) > 1:
+            return _write_each(several, document, source, folder, request)
         path, module = choose_module(document.first, request.at, document.path)
-        name = os.path.basename(source.name)
-        model = generate(
-            module, path, index_base=request.index_base, limits=request.limits, source=name, lift=request.lift
-        )
-        report = Report(source.name, folder, "t7", "pt", "module", source_bytes=source.size, notes=model.notes)
-        json_data = _noted_data(module, path, report, request.limits)
-        check_strict(report, request.strict)
-        config = _config(json_data, document.first, request.limits)
-        sampling = _sampling_of(module, path, document.first, request.index_base, model.is_stateful, request.limits)
-        texts = {"model.py": model.text.encode()}
-        if sampling is not None:
-            config["sampling"] = asdict(sampling)
-            command = f"python {os.path.join(folder, 'sample.py')}"
-            message = f"sample.py generates text with the vocabulary of {len(sampling.tokens)} tokens: {command}"
-            report.note("info", message, code="beside")
-            texts["sample.py"] = (files("t7bridge.torchmodules") / "sample.py").read_bytes()
-        if config:
-            texts["config.json"] = _json(config)
-        names = [name for name in MODULE_FILES if name in texts or name == "model.pt"]
-        outdated = _paths_of_another(folder, names) if request.force else []
-        with outputs_in(folder, names, force=request.force, sync=request.sync) as outputs:
-            writer = PtWriter(outputs["model.pt"])
-            writer.write(OrderedDict(compacted(model.tensors)))
-            writer.finish()
-            for name, text in texts.items():
-                outputs[name].write(text)
-        for outdated_path in outdated:
-            os.unlink(outdated_path)
-        report.tensors = writer.tensors
-        report.storages = writer.storages
-        report.target_bytes = sum(output.position for output in outputs.values())
+        return _write(_page(path, module, folder, document, source, request), request)
+
+
+@define(eq=False)
+class _Page:
+    """What is written of one model into a folder; made before anything is written.
+
+    Attributes:
+        folder: of the files.
+        report: of the conversion, with its notes.
+        model: the source and the tensors.
+        texts: the contents of the other files by name.
+    """
+
+    folder: str
+    report: Report
+    model: Generated
+    texts: dict[str, bytes]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all files."""
+        return [name for name in MODULE_FILES if name in self.texts or name == "model.pt"]
+
+
+def _write_each(
+    models: list[tuple[str, TorchObject]], document: Document, source: ByteSource, folder: str, request: WriteModule
+) -> Report:
+    """Write several models of one file, each into a folder with the name of its path; return a report of all.
+
+    All are made before the first is written.
+    """
+    names = [_folder_name(path) for path, _ in models]
+    pages: list[_Page] = []
+    for name, (path, module) in zip(names, models):
+        # Where two paths have one name, as on systems that know no case, a number tells them apart.
+        same = [other.lower() for other in names[: len(pages)]].count(name.lower())
+        inner = os.path.join(folder, f"{name}~{same + 1}" if same else name)
+        pages.append(_page(path, module, inner, document, source, request))
+    for page in pages:  # before the first is written
+        for name in page.names:
+            check_replaceable(os.path.join(page.folder, name), request.force)
+    report = Report(source.name, folder, "t7", "pt", "module", source_bytes=source.size)
+    message = f"{len(models)} models, a folder each: {listed(os.path.basename(page.folder) for page in pages)}"
+    report.note("info", message, code="several-models", count=len(models))
+    for page in pages:
+        _write(page, request)
+        report.notes += page.report.notes
+        report.tensors += page.report.tensors
+        report.storages += page.report.storages
+        report.target_bytes += page.report.target_bytes
+    return report
+
+
+def _folder_name(path: str) -> str:
+    """Return the name of a folder for the model at a path: `protos.rnn` for `root.protos.rnn`."""
+    name = re.sub(r"[^\w.\-\[\]]", "_", path.removeprefix("root").strip("."))
+    return name[:100] or "model"
+
+
+def _page(
+    path: str, module: TorchObject, folder: str, document: Document, source: ByteSource, request: WriteModule
+) -> _Page:
+    """Make the files of one model."""
+    name = os.path.basename(source.name)
+    model = generate(module, path, index_base=request.index_base, limits=request.limits, source=name, lift=request.lift)
+    report = Report(source.name, folder, "t7", "pt", "module", source_bytes=source.size, notes=model.notes)
+    json_data = _noted_data(module, path, report, request.limits)
+    check_strict(report, request.strict)
+    config = _config(json_data, document.first, module, request.index_base, report)
+    sampling = _sampling_of(module, path, document.first, request.index_base, model.is_stateful, request.limits)
+    texts = {"model.py": model.text.encode()}
+    if sampling is not None:
+        config["sampling"] = asdict(sampling)
+        command = f"python {os.path.join(folder, 'sample.py')}"
+        message = f"sample.py generates text with the vocabulary of {len(sampling.tokens)} tokens: {command}"
+        report.note("info", message, code="beside")
+        texts["sample.py"] = (files("t7bridge.torchmodules") / "sample.py").read_bytes()
+    if config:
+        texts["config.json"] = config_text(config).encode()
+    return _Page(folder, report, model, texts)
+
+
+def _write(page: _Page, request: WriteModule) -> Report:
+    """Write the files of one model, and complete its report."""
+    outdated = _paths_of_another(page.folder, page.names) if request.force else []
+    with outputs_in(page.folder, page.names, force=request.force, sync=request.sync) as outputs:
+        writer = PtWriter(outputs["model.pt"])
+        writer.write(OrderedDict(compacted(page.model.tensors)))
+        writer.finish()
+        for name, text in page.texts.items():
+            outputs[name].write(text)
+    for outdated_path in outdated:
+        os.unlink(outdated_path)
+    report = page.report
+    report.tensors = writer.tensors
+    report.storages = writer.storages
+    report.target_bytes = sum(output.position for output in outputs.values())
     return report
 
 
@@ -179,7 +256,6 @@ def _paths_of_another(folder: str, names: Sequence[str]) -> list[str]:
     return [path for path in others if os.path.isfile(path)]
 
 
-_PLAIN = (bytes, bool, float)
 _DEEPEST = 4
 """Maximum depth of a vocabulary in a checkpoint."""
 
@@ -291,34 +367,18 @@ def _numbered(table: Table) -> list[str]:
     return [text.decode("utf-8", "surrogateescape") for text in texts] if is_vocabulary else []
 
 
-def _beside(checkpoint: Value) -> dict[str, Value]:
-    """Return the entries of a checkpoint that describe its model: texts, numbers, and tables in which there are texts.
-
-    Args:
-        checkpoint: the value that the model is part of; nothing stands beside a model that is the whole file.
-    """
-    if not isinstance(checkpoint, Table):
-        return {}
-    entries = ((name, item) for name, item in checkpoint.items() if isinstance(name, str))
-    return {name: item for name, item in entries if isinstance(item, _PLAIN) or _describes(item)}
-
-
-def _describes(value: Any) -> bool:
-    """Return whether a value is a table of texts and numbers, and not of numbers alone."""
-    if not isinstance(value, Table):
-        return False
-    inside = [*value.raw_keys, *value.raw_values]
-    return all(isinstance(part, _PLAIN) for part in inside) and any(isinstance(part, bytes) for part in inside)
-
-
-def _json(value: Any) -> bytes:
-    return (json.dumps(value, indent=2) + "\n").encode()
-
-
-def _config(data: dict[str, Any], checkpoint: Value, limits: Limits) -> dict[str, Any]:
-    """Return the content of `config.json`: data of the module's fields, and what stands beside it in a checkpoint."""
-    config = {"data": data, "checkpoint": _json_data(_beside(checkpoint), limits)}
-    return {name: part for name, part in config.items() if part}
+def _config(
+    data: dict[str, Any], checkpoint: Value, module: TorchObject, index_base: int, report: Report
+) -> dict[str, Any]:
+    """Return the content of `config.json`: data of the module's fields, what stands beside it, and what that means."""
+    around = beside(checkpoint, module)
+    around.note(report, "config.json")
+    parts = {"data": data, "checkpoint": around.data}
+    config: dict[str, Any] = {name: part for name, part in parts.items() if part}
+    words = about(config, from_lua=True, index_base=index_base)
+    if words:
+        config["about"] = words
+    return config
 
 
 def _json_data(data: dict[str, Any], limits: Limits) -> dict[str, Any]:

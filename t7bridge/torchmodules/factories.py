@@ -14,11 +14,11 @@ from typing import Any
 
 from attrs import evolve, field
 
-from ..data import define
+from ..data import define, pattern
 from ..errors import ModelError
 from ..io.source import add_input, is_address
 
-_NAME = re.compile(r"(?P<home>.+?):(?P<attribute>[\w.]+)(?:\((?P<arguments>.*)\))?", re.DOTALL)
+_NAME = pattern(r"(?P<home>.+?):(?P<attribute>[\w.]+)(?:\((?P<arguments>.*)\))?", re.DOTALL)
 
 
 @define(frozen=True)

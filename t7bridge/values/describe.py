@@ -21,6 +21,7 @@ import math
 import struct
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from itertools import islice, repeat
 from typing import Any
 
@@ -105,10 +106,12 @@ class _Describer:
     def text(self, node: Any) -> list[str]:
         """Return a node with everything in it as compact JSON, in pieces."""
         pieces = _json(node, self)
-        texts = []
-        while text := "".join(islice(pieces, _PIECES)):
+        texts: list[str] = []
+        while True:
+            text = "".join(islice(pieces, _PIECES))
+            if not text:
+                return texts
             texts.append(text)
-        return texts
 
 
 _PIECES = 10_000
@@ -163,30 +166,42 @@ class _LuaDescriber(_Describer):
             return {"t": "ref", "id": self._numbers[id(value)]}
         number = len(self._numbers) + 1
         self._numbers[id(value)] = number
-        node: Node = {"t": "", "id": number}  # the kind is first in the text
+        if isinstance(value, TorchObject) and value.fields is None:
+            return {"t": "userdata", "class": value.class_name}
+        content = self._content(value)
+        kind = content.pop("t")
+        return {"t": kind, "id": number, **content}  # the kind is first in the text, then the number
+
+    def _content(self, value: Value) -> Node:
+        """Return the node of a value that has a number, without it; what is inside is described later."""
         if isinstance(value, Table):
             kv = self.pairs(_live_pairs(value))
-            return node | {"t": "table", "n": len(kv), "kv": kv}
+            return {"t": "table", "n": len(kv), "kv": kv}
         if isinstance(value, TorchObject):
-            if value.fields is None:
-                return {"t": "userdata", "class": value.class_name}
-            return node | {"t": "object", "class": value.class_name, "kv": self.pairs(_live_pairs(value.fields))}
+            assert value.fields is not None
+            return {"t": "object", "class": value.class_name, "kv": self.pairs(_live_pairs(value.fields))}
         if isinstance(value, Storage):
             crc = value.crc32() if value.count else 0
-            return node | {"t": "storage", "class": class_of(value), "n": value.count, "crc32": crc}
+            return {"t": "storage", "class": class_of(value), "n": value.count, "crc32": crc}
         if isinstance(value, Tensor):
-            node |= {"t": "tensor", "class": class_of(value), "size": list(value.size), "stride": list(value.stride)}
-            return node | {"offset": value.offset, "storage": None if value.storage is None else _Later(value.storage)}
+            return {
+                "t": "tensor",
+                "class": class_of(value),
+                "size": list(value.size),
+                "stride": list(value.stride),
+                "offset": value.offset,
+                "storage": None if value.storage is None else _Later(value.storage),
+            }
         if isinstance(value, LuaFunction):
-            up = []
+            upvalues = []
             for upvalue in value.upvalue_list():
-                up.append({"name": upvalue.name.decode("utf-8", "replace"), "v": self.part(upvalue.value)})
-            return node | {"t": "function", "nups": len(up), "up": up}
+                upvalues.append({"name": upvalue.name.decode("utf-8", "replace"), "v": self.part(upvalue.value)})
+            return {"t": "function", "nups": len(upvalues), "up": upvalues}
         # Every tds collection is described under its current name, as the old name has the same metatable in Lua.
         if isinstance(value, TdsHash):
-            return node | {"t": "cdata", "class": value.lua_class, "kv": self.pairs(_live_pairs(value.content))}
+            return {"t": "cdata", "class": value.lua_class, "kv": self.pairs(_live_pairs(value.content))}
         if isinstance(value, TdsVec):
-            return node | {"t": "cdata", "class": value.lua_class, "kv": self.pairs(_numbered(value.elements))}
+            return {"t": "cdata", "class": value.lua_class, "kv": self.pairs(_numbered(value.elements))}
         raise TypeError(f"{type(value).__name__} is not a Lua value")
 
 
@@ -400,10 +415,21 @@ def json_pieces(node: Any) -> Iterator[str]:
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
+def _scalar(value: Any) -> str:
+    """Return the JSON of a value that is not a dict or list."""
+    if type(value) is int:  # for which `json` would make an encoder
+        return str(value)
+    return printable_json(_encode(value))
+
+
+_key = lru_cache(maxsize=100)(_scalar)
+"""The same for keys, of which most nodes have the same few."""
+
+
 def _json(node: Any, describer: _Describer) -> Iterator[str]:
     """Yield the JSON of a node, and of what it holds that is still to be described."""
     if not isinstance(node, _INNER):
-        yield printable_json(_encode(node))
+        yield _scalar(node)
         return
     stack: list[Any] = [node]  # text and nodes to come, the next one last; `None` where a value ends
     while stack:
@@ -423,19 +449,19 @@ def _json(node: Any, describer: _Describer) -> Iterator[str]:
 def _reversed_pieces(node: Any) -> list[Any]:
     """Return the text of a dict or list, last piece first; in it the dicts and lists inside."""
     is_dict = isinstance(node, dict)
-    parts = node.values() if is_dict else node
-    if not any(isinstance(part, _INNER) for part in parts):
-        return [printable_json(_encode(node))]
     pieces: list[Any] = []
     text = "{" if is_dict else "["
-    for key, part in zip(node if is_dict else repeat(""), parts):
+    separator = ""
+    for key, part in node.items() if is_dict else zip(repeat(""), node):
+        text += separator
+        separator = ","
         if is_dict:
-            text += printable_json(_encode(key)) + ":"
+            text += _key(key) + ":"
         if isinstance(part, _INNER):
             pieces += (text, part)
+            text = ""
         else:
-            pieces.append(text + printable_json(_encode(part)))
-        text = ","
-    pieces.append("}" if is_dict else "]")
+            text += _scalar(part)
+    pieces.append(text + ("}" if is_dict else "]"))
     pieces.reverse()
     return pieces

@@ -19,7 +19,6 @@ types are named in the metadata; numbers, and lists of them, are tensors where n
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Mapping
 from functools import lru_cache, partial
@@ -436,8 +435,12 @@ def restore_values(value: Any, metadata: Mapping[str, str], check: bool) -> tupl
 
 def _words_by_tensor(metadata: Mapping[str, str], key: str) -> dict[str, str]:
     """Return the words that a string of the metadata records, by the names of tensors; none if it is damaged."""
+    if key not in metadata:
+        return {}
+    import json  # which most conversions do not need
+
     try:
-        words = json.loads(metadata.get(key, "{}"))
+        words = json.loads(metadata[key])
     except (ValueError, RecursionError):
         return {}
     if not isinstance(words, dict):

@@ -12,11 +12,13 @@ if TYPE_CHECKING:
 __getattr__ = face(
     __name__,
     {
+        "groups": "Group Groups Names",
         "journal": "Journal Record",
+        "names": "OutputNames safe_name",
         "places": "Folder",
-        "plan": "RunPlan find_inputs kind_of output_names safe_name",
+        "plan": "RunPlan find_inputs kind_of",
         "progress": "Progress",
-        "report": "COLUMNS ZooReport as_csv",
+        "report": "COLUMNS ZooReport as_csv counts_line left_out_text",
         "run": "convert_zoo",
     },
 )

@@ -4,27 +4,50 @@ A file is marked as done only after its bytes are on the disk, so that the journ
 The plan is one transaction before the first output, so that every output of an interrupted run is known as its own.
 Outcomes are written in groups, each a transaction; a killed run loses its last group, and those files are simply
 converted again.
+
+No function holds the records of all files: a zoo may have millions. They are read and written in batches by name.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import sqlite3
+import threading
+import weakref
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from attrs import field, fields
 
 from ..data import define
-from ..errors import CorruptError, T7BridgeError
+from ..errors import CorruptError, ModelError, T7BridgeError
 
-PLANNED, DONE, FAILED, FOREIGN, GONE = "planned", "done", "failed", "foreign", "gone"
+PLANNED, DONE, FAILED, NOTHING, FOREIGN = "planned", "done", "failed", "nothing", "foreign"
+STATUSES = (DONE, FAILED, NOTHING, FOREIGN, PLANNED)
+"""Every status of a file that is among the sources, in the order of reports."""
+GONE = "gone"
+PRESENT = f"status != '{GONE}'"
+"""The condition of SQL for files that are among the sources."""
 NAME = "t7bridge-zoo.sqlite"
 SCHEMA = 1
+BATCH = 1000
+"""Records that are in memory together."""
 _BUSY_SECONDS = 0.2
+_CACHE = -8192
+"""Pages of a database that SQLite keeps in memory: 8 MiB; negative numbers are KiB."""
+
+Item = TypeVar("Item")
+
+
+def batches(items: Iterable[Item], size: int = BATCH) -> Iterator[list[Item]]:
+    """Yield items in lists of a limited length."""
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
+        yield batch
 
 
 @define
@@ -40,10 +63,11 @@ class Record:
         claimed: whether the input is declared to be a model, by its suffix or by being named explicitly.
         output: path of the output in the output folder; empty if there will be none.
         ours: whether no foreign file had that path when it was planned.
-        status: `planned`, `done`, `failed`, `foreign` for a file that is not a model, or `gone` if it no longer exists.
+        status: `planned`, `done`, `failed`, `nothing` for a file in which there is nothing to write, `foreign` for one
+            that is not a model, or `gone` if it no longer exists.
         kind: class of the error.
-        message: the error in general, without position: the key by which failures are grouped.
-        reason: the full error, or a description of a foreign file.
+        message: the error, without position.
+        reason: the full error, or a description of a file that is skipped.
         hash: SHA-256 of the input; empty if it could not be read.
         output_bytes: size of the output.
         output_hash: SHA-256 of the output; of a folder, of the names and hashes in it.
@@ -53,6 +77,8 @@ class Record:
         layers: path, class and reason of each layer without a PyTorch equivalent.
         seconds: time taken.
         version: of t7bridge.
+        proof: whether the layers compute what is recorded in the file: `agrees`, `differs` or `not recorded`; empty if
+            that was not asked for.
     """
 
     number: int = 0
@@ -76,13 +102,14 @@ class Record:
     layers: list[list[str]] = field(factory=list)
     seconds: float = 0.0
     version: str = ""
+    # New columns come last: SQLite adds them there to the journals of older releases.
+    proof: str = ""
 
     def fail(self, kind: str, message: str, reason: str = "") -> Record:
         """Mark the file as failed; return it."""
         self.status = FAILED
         self.kind = kind
-        # Numbers and names differ between files; the text by which failures are grouped must not.
-        self.message = re.sub(r"'[^']*'|(?<![A-Za-z0-9])-?\d(?:[\d ,.]*\d)?", "…", message)
+        self.message = message
         self.reason = reason or message
         return self
 
@@ -130,6 +157,10 @@ def _pack(text: str) -> str | bytes:
     return text
 
 
+def _packed(value: Any) -> Any:
+    return _pack(value) if isinstance(value, str) else value
+
+
 def _is_escaped(text: str) -> bool:
     """Return whether all surrogates in a text are those of `surrogateescape`: U+DC80 to U+DCFF."""
     return all(not 0xD800 <= ord(char) <= 0xDFFF or 0xDC80 <= ord(char) <= 0xDCFF for char in text)
@@ -149,11 +180,71 @@ def _unpack(value: str | bytes) -> str:
     return value if isinstance(value, str) else value.decode("utf-8", "surrogateescape")
 
 
+def _record(row: Sequence[Any]) -> Record:
+    """Return a record of SQLite."""
+    values = list(row)
+    for place in _TEXTS:
+        values[place] = _unpack(values[place])
+    for place in _LISTS:
+        values[place] = json.loads(values[place]) if values[place] != _NOTHING else []
+    for place in _FLAGS:
+        values[place] = bool(values[place])
+    return Record(*values)
+
+
+_FIELDS = ", ".join(f"files.{name}" for name in _NAMES)
+"""The columns of a record in a query."""
+_TABLES = """
+CREATE TABLE IF NOT EXISTS files ({columns});
+CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+"""
+_TEMPORARY_TABLES = """
+PRAGMA temp.cache_size = {cache};
+CREATE TEMP TABLE inputs (
+    name TEXT PRIMARY KEY, place TEXT NOT NULL, bytes INTEGER NOT NULL, stamp TEXT NOT NULL, claimed INTEGER NOT NULL,
+    format TEXT, reason TEXT
+) WITHOUT ROWID;
+CREATE TEMP TABLE identities (key TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TEMP TABLE todo (position INTEGER PRIMARY KEY, number INTEGER NOT NULL);
+"""
+"""`inputs` are the files in the sources as they are now; those that are new, or to be done again, have a `format`.
+`identities` are theirs on the disk, if these were asked for; `todo` the numbers of those to convert, in this order."""
+
+
+@define
+class Fresh:
+    """An input that is new, or to be done again.
+
+    Attributes:
+        record: the input as it is now.
+        format: the likely format of its content; empty for a file that is not a model.
+        reason: what it is instead.
+        number: of its line in the journal; 0 for a new one.
+        output: path of its output in earlier runs; empty for a new one.
+        ours: whether an earlier run may have written that output.
+    """
+
+    record: Record
+    format: str
+    reason: str
+    number: int
+    output: str
+    ours: bool
+
+
+@define
+class Twins:
+    """Inputs of equal content: how many there are, and the first names."""
+
+    count: int
+    first: list[str] = field(factory=list)
+
+
 class Journal:
     """The journal of an output folder, opened by one run at a time.
 
     Args:
-        path: of the file; created if missing.
+        path: of the file; created if missing. Empty for a private journal, which is gone when it is closed.
 
     Raises:
         T7BridgeError: another run has it open, or it was written by another release of t7bridge.
@@ -162,15 +253,17 @@ class Journal:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self._lock = threading.RLock()
+        """Held by the thread that uses the database: outcomes are recorded by another one than plans."""
         try:
             self._base = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
             self._base.execute("PRAGMA locking_mode = EXCLUSIVE")
             self._base.execute("PRAGMA synchronous = FULL")
+            self._base.execute(f"PRAGMA cache_size = {_CACHE}")
             self._base.execute("BEGIN EXCLUSIVE")
-            columns = ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
-            self._base.execute(f"CREATE TABLE IF NOT EXISTS files ({columns})")
-            self._base.execute("CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL)")
+            self._make_tables()
             self._base.execute("COMMIT")
+            self._base.executescript(_TEMPORARY_TABLES.format(cache=_CACHE))
         except sqlite3.OperationalError as error:
             if "locked" in str(error):
                 raise T7BridgeError(
@@ -181,6 +274,8 @@ class Journal:
             raise CorruptError(
                 f"is not a journal of t7bridge: {error}", file=path, hint="Convert into another folder."
             ) from error
+        if not path:
+            weakref.finalize(self, self._base.close)  # with the last of those who read it
         schema = self.fact("schema")
         if schema not in (None, SCHEMA):
             self.close()
@@ -189,11 +284,32 @@ class Journal:
                 file=path,
                 hint="Use the release that began the zoo, or another folder.",
             )
-        self.plan((), {"schema": SCHEMA})
+        with self.changing():
+            self.set_facts({"schema": SCHEMA})
+
+    def _make_tables(self) -> None:
+        """Make the tables of a new journal, and the columns that a journal of an older release does not have."""
+        columns = ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
+        for statement in _TABLES.format(columns=columns).split(";"):
+            self._base.execute(statement)
+        existing = {row[1] for row in self._base.execute("PRAGMA table_info(files)")}
+        for name, kind in _COLUMNS.items():
+            if name not in existing:
+                self._base.execute(f"ALTER TABLE files ADD COLUMN {name} {kind} DEFAULT ''")
 
     def close(self) -> None:
         """Close the file, so that another run may begin."""
         self._base.close()
+
+    def copy(self) -> Journal:
+        """Return a private journal with the same records, as they are now."""
+        copy = Journal("")
+        copy.path = self.path
+        with self._reading():
+            self._base.backup(copy._base)
+        return copy
+
+    # Facts and records
 
     def fact(self, name: str) -> Any:
         """Return a fact about the zoo as a whole, `None` if it is unknown."""
@@ -201,60 +317,289 @@ class Journal:
             row = self._base.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return json.loads(row[0]) if row else None
 
-    def records(self) -> Iterator[Record]:
-        """Yield all files, by name."""
-        with self._reading():
-            for row in self._base.execute(f"SELECT {', '.join(_NAMES)} FROM files ORDER BY name"):
-                values = list(row)
-                for place in _TEXTS:
-                    values[place] = _unpack(values[place])
-                for place in _LISTS:
-                    values[place] = json.loads(values[place]) if values[place] != _NOTHING else []
-                for place in _FLAGS:
-                    values[place] = bool(values[place])
-                yield Record(*values)
+    def set_facts(self, facts: dict[str, Any]) -> None:
+        """Store facts about the zoo as a whole, by name, as data for JSON."""
+        lines = [(name, json.dumps(value)) for name, value in facts.items()]
+        self._base.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", lines)
 
-    def plan(self, records: Sequence[Record], facts: dict[str, Any], *, restart: bool = False) -> None:
-        """Store new and changed files and facts about the zoo; new files get their numbers.
+    def query(self, text: str, *values: Any) -> list[Any]:
+        """Return the rows of a query, which must be few."""
+        with self._reading():
+            return self._base.execute(text, tuple(map(_packed, values))).fetchall()
+
+    def execute(self, text: str, *values: Any) -> int:
+        """Change something; return the number of rows that were changed."""
+        return self._base.execute(text, tuple(map(_packed, values))).rowcount
+
+    def records(self, condition: str = "TRUE") -> Iterator[Record]:
+        """Yield the files that meet a condition of SQL, by name."""
+        for _, *row in self._by_name(_FIELDS, "files", condition):
+            yield _record(row)
+
+    def record_at(self, place: int, condition: str = "TRUE") -> Record:
+        """Return the file at a place in that order, from 0.
+
+        Raises:
+            IndexError: there is none.
+        """
+        rows = self.query(f"SELECT {_FIELDS} FROM files WHERE {condition} ORDER BY name LIMIT 1 OFFSET ?", place)
+        if not rows:
+            raise IndexError(place)
+        return _record(rows[0])
+
+    def _by_name(self, columns: str, table: str, condition: str = "TRUE", joined: str = "") -> Iterator[Any]:
+        """Yield rows of a table by name, in batches: a cursor that stays open would see changes of its table.
 
         Args:
-            records: the files.
-            facts: facts by name, as data for JSON.
-            restart: whether to remove all others.
+            columns: what is asked for; the name comes before.
+            table: the table that has the names.
+            condition: of the rows, in SQL.
+            joined: other tables, in SQL.
         """
-        lines = [(name, json.dumps(value)) for name, value in facts.items()]
-        with self._changing():
-            if restart:
-                self._base.execute("DELETE FROM files")
-            (last_number,) = self._base.execute("SELECT coalesce(max(number), 0) FROM files").fetchone()
-            for record in records:
-                if not record.number or restart:
-                    last_number += 1
-                    record.number = last_number
-            self._base.executemany(_STORE, map(_line, records))
-            self._base.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", lines)
+        select = f"SELECT {table}.name, {columns} FROM {table} {joined}"
+        last_name: str | bytes = ""
+        while rows := self.query(
+            f"{select} WHERE {table}.name > ? AND {condition} ORDER BY {table}.name LIMIT {BATCH}", last_name
+        ):
+            yield from rows
+            last_name = rows[-1][0]
 
     def record(self, records: Iterable[Record]) -> None:
         """Record the outcomes of planned files; their outputs must be on the disk before."""
-        with self._changing():
-            self._base.executemany(_STORE, map(_line, records))
+        with self.changing():
+            self.store(records)
+
+    def store(self, records: Iterable[Record]) -> None:
+        """Store records in an open transaction. Those without a number get the next."""
+        (last_number,) = self._base.execute("SELECT coalesce(max(number), 0) FROM files").fetchone()
+        lines: list[list[Any]] = []
+        for record in records:
+            if not record.number:
+                last_number += 1
+                record.number = last_number
+            lines.append(_line(record))
+        self._base.executemany(_STORE, lines)
+
+    def is_empty(self) -> bool:
+        """Return whether there is no record."""
+        return not self.query("SELECT 1 FROM files LIMIT 1")
+
+    def clear(self) -> None:
+        """Remove all records, in an open transaction."""
+        self._base.execute("DELETE FROM files")
+
+    # Inputs and plan: in an open transaction
+
+    def list_inputs(self, inputs: Iterable[Record]) -> None:
+        """Take the files that are in the sources now.
+
+        Raises:
+            ModelError: two inputs have the same name.
+        """
+        for batch in batches(inputs):
+            lines = [(_pack(item.name), _pack(item.place), item.bytes, item.stamp, item.claimed) for item in batch]
+            added = self._base.executemany(
+                "INSERT OR IGNORE INTO inputs VALUES (?, ?, ?, ?, ?, NULL, NULL)", lines
+            ).rowcount
+            if added < len(lines):
+                self._check_twins(batch)
+
+    def _check_twins(self, inputs: list[Record]) -> None:
+        """Refuse different files with one name; the same file may be listed by several sources."""
+        for item in inputs:
+            ((place,),) = self.query("SELECT place FROM inputs WHERE name = ?", item.name)
+            if _unpack(place) != item.place:
+                raise ModelError(
+                    f"two inputs have the name {item.name}: {_unpack(place)} and {item.place}",
+                    hint="Convert them into two folders, or put them into one tree first.",
+                )
+
+    def inputs(self) -> Iterator[tuple[Record, Record | None]]:
+        """Yield each input as it is now, by name, and its record in the journal."""
+        columns = f"inputs.place, inputs.bytes, inputs.stamp, inputs.claimed, {_FIELDS}"
+        joined = "LEFT JOIN files ON files.name = inputs.name"
+        for name, place, size, stamp, claimed, *recorded in self._by_name(columns, "inputs", joined=joined):
+            item = Record(name=_unpack(name), place=_unpack(place), bytes=size, stamp=stamp, claimed=bool(claimed))
+            yield item, None if recorded[0] is None else _record(recorded)
+
+    def mark_fresh(self, marks: Iterable[tuple[str, str, str]]) -> None:
+        """Mark inputs as new, or to be done again: names, formats, and what they are if they are not models."""
+        lines = [(kind, reason, _pack(name)) for name, kind, reason in marks]
+        self._base.executemany("UPDATE inputs SET format = ?, reason = ? WHERE name = ?", lines)
+
+    def fresh(self) -> Iterator[Fresh]:
+        """Yield the marked inputs, by name."""
+        columns = "place, bytes, stamp, claimed, format, reason"
+        columns = ", ".join(f"inputs.{name}" for name in columns.split(", "))
+        joined = "LEFT JOIN files ON files.name = inputs.name"
+        rows = self._by_name(
+            f"{columns}, files.number, files.output, files.ours", "inputs", "format IS NOT NULL", joined
+        )
+        for name, place, size, stamp, claimed, kind, reason, number, output, ours in rows:
+            item = Record(name=_unpack(name), place=_unpack(place), bytes=size, stamp=stamp, claimed=bool(claimed))
+            yield Fresh(item, kind, reason, number or 0, _unpack(output or ""), bool(ours))
+
+    def outputs(self, condition: str = "TRUE") -> Iterator[str]:
+        """Yield the outputs of the files that meet a condition of SQL, by the names of the inputs."""
+        for _, output in self._by_name("files.output", "files", f"output != '' AND {condition}"):
+            yield _unpack(output)
+
+    def add_identities(self, keys: Iterable[str]) -> None:
+        """Take identities of inputs on the disk."""
+        self._base.executemany("INSERT OR IGNORE INTO identities VALUES (?)", [(_pack(key),) for key in keys])
+
+    def has_identity(self, key: str) -> bool:
+        """Return whether an input has an identity."""
+        return bool(self.query("SELECT 1 FROM identities WHERE key = ?", key))
+
+    def mark_gone(self, most: int) -> tuple[int, list[str]]:
+        """Mark files that are not among the inputs as gone; return how many were not marked before, and first names."""
+        condition = f"status != '{GONE}' AND name NOT IN (SELECT name FROM inputs)"
+        first = self.query(f"SELECT name FROM files WHERE {condition} ORDER BY name LIMIT ?", most)
+        count = self._base.execute(f"UPDATE files SET status = '{GONE}' WHERE {condition}").rowcount
+        return count, [_unpack(name) for (name,) in first]
+
+    def plan_work(self, large: int, most: int | None) -> tuple[int, int]:
+        """Choose the files to convert; return their number and total size.
+
+        Large files come first, so that no worker is left alone with one at the end; the others are in order of name.
+
+        Args:
+            large: bytes from which on a file is large.
+            most: maximum number of files.
+        """
+        order = f"CASE WHEN bytes >= {large} THEN -bytes ELSE 0 END, name"
+        limit = -1 if most is None else most  # SQLite: no limit
+        chosen = f"SELECT number FROM files WHERE status = '{PLANNED}' ORDER BY {order} LIMIT {limit}"
+        with self.changing():
+            self._base.execute("DELETE FROM todo")
+            self._base.execute(f"INSERT INTO todo (number) {chosen}")
+        ((count, size),) = self.query("SELECT count(*), coalesce(sum(bytes), 0) FROM todo JOIN files USING (number)")
+        return count, size
+
+    def work(self) -> Iterator[Record]:
+        """Yield the chosen files. Their outcomes may be recorded meanwhile."""
+        text = f"SELECT position, {_FIELDS} FROM todo JOIN files USING (number) WHERE position > ?"
+        last_position = 0
+        while rows := self.query(f"{text} ORDER BY position LIMIT {BATCH}", last_position):
+            for _, *row in rows:
+                yield _record(row)
+            last_position = rows[-1][0]
+
+    # Summaries, of the files that are among the sources
+
+    def totals(self) -> tuple[Counter[str], int, int]:
+        """Return the number of files by status, and the total size of converted inputs and of their outputs."""
+        counts: Counter[str] = Counter()
+        before = after = 0
+        query = "SELECT status, count(*), sum(bytes), sum(output_bytes) FROM files GROUP BY status"
+        for status, count, input_bytes, output_bytes in self.query(query):
+            counts[status] = count
+            if status == DONE:
+                before = input_bytes
+                after = output_bytes
+        return counts, before, after
+
+    def proofs(self) -> dict[str, int]:
+        """Return the number of files by the result of their proof."""
+        condition = f"{PRESENT} AND status = '{DONE}' AND proof != ''"
+        return dict(self.query(f"SELECT proof, count(*) FROM files WHERE {condition} GROUP BY proof"))
+
+    def noteworthy(self) -> Iterator[Record]:
+        """Yield the files that failed, or that have notes or layers without an equivalent."""
+        return self.records(f"{PRESENT} AND (status = '{FAILED}' OR notes != '{_NOTHING}' OR layers != '{_NOTHING}')")
+
+    def find_twins(self, most: int, first: int) -> tuple[list[Twins], int]:
+        """Find inputs of equal content, for `with_twins` too.
+
+        Args:
+            most: number of contents to return, those of most files first.
+            first: number of names to return of each.
+
+        Returns:
+            The contents, and the number of all files that have the content of another.
+        """
+        # Empty files are equal, and nobody needs to know.
+        equal = f"SELECT hash, count(*) AS files, min(name) AS first FROM files WHERE {PRESENT} AND bytes > 0"
+        self.execute("CREATE TEMP TABLE twins (hash TEXT PRIMARY KEY, files INTEGER, first TEXT) WITHOUT ROWID")
+        self.execute(f"INSERT INTO twins {equal} AND hash != '' GROUP BY hash HAVING count(*) > 1")
+        contents = self.query(f"SELECT hash, files FROM twins ORDER BY files DESC, first LIMIT {most}")
+        twins = {key: Twins(count) for key, count in contents}
+        if twins:
+            marks = ", ".join("?" * len(twins))
+            for key, name in self._names_with(f"hash IN ({marks})", *twins):
+                if len(twins[key].first) < first:
+                    twins[key].first.append(name)
+        ((total,),) = self.query("SELECT coalesce(sum(files), 0) FROM twins")
+        return list(twins.values()), total
+
+    def _names_with(self, condition: str, *values: str) -> Iterator[tuple[str, str]]:
+        """Yield hash and name of files that meet a condition, by name."""
+        select = f"SELECT hash, name FROM files WHERE {PRESENT} AND bytes > 0 AND {condition} AND name > ?"
+        last_name: str | bytes = ""
+        while rows := self.query(f"{select} ORDER BY name LIMIT {BATCH}", *values, last_name):
+            for key, name in rows:
+                yield key, _unpack(name)
+            last_name = rows[-1][1]
+
+    def with_twins(self) -> Iterator[tuple[Record, Twins | None]]:
+        """Yield all files by name, each with the number of files of its content and the first of these."""
+        joined = "LEFT JOIN twins ON twins.hash = files.hash AND files.bytes > 0"
+        for _, count, first, *row in self._by_name(f"twins.files, twins.first, {_FIELDS}", "files", PRESENT, joined):
+            yield _record(row), Twins(count, [_unpack(first)]) if count else None
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
         try:
-            yield
+            with self._lock:
+                yield
+        except sqlite3.OperationalError as error:  # no space for temporary files, say
+            raise T7BridgeError(f"the journal cannot be read: {error}", file=self.path) from error
         except sqlite3.DatabaseError as error:
             raise CorruptError(f"the journal is damaged: {error}", file=self.path) from error
 
     @contextmanager
-    def _changing(self) -> Iterator[None]:
+    def changing(self) -> Iterator[None]:
         """One transaction: all changes in it, or none."""
-        try:
-            self._base.execute("BEGIN IMMEDIATE")
-            yield
-            self._base.execute("COMMIT")
-        except sqlite3.Error as error:
-            raise T7BridgeError(f"the journal cannot be written: {error}", file=self.path) from error
-        finally:
-            if self._base.in_transaction:
-                self._base.execute("ROLLBACK")
+        with self._lock:
+            try:
+                self._base.execute("BEGIN IMMEDIATE")
+                yield
+                self._base.execute("COMMIT")
+            except sqlite3.Error as error:
+                raise T7BridgeError(f"the journal cannot be written: {error}", file=self.path) from error
+            finally:
+                if self._base.in_transaction:
+                    self._base.execute("ROLLBACK")
+
+
+class Rows(Sequence[Record]):
+    """The files of a report, by name. They are read from a private copy of its journal when they are asked for.
+
+    Args:
+        journal: the copy, which is theirs alone.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+
+    def __len__(self) -> int:
+        ((count,),) = self.journal.query(f"SELECT count(*) FROM files WHERE {PRESENT}")
+        return int(count)
+
+    def __iter__(self) -> Iterator[Record]:
+        return self.journal.records(PRESENT)
+
+    @overload
+    def __getitem__(self, place: int) -> Record: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[Record]: ...
+
+    def __getitem__(self, place: int | slice) -> Record | list[Record]:
+        if isinstance(place, slice):
+            return [self[index] for index in range(*place.indices(len(self)))]
+        index = place if place >= 0 else len(self) + place
+        if index < 0:
+            raise IndexError(place)
+        return self.journal.record_at(index, PRESENT)

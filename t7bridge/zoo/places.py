@@ -13,10 +13,11 @@ import re
 import stat
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from ..errors import ModelError, T7BridgeError, UnsupportedError, WriteError
 from ..io.addresses import ARCHIVES, connect, copy_whole, errors_of, protocol_of, stamp_of
@@ -180,6 +181,7 @@ def scratch_output(place: str) -> Iterator[str]:
 
 _existing_folders: set[str] = set()
 """Folders made or seen by `_make_folder`: thousands of outputs go into the same few."""
+_FOLDERS_KEPT = 10_000
 
 
 def _make_folder(folder: str) -> None:
@@ -189,6 +191,8 @@ def _make_folder(folder: str) -> None:
             os.makedirs(folder, exist_ok=True)
         except OSError as error:
             raise WriteError(f"the folder cannot be created: {error.strerror}", file=folder) from error
+        if len(_existing_folders) == _FOLDERS_KEPT:
+            _existing_folders.clear()
         _existing_folders.add(folder)
 
 
@@ -225,15 +229,26 @@ def _head(place: str, count: int) -> bytes | None:
 # Lists of inputs
 
 
-def list_source(source: str, output: str) -> tuple[str, list[Record], bool]:
+LEFT_OUT = {
+    "hidden": ("hidden file or folder", "hidden files and folders"),
+    "broken_links": ("broken link", "broken links"),
+    "folder_links": ("link to a folder", "links to folders"),
+    "special": ("special file", "special files"),
+    "not_included": ("file without a pattern of --include", "files without a pattern of --include"),
+}
+"""What is not an input although it is in a source: the keys of reports, and what one and several are called."""
+
+
+def list_source(source: str, output: str, left_out: Counter[str]) -> tuple[str, Iterable[Record], bool]:
     """Return the files of a source: its name, their records, named relative to it, and whether it is a single file.
 
     Args:
         source: path of a file or folder, a pattern, or a URL of one.
         output: the output folder, whose files are left out.
+        left_out: counts what else is left out, by the keys of `LEFT_OUT`, while the records are listed.
 
     Raises:
-        T7BridgeError: it does not exist, or cannot be listed.
+        T7BridgeError: it does not exist, or cannot be listed: at once, or while the records are listed.
     """
     output_path = real(output) if output else ""
     path = local_path(source)
@@ -248,21 +263,42 @@ def list_source(source: str, output: str) -> tuple[str, list[Record], bool]:
     start = os.path.abspath(_fixed_part(path))  # the folder before the first wildcard
     name = os.path.basename(start)
     if os.path.isdir(path):
-        return name, list(_walk(absolute_path, absolute_path, output_path)), False
+        return name, _walk(absolute_path, absolute_path, output_path, left_out), False
     if os.path.exists(path):
         return name, [_local_record(absolute_path, os.path.dirname(absolute_path))], True
-    records = []
-    for match in sorted(glob.iglob(absolute_path, recursive=True)):
+    if os.path.islink(path):
+        raise T7BridgeError("is a link to a file that does not exist", file=path)
+    return name, _matching(path, start, output_path, left_out), False
+
+
+def _matching(path: str, start: str, output_path: str, left_out: Counter[str]) -> Iterator[Record]:
+    """Yield the files that match a pattern, and those below folders that do.
+
+    Args:
+        path: the pattern.
+        start: the folder before its first wildcard, to which the names of the files are relative.
+        output_path: real path of the output folder, which is left out; empty for none.
+        left_out: counts what else is left out.
+
+    Raises:
+        T7BridgeError: no file does.
+    """
+    has_records = False
+    for match in glob.iglob(os.path.abspath(path), recursive=True):
         # A separator ends both, so that an output folder `out` leaves out itself, but not `out2`.
-        if output and f"{os.path.realpath(match)}{os.sep}".startswith(f"{output_path}{os.sep}"):
+        if output_path and f"{os.path.realpath(match)}{os.sep}".startswith(f"{output_path}{os.sep}"):
             continue
         if os.path.isfile(match):
-            records.append(_local_record(match, start))
+            has_records = True
+            yield _local_record(match, start)
+        elif not os.path.isdir(match):
+            left_out["special" if os.path.exists(match) else "broken_links"] += 1
         elif "**" not in path:  # a recursive pattern lists the files itself
-            records += _walk(match, start, output_path)
-    if not records:
+            for record in _walk(match, start, output_path, left_out):
+                has_records = True
+                yield record
+    if not has_records:
         raise T7BridgeError("no such file or folder", file=path)
-    return name, records, False
 
 
 def folder_of(source: str) -> str | None:
@@ -298,13 +334,14 @@ def _local_record(path: str, start: str) -> Record:
     return Record(name=name, place=path, bytes=status.st_size, stamp=str(status.st_mtime_ns))
 
 
-def _walk(folder: str, start: str, output_path: str) -> Iterator[Record]:
+def _walk(folder: str, start: str, output_path: str, left_out: Counter[str]) -> Iterator[Record]:
     """Yield regular files below a folder. Links to files are followed; those to folders may be cyclic, and are not.
 
     Args:
         folder: the folder.
         start: the folder to which the names of the files are relative.
         output_path: real path of the output folder, which is left out.
+        left_out: counts what else is left out.
     """
     stack = [folder]
     while stack:
@@ -316,8 +353,8 @@ def _walk(folder: str, start: str, output_path: str) -> Iterator[Record]:
         prefix = "" if current == start else os.path.relpath(current, start).replace(os.sep, "/") + "/"
         for item in items:
             if item.name.startswith("."):
-                continue
-            if item.is_dir(follow_symlinks=False):
+                left_out["hidden"] += 1
+            elif item.is_dir(follow_symlinks=False):
                 if os.path.realpath(item.path) != output_path:
                     stack.append(item.path)
             elif item.is_file():
@@ -325,6 +362,12 @@ def _walk(folder: str, start: str, output_path: str) -> Iterator[Record]:
                 yield Record(
                     name=prefix + item.name, place=item.path, bytes=status.st_size, stamp=str(status.st_mtime_ns)
                 )
+            elif item.is_dir():
+                left_out["folder_links"] += 1
+            elif item.is_symlink() and not os.path.exists(item.path):
+                left_out["broken_links"] += 1
+            else:
+                left_out["special"] += 1
 
 
 def _list_remote(place: str) -> tuple[list[Record], bool]:
@@ -382,6 +425,13 @@ def _remote_record(system: Any, place: str, start: str, name: str, info: dict[st
 
 
 # The output folder
+
+
+class Writable(Protocol):
+    """A file that takes bytes."""
+
+    def write(self, data: bytes, /) -> Any:
+        """Append bytes."""
 
 
 class Folder:
@@ -467,10 +517,29 @@ class Folder:
     def store_journal(self, *, now: bool = True) -> None:
         """Store the journal, or only if that is due, unless `now`."""
 
-    def write(self, name: str, data: bytes) -> None:
-        """Write a file next to the outputs, replacing an older one."""
-        with FileOutput(os.path.join(self.place, name), force=True, sync=True) as output:
+    @contextmanager
+    def writer(self, name: str) -> Iterator[Writable]:
+        """Provide a file next to the outputs, which replaces an older one when the context ends without an error."""
+        path = join(self.place, name)
+        _make_folder(os.path.dirname(path))
+        with FileOutput(path, force=True, sync=True) as output:
+            yield output
+
+    def write_if_changed(self, name: str, data: bytes) -> None:
+        """Write a small file next to the outputs, unless it is there: most pages of a report stay as they are."""
+        with contextlib.suppress(OSError), open(join(self.place, name), "rb") as file:
+            if file.read() == data:
+                return
+        with self.writer(name) as output:
             output.write(data)
+
+    def remove_file(self, name: str) -> bool:
+        """Remove a file next to the outputs; return whether there was one."""
+        try:
+            os.unlink(join(self.place, name))
+        except OSError:
+            return False
+        return True
 
     def close(self) -> None:
         """Remove temporary files."""
@@ -538,12 +607,26 @@ class RemoteFolder(Folder):
             stored = time.monotonic()
             self._due = stored + max(_STORE_SECONDS, _STORE_FACTOR * (stored - began))
 
-    def write(self, name: str, data: bytes) -> None:
+    @contextmanager
+    def writer(self, name: str) -> Iterator[Writable]:
         """See `Folder`."""
-        path = os.path.join(self._scratch.name, name)
+        path = os.path.join(self._scratch.name, os.path.basename(name))
         with open(path, "wb") as file:
-            file.write(data)
+            yield file
         put(path, f"{self.place}/{name}")
+        os.unlink(path)
+
+    def write_if_changed(self, name: str, data: bytes) -> None:
+        """See `Folder`: it is written, since a comparison would cost a request, too."""
+        with self.writer(name) as output:
+            output.write(data)
+
+    def remove_file(self, name: str) -> bool:
+        """See `Folder`: one that there was at the beginning."""
+        if name not in self._sizes:
+            return False
+        self._delete(name)
+        return True
 
     def close(self) -> None:
         """See `Folder`."""

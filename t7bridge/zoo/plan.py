@@ -1,6 +1,7 @@
 """The plan of a run: the options, the files and the names of their outputs, and what earlier runs left to do.
 
-The same sources have the same plan on every run, wherever they are located.
+The same sources have the same plan on every run, wherever they are located. It is made in the journal, in one
+transaction and batch by batch, so that it takes no more memory for more files.
 """
 
 from __future__ import annotations
@@ -8,26 +9,28 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any
 
 from attrs import asdict, evolve, field
 
 from ..data import define
 from ..errors import ModelError
-from ..formats import FORMATS, LUA, SUFFIXES, formats_with
+from ..formats import FORMATS, LUA, formats_with
 from ..formats.table import HEAD_BYTES, identify
-from ..io import platform
 from ..io.copy import digest
 from ..limits import DEFAULT_LIMITS, Limits
-from .journal import DONE, FAILED, FOREIGN, GONE, NAME, PLANNED, Record
+from .groups import FIRST, Names
+from .journal import DONE, FAILED, FOREIGN, GONE, PLANNED, Fresh, Journal, Record, batches
+from .names import OutputNames, safe_name
 from .places import Folder, heads, identity, is_inside, join, list_source, local_path, roots_of
 
 CLAIMS = (".t7", ".t7b", ".pt", ".pth", ".safetensors")
 """Suffixes that declare a file to be a model: such a file that is something else is a failure."""
-REPORTS = ("report.html", "report.json", "report.csv")
-_STRIPPED = {*SUFFIXES, ".th", ".dat"}
-"""Suffixes of inputs that their outputs do not keep."""
+_FOLDERS_CHECKED = 1024
+"""Folders of outputs that are remembered as checked."""
 
 
 @define(frozen=True)
@@ -60,7 +63,7 @@ class Settings:
 
     def as_json(self) -> str:
         """Return the settings as one line of JSON."""
-        return json.dumps(asdict(self))
+        return json.dumps({**asdict(self), "limits": self.limits._asdict()})
 
     @classmethod
     def from_json(cls, line: str | bytes) -> Settings:
@@ -91,59 +94,53 @@ class Settings:
 # Inputs
 
 
-def find_inputs(sources: Sequence[str], output: str) -> list[Record]:
-    """Return the files in all sources, sorted by name; hidden ones, and those in the output folder, are excluded.
+def find_inputs(
+    sources: Sequence[str], output: str, include: Sequence[str] = (), left_out: Counter[str] | None = None
+) -> Iterator[Record]:
+    """Yield the files in all sources, in any order; hidden ones, and those in the output folder, are excluded.
 
     For one folder, pattern or archive, names are relative to it; for several, each begins with its own. Files that were
-    named individually have names relative to their common folder.
+    named individually have names relative to their common folder, and are never left out.
 
     Args:
         sources: paths of files and folders, patterns, URLs.
         output: the output folder, which may be inside a source.
+        include: patterns of names; without one all files are included. A pattern without `/` is one of the last part
+            of a name.
+        left_out: counts what is left out, by the keys of `LEFT_OUT`.
 
     Raises:
         T7BridgeError: a source does not exist, or cannot be listed.
-        ModelError: two inputs have the same name.
     """
-    roots: list[tuple[str, list[Record]]] = []
+    if left_out is None:
+        left_out = Counter()
+    roots: list[tuple[str, Iterable[Record]]] = []
     singles: list[Record] = []
     for source in sources:
-        root, records, is_file = list_source(source, output)
+        root, records, is_file = list_source(source, output, left_out)
         if is_file:
             singles += records
         else:
             roots.append((root, records))
-    inputs: dict[str, Record] = {}
     for record, is_explicit in _named(roots, singles):
         record.name = safe_name(record.name)
-        is_hidden = any(part.startswith(".") for part in record.name.split("/"))
-        if is_hidden and not is_explicit:
-            continue
         record.claimed = is_explicit or os.path.splitext(record.name)[1].lower() in CLAIMS
-        other = inputs.setdefault(record.name, record)
-        if other.place != record.place:
-            raise ModelError(
-                f"two inputs have the name {record.name}: {other.place} and {record.place}",
-                hint="Convert them into two folders, or put them into one tree first.",
-            )
-    return sorted(inputs.values(), key=lambda record: record.name)
+        if not is_explicit:
+            if any(part.startswith(".") for part in record.name.split("/")):
+                left_out["hidden"] += 1
+                continue
+            if include and not any(_matches(record.name, pattern) for pattern in include):
+                left_out["not_included"] += 1
+                continue
+        yield record
 
 
-def safe_name(inside: str) -> str:
-    """Return a path that stays inside its folder, whatever an archive or a server calls its members."""
-    parts: list[str] = []
-    for part in inside.replace("\\", "/").replace("\0", "_").split("/"):
-        if part in ("", "."):
-            continue
-        if part == "..":
-            part = "__"
-        elif platform.IS_WINDOWS:
-            part = platform.windows_name(part)
-        parts.append(part)
-    return "/".join(parts) or "_"
+def _matches(name: str, pattern: str) -> bool:
+    """Return whether a pattern fits a name: its last part, or all of it where the pattern has several parts."""
+    return fnmatchcase(name if "/" in pattern else name.rpartition("/")[2], pattern)
 
 
-def _named(roots: list[tuple[str, list[Record]]], singles: list[Record]) -> Iterator[tuple[Record, bool]]:
+def _named(roots: list[tuple[str, Iterable[Record]]], singles: list[Record]) -> Iterator[tuple[Record, bool]]:
     """Yield the files under their names in the zoo, and whether each was named explicitly."""
     is_one_root = len(roots) == 1 and not singles
     counts: Counter[str] = Counter()
@@ -196,108 +193,47 @@ def title_of(head: bytes) -> str:
     return "something else"
 
 
-# Names of outputs
-
-
-def output_names(
-    new_inputs: Iterable[tuple[str, str]], used_names: Iterable[str], suffixes: Callable[[str], str]
-) -> dict[str, str]:
-    """Return the names of the outputs of new inputs: those of the inputs, with the suffix of the format.
-
-    If two would get the same name, or a file that of a folder, both keep their own suffix too: `net.t7.pt`. Names
-    differ in more than case, which some file systems ignore.
-
-    Args:
-        new_inputs: names of the inputs, and the format of each (`t7` or `pt`).
-        used_names: names of outputs that exist for other inputs.
-        suffixes: the suffix of the output for each input format.
-
-    Returns:
-        The name of the output by that of the input.
-    """
-    inputs = dict(new_inputs)
-    short_names = {name: _stem(name) + suffixes(kind) for name, kind in inputs.items()}
-    used = {name.casefold() for name in used_names}
-    used |= _folders({*short_names.values(), *used})
-    counts = Counter(name.casefold() for name in short_names.values())
-    names: dict[str, str] = {}
-    for name, kind in inputs.items():
-        # `net.pt`, then `net.t7.pt`, `net.t7.2.pt`, …
-        choice = short_names[name]
-        is_wanted_twice = counts[choice.casefold()] > 1
-        number = 1
-        while choice.casefold() in used or (is_wanted_twice and choice == short_names[name]):
-            counter = "" if number == 1 else f".{number}"
-            choice = name + counter + suffixes(kind)
-            if number > len(inputs) + 2:
-                raise ModelError(f"no name is free for the output of {name}")
-            number += 1
-        used.add(choice.casefold())
-        names[name] = choice
-    return names
-
-
-def _stem(name: str) -> str:
-    """Return `a/net` for `a/net.t7` and `a/net.pth.tar`; an unknown suffix stays."""
-    stem, suffix = os.path.splitext(name)
-    if suffix.lower() == ".tar" and os.path.splitext(stem)[1].lower() in _STRIPPED:
-        stem, suffix = os.path.splitext(stem)
-    if suffix.lower() in _STRIPPED and os.path.basename(stem):
-        return stem
-    return name
-
-
-def _folders(names: Iterable[str]) -> set[str]:
-    """Return the folders that contain files, and all their parents, in lower case."""
-    folders: set[str] = set()
-    parents = {name.rpartition("/")[0].casefold() for name in names if "/" in name}
-    while parents:
-        folders |= parents
-        parents = {parent.rpartition("/")[0] for parent in parents if "/" in parent}
-    return folders
-
-
 # What is left to do
 
 
 @define
 class RunPlan:
-    """Starting point of a run.
+    """What differs from earlier runs.
 
     Attributes:
-        rows: every file of the sources, as the journal should have it.
-        stale: rows to be written to the journal: new and changed ones.
-        changed: names of inputs that changed since they were converted.
-        lost: names of inputs whose output is missing.
-        gone: names of inputs that are missing.
+        changed: inputs that changed since they were converted.
+        lost: inputs whose output is missing.
+        gone: inputs of earlier runs that are not among the sources now.
+        left_out: number of files and folders in the sources that are not inputs, by the keys of `LEFT_OUT`.
     """
 
-    rows: list[Record] = field(factory=list)
-    stale: list[Record] = field(factory=list)
-    changed: list[str] = field(factory=list)
-    lost: list[str] = field(factory=list)
-    gone: list[str] = field(factory=list)
+    changed: Names = field(factory=Names)
+    lost: Names = field(factory=Names)
+    gone: Names = field(factory=Names)
+    left_out: Counter[str] = field(factory=Counter)
 
 
 def make_plan(
     sources: Sequence[str],
-    journal: Iterable[Record],
+    journal: Journal,
     folder: Folder,
     settings: Settings,
     *,
+    include: Sequence[str] = (),
     retry_failed: bool = False,
     force: bool = False,
 ) -> RunPlan:
-    """Compare the sources with the journal.
+    """Compare the sources with the journal, in which a transaction is open, and write into it what is to be done.
 
     A finished file is left alone as long as its size and time, or else its hash, are unchanged. An output keeps its
     name.
 
     Args:
         sources: paths of files and folders, patterns, URLs.
-        journal: its rows.
+        journal: of earlier runs.
         folder: the output folder.
         settings: of each conversion.
+        include: patterns of names of inputs.
         retry_failed: whether to retry failed files.
         force: whether to replace foreign files at the paths of outputs.
 
@@ -306,46 +242,74 @@ def make_plan(
         ModelError: two inputs have the same name, or links of the output folder lead into a source.
     """
     plan = RunPlan()
-    journal_rows = {row.name: row for row in journal}
-    rows: dict[str, Record] = {}
-    fresh: list[Record] = []  # new inputs, and those to be done again
-    for item in find_inputs(sources, folder.place):
-        row = journal_rows.pop(item.name, None)
+    journal.list_inputs(find_inputs(sources, folder.place, include, plan.left_out))
+    names = OutputNames(journal, settings.suffix)
+    for batch in batches(journal.inputs()):
+        _compare(batch, journal, names, folder, settings, plan, retry_failed)
+    plan.gone.count, plan.gone.first = journal.mark_gone(FIRST)
+    if names.any_wanted:
+        for output in journal.outputs():
+            names.reserve(output)
+    others = _Others(journal, folder, settings, retry_failed, force)
+    for fresh in batches(journal.fresh()):
+        for item in fresh:
+            _plan_one(item, names, settings, others)
+        journal.store(item.record for item in fresh)
+    _check_links(journal, sources, folder)
+    return plan
+
+
+def _compare(
+    batch: list[tuple[Record, Record | None]],
+    journal: Journal,
+    names: OutputNames,
+    folder: Folder,
+    settings: Settings,
+    plan: RunPlan,
+    retry_failed: bool,
+) -> None:
+    """Compare some inputs with their records: mark those that are new or to be done again, and update others."""
+    fresh: list[tuple[Record, str]] = []
+    updates: list[Record] = []
+    for item, row in batch:
         if row is None:
-            fresh.append(item)
+            fresh.append((item, ""))
             continue
         updated = _updated(row, item, folder, plan)
         if updated.status == FAILED and retry_failed:
             updated = evolve(updated, status=PLANNED)
-        rows[item.name] = updated
-        if updated.status == PLANNED and updated != row:
-            fresh.append(item)
-        elif updated != row:
-            plan.stale.append(updated)
-    missing = journal_rows.values()  # what is left in it: rows of inputs that were removed
-    for row in missing:
-        if row.status != GONE:
-            plan.stale.append(evolve(row, status=GONE))
-            plan.gone.append(row.name)
-    _plan_fresh(fresh, rows, missing, settings)
-    inputs: set[Hashable] | None = None
-    for row in fresh:
-        old_row = rows.get(row.name)
-        rows[row.name] = row
-        existing: dict[str, int] = {}
-        if row.output and row.status == PLANNED:
-            existing = folder.files(row.output)
-        if not existing:
+        if updated == row:
             continue
-        if inputs is None:  # asks for the state of each input, and is rarely needed
-            places = [record.place for record in (*rows.values(), *fresh)]
-            places.append(settings.options.get("classes") or "")
-            inputs = {identity(place) for place in places if place} - {None}
-        _keep_others(row, old_row, [*existing], inputs, retry=retry_failed, force=force)
-    plan.stale += fresh
-    plan.rows = sorted(rows.values(), key=lambda row: row.name)
-    _check_links(plan.rows, sources, folder)
-    return plan
+        if updated.status == PLANNED:
+            fresh.append((item, row.output))
+        else:
+            updates.append(updated)
+    journal.store(updates)
+    marks: list[tuple[str, str, str]] = []
+    first_bytes = heads([item.place for item, _ in fresh], HEAD_BYTES)
+    for (item, old_output), head in zip(fresh, first_bytes):
+        kind = "t7" if head is None else kind_of(head)  # of one that cannot be read the conversion tells why
+        if not kind and item.claimed:
+            kind = "t7"
+        if kind and not _fits(old_output, settings.suffix(kind)):
+            names.want(item.name, kind)
+        marks.append((item.name, kind, "" if kind else title_of(head or b"")))
+    journal.mark_fresh(marks)
+
+
+def _plan_one(fresh: Fresh, names: OutputNames, settings: Settings, others: _Others) -> None:
+    """Plan one input that is new or to be done again."""
+    row = fresh.record
+    row.number = fresh.number
+    # An input that is done again keeps the name of its output, if it is of the same format.
+    row.output = fresh.output
+    if not fresh.format:
+        row.status = FOREIGN
+        row.reason = fresh.reason
+        return
+    if not _fits(fresh.output, settings.suffix(fresh.format)):
+        row.output = names.choose(row.name, fresh.format)
+    others.keep(row, is_ours=fresh.ours and fresh.output == row.output)
 
 
 def _updated(row: Record, item: Record, folder: Folder, plan: RunPlan) -> Record:
@@ -366,10 +330,10 @@ def _updated(row: Record, item: Record, folder: Folder, plan: RunPlan) -> Record
         elif _has_hash(item, row):  # it was only touched
             row = evolve(row, stamp=item.stamp)
         else:
-            plan.changed.append(row.name)
+            plan.changed.add(row.name)
             return evolve(row, status=PLANNED, bytes=item.bytes, stamp=item.stamp)
     if row.status == DONE and folder.size(row.output) != row.output_bytes:
-        plan.lost.append(row.name)
+        plan.lost.add(row.name)
         return evolve(row, status=PLANNED)
     if row.status == GONE:  # the input is there again
         return evolve(row, status=PLANNED)
@@ -387,31 +351,6 @@ def _has_hash(item: Record, row: Record) -> bool:
         return False
 
 
-def _plan_fresh(fresh: list[Record], rows: dict[str, Record], gone: Iterable[Record], settings: Settings) -> None:
-    """Give new and changed inputs their numbers, and the names of their outputs."""
-    kinds: dict[str, str] = {}
-    for row, head in zip(fresh, heads([row.place for row in fresh], HEAD_BYTES)):
-        kind = "t7" if head is None else kind_of(head)  # of one that cannot be read the conversion tells why
-        if kind or row.claimed:
-            kinds[row.name] = kind or "t7"
-        else:
-            row.status = FOREIGN
-            row.reason = title_of(head or b"")
-    # An input that is done again keeps the name of its output, if it is of the same format.
-    names: dict[str, str] = {}
-    for name, kind in kinds.items():
-        if name in rows and _fits(rows[name].output, settings.suffix(kind)):
-            names[name] = rows[name].output
-    unnamed = [(name, kind) for name, kind in kinds.items() if name not in names]
-    used = [row.output for row in (*rows.values(), *gone) if row.output]
-    names |= output_names(unnamed, (*used, *REPORTS, NAME), settings.suffix)
-    for row in fresh:
-        old_row = rows.get(row.name)
-        row.number = 0 if old_row is None else old_row.number
-        old_output = "" if old_row is None else old_row.output
-        row.output = names.get(row.name, old_output)
-
-
 def _fits(output: str, suffix: str) -> bool:
     """Return whether the existing name of an output still fits its format."""
     if not suffix:  # a folder, which has none
@@ -419,22 +358,49 @@ def _fits(output: str, suffix: str) -> bool:
     return os.path.splitext(output)[1] == suffix
 
 
-def _keep_others(
-    row: Record, old_row: Record | None, existing: list[str], inputs: set[Hashable], *, retry: bool, force: bool
-) -> None:
-    """Keep files that exist at the place of an output: inputs always, and foreign ones without `force`.
+class _Others:
+    """Keeps files that exist at the places of outputs: inputs always, and foreign ones without `force`.
 
     With `retry`, a foreign file is compared with the output first: it may be one of an interrupted run.
     """
-    name = os.path.basename(row.output)
-    if any(identity(place) in inputs for place in existing):
-        row.fail("TargetExistsError", "the output would replace an input", f"{name} is an input of this run")
-        return
-    is_ours = old_row is not None and old_row.ours and old_row.output == row.output
-    if not force and not is_ours:
-        row.ours = False
-        if not retry:
-            fail_foreign(row)
+
+    def __init__(self, journal: Journal, folder: Folder, settings: Settings, retry: bool, force: bool) -> None:
+        self._journal = journal
+        self._folder = folder
+        self._classes: str = settings.options.get("classes") or ""
+        self._retry = retry
+        self._force = force
+        self._has_identities = False
+
+    def keep(self, row: Record, *, is_ours: bool) -> None:
+        """Look for files at the place of an output; if they must stay, the input has failed, or is only compared.
+
+        Args:
+            row: the input.
+            is_ours: whether an earlier run made the output.
+        """
+        existing = self._folder.files(row.output)
+        if not existing:
+            return
+        if any(self._is_input(place) for place in existing):
+            name = os.path.basename(row.output)
+            row.fail("TargetExistsError", "the output would replace an input", f"{name} is an input of this run")
+            return
+        if not self._force and not is_ours:
+            row.ours = False
+            if not self._retry:
+                fail_foreign(row)
+
+    def _is_input(self, place: str) -> bool:
+        """Return whether a file is an input, or is read by every conversion, by whatever name or link."""
+        if not self._has_identities:  # asks for the state of each input, and is rarely needed
+            self._has_identities = True
+            if self._classes:
+                self._journal.add_identities([repr(identity(self._classes))])
+            for batch in batches(self._journal.inputs()):
+                self._journal.add_identities(repr(identity(item.place)) for item, _ in batch)
+        own = identity(place)
+        return own is not None and self._journal.has_identity(repr(own))
 
 
 def fail_foreign(row: Record) -> Record:
@@ -445,18 +411,22 @@ def fail_foreign(row: Record) -> Record:
     )
 
 
-def _check_links(rows: Iterable[Record], sources: Sequence[str], folder: Folder) -> None:
+def _check_links(journal: Journal, sources: Sequence[str], folder: Folder) -> None:
     """Refuse folders of outputs that are in a source, by links or because the output folder contains it."""
     roots = roots_of(sources)
     own = identity(folder.place)
     if own is None:  # a dry run, of a new folder
         return
-    outputs = {row.output.rpartition("/")[0]: row for row in rows if row.output and row.status == PLANNED}
-    for subfolder, row in outputs.items():
+
+    @lru_cache(_FOLDERS_CHECKED)
+    def is_in_source(subfolder: str) -> bool:
         place = join(folder.place, subfolder) if subfolder else folder.place
-        if is_inside(place, roots, own):
+        return is_inside(place, roots, own)
+
+    for output in journal.outputs(f"status = '{PLANNED}'"):
+        if is_in_source(output.rpartition("/")[0]):
             raise ModelError(
-                f"the output {row.output} would be in a source",
+                f"the output {output} would be in a source",
                 file=folder.place,
                 hint="Give a folder of its own with -o.",
             )

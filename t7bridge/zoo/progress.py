@@ -8,7 +8,7 @@ from collections import Counter, deque
 from attrs import field
 
 from ..data import define
-from .journal import DONE, FAILED, FOREIGN
+from .journal import STATUSES
 
 _WINDOW_SECONDS = 10.0
 
@@ -20,7 +20,7 @@ class Progress:
     Attributes:
         files: number of files in this run.
         bytes: their total size.
-        counts: number of them `done`, `failed`, `foreign`.
+        counts: number of finished ones by status: `done`, `failed`, `nothing`, `foreign`.
         done_bytes: size of the finished ones.
         current: names of the files in progress, as far as known.
         started: start of the conversion, on the clock of `time.monotonic`.
@@ -37,7 +37,7 @@ class Progress:
     @property
     def finished(self) -> int:
         """Number of files that are finished."""
-        return self.counts[DONE] + self.counts[FAILED] + self.counts[FOREIGN]
+        return sum(self.counts[status] for status in STATUSES)
 
     @property
     def seconds(self) -> float:

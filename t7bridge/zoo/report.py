@@ -1,7 +1,7 @@
-"""Report on an output folder, as data and as three files: `report.json`, `report.csv` and `report.html`.
+"""Report on an output folder, as data and as files: `report.json`, `report.csv`, and `report.html` with its pages.
 
 The files hold no times and no dates: the same zoo has the same reports, byte for byte, however often it was
-interrupted.
+interrupted. Files of a zoo are read from its journal in batches, and written as they come.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
 from operator import attrgetter
 from typing import Any
@@ -20,36 +19,59 @@ from attrs import field
 
 from ..data import define
 from ..report import Printed
-from ..text import counted
-from .journal import DONE, FAILED, FOREIGN, PLANNED, Record
+from ..text import and_more, counted
+from .groups import FIRST, Group, Groups
+from .journal import BATCH, DONE, FAILED, FOREIGN, NOTHING, PLANNED, STATUSES, Journal, Record, Rows, Twins, batches
+from .names import PAGES
+from .places import LEFT_OUT, Folder
 from .workers import NO_PICTURE, picture_of
 
 COLUMNS = {
     "name": "path of the input in the zoo",
-    "status": "done, failed, foreign (not a model), or planned (not yet converted)",
+    "status": "done, failed, nothing (to write), foreign (not a model), or planned (not yet converted)",
     "output": "path of the output in this folder",
     "mode": "how it was converted",
     "bytes": "size of the input",
     "output_bytes": "size of the output",
     "tensors": "tensors in the output",
     "kind": "class of the error",
-    "reason": "why it failed, or a description of a foreign file",
-    "hash": "SHA-256 of the input",
+    "reason": "why it failed, or a description of a file that is skipped",
+    "hash": "SHA-256 of the input; equal for files of equal content",
     "output_hash": "SHA-256 of the output; of a folder: of the names and hashes in it",
+    "proof": "with --prove: agrees, differs, or not recorded",
 }
 """The columns of `report.csv`, and the fields of a file in `report.json`."""
 _FORMULA = frozenset("=+-@\t\r")
 _columns = attrgetter(*COLUMNS)
-_PAGE_COLUMNS = ("name", "status", "output", "bytes", "output_bytes", "tensors", "mode")
-_page_columns = attrgetter(*_PAGE_COLUMNS)
+_page_columns = attrgetter("name", "status", "output", "bytes", "output_bytes", "tensors", "mode", "kind", "reason")
 
-
+PAGE_ROWS = BATCH
+"""Rows of a page: as many as one script loads and shows without a pause."""
 _SHOWN = 20
 """Most failures, layers and warnings that are printed."""
+_TWINS_LINES = 5
+"""Most contents of equal files that are printed."""
+_TWINS_SHOWN = 3
+"""Names of equal files in a line."""
+_LISTED = 200
+"""Most groups of each kind in the report's files."""
+_MOST_CLASSES = 10_000
+"""Classes that are told apart. The names in hostile files could all be different."""
 
 
-def _first_of(names: list[str]) -> str:
-    return f"{names[0]}{', …' if len(names) > 1 else ''}"
+@define
+class Layer:
+    """A class without a PyTorch equivalent.
+
+    Attributes:
+        class_name: its full name.
+        files: number of files that have it.
+        times: number of its layers.
+    """
+
+    class_name: str
+    files: int = 0
+    times: int = 0
 
 
 @define
@@ -58,185 +80,284 @@ class ZooReport(Printed):
 
     Attributes:
         output: the folder.
-        rows: every file of the zoo.
+        rows: every file of the zoo, by name: a sequence that reads them from a copy of the journal.
         options: the options on which the outputs depend.
         version: of t7bridge.
-        failures: kind and message of errors, and the names of the affected files, the most frequent first.
-        layers: classes without a PyTorch equivalent, with their number of files and of occurrences.
+        counts: number of files by status.
+        bytes_before: total size of the converted inputs.
+        bytes_after: total size of their outputs.
+        failures: errors, the most frequent first: `kind`, `message`, and `names` of the files (`count` and `first`).
+        warnings: warnings about converted files, likewise.
+        losses: number of converted files with losses, by kind: `type`, `precision` or `sharing`.
+        proofs: number of files by the result of `prove`.
+        layers: classes without a PyTorch equivalent, the most frequent first.
+        twins: inputs of equal content, the most frequent first: number of files, and the first names.
+        twin_files: number of all inputs that have the content of another.
+        left_out: number of files and folders in the sources that are not inputs: hidden ones, broken links, ….
         seconds: duration of the conversion in this run.
         now: number of files finished in this run, by status.
     """
 
     output: str
-    rows: list[Record] = field(factory=list, repr=False)
+    rows: Sequence[Record] = field(factory=list, repr=False)
     options: dict[str, Any] = field(factory=dict)
     version: str = ""
-    failures: list[tuple[str, str, list[str]]] = field(factory=list, repr=False)
-    layers: list[tuple[str, int, int]] = field(factory=list)
+    counts: dict[str, int] = field(factory=dict)
+    bytes_before: int = 0
+    bytes_after: int = 0
+    failures: list[Group] = field(factory=list, repr=False)
+    warnings: list[Group] = field(factory=list, repr=False)
+    losses: dict[str, int] = field(factory=dict)
+    proofs: dict[str, int] = field(factory=dict)
+    layers: list[Layer] = field(factory=list)
+    twins: list[Twins] = field(factory=list, repr=False)
+    twin_files: int = 0
+    left_out: dict[str, int] = field(factory=dict)
     seconds: float = 0.0
     now: dict[str, int] = field(factory=dict)
 
     @property
-    def counts(self) -> dict[str, int]:
-        """Number of files by status."""
-        counts = Counter(row.status for row in self.rows)
-        return {status: counts[status] for status in (DONE, FAILED, FOREIGN, PLANNED)}
-
-    @property
-    def bytes(self) -> tuple[int, int]:
-        """Total size of the converted inputs, and of their outputs."""
-        done = [row for row in self.rows if row.status == DONE]
-        return sum(row.bytes for row in done), sum(row.output_bytes for row in done)
-
-    @property
     def ok(self) -> bool:
         """Return whether no file failed."""
-        return not self.counts[FAILED]
-
-    @property
-    def warnings(self) -> list[tuple[str, list[str]]]:
-        """Return the warnings of converted files, grouped, with the files that have them; most frequent first."""
-        names: dict[str, list[str]] = {}
-        for row in self.rows:
-            # Warnings that differ in numbers alone are one; a file has each once.
-            texts = [re.sub(r"\d+", "N", message) for level, _, message, *_ in row.notes if level == "warning"]
-            for text in dict.fromkeys(texts):
-                names.setdefault(text, []).append(row.name)
-        return sorted(names.items(), key=lambda pair: -len(pair[1]))
-
-    @property
-    def losses(self) -> dict[str, int]:
-        """Return the number of converted files with losses, by kind: `type`, `precision` or `sharing`."""
-        counts: Counter[str] = Counter()
-        for row in self.rows:
-            if row.status == DONE:
-                counts.update({note[3] for note in row.notes if len(note) > 3 and note[3]})
-        return dict(sorted(counts.items()))
+        return not self.counts.get(FAILED)
 
     def lines(self) -> Iterator[str]:
-        """Yield the failures, warnings and losses, and the numbers of files."""
-        groups = [
-            [f"{len(names)} failed, {kind}: {message} ({_first_of(names)})" for kind, message, names in self.failures],
-            [f"no mapping for {name}: {times:,} layers in {files:,} files" for name, files, times in self.layers],
-            [
-                f"{counted(len(names), 'file')} with a warning: {message} ({_first_of(names)})"
-                for message, names in self.warnings
-            ],
-        ]
-        for lines, what in zip(groups, ("failures", "layers", "warnings")):
-            yield from lines[:_SHOWN]
-            if len(lines) > _SHOWN:
-                yield f"and {len(lines) - _SHOWN} more kinds of {what}"
+        """Yield what went wrong and what is noteworthy, and then the numbers of files."""
+        yield from _first(self.failures, "failures", _failure_line)
+        yield from _first(self.layers, "layers", _layer_line)
+        yield from _first(self.warnings, "warnings", _warning_line)
+        yield from map(_twins_line, self.twins[:_TWINS_LINES])
+        if self.twin_files > sum(twins.count for twins in self.twins[:_TWINS_LINES]):
+            yield f"{self.twin_files:,} files have the content of another"
         if self.losses:
             losses = [f"{kind} in {counted(count, 'file')}" for kind, count in self.losses.items()]
             yield f"lost in outputs: {', '.join(losses)}"
-        files = sum(self.now.values())  # of this run
-        rate = f", {files / self.seconds:.0f} a second" if files > 1 and self.seconds else ""
-        yield f"{counted(files, 'file')} in {self.seconds:.1f} s{rate}"
-        counts = self.counts
-        bytes_before, bytes_after = self.bytes
-        planned = f", {counts[PLANNED]:,} still to do" if counts[PLANNED] else ""
-        yield (
-            f"{counts[DONE]:,} done, {counts[FAILED]:,} failed, {counts[FOREIGN]:,} skipped (not a model){planned}; "
-            f"{bytes_before:,} bytes became {bytes_after:,}"
-        )
+        if self.proofs:
+            yield "proofs: " + ", ".join(f"{word} in {counted(count, 'file')}" for word, count in self.proofs.items())
+        if self.left_out:
+            yield f"left out: {left_out_text(self.left_out)}"
+        finished = sum(self.now.values())  # in this run
+        rate = f", {finished / self.seconds:.0f} a second" if finished > 1 and self.seconds else ""
+        yield f"{counted(finished, 'file')} in {self.seconds:.1f} s{rate}"
+        yield f"{counts_line(self.counts)}; {self.bytes_before:,} bytes became {self.bytes_after:,}"
         yield f"{self.output}: report.html, report.json, report.csv"
 
     def summary(self) -> dict[str, Any]:
-        """Return everything but the individual files, as data for JSON."""
-        before, after = self.bytes
+        """Return the report without its rows and without times, as data for JSON: what `report.json` begins with.
+
+        Lists have their first entries only: 200 groups, and of each group the number of files. `failed` counts all.
+        """
         return {
             "version": self.version,
             "options": self.options,
-            "files": len(self.rows),
+            "files": sum(self.counts.values()),
             **self.counts,
-            "bytes_before": before,
-            "bytes_after": after,
+            "bytes_before": self.bytes_before,
+            "bytes_after": self.bytes_after,
             "failures": [
-                {"kind": kind, "message": message, "files": len(names)} for kind, message, names in self.failures
+                {"kind": group.kind, "message": group.message, "files": group.names.count}
+                for group in self.failures[:_LISTED]
             ],
-            "warnings": [{"message": message, "files": len(names)} for message, names in self.warnings],
+            "warnings": [{"message": group.message, "files": group.names.count} for group in self.warnings[:_LISTED]],
             "losses": self.losses,
-            "unmapped_layers": [{"class": name, "files": files, "times": times} for name, files, times in self.layers],
+            "proofs": self.proofs,
+            "unmapped_layers": [
+                {"class": layer.class_name, "files": layer.files, "times": layer.times}
+                for layer in self.layers[:_LISTED]
+            ],
+            "equal_files": self.twin_files,
+            "equal": [{"files": twins.count, "names": twins.first} for twins in self.twins],
+            "left_out": self.left_out,
         }
 
 
-def summarize(output: str, rows: list[Record], options: dict[str, Any], version: str) -> ZooReport:
-    """Summarize the rows of a journal."""
-    groups: dict[tuple[str, str], list[str]] = {}
-    files_with: Counter[str] = Counter()
-    layers_of: Counter[str] = Counter()
-    for row in rows:
+def counts_line(counts: dict[str, int]) -> str:
+    """Return the numbers of files by status as a part of a sentence; what is 0 and no news is left out."""
+    parts = [f"{counts.get(DONE, 0):,} done", f"{counts.get(FAILED, 0):,} failed"]
+    if counts.get(NOTHING):
+        parts.append(f"{counts[NOTHING]:,} with nothing to write")
+    parts.append(f"{counts.get(FOREIGN, 0):,} skipped (not a model)")
+    if counts.get(PLANNED):
+        parts.append(f"{counts[PLANNED]:,} still to do")
+    return ", ".join(parts)
+
+
+def left_out_text(left_out: dict[str, int]) -> str:
+    """Return how many files and folders in the sources are not inputs, as a part of a sentence."""
+    return ", ".join(counted(count, *LEFT_OUT[key]) for key, count in left_out.items())
+
+
+def _first(items: Sequence[Any], what: str, line: Any) -> Iterator[str]:
+    """Yield the lines of the first items, and how many more there are."""
+    yield from map(line, items[:_SHOWN])
+    if len(items) > _SHOWN:
+        yield f"and {len(items) - _SHOWN} more kinds of {what}"
+
+
+def _failure_line(group: Group) -> str:
+    return f"{group.names.count:,} failed, {group.kind}: {group.message} ({group.names})"
+
+
+def _warning_line(group: Group) -> str:
+    return f"{counted(group.names.count, 'file')} with a warning: {group.message} ({group.names})"
+
+
+def _layer_line(layer: Layer) -> str:
+    return f"no mapping for {layer.class_name}: {counted(layer.times, 'layer')} in {counted(layer.files, 'file')}"
+
+
+def _twins_line(twins: Twins) -> str:
+    shown = twins.first[:_TWINS_SHOWN]
+    return f"{twins.count:,} files are equal: {', '.join(shown)}{and_more(twins.count - len(shown))}"
+
+
+# Summary of a journal
+
+
+def summarize(output: str, journal: Journal, options: dict[str, Any], left_out: dict[str, int]) -> ZooReport:
+    """Summarize the files of a journal, which is then the report's."""
+    report = ZooReport(output, Rows(journal), options)
+    counts, report.bytes_before, report.bytes_after = journal.totals()
+    report.counts = {status: counts[status] for status in STATUSES}
+    report.proofs = dict(sorted(journal.proofs().items()))
+    report.left_out = {key: left_out[key] for key in LEFT_OUT if left_out.get(key)}
+    report.twins, report.twin_files = journal.find_twins(_SHOWN, FIRST)
+    failures, warnings = Groups(), Groups()
+    losses: Counter[str] = Counter()
+    layers: dict[str, Layer] = {}
+    for row in journal.noteworthy():
         if row.status == FAILED:
-            groups.setdefault((row.kind, row.message), []).append(row.name)
-        classes = [class_name for _, class_name, *_ in row.layers]  # that have no mapping
-        layers_of.update(classes)
-        files_with.update(set(classes))
-    # The most frequent first, those of equal numbers by name.
-    failures = [(kind, message, names) for (kind, message), names in groups.items()]
-    failures.sort(key=lambda group: (-len(group[2]), group[:2]))
-    layers = [(name, files_with[name], layers_of[name]) for name in layers_of]
-    layers.sort(key=lambda layer: (-layer[1], layer[0]))
-    return ZooReport(output, rows, options, version, failures, layers)
+            failures.add(row.message, row.name, row.kind)
+        if row.status == DONE:
+            losses.update(_losses(row))
+        # A file is in a group once, however many layers say the same.
+        for message in dict.fromkeys(note[2] for note in row.notes if note[0] == "warning"):
+            warnings.add(message, row.name)
+        _count_layers(layers, row)
+    report.failures = list(failures)
+    report.warnings = list(warnings)
+    report.losses = dict(sorted(losses.items()))
+    report.layers = sorted(layers.values(), key=lambda layer: (-layer.files, layer.class_name))
+    return report
 
 
-def report_files(report: ZooReport) -> dict[str, bytes]:
-    """Return the three files, by name."""
-    return {
-        "report.json": as_json(report).encode(),
-        "report.csv": as_csv(report).encode("utf-8", "backslashreplace"),
-        "report.html": as_page(report).encode("utf-8", "backslashreplace"),
+def _losses(row: Record) -> list[str]:
+    """Return the kinds of losses in an output; notes in journals of older releases have none."""
+    return sorted({note[3] for note in row.notes if len(note) > 3 and note[3]})
+
+
+def _count_layers(layers: dict[str, Layer], row: Record) -> None:
+    """Count the layers of a file that have no PyTorch equivalent, by class."""
+    for class_name, times in Counter(class_name for _, class_name, *_ in row.layers).items():
+        if class_name not in layers and len(layers) < _MOST_CLASSES:
+            layers[class_name] = Layer(class_name)
+        if class_name in layers:
+            layers[class_name].files += 1
+            layers[class_name].times += times
+
+
+# The files
+
+
+def write_reports(report: ZooReport, folder: Folder) -> None:
+    """Write the report's files next to the outputs."""
+    assert isinstance(report.rows, Rows)
+    journal = report.rows.journal
+    summary = report.summary()
+    template = files(__package__).joinpath("report.html").read_text("utf-8")
+    is_one_page = sum(report.counts.values()) <= PAGE_ROWS
+    first_rows: list[Any] = []
+    pages: list[dict[str, int]] = []
+    with folder.writer("report.json") as as_json, folder.writer("report.csv") as table:
+        as_json.write((json.dumps(summary, indent=1).removesuffix("\n}") + ',\n "table": [').encode())
+        table.write(",".join(COLUMNS).encode() + b"\n")
+        separator = "\n"
+        for batch in batches(journal.with_twins(), PAGE_ROWS):
+            lines = [json.dumps(_as_data(row)) for row, _ in batch]
+            as_json.write((separator + ",\n".join(lines)).encode())
+            separator = ",\n"
+            table.write(as_csv(row for row, _ in batch).encode("utf-8", "backslashreplace"))
+            rows = [_page_row(report, row, twins) for row, twins in batch]
+            pages.append(dict(Counter(map(_facts, rows))))
+            if not first_rows:
+                first_rows = rows
+            if not is_one_page:
+                # A function of the page takes the rows: a page from a disk may load scripts, but not read files.
+                script = f"zooRows({len(pages)},{_json(rows)});\n"
+                folder.write_if_changed(_page_name(len(pages)), script.encode())
+        as_json.write(b"\n ]\n}\n")
+    data = {
+        **summary,
+        "failures": [_named(group) for group in report.failures[:_LISTED]],
+        "warnings": [_named(group) for group in report.warnings[:_LISTED]],
+        "pages": pages,
+        "rows": first_rows,
     }
+    # Names of files are data, and must not end the script that contains them.
+    page = template.replace("/*DATA*/", _json(data).replace("<", "\\u003c"), 1)
+    with folder.writer("report.html") as file:
+        file.write(page.encode("utf-8", "backslashreplace"))
+    number = 1 if is_one_page else len(pages) + 1
+    while folder.remove_file(_page_name(number)):  # of an earlier run with more files
+        number += 1
 
 
-def as_json(report: ZooReport) -> str:
-    """Return the full report as JSON, with one file a line."""
-    lines = []
-    for row in report.rows:
-        data: dict[str, Any] = dict(zip(COLUMNS, _columns(row)))
-        data["notes"] = [dict(zip(("level", "path", "message", "loss"), note)) for note in row.notes]
-        data["layers"] = [{"path": path, "class": name, "reason": why} for path, name, why in row.layers]
-        lines.append(json.dumps(data))
-    head = json.dumps(report.summary(), indent=1).removesuffix("\n}")
-    return head + ',\n "table": [\n' + ",\n".join(lines) + "\n ]\n}\n"
+def _page_name(number: int) -> str:
+    """Return the name of the file with the rows of a page, from 1."""
+    return f"{PAGES}/{number:04}.js"
 
 
-def as_csv(report: ZooReport) -> str:
-    """Return the table of files for spreadsheets."""
+def _json(data: Any) -> str:
+    return json.dumps(data, separators=(",", ":"))
+
+
+def _as_data(row: Record) -> dict[str, Any]:
+    """Return a file as an entry of the table in `report.json`."""
+    data: dict[str, Any] = dict(zip(COLUMNS, _columns(row)))
+    data["notes"] = [dict(zip(("level", "path", "message", "loss"), note)) for note in row.notes]
+    data["layers"] = [{"path": path, "class": name, "reason": why} for path, name, why in row.layers]
+    return data
+
+
+def as_csv(rows: Iterable[Record]) -> str:
+    """Return files as lines of a table for spreadsheets."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
     # A spreadsheet evaluates cells that look like a formula, and a file can be named like one.
-    writer.writerows(
+    csv.writer(text, lineterminator="\n").writerows(
         [f"'{value}" if type(value) is str and value[:1] in _FORMULA else value for value in _columns(row)]
-        for row in report.rows
+        for row in rows
     )
     return text.getvalue()
 
 
-def as_page(report: ZooReport) -> str:
-    """Return one self-contained page: totals, failures by kind, unmapped layers, and the table of all files."""
-    data = {
-        **report.summary(),
-        "failures": [{"kind": kind, "message": text, "names": names} for kind, text, names in report.failures],
-        "columns": _PAGE_COLUMNS,
-        "rows": [
-            [*_page_columns(row), row.kind, row.reason, _shown_notes(row), _picture(report, row)] for row in report.rows
-        ],
+def _named(group: Group) -> dict[str, Any]:
+    """Return a group for the page."""
+    return {
+        "kind": group.kind,
+        "message": group.message,
+        "files": group.names.count,
+        "names": group.names.first,
     }
-    # Names of files are data, and must not end the script that contains them.
-    text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-    page = files(__package__).joinpath("report.html").read_text("utf-8")
-    return page.replace("/*DATA*/", text, 1)
+
+
+def _page_row(report: ZooReport, row: Record, twins: Twins | None) -> list[Any]:
+    """Return a file as a row of the page: its order is that of `ROW` in `report.html`."""
+    losses = _losses(row) if row.status == DONE else []
+    equal = [twins.count, twins.first[0]] if twins else 0
+    return [*_page_columns(row), _shown_notes(row), _picture(report, row), row.proof, losses, equal]
+
+
+def _facts(row: list[Any]) -> str:
+    """Return by what a row is filtered; the page counts these for each page of rows, and computes them again."""
+    _, status, *_, proof, losses, equal = row
+    return f"{status}|{proof}|{' '.join(losses)}|{'equal' if equal else ''}"
 
 
 def _picture(report: ZooReport, row: Record) -> str:
     """Return the path of a file's picture in the folder; empty if it has none."""
-    if (
-        row.status != DONE
-        or not report.options.get("draw")
-        or any(note[2].startswith(NO_PICTURE) for note in row.notes)
-    ):
+    if row.status != DONE or not report.options.get("draw"):
+        return ""
+    if any(note[2].startswith(NO_PICTURE) for note in row.notes):
         return ""
     return picture_of(row.output)
 

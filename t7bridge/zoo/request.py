@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
-
-from attrs import field
+from typing import TYPE_CHECKING, ClassVar
 
 from ..conversion.options import INDEX_BASE, flag, option, verb
 from ..conversion.request import MODE, Conversion
+from ..data import field
 from ..io.source import PathLike
-from ..limits import DEFAULT_LIMITS, Limits
 
 if TYPE_CHECKING:
     from .journal import Record
@@ -24,6 +22,7 @@ _EACH, _HOW, _WHICH = "processing of each file", "execution", "selection of file
 class Zoo(Conversion):
     """Convert many files into a folder that mirrors their tree. Run the same command again to resume."""
 
+    OLD_NAMES: ClassVar = {"limit": "max_files"}
     COMMON = ("output", "to", "force", "module", "verify", "workers", "dry_run")
     EXAMPLES = (
         "t7bridge zoo models/ -o converted/",
@@ -61,13 +60,14 @@ class Zoo(Conversion):
     force: bool = option(
         "replace foreign files, and convert everything again if options changed", default=False, group=_WHICH
     )
-    limits: Limits = option(
-        "convert at most N files in this run; NAME=N: resource limit for each file (--limit help)",
-        default=DEFAULT_LIMITS, kind="limits or files", metavar="N", flags=("--limit",), group=_WHICH,
-    )  # fmt: skip
+    include: tuple[str, ...] = option(
+        "convert only files with such a name, '*.t7'; may be repeated", default=(), metavar="PATTERN", group=_WHICH
+    )
+    max_files: int | None = option(
+        "convert at most N files in this run", default=None, kind="number", metavar="N", group=_WHICH
+    )
     json = flag("print one line of JSON per file, and a final one")
 
-    limit: int | None = field(default=None, kw_only=True)
     on_start: Callable[[RunPlan], None] | None = field(default=None, kw_only=True)
     on_file: Callable[[Record], None] | None = field(default=None, kw_only=True)
     on_progress: Callable[[Progress], None] | None = field(default=None, kw_only=True)

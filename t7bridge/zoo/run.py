@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from importlib.util import find_spec
@@ -18,11 +18,11 @@ from ..data import __version__, define
 from ..errors import ModelError
 from ..formats import FORMATS
 from ..text import listed
-from .journal import DONE, PLANNED, Journal, Record
+from .journal import DONE, Journal, Record
 from .places import Folder, open_folder
 from .plan import RunPlan, Settings, make_plan
 from .progress import Progress
-from .report import ZooReport, report_files, summarize
+from .report import ZooReport, summarize, write_reports
 from .request import Zoo
 from .workers import Engine, open_engine
 
@@ -31,7 +31,7 @@ _COMMIT_SECONDS = 1.0
 _SHOW_SECONDS = 0.1
 
 _CONVERSION: dict[str, Option] = {
-    name: evolve(option, name=name)
+    name: option._replace(name=name)
     for name, option in {"mode": MODE, **options_of(Conversion), "index_base": INDEX_BASE}.items()
     if name not in ("to", "force", "limits")
 }
@@ -46,7 +46,7 @@ def convert_zoo(request: Zoo) -> ZooReport:
 
     Files are recognized by content, not by name. Failures do not stop other files. Progress is stored in a journal in
     the output folder: a file is converted again only if it changed, or its output is missing. The folder gets
-    `report.html`, `report.json` and `report.csv`.
+    `report.html`, `report.json` and `report.csv`. Memory does not grow with the number of files.
 
     Args:
         sources: files, folders, patterns and URLs of any file system of fsspec, one or several.
@@ -63,7 +63,9 @@ def convert_zoo(request: Zoo) -> ZooReport:
         timeout: time limit for one file, in seconds.
         memory: bytes that the work on one file may allocate.
         retry_failed: whether to retry files that failed in an earlier run.
-        limit: maximum number of files converted in this run.
+        include: patterns of the names of inputs, such as `*.t7`; by default all are. A pattern without `/` is one of
+            the last part of a name.
+        max_files: maximum number of files converted in this run.
         limits: resource limits for each file.
         dry_run: whether to make only the plan, without writing anything.
         force: whether to replace foreign files in the output folder, and to convert everything again if the options
@@ -87,52 +89,88 @@ def convert_zoo(request: Zoo) -> ZooReport:
     settings = _settings(request)
     with closing(open_folder(settings.folder, places, make=not request.dry_run)) as folder:
         settings = evolve(settings, folder=folder.place)
-        if request.dry_run and not folder.has_journal:
-            plan = make_plan(places, (), folder, settings, force=request.force)
-            return _planned(request.on_start, plan, folder)
-        with closing(Journal(folder.journal_path)) as journal, ExitStack() as last, ExitStack() as stack:
+        if request.dry_run:
+            return _plan_only(request, places, folder, settings)
+        with closing(Journal(folder.journal_path)) as journal:
+            return _convert(request, places, folder, settings, journal)
 
-            def start(inputs: Iterable[str]) -> Engine:
-                """Start the workers, which end with the stack."""
-                engine = open_engine(
-                    request.engine,
-                    settings,
-                    (folder.place, *inputs),
-                    workers=request.workers,
-                    timeout=request.timeout,
-                    scheduler=request.scheduler,
-                )
-                stack.callback(folder.sweep)  # leftovers of killed workers
-                return stack.enter_context(closing(engine))
 
-            restart = _compare_options(journal, settings, request.force)
-            rows = () if restart else tuple(journal.records())
-            engine: Engine | None = None
-            if not rows and not request.dry_run:
-                # All files are new: the workers can start while the plan is made.
-                engine = start(places)
-            plan = make_plan(places, rows, folder, settings, retry_failed=request.retry_failed, force=request.force)
-            if request.dry_run:
-                return _planned(request.on_start, plan, folder)
-            facts = {"options": settings.asked(), "version": __version__, "sources": places}
-            journal.plan(plan.stale, facts, restart=restart)
-            todo = [row for row in plan.rows if row.status == PLANNED][: request.limit]
-            last.callback(folder.store_journal)  # on every way out
-            if todo:
-                folder.store_journal()  # before the first output: an interrupted run knows its own files
-            folder.sweep()
-            if request.on_start is not None:
-                request.on_start(plan)
-            with _Run(journal, folder, todo, request.on_file, request.on_progress) as run:
-                if todo:
-                    run.go(engine or start(row.place for row in todo))
-                stack.close()  # before the report: the workers end, and their leftovers are removed
-                report = summarize(folder.place, plan.rows, settings.asked(), __version__)
-                report.seconds, report.now = run.progress.seconds, dict(run.progress.counts)
-                reports = report_files(report)  # while the last outputs go to the disk
-            for name, data in reports.items():
-                folder.write(name, data)
-        return report
+def _plan_only(request: Zoo, places: Sequence[str], folder: Folder, settings: Settings) -> ZooReport:
+    """Plan in a private copy of the journal; return the report of a dry run."""
+    if folder.has_journal:
+        with closing(Journal(folder.journal_path)) as existing:
+            journal = existing.copy()
+    else:
+        journal = Journal("")
+    restart = _compare_options(journal, settings, request.force)
+    plan = _plan(request, places, folder, settings, journal, restart)
+    if request.on_start is not None:
+        request.on_start(plan)
+    return summarize(folder.place, journal, settings.asked(), plan.left_out)
+
+
+def _plan(
+    request: Zoo, places: Sequence[str], folder: Folder, settings: Settings, journal: Journal, restart: bool
+) -> RunPlan:
+    """Make the plan, in one transaction: a run that is interrupted meanwhile leaves the journal as it was."""
+    include = (request.include,) if isinstance(request.include, str) else request.include
+    with journal.changing():
+        if restart:
+            journal.clear()
+        plan = make_plan(
+            places,
+            journal,
+            folder,
+            settings,
+            include=include,
+            retry_failed=request.retry_failed,
+            force=request.force,
+        )
+        journal.set_facts({"options": settings.asked(), "version": __version__, "sources": places})
+    return plan
+
+
+def _convert(request: Zoo, places: Sequence[str], folder: Folder, settings: Settings, journal: Journal) -> ZooReport:
+    """Plan, convert, and write the reports."""
+    with ExitStack() as last, ExitStack() as stack:
+
+        def start(inputs: Iterable[str]) -> Engine:
+            """Start the workers, which end with the stack."""
+            engine = open_engine(
+                request.engine,
+                settings,
+                (folder.place, *inputs),
+                workers=request.workers,
+                timeout=request.timeout,
+                scheduler=request.scheduler,
+            )
+            stack.callback(folder.sweep)  # leftovers of killed workers
+            return stack.enter_context(closing(engine))
+
+        restart = _compare_options(journal, settings, request.force)
+        engine: Engine | None = None
+        if restart or journal.is_empty():
+            # All files are new: the workers can start while the plan is made.
+            engine = start(places)
+        plan = _plan(request, places, folder, settings, journal, restart)
+        files, size = journal.plan_work(_LARGE_BYTES, request.max_files)
+        last.callback(folder.store_journal)  # on every way out
+        if files:
+            folder.store_journal()  # before the first output: an interrupted run knows its own files
+        folder.sweep()
+        if request.on_start is not None:
+            request.on_start(plan)
+        progress = Progress(files, size)
+        with _Run(journal, folder, progress, request.on_file, request.on_progress) as run:
+            if files:
+                run.go(engine or start(places))
+            stack.close()  # before the report: the workers end, and their leftovers are removed
+        report = summarize(folder.place, journal.copy(), settings.asked(), plan.left_out)
+        report.version = __version__
+        report.seconds = progress.seconds
+        report.now = dict(progress.counts)
+        write_reports(report, folder)
+    return report
 
 
 def _settings(request: Zoo) -> Settings:
@@ -145,7 +183,8 @@ def _settings(request: Zoo) -> Settings:
     for name, option in _CONVERSION.items():
         value = getattr(request, name)
         if value != option.default:
-            options[name] = value
+            # Lists, as a journal has them.
+            options[name] = list(value) if isinstance(value, tuple) else value
     _check(request, options)
     if "classes" in options:
         options["classes"] = os.path.abspath(options["classes"])  # workers may have another working directory
@@ -197,13 +236,6 @@ def _check(request: Zoo, options: dict[str, Any]) -> None:
             raise ModelError(message)
 
 
-def _planned(on_start: Callable[[RunPlan], None] | None, plan: RunPlan, folder: Folder) -> ZooReport:
-    """Return the report of a dry run."""
-    if on_start is not None:
-        on_start(plan)
-    return ZooReport(folder.place, rows=plan.rows)
-
-
 def _compare_options(journal: Journal, settings: Settings, force: bool) -> bool:
     """Return whether everything is converted again because the options changed.
 
@@ -237,10 +269,9 @@ class _Run:
 
     journal: Journal
     folder: Folder
-    todo: list[Record]
+    progress: Progress
     on_file: Callable[[Record], None] | None
     on_progress: Callable[[Progress], None] | None
-    progress: Progress = field(init=False)
     _pending: list[Record] = field(factory=list)
     """Finished files that are not recorded yet."""
     _writing: Future[None] | None = None
@@ -254,7 +285,6 @@ class _Run:
     def __attrs_post_init__(self) -> None:
         # Flushing runs in parallel: it waits for the disk, and the workers need not.
         self._pool = ThreadPoolExecutor(1)
-        self.progress = Progress(len(self.todo), sum(row.bytes for row in self.todo))
 
     def __enter__(self) -> _Run:
         return self
@@ -264,14 +294,10 @@ class _Run:
             self._write()  # record finished files even if the run is interrupted
             self._finish_writing()
 
-    def _jobs(self) -> list[Record]:
-        """Return the large files first, so that no worker is left alone with one at the end."""
-        return sorted(self.todo, key=lambda row: -row.bytes if row.bytes >= _LARGE_BYTES else 0)
-
     def go(self, engine: Engine) -> None:
-        """Convert all planned files."""
+        """Convert the files that the journal has chosen."""
         self._due = time.monotonic() + _COMMIT_SECONDS
-        with closing(engine.run(self._jobs())) as outcomes:
+        with closing(engine.run(self.journal.work())) as outcomes:
             for row in outcomes:
                 if row is not None:
                     self._take(row)

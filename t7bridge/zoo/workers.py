@@ -30,19 +30,22 @@ from ..conversion.convert import convert
 from ..errors import (
     ModelError,
     NoModuleError,
+    NoTensorError,
     StrictError,
     T7BridgeError,
     UnknownFormatError,
     UnsupportedError,
     UnsupportedLayerError,
 )
-from ..formats import home
+from ..formats import LUA, home
+from ..formats import open as open_document
 from ..io import copy as transfer
 from ..io.copy import digest
 from ..io.output import flush_to_disk
 from ..io.platform import ALONE, MemoryWatch, cores, kill, memory_limit
+from ..limits import Limits
 from ..report import Note
-from .journal import DONE, FOREIGN, Record, from_line, to_line
+from .journal import DONE, FOREIGN, NOTHING, Record, from_line, to_line
 from .places import as_local_input, as_local_output, is_in_memory, join, local_path, scratch_output
 from .plan import Settings, fail_foreign
 
@@ -171,11 +174,30 @@ def _prove(record: Record, settings: Settings, source: str) -> None:
     """Add the result of `prove`, which applies to `.t7` only."""
     from ..workshop.prove import NOTE, try_proof
 
+    record.proof = "not recorded"
     try:
-        note = try_proof(source, limits=settings.limits).note()
+        proof = try_proof(source, limits=settings.limits)
+        note = proof.note()
         record.notes.append([note.level, note.path, note.message, note.loss])
+        if proof.exit_code:
+            record.proof = "differs"
+        elif proof.agreeing():
+            record.proof = "agrees"
     except MemoryError:
         record.notes.append(["info", "", f"{NOTE}not possible: out of memory", ""])
+
+
+_EDITS = frozenset(("rename", "strip", "dtype"))
+"""Options by which names and types of an output differ from those of its input."""
+
+
+def _are_lua(source: str, target: str, limits: Limits) -> bool:
+    """Return whether both files have Lua values, which are copied without changes."""
+    for path in (source, target):
+        with open_document(path, limits=limits) as document:
+            if document.spec.values != LUA:
+                return False
+    return True
 
 
 def _verify(settings: Settings, source: str, target: str) -> None:
@@ -184,6 +206,10 @@ def _verify(settings: Settings, source: str, target: str) -> None:
         from ..conversion.targets import differences
 
         texts = differences(source, target, settings.limits, **settings.options)
+    elif not _EDITS.isdisjoint(settings.options) and not _are_lua(source, target, settings.limits):
+        from ..conversion.targets import edited_differences
+
+        texts = edited_differences(source, target, settings.limits, **settings.options)
     else:
         from ..tools.verify import verify
 
@@ -202,7 +228,11 @@ def _keep_notes(record: Record, notes: list[Note]) -> None:
 
 def _explain(record: Record, error: T7BridgeError) -> None:
     """Put an error into the record, without names of files: the record names the file."""
-    if isinstance(error, NoModuleError) or (isinstance(error, UnknownFormatError) and not record.claimed):
+    if isinstance(error, (NoModuleError, NoTensorError)):
+        record.status = NOTHING
+        record.reason = error.message
+        return
+    if isinstance(error, UnknownFormatError) and not record.claimed:
         record.status = FOREIGN
         record.reason = error.message
         return

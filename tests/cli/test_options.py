@@ -33,7 +33,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "zoo": t7bridge.convert_zoo,
 }
 """Functions that take the class of their verb."""
-PYTHON_ONLY = {"prove": {"against"}, "lua": {"source"}, "zoo": {"limit", "on_start", "on_file", "on_progress"}}
+PYTHON_ONLY = {"prove": {"against"}, "lua": {"source"}, "zoo": {"on_start", "on_file", "on_progress"}}
 
 
 def test_every_verb_is_here() -> None:
@@ -67,7 +67,7 @@ def check_parser(verb: str) -> None:
 
 def check_completion(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each option of the command line is completed."""
-    monkeypatch.setattr("t7bridge.cli.verbs.VERBS", {verb: "for one verb"})
+    monkeypatch.setattr("t7bridge.cli.completion.VERBS", {verb: "for one verb"})
     bash, fish = script("bash"), script("fish")
     for each in options_of(cli.class_of(verb)).values():
         for word in () if each.is_operand else each.spellings():

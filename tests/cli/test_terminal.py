@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from helpers import PATIENCE, TESTFILES
 
-from t7bridge.cli import VERBS, main, parser_for, script
+from t7bridge.cli import SHELLS, VERBS, completed, main, parser_for, script
 
 MODEL = TESTFILES / "models" / "lenet_mm.t7"
 SLOW = """
@@ -204,3 +204,5 @@ def test_completion_of_every_verb() -> None:
     fish = script("fish")
     assert all(f"__fish_seen_subcommand_from {verb}'" in fish for verb in VERBS)
     assert script("zsh").startswith("#compdef t7bridge\n")
+    for shell in SHELLS:
+        assert completed(shell) == script(shell), "run `python docs/generate_options.py`"

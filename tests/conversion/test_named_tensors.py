@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torchfile
-from attrs import evolve
 from bounds import bounded
 from helpers import TESTFILES
 
@@ -268,7 +267,7 @@ def test_paths_in_notes_are_counted(tmp_path: Path) -> None:
 
 def test_formats_without_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a format has no metadata, the loss of sharing is named, and so is each kind of value, once."""
-    monkeypatch.setitem(FORMATS, "npz", evolve(FORMATS["npz"], text_bytes=0, numbers=False))
+    monkeypatch.setitem(FORMATS, "npz", FORMATS["npz"]._replace(text_bytes=0, numbers=False))
     base = Tensor.from_numpy(np.arange(6, dtype=np.float32))
     t7bridge.save({"a": base, "b": base[2:4], "epoch": 3, "rate": 4, "name": "x"}, tmp_path / "x.pt")
     report = t7bridge.convert(tmp_path / "x.pt", tmp_path / "x.npz", to="npz")

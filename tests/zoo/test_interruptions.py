@@ -4,6 +4,8 @@ import os
 import random
 import shutil
 import sqlite3
+from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from zoo_maker import linear, tensor
 
 import t7bridge
 from t7bridge.errors import ModelError
-from t7bridge.zoo import Journal, ZooReport
+from t7bridge.zoo import Journal, Record, ZooReport
 
 fsspec = pytest.importorskip("fsspec")
 
@@ -77,17 +79,14 @@ def test_journal_is_in_the_store_before_the_outputs(models: Path, tmp_path: Path
 def test_other_options_are_one_step(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that converts everything again, and is interrupted while it plans, leaves the journal as it was."""
     convert(models, tmp_path / "out")
-    plan = Journal.plan
+    store = Journal.store
 
-    def interrupted(self: Journal, rows: list[object], *arguments: object, **options: object) -> None:
-        def cut():  # type: ignore[no-untyped-def]
-            yield rows[0]
-            raise KeyboardInterrupt
-
-        plan(self, cut() if rows else rows, *arguments, **options)  # type: ignore[arg-type]
+    def interrupted(self: Journal, records: Iterable[Record]) -> None:
+        store(self, islice(records, 1))
+        raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Journal, "plan", interrupted)
+        patch.setattr(Journal, "store", interrupted)
         with pytest.raises(KeyboardInterrupt):
             convert(models, tmp_path / "out", mode="tree", force=True)
     assert convert(models, tmp_path / "out").now == {}
@@ -189,7 +188,21 @@ def test_files_without_a_module(models: Path, tmp_path: Path) -> None:
     report = convert(models, tmp_path / "out", module=True)
 
     assert {row.name: row.status for row in report.rows} == {
-        "a/net.t7": "done", "b/net.t7": "done", "tensor.t7": "foreign", "bad.t7": "failed",
+        "a/net.t7": "done", "b/net.t7": "done", "tensor.t7": "nothing", "bad.t7": "failed",
     }  # fmt: skip
-    assert [row.reason for row in report.rows if row.status == "foreign"] == ["the file holds no module"]
+    assert [row.reason for row in report.rows if row.status == "nothing"] == ["the file holds no module"]
     assert convert(models, tmp_path / "out", module=True).now == {}
+
+
+def test_files_without_a_tensor(models: Path, tmp_path: Path) -> None:
+    """Formats that hold tensors only have nothing to write for a file without one: it has not failed."""
+    t7bridge.save({"name": "net"}, models / "epoch.t7")
+    report = convert(models, tmp_path / "out", to="npz")
+
+    assert {row.name: row.status for row in report.rows} == {
+        "a/net.t7": "done", "b/net.t7": "done", "epoch.t7": "nothing",
+    }  # fmt: skip
+    assert report.ok
+    assert "2 done, 0 failed, 1 with nothing to write, 0 skipped (not a model)" in str(report)
+    assert not list((tmp_path / "out").glob("epoch*"))
+    assert convert(models, tmp_path / "out", to="npz", retry_failed=True).now == {}

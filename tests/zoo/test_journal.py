@@ -16,6 +16,14 @@ NAMES = ["a.t7", "b/\u00e9.t7", "c\udcff.t7", "d\udce9\u00e9.t7", "e \U0001f600.
 """Names of ASCII, of other letters, and of bytes that are not UTF-8, as Python has them."""
 
 
+def plan(journal: Journal, rows: list[Record], restart: bool = False) -> None:
+    """Store rows as a plan does."""
+    with journal.changing():
+        if restart:
+            journal.clear()
+        journal.store(rows)
+
+
 def opened(path: Path) -> contextlib.closing[Journal]:
     """A journal that is closed at the end."""
     return contextlib.closing(Journal(str(path)))
@@ -31,7 +39,9 @@ def test_rows_come_back(tmp_path: Path) -> None:
         for number, name in enumerate(NAMES)
     ]  # fmt: skip
     with opened(tmp_path / "j") as journal:
-        journal.plan(rows[::-1], {"options": {"to": "pt"}, "runs": 3})
+        plan(journal, rows[::-1])
+        with journal.changing():
+            journal.set_facts({"options": {"to": "pt"}, "runs": 3})
     assert sorted(row.number for row in rows) == [1, 2, 3, 4, 5, 6]
     with opened(tmp_path / "j") as journal:
         found = list(journal.records())
@@ -46,10 +56,10 @@ def test_rows_come_back(tmp_path: Path) -> None:
 def test_plans_change_and_add(tmp_path: Path) -> None:
     """A row with a number is updated, one without gets the next; a new plan removes all others."""
     with opened(tmp_path / "j") as journal:
-        journal.plan([Record(name="a"), Record(name="b")], {})
+        plan(journal, [Record(name="a"), Record(name="b")])
         kept = list(journal.records())
         kept[1].status = "failed"
-        journal.plan([kept[1], Record(name="c")], {})
+        plan(journal, [kept[1], Record(name="c")])
         assert [(row.number, row.name, row.status) for row in journal.records()] == [
             (1, "a", "planned"), (2, "b", "failed"), (3, "c", "planned"),
         ]  # fmt: skip
@@ -59,9 +69,9 @@ def test_plans_change_and_add(tmp_path: Path) -> None:
         kept[0].message = "a class \ud800 that is called so in a pickle, \ud7ff \udd00"
         journal.record([kept[0]])
         assert next(journal.records()).message.startswith("a class ")
-        journal.plan([Record(name="d")], {}, restart=True)
+        plan(journal, [Record(name="d")], restart=True)
         assert [(row.number, row.name) for row in journal.records()] == [(1, "d")]
-        journal.plan([], {}, restart=True)
+        plan(journal, [], restart=True)
         journal.record([])
     with opened(tmp_path / "j") as journal:
         assert list(journal.records()) == []
@@ -83,7 +93,9 @@ def test_what_is_no_journal(tmp_path: Path) -> None:
     with pytest.raises(CorruptError, match="is not a journal"):
         Journal(str(tmp_path / "text"))
     with opened(tmp_path / "j") as journal:
-        journal.plan([Record(name=f"n{number}") for number in range(500)], {"schema": 2})
+        plan(journal, [Record(name=f"n{number}") for number in range(500)])
+        with journal.changing():
+            journal.set_facts({"schema": 2})
     with pytest.raises(T7BridgeError, match="layout 2, and this release supports 1"):
         Journal(str(tmp_path / "j"))
     with contextlib.closing(sqlite3.connect(tmp_path / "j")) as base:
@@ -94,3 +106,38 @@ def test_what_is_no_journal(tmp_path: Path) -> None:
     (tmp_path / "j").write_bytes(data)
     with pytest.raises(CorruptError, match="damaged"), opened(tmp_path / "j") as journal:
         list(journal.records())
+
+
+def test_many_rows_are_read_in_batches(tmp_path: Path) -> None:
+    """Rows beyond a batch come by name, from copies too, also while they are changed."""
+    wanted = [f"n{number:04}" for number in range(2500)] + ["\udcff.t7"]
+    with opened(tmp_path / "j") as journal:
+        plan(journal, [Record(name=name, bytes=place) for place, name in enumerate(reversed(wanted))])
+        found = []
+        for row in journal.records():
+            found.append(row.name)
+            if len(found) % 500 == 0:
+                row.status = "done"
+                journal.record([row])
+        assert found == wanted
+        copy = journal.copy()
+        # The large ones come first, the largest before others; then the rest by name.
+        assert journal.plan_work(2490, 20)[0] == 20
+        assert [row.name for row in journal.work()] == [*wanted[:11], *wanted[11:20]]
+        assert journal.plan_work(1, 2)[0] == 2
+        assert [row.bytes for row in journal.work()] == [2500, 2499]
+        assert journal.plan_work(1, None)[0] == 2496
+    assert sum(row.status == "done" for row in copy.records()) == 5
+
+
+def test_journals_of_older_releases(tmp_path: Path) -> None:
+    """A journal without the columns of this release gets them, with nothing in them."""
+    with opened(tmp_path / "j") as journal:
+        plan(journal, [Record(name="a", proof="agrees")])
+    with contextlib.closing(sqlite3.connect(tmp_path / "j")) as base:
+        base.execute("ALTER TABLE files DROP COLUMN proof")
+        base.commit()
+    with opened(tmp_path / "j") as journal:
+        assert [(row.name, row.proof) for row in journal.records()] == [("a", "")]
+        plan(journal, [Record(name="b", proof="differs")])
+        assert [(row.name, row.proof) for row in journal.records()] == [("a", ""), ("b", "differs")]

@@ -1,6 +1,8 @@
 """The files of a zoo, and the names of their outputs."""
 
 import os
+from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ from helpers import corpus, name_of
 
 from t7bridge import T7BridgeError
 from t7bridge.errors import ModelError
-from t7bridge.zoo import find_inputs, kind_of, output_names, safe_name
+from t7bridge.zoo import Journal, OutputNames, find_inputs, kind_of, safe_name
 
 
 def fill(folder: Path, *names: str) -> Path:
@@ -21,13 +23,28 @@ def fill(folder: Path, *names: str) -> Path:
 
 
 def names(*sources: object, output: object = "") -> list[str]:
-    """The names of the inputs."""
-    return [item.name for item in find_inputs([str(source) for source in sources], str(output))]
+    """The names of the inputs, sorted."""
+    with closing(Journal("")) as journal, journal.changing():
+        journal.list_inputs(find_inputs([str(source) for source in sources], str(output)))
+        return [item.name for item, _ in journal.inputs()]
+
+
+def left_out(folder: Path, *include: str) -> tuple[list[str], dict[str, int]]:
+    """The names of the inputs in a folder, and what is left out."""
+    counts: Counter[str] = Counter()
+    found = sorted(item.name for item in find_inputs([str(folder)], "", include, counts))
+    return found, dict(counts)
 
 
 def outputs(*wanted: str, taken: tuple[str, ...] = ()) -> dict[str, str]:
     """The names of outputs of `.t7` inputs."""
-    return output_names([(name, "t7") for name in wanted], taken, lambda kind: ".pt")
+    with closing(Journal("")) as journal:
+        names = OutputNames(journal, lambda kind: ".pt")
+        for name in wanted:
+            names.want(name, "t7")
+        for name in taken:
+            names.reserve(name)
+        return {name: names.choose(name, "t7") for name in wanted}
 
 
 def test_one_folder(tmp_path: Path) -> None:
@@ -69,6 +86,22 @@ def test_links(tmp_path: Path) -> None:
     (tmp_path / "m/nothing.t7").symlink_to(tmp_path / "nowhere")
 
     assert names(tmp_path / "m") == ["net.t7", "other.t7"]
+    assert left_out(tmp_path / "m")[1] == {"folder_links": 1, "broken_links": 1}
+    assert names(tmp_path / "m/*.t7") == ["net.t7", "other.t7"]
+    with pytest.raises(T7BridgeError, match="is a link to a file that does not exist"):
+        names(tmp_path / "m/nothing.t7")
+
+
+def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
+    """Hidden files and folders, special files and names that no pattern fits are counted, not just skipped."""
+    fill(tmp_path, "a.t7", "b.pt", "c/d.t7", "c/e.txt", ".hidden", ".git/x.t7", ".git/y.t7")
+    os.mkfifo(tmp_path / "pipe")
+
+    assert left_out(tmp_path)[1] == {"hidden": 2, "special": 1}
+    assert left_out(tmp_path, "*.t7") == (["a.t7", "c/d.t7"], {"hidden": 2, "special": 1, "not_included": 2})
+    assert left_out(tmp_path, "c/*.t7", "*.pt") == (["b.pt", "c/d.t7"], {"hidden": 2, "special": 1, "not_included": 2})
+    assert left_out(tmp_path, "C/*")[0] == []
+    assert [item.name for item in find_inputs([str(tmp_path / "b.pt")], "", ["*.t7"])] == ["b.pt"]
 
 
 def test_refused_sources(tmp_path: Path) -> None:

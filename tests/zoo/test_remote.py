@@ -44,7 +44,7 @@ def memory() -> Iterator[object]:
 def test_memory(local: Path, tmp_path: Path, memory) -> None:  # type: ignore[no-untyped-def]
     """A zoo in memory has the same bytes; the journal is there too, and is resumed."""
     memory.put(str(local / "zoo"), "/zoo", recursive=True)
-    t7bridge.convert_zoo("memory://zoo", "memory://out", limit=30)
+    t7bridge.convert_zoo("memory://zoo", "memory://out", max_files=30)
     report = t7bridge.convert_zoo("memory://zoo", "memory://out")
     again = t7bridge.convert_zoo("memory://zoo", "memory://out")
     memory.get("/out", str(tmp_path / "out"), recursive=True)
@@ -119,7 +119,7 @@ def test_s3(local: Path, tmp_path: Path) -> None:
     with process(sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)):
         wait_for(lambda: answers(url))
         urllib.request.urlopen(urllib.request.Request(f"{url}/zoo", method="PUT")).close()
-        there = zoo(local / "zoo", "-o", "s3://zoo/out", "--workers", 2, "--limit", 40, **access)
+        there = zoo(local / "zoo", "-o", "s3://zoo/out", "--workers", 2, "--max-files", 40, **access)
         rest = zoo(local / "zoo", "-o", "s3://zoo/out", "--workers", 0, "--json", **access)
         moved = zoo("s3://zoo/out", "-o", "s3://zoo/back", "--workers", 1, "--to", "safetensors", **access)
         down = zoo("s3://zoo/out/*/*/tensor*.pt", "-o", tmp_path / "down", "--to", "t7", "--workers", 0, **access)

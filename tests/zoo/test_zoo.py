@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from attrs import evolve
 from helpers import TESTFILES
 from zoo_helpers import JOURNAL, tree, verdicts
@@ -18,7 +19,9 @@ from zoo_maker import linear, make_zoo, tensor
 
 import t7bridge
 from t7bridge import Table, Tensor, TorchObject
+from t7bridge.conversion.targets import edited_differences
 from t7bridge.errors import CorruptError, ModelError, T7BridgeError, WriteError
+from t7bridge.limits import DEFAULT_LIMITS
 from t7bridge.zoo import Folder, Journal, Record, RunPlan, ZooReport
 
 
@@ -61,7 +64,7 @@ def test_every_verdict(tmp_path: Path) -> None:
     outputs = {row.output for row in report.rows if row.status == "done"}
     assert {name for name in tree(tmp_path / "out") if not name.startswith("report.")} == outputs
     assert not report.ok
-    assert sum(len(names) for _, _, names in report.failures) == report.counts["failed"]
+    assert sum(group.names.count for group in report.failures) == report.counts["failed"]
 
 
 def test_outputs_are_those_of_convert(small: Path, tmp_path: Path) -> None:
@@ -110,9 +113,9 @@ def test_changed_inputs(small: Path, tmp_path: Path, rng) -> None:  # type: igno
     gone = convert(small, tmp_path / "out", on_start=plans.append)
 
     assert report.now == {"done": 2}
-    assert plans[0].changed == ["a/net.t7"]
+    assert plans[0].changed.first == ["a/net.t7"]
     assert (tmp_path / "out/a/net.pt").read_bytes() != old
-    assert plans[1].gone == ["new.t7"]
+    assert (plans[1].gone.count, plans[1].gone.first) == (1, ["new.t7"])
     assert (gone.now, len(gone.rows)) == ({}, 4)
     assert (tmp_path / "out/new.pt").exists()
 
@@ -139,11 +142,13 @@ def test_retry_failed(small: Path, tmp_path: Path) -> None:
 
 def test_limit(small: Path, tmp_path: Path) -> None:
     """A limit leaves the rest planned, for the next run."""
-    first = convert(small, tmp_path / "out", limit=1)
+    first = convert(small, tmp_path / "out", max_files=1)
     second = convert(small, tmp_path / "out")
 
     assert (first.counts["done"], first.counts["planned"]) == (1, 2)
     assert (second.now, second.counts["planned"]) == ({"done": 1, "failed": 1}, 0)
+    with pytest.deprecated_call(match="use max_files"):
+        assert convert(small, tmp_path / "other", limit=1).counts["planned"] == 2
 
 
 def test_dry_run(small: Path, tmp_path: Path) -> None:
@@ -216,7 +221,7 @@ def test_module(tmp_path: Path) -> None:
 
     assert sorted(os.listdir(tmp_path / "out/lenet")) == ["model.pt", "model.py"]
     assert "class Model" in (tmp_path / "out/lenet/model.py").read_text()
-    assert report.layers == [("my.Linear", 2, 2)]
+    assert [(each.class_name, each.files, each.times) for each in report.layers] == [("my.Linear", 2, 2)]
     assert convert(zoo, tmp_path / "out", module=True).now == {}
 
 
@@ -226,7 +231,8 @@ def test_unmapped_layers_of_state_dicts(tmp_path: Path) -> None:
     put(tmp_path / "zoo/own.t7", own)
     report = convert(tmp_path / "zoo", tmp_path / "out")
 
-    assert (report.counts["done"], report.layers) == (1, [("my.Linear", 1, 1)])
+    assert report.counts["done"] == 1
+    assert [(each.class_name, each.files, each.times) for each in report.layers] == [("my.Linear", 1, 1)]
 
 
 def test_verify(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,6 +258,39 @@ def test_verify_converts_as_the_zoo_did(tmp_path: Path) -> None:
     shutil.copy(TESTFILES / "nn/Linear.t7", folder / "model.t7")
     report = convert(folder, tmp_path / "out", to="npz", mode="tree", verify=True)
     assert report.counts["done"] == 1, report.rows
+
+
+@pytest.mark.parametrize("to", ["pt", "safetensors", "t7", "npz"])
+def test_names_and_types_are_verified(tmp_path: Path, to: str) -> None:
+    """Outputs with other names and types are those of `convert`, verified, and not converted again."""
+    (tmp_path / "in").mkdir()
+    for name in ("lenet_mm", "training_checkpoint"):
+        shutil.copyfile(TESTFILES / f"models/{name}.t7", tmp_path / f"in/{name}.t7")
+    t7bridge.convert(tmp_path / "in/lenet_mm.t7", tmp_path / "in/weights.pt")
+    options: dict[str, object] = {"rename": ["=net"], "dtype": "bfloat16", "to": to}
+    report = convert(tmp_path / "in", tmp_path / "out", verify=True, **options)
+    assert set(verdicts(tmp_path / "out").values()) == {"done"}
+    assert report.now == {"done": 3}
+    assert convert(tmp_path / "in", tmp_path / "out", verify=True, **options).now == {}
+    t7bridge.convert(tmp_path / "in/weights.pt", tmp_path / f"one.{to}", **options)  # type: ignore[arg-type]
+    (output,) = (tmp_path / "out").glob(f"weights*.{to}")
+    assert output.read_bytes() == (tmp_path / f"one.{to}").read_bytes()
+
+
+def test_a_wrong_output_is_found(tmp_path: Path) -> None:
+    """A difference in one element, type or name is one, whatever was asked for."""
+    source = tmp_path / "in.pt"
+    torch.save({"module.w": torch.arange(4.0), "module.n": torch.tensor(3)}, source)
+    asked: dict[str, object] = {"strip": ["module"], "dtype": "float16"}
+    t7bridge.convert(source, tmp_path / "out.pt", **asked)  # type: ignore[arg-type]
+    good = torch.load(tmp_path / "out.pt", weights_only=True)
+    wrong = [
+        {**good, "w": good["w"] + 1}, {**good, "w": good["w"].float()}, {"w": good["w"]}, {**good, "w": good["w"][:3]},
+    ]  # fmt: skip
+    for number, value in enumerate([good, *wrong]):
+        torch.save(value, tmp_path / "changed.pt")
+        texts = edited_differences(str(source), str(tmp_path / "changed.pt"), DEFAULT_LIMITS, **asked)
+        assert bool(texts) == bool(number), texts
 
 
 def test_compact_outputs_are_verified(tmp_path: Path) -> None:
@@ -388,7 +427,7 @@ def test_pictures(small: Path, tmp_path: Path) -> None:
     assert [note[2] for note in row.notes][-1].startswith("no picture: ")
     data = re.search(r'id="data">(.*?)</script>', (tmp_path / "out/report.html").read_text())
     assert data is not None
-    rows = {row[0]: row[-1] for row in json.loads(data.group(1))["rows"]}
+    rows = {row[0]: row[10] for row in json.loads(data.group(1))["rows"]}
     assert {name: picture for name, picture in rows.items() if picture} == {
         "a/net.t7": "a/net.pt.html",
         "b.dat": "b.pt.html",

@@ -128,12 +128,28 @@ def test_wrong_usage(folder: Path, arguments: tuple[str, ...]) -> None:
 
 
 def test_limits(folder: Path) -> None:
-    """One option limits the files of a run, and what a file may cost."""
-    run = here(folder / "zoo", "-o", folder / "out", "--limit", "objects=3", "--limit", "1")
-
+    """One option limits the files of a run, another what a file may cost, as for all verbs."""
+    run = here(folder / "zoo", "-o", folder / "out", "--limit", "objects=3", "--max-files", "1")
     assert run.returncode == 1
     assert "LimitError" in run.stderr
     assert "1 still to do" in run.stdout
+
+    old = here(folder / "zoo", "-o", folder / "old", "--limit", "1")
+    assert old.returncode == 0
+    assert "1 still to do" in old.stdout
+    assert "t7bridge: --limit 1 is deprecated; use --max-files 1\n" in old.stderr
+
+
+def test_include(folder: Path) -> None:
+    """Patterns choose files by name; what they leave out is counted, as hidden files are."""
+    (folder / "zoo/.hidden.t7").write_bytes(b"")
+    run = here(folder / "zoo", "-o", folder / "out", "--include", "a.*", "--include", "*.txt")
+
+    assert run.returncode == 0
+    assert run.stdout.splitlines()[0] == "left out: 1 hidden file or folder, 1 file without a pattern of --include"
+    assert "1 done, 0 failed, 1 skipped (not a model)" in run.stdout
+    dry = here(folder / "zoo", "-o", folder / "out", "--include", "*.t7", "--dry-run")
+    assert "left out: 1 hidden file or folder, 1 file without a pattern of --include\n" in dry.stdout
 
 
 @pytest.mark.slow

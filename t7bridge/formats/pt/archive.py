@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from ...data import np
+from ...data import np, pattern
 from ...errors import (
     CorruptError,
     T7BridgeError,
@@ -25,64 +25,34 @@ from ...errors import (
 )
 from ...graph.dtypes import UINT8, ElementType
 from ...graph.storage import Span, Storage
-from ...io.copy import sha256
 from ...io.source import ByteSource
 from ...report import Note
 from ...text import counted, few
 from ..table import HEAD_BYTES, identify
 from .arrays import read_header
+from .members import (
+    ALIGNMENT_MEMBER,
+    BYTEORDER_MEMBER,
+    CONSTANTS_MEMBER,
+    DATA_MEMBER,
+    FORMAT_MEMBER,
+    ID_MEMBER,
+    MODEL_MEMBER,
+    OLD_VERSION_MEMBER,
+    PACKAGE_FOLDER,
+    PACKAGE_MEMBER,
+    PT2_MEMBERS,
+    RECORD_MEMBER,
+    STORAGE_FOLDER,
+    TRACED_FOLDER,
+    VERSION_MEMBER,
+)
 from .pickle.meaning import Origin, PtMeaning
-from .pickle.safe_loader import ZIP_PARTS
 from .pickle.unpickler import Unpickler
-from .storages import StorageTable, span_of_bytes
+from .storages import ZIP_PARTS, StorageTable, span_of_bytes
 from .zip import STORED, Member, ZipArchive
 
-DATA_MEMBER = "data.pkl"
-VERSION_MEMBER = "version"
-OLD_VERSION_MEMBER = ".data/version"
-FORMAT_MEMBER = ".format_version"
-ALIGNMENT_MEMBER = ".storage_alignment"
-BYTEORDER_MEMBER = "byteorder"
-ID_MEMBER = ".data/serialization_id"
-STORAGE_FOLDER = "data/"
-TRACED_FOLDER = "traced_inputs/"
-"""Folder of the storages of `traced_inputs.pkl`, a traced module's inputs: PyTorch does not write their elements."""
-RECORD_MEMBER = ".t7bridge/record"
-"""Our member: what a `.pt` cannot hold of a `.t7`. PyTorch reads members by name and never looks at it."""
-
-CONSTANTS_MEMBER = "constants.pkl"
-"""The member that archives of TorchScript and of the C++ API have beside their value."""
-MODEL_MEMBER = "model.json"
-"""The modules of TorchScript of 1.0 to 1.2."""
-PT2_MEMBERS = ("archive_format", "serialized_exported_program.json")
-"""Members of archives of torch.export: of 2.7 and newer, and of older releases."""
-PACKAGE_FOLDER = ".data/"
-"""Folder of torch.package for storages, `KEY.storage`, and information about the archive."""
-PACKAGE_MEMBER = ".data/extern_modules"
-"""The member that identifies archives of torch.package."""
-
-LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
-LEGACY_PROTOCOL = 1001
-"""The first two pickles of a file of PyTorch 0.2 to 1.5."""
-
-ROOT_FOLDER = "archive"
-ARCHIVE_VERSION = b"3\n"
-
-
-def content_id(members: list[tuple[str, int, int]]) -> str:
-    """Return a hash over the members of an archive's value, by which changes since its record was written are detected.
-
-    Args:
-        members: name below the root folder, size in bytes and CRC-32 of every member.
-    """
-    digest = sha256()
-    for name, size, crc in sorted(members):
-        if name == DATA_MEMBER or name.startswith(STORAGE_FOLDER):
-            digest.update(f"{name}\0{size}\0{crc}\n".encode())
-    return digest.hexdigest()
-
-
-_PICKLE = re.compile(rb"\x80[\x02-\x05]")
+_PICKLE = pattern(rb"\x80[\x02-\x05]")
 _FILES = (".pkl", ".pickle", ".pt", ".pth", ".ckpt")
 """Suffixes of members that programs load."""
 _FREE_OPERATIONS = 500_000

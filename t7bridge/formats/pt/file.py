@@ -14,22 +14,13 @@ from ...io.source import ByteSource, Readable
 from ...limits import DEFAULT_LIMITS, Limits
 from ..table import HEAD_BYTES, Document, Written, ends_as_zip, identify, refuse_two
 from . import writer as writers
-from .archive import (
-    CONSTANTS_MEMBER,
-    DATA_MEMBER,
-    MODEL_MEMBER,
-    PACKAGE_MEMBER,
-    PT2_MEMBERS,
-    PtArchive,
-    content_id,
-    read_package,
-)
+from .members import CONSTANTS_MEMBER, DATA_MEMBER, MODEL_MEMBER, PACKAGE_MEMBER, PT2_MEMBERS, content_id
 from .pickle.meaning import Origin, PtMeaning
-from .pickle.unpickler import Unpickler
 from .storages import StorageTable, text
 from .zip import Member, ZipArchive
 
 if TYPE_CHECKING:
+    from .archive import PtArchive
     from .writer import LegacyPtWriter, MapLocation, PtWriter
 
 _UNSET = object()
@@ -62,8 +53,8 @@ class PtReader:
         UnknownFormatError: it is in another format; the message says which.
 
     Example:
-        >>> reader = PtReader("model.pt")
-        >>> reader.read()["conv1.weight"].shape
+        >>> with PtReader("model.pt") as reader:
+        ...     print(reader.read()["conv1.weight"].shape)
     """
 
     def __init__(
@@ -90,11 +81,15 @@ class PtReader:
         self.notes = self._origin.notes
         """Content of the file that is not part of the value; filled by `read`."""
 
+    def close(self) -> None:
+        """Close the file. Storages whose elements are still in it can no longer be read."""
+        self.source.close()
+
     def __enter__(self) -> PtReader:
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        self.source.close()
+        self.close()
 
     def _detect(self) -> str:
         """Return the kind of the file, and open it if it is a zip archive.
@@ -109,7 +104,7 @@ class PtReader:
         if self._start and kind in ("zip", "tar"):
             raise UnsupportedError("is in the middle of a file object", hint="Give the part as bytes.")
         if kind == "zip":
-            self._archive = PtArchive(self._origin)
+            self._archive = _part("archive").PtArchive(self._origin)
             return self._kind_of_zip(self._archive)
         if kind == "tar":
             if ends_as_zip(self.source):
@@ -178,7 +173,7 @@ class PtReader:
         if self.kind == "zip":
             return archive.unpickle(DATA_MEMBER)
         if self.kind == "package":
-            return read_package(archive)
+            return _part("archive").read_package(archive)
         if self.kind == "pt2":
             module = _part("pt2").read_pt2(archive)
         elif self.kind == "json-archive":
@@ -287,7 +282,7 @@ class PtReader:
 
 
 def _part(name: str) -> Any:
-    """Return a module of this folder that few files need; it is loaded on first use."""
+    """Return a module of this folder that not every file needs, such as those that are written."""
     return import_module(f".{name}", __package__)
 
 
@@ -333,7 +328,11 @@ def read_pickle_with(
         return table.of_id(saved_id)
 
     origin = Origin(ByteSource.from_bytes(data, "<record>"), limits, forbid, partial(_nested, 0))
-    value = Unpickler(origin.source, 0, len(data), PtMeaning(origin, table, named), "record").load()
+    value = (
+        _part("pickle.unpickler")
+        .Unpickler(origin.source, 0, len(data), PtMeaning(origin, table, named), "record")
+        .load()
+    )
     table.finish()
     return value, origin.foreign
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from attrs import evolve, field
 
-from ...data import define
+from ...data import define, pattern
 from ...errors import CorruptError, UnsupportedError
 from ...graph.dtypes import ELEMENT_TYPES
 from ...graph.python import MODULE_PARTS, QUANTIZED_CLASS, UNSET, PythonObject, attributes_of, is_quantized_conv
@@ -32,7 +32,8 @@ from ...limits import DEFAULT_LIMITS, STEPS_PER_NODE, Budget, Limits
 from ...report import Note
 from ...text import few
 from ..fields import Fields, shown
-from .archive import CONSTANTS_MEMBER, DATA_MEMBER, MODEL_MEMBER, PtArchive
+from .archive import PtArchive
+from .members import CONSTANTS_MEMBER, DATA_MEMBER, MODEL_MEMBER
 from .pickle.meaning import PtMeaning
 from .pickle.tensors import has_gradient, view
 from .storages import span_of_bytes
@@ -40,11 +41,11 @@ from .storages import span_of_bytes
 BYTECODE_MEMBER = "bytecode.pkl"
 ATTRIBUTES_MEMBER = "attributes.pkl"
 
-_CLASS = re.compile(r"^class (\w+)(?:\(([\w.]*)\))?:[^\n]*\n((?:[ \t][^\n]*\n|\n)*)", re.MULTILINE)
-_LIST = re.compile(r"^  (__parameters__|__buffers__) = \[([^\n]*)\]", re.MULTILINE)
-_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)",? *')
-_TYPE = re.compile(r'^  (?:(\w+)|__annotations__\["((?:[^"\\\n]|\\.)*)"\]) *[:=] *([^\n=]+)', re.MULTILINE)
-_GENERIC_MODULE = re.compile(r"__torch__\.(___torch_mangle_\d+\.)?Module\Z")
+_CLASS = pattern(r"^class (\w+)(?:\(([\w.]*)\))?:[^\n]*\n((?:[ \t][^\n]*\n|\n)*)", re.MULTILINE)
+_LIST = pattern(r"^  (__parameters__|__buffers__) = \[([^\n]*)\]", re.MULTILINE)
+_QUOTED = pattern(r'"((?:[^"\\]|\\.)*)",? *')
+_TYPE = pattern(r'^  (?:(\w+)|__annotations__\["((?:[^"\\\n]|\\.)*)"\]) *[:=] *([^\n=]+)', re.MULTILINE)
+_GENERIC_MODULE = pattern(r"__torch__\.(___torch_mangle_\d+\.)?Module\Z")
 
 
 @define

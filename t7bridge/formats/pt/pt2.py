@@ -24,10 +24,10 @@ Source: PyTorch 2.13 `torch/export/pt2_archive/_package.py`, `torch/_export/serd
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
+from ...data import pattern
 from ...errors import CorruptError, UnsupportedError
 from ...graph.dtypes import ELEMENT_TYPES, ElementType
 from ...io.source import ByteSource
@@ -35,7 +35,8 @@ from ...limits import Limits
 from ...report import Note
 from ...text import few
 from ..fields import Fields, parse_json, shown
-from .archive import PT2_MEMBERS, PtArchive
+from .archive import PtArchive
+from .members import PT2_MEMBERS
 from .modules import ScriptModule, detached, is_tensor
 from .pickle.names import words
 from .pickle.tensors import has_gradient, view
@@ -253,21 +254,21 @@ def _integer(value: Any, path: str) -> int:
     return number
 
 
-_SCRIPT_FILES = re.compile(rb"\b(?:torch|ops\.aten)\.(save|from_file)\s*\(|\baten::(save|from_file)\b")
+_SCRIPT_FILES = pattern(rb"\b(?:torch|ops\.aten)\.(save|from_file)\s*\(|\baten::(save|from_file)\b")
 """The operations of TorchScript that write or read files, in source and in bytecode."""
 _COMPILED = (".so", ".dll", ".dylib", ".cubin", ".hsaco", ".ptx", ".spv", ".cpp", ".o")
 # Allowed: operators of every library but those for files, without names of Python's machinery (`__`); comparisons and
 # shifts of ATen, which have such names; PyTorch's functions of sizes and its checks; and Python's arithmetic, of whose
 # module `operator` the excluded functions call whatever they are given.
-_OPERATOR = re.compile(
+_OPERATOR = pattern(
     r"torch\.ops\.\w+\.(?!from_file\b|save\b)(?!__)\w+(?:\.(?!__)\w+)?"
     r"|torch\.ops\.aten\.__i?(?:and|or|xor|lshift|rshift)__\.\w+"
     r"|torch\.(?:_?sym_\w+|_check\w*|_assert\w*|_C\._set_grad_enabled|_C\._functorch\.\w+)"
     r"|_operator\.(?!call|methodcaller|attrgetter|itemgetter)\w+|math\.\w+|#[\w.:]*"
 )
-_QUOTED = re.compile(r"'[\w. -]*'|\"[\w. -]*\"")
-_NAME = re.compile(r"[^\W\d]\w*")
-_SYMBOL = re.compile(r"[a-z]{1,3}\d+\Z")
+_QUOTED = pattern(r"'[\w. -]*'|\"[\w. -]*\"")
+_NAME = pattern(r"[^\W\d]\w*")
+_SYMBOL = pattern(r"[a-z]{1,3}\d+\Z")
 _ALLOWED = words(
     """
     Add Mul Symbol Dummy True False positive negative integer nonnegative nonpositive nonzero zero real finite even
@@ -282,7 +283,7 @@ _ALLOWED = words(
     """
 )
 """Functions of sizes, and what guards ask of inputs."""
-_PLAIN = re.compile(r"[\w\s+\-*/%(),.<>=!&|~\[\]^]*\Z")
+_PLAIN = pattern(r"[\w\s+\-*/%(),.<>=!&|~\[\]^]*\Z")
 """The characters of arithmetic, comparisons, calls and indexing: no quotes, no colons, no braces."""
 
 

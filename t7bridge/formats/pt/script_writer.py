@@ -32,7 +32,7 @@ from ...graph.tensor import Tensor, TensorExtras
 from ...io.output import Output
 from ...limits import BYTES_PER_STEP, DEFAULT_LIMITS, Budget, Limits
 from ..fields import shown
-from .archive import CONSTANTS_MEMBER
+from .members import CONSTANTS_MEMBER
 from .pickle.pickler import PickleWriter
 from .pickle.reductions import FORMS, Naming, Reduction
 from .storages import span_of_bytes

@@ -15,6 +15,9 @@ from ...io.source import ByteSource
 Locate = Callable[[Any, ElementType, int], Span]
 """From (key, element type, bytes) to the span of the bytes."""
 
+ZIP_PARTS, LEGACY_PARTS, NO_IDS = 5, 6, 0
+"""Number of parts of a persistent id in the two formats; 0 where there are none."""
+
 _UNTYPED = ("UntypedStorage", "_UntypedStorage")
 STORAGE_CLASSES = {
     f"{module}.{name}": element

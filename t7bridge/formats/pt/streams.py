@@ -18,12 +18,12 @@ Source: PyTorch 2.13 `torch/serialization.py` `_legacy_load`, `legacy_load`; PyT
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Hashable, Iterator
 from functools import partial
 from typing import Any
 
+from ...data import pattern
 from ...errors import (
     CorruptError,
     ForbiddenGlobalError,
@@ -40,12 +40,11 @@ from ...graph.tensor import Tensor
 from ...io.source import ByteSource
 from ...limits import DEFAULT_LIMITS, Limits
 from ..fields import shown
-from .archive import LEGACY_MAGIC, LEGACY_PROTOCOL
+from .members import LEGACY_MAGIC, LEGACY_PROTOCOL
 from .pickle.meaning import Origin, PtMeaning
-from .pickle.safe_loader import LEGACY_PARTS, NO_IDS
 from .pickle.tensors import view
 from .pickle.unpickler import Unpickler
-from .storages import STORAGE_CLASSES, StorageTable, is_count, text
+from .storages import LEGACY_PARTS, NO_IDS, STORAGE_CLASSES, StorageTable, is_count, text
 
 _MAGIC_BYTES = b"\x80\x02\x8a\x0a" + LEGACY_MAGIC.to_bytes(10, "little") + b"."
 """The first pickle as PyTorch writes it: PROTO 2, LONG1 of 10 bytes, STOP."""
@@ -55,8 +54,8 @@ _BLOCK = 512
 """Bytes of a tar header; members are padded to a multiple of it."""
 _MAX_PAX_BYTES = 1 << 20
 _MEMBERS = frozenset({"sys_info", "pickle", "tensors", "storages"})
-_DIGITS = re.compile(rb" *([0-7]+)[ \0]*")
-_PAX_RECORD = re.compile(rb"([1-9]\d{0,6}) (?:[amc]time|[ug]id|[ug]name|comment)=")
+_DIGITS = pattern(rb" *([0-7]+)[ \0]*")
+_PAX_RECORD = pattern(rb"([1-9]\d{0,6}) (?:[amc]time|[ug]id|[ug]name|comment)=")
 """The records that change neither name nor size of a member: Python 3 writes times that are not whole."""
 
 

@@ -9,17 +9,17 @@ Source: PyTorch 2.13 `torch/serialization.py` `_save`, `_legacy_save`, `_get_res
 
 from __future__ import annotations
 
-import re
 import struct
 import zlib
 from collections.abc import Callable, Mapping
 from typing import IO, Any
 
+from ...data import pattern
 from ...errors import ModelError
 from ...graph.storage import Storage
 from ...io.copy import crc32
 from ...io.output import Content, Output
-from . import archive as layout
+from . import members as layout
 from .pickle.pickler import PickleWriter
 from .storages import DEVICE_TYPES
 from .zip import ALIGNMENT_BYTES, WrittenMember, ZipWriter
@@ -31,7 +31,7 @@ MapLocation = Location | None
 Place = Callable[[str], str]
 """Maps the device of a storage to the name to write."""
 
-_DEVICE = re.compile(rf"({'|'.join(DEVICE_TYPES)}|npu)(:\d{{1,4}})?\Z")
+_DEVICE = pattern(rf"({'|'.join(DEVICE_TYPES)}|npu)(:\d{{1,4}})?\Z")
 """The name of a device. `npu` is what Ascend's extension calls `privateuseone`."""
 _MACHINE = {
     "protocol_version": layout.LEGACY_PROTOCOL,

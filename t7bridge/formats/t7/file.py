@@ -25,7 +25,6 @@ from ...text import printable_lines
 from ..table import Document, Written, refuse_two
 from .layout import T7Layout
 from .reader import T7Reader
-from .writer import T7Writer
 
 if TYPE_CHECKING:
     from ...io.output import Output
@@ -268,6 +267,8 @@ def write(output: Output, value: Value, layout: T7Layout | None = None) -> Writt
         UnsupportedError: something in it is not a Lua value.
         WriteError: the output does not accept the bytes.
     """
+    from .writer import T7Writer  # which readers do not need
+
     writer = T7Writer(output, layout or T7Layout())
     writer.write_object(value)
     written = T7File([value], writer.layout, objects=writer.objects)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from attrs import field, validators
 
-from ...data import define
+from ...data import define, pattern
 from ...errors import CorruptError, FormatError, LimitError, ModelError, TruncatedError, UnknownFormatError
 from ...graph.lua import TorchObject
 from ...io.source import ByteSource
@@ -36,7 +36,7 @@ TAG_NAMES = {
     FUNCTION: "a function",
 }
 
-VERSION_PATTERN = re.compile(rb"V (.*)\Z", re.DOTALL)
+VERSION_PATTERN = pattern(rb"V (.*)\Z", re.DOTALL)
 """The string before a class name; a string that does not match is the class name itself, without a version."""
 
 VINTAGES = ("", "2010-11", "2011-06", "2011-09", "2011-10")

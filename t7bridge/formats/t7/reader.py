@@ -61,7 +61,8 @@ class T7Reader:
 
     Example:
         >>> with T7Reader("stream.t7") as reader:
-        ...     flag, table = reader.read_bool(), reader.read_object()
+        ...     while not reader.at_end:
+        ...         print(reader.read())
     """
 
     def __init__(
@@ -175,6 +176,10 @@ class T7Reader:
 
     # Objects
 
+    def read(self) -> Value:
+        """Read the next value, as `read_object` does: the name that all readers have."""
+        return self.read_object()
+
     def read_object(self) -> Value:
         """Read one value and everything inside it.
 
@@ -232,7 +237,7 @@ class T7Reader:
                     continue
                 if failures and not self._explains_more(layout, max(failure[0] for failure in failures)):
                     continue
-                if any(isinstance(obj, (Tensor, Storage, TdsHash, TdsVec)) for obj in self.objects):
+                if any(issubclass(kind, (Tensor, Storage, TdsHash, TdsVec)) for kind in set(map(type, self.objects))):
                     self._layouts = [layout]  # a long has been read, and what followed was valid
                 return value
             # The layout that came furthest is the file's: the others failed because they are wrong.

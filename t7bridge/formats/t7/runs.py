@@ -7,6 +7,7 @@ alike to the byte is left to the object reader, including errors.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
 from ...graph.dtypes import INT64, ORDER_SIGNS
@@ -104,23 +105,25 @@ class Alike:
         stream.move_to(at)
 
 
-class _Group:
-    """Fields of a record up to a string, whose length is not known in advance.
+_Group = tuple[Callable[[bytes, int], tuple[Any, ...]], int, tuple[bytes, ...], list[int], bool]
+"""Fields of a record up to a string, whose length is not known in advance: see `_group`. A tuple, as it is taken apart
+for each record."""
+
+
+def _group(code: str, fixed: list[bytes], booleans: list[int], text: bool) -> _Group:
+    """Return the fields of a record up to a string.
 
     Args:
-        code: unpacks the bytes before each value and the values, in turn.
+        code: of `struct`, for the bytes before each value and the values, in turn.
         fixed: the bytes before the values: the keys, encoded, and the values' tags.
         booleans: which of the values are booleans.
         text: whether the last value is the length of a string that follows.
-    """
 
-    def __init__(self, code: str, fixed: list[bytes], booleans: list[int], text: bool) -> None:
-        packed = struct.Struct(code)
-        self.unpack = packed.unpack_from
-        self.length = packed.size
-        self.fixed = tuple(fixed)
-        self.booleans = booleans
-        self.text = text
+    Returns:
+        What unpacks them, their length in bytes, and the other three.
+    """
+    packed = struct.Struct(code)
+    return packed.unpack_from, packed.size, tuple(fixed), booleans, text
 
 
 class Record:
@@ -155,34 +158,34 @@ class Record:
             if tag == tags.BOOLEAN:
                 booleans.append(len(fixed) - 1)
             if tag == tags.STRING:
-                groups.append(_Group(code, fixed, booleans, True))
+                groups.append(_group(code, fixed, booleans, True))
                 code = sign
                 fixed = []
                 booleans = []
         if fixed:
-            groups.append(_Group(code, fixed, booleans, False))
+            groups.append(_group(code, fixed, booleans, False))
         return cls(table.raw_keys, groups)
 
     def make(self, window: bytes, at: int, number: int, base: int) -> tuple[tuple[Any, ...], int] | None:
         """Return one record and its end, if it is alike and completely in the window."""
         end = len(window)
         fields: list[Any] = []
-        for group in self._groups:
-            stop = at + group.length
+        for unpack, length, fixed, booleans, text in self._groups:
+            stop = at + length
             if stop > end:
                 return None
-            row = group.unpack(window, at)  # fixed bytes and values, in turn
-            if row[::2] != group.fixed:
+            row = unpack(window, at)  # fixed bytes and values, in turn
+            if row[::2] != fixed:
                 return None
             start = len(fields)
             fields += row[1::2]
-            for place in group.booleans:
+            for place in booleans:
                 flag = fields[start + place]
                 if flag != 0 and flag != 1:
                     return None
                 fields[start + place] = flag == 1
             at = stop
-            if group.text:
+            if text:
                 at += fields[-1]
                 if not stop <= at <= end:
                     return None

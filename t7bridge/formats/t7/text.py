@@ -7,11 +7,10 @@ Strings, and the elements of Byte and Char storages, are raw bytes here too. Arr
 from __future__ import annotations
 
 import math
-import re
 import struct
 import sys
 
-from ...data import decimal_text, np
+from ...data import decimal_text, np, pattern
 from ...errors import FormatError, TruncatedError
 from ...graph.dtypes import ElementType
 from ...graph.storage import Span, Storage, TextSpan, array_chunks
@@ -22,10 +21,10 @@ from . import layout as tags
 from .layout import WINDOW_BYTES, T7Layout, Window
 
 _WINDOW = 1 << 16
-_TOKEN = re.compile(rb"[ \t\r\n\v\f]*([^ \t\r\n\v\f]*)")
-_INTEGER = re.compile(rb"[+-]?\d{1,20}\Z")
-_NUMBER = re.compile(rb"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf|nan)\Z")
-_OTHERS_NUMBER = re.compile(rb"[+-]?(\d+,\d*([eE][+-]?\d+)?|1\.#(?:QNAN|SNAN|IND|INF)0*|nan\(\w*\))\Z")
+_TOKEN = pattern(rb"[ \t\r\n\v\f]*([^ \t\r\n\v\f]*)")
+_INTEGER = pattern(rb"[+-]?\d{1,20}\Z")
+_NUMBER = pattern(rb"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf|nan)\Z")
+_OTHERS_NUMBER = pattern(rb"[+-]?(\d+,\d*([eE][+-]?\d+)?|1\.#(?:QNAN|SNAN|IND|INF)0*|nan\(\w*\))\Z")
 """Numbers as other C libraries print them: see `plain_numbers`."""
 _NUMBER_BYTES = b"0123456789+-.eEinfa \n"
 _FULL_DIGITS = 17

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from ...data import collector_paused
 from ...errors import T7BridgeError, UnsupportedError, WriteError
@@ -16,7 +16,9 @@ from . import layout as tags
 from .binary import BinaryWriter
 from .layout import T7Layout
 from .reader import payload_of
-from .text import TextWriter
+
+if TYPE_CHECKING:
+    from .text import TextWriter
 
 _SHORT = 1 << 16
 
@@ -43,6 +45,15 @@ def _step(value: Value, half: int) -> str:
     return f"<key {step_name(keys[place])}>" if half % 2 else step_name(keys[place])
 
 
+def _stream_for(output: Output, layout: T7Layout) -> BinaryWriter | TextWriter:
+    """Return the writer of primitives in the encoding of a layout."""
+    if layout.encoding == "ascii":
+        from .text import TextWriter  # few files are in ascii
+
+        return TextWriter(output, layout)
+    return BinaryWriter(output, layout)
+
+
 class T7Writer:
     """Writes Lua's values to a `.t7` file, one after another, as `torch.DiskFile` does.
 
@@ -60,8 +71,7 @@ class T7Writer:
         self._output = target if isinstance(target, Output) else Output(target)
         self._is_own_output = not isinstance(target, Output)
         self.layout = layout or T7Layout()
-        kind = TextWriter if self.layout.encoding == "ascii" else BinaryWriter
-        self._stream: BinaryWriter | TextWriter = kind(self._output, self.layout)
+        self._stream = _stream_for(self._output, self.layout)
         self._referenced = referenced
         self._payloads = payloads
         self._numbers: dict[Value, int] = {}

@@ -216,9 +216,11 @@ def are_clones(first: Value, *others: Value, sharing: bool = True) -> bool:
 
 def _share_tensors(one: TorchObject, other: TorchObject, layer: Layer) -> bool:
     """Return whether the tensors of two objects of one class are the same."""
-    params = layer.params_of(Fields(one, "", layer.defaults))
-    paths = [source.path for param in params for source in param.sources]
-    return all(_is_view_of(lookup(one, path), lookup(other, path)) for path in paths)
+    for declared in layer.params_of(Fields(one, "", layer.defaults)):
+        for source in declared.sources:
+            if not _is_view_of(lookup(one, source.path), lookup(other, source.path)):
+                return False
+    return True
 
 
 def _is_view_of(one: Value, other: Value) -> bool:
@@ -240,10 +242,10 @@ def clones(obj: TorchObject) -> Iterator[Child]:
 
     Lua uses `module` for the first element, whatever is first in `modules`.
     """
-    inside = list(modules(obj))
-    if inside and are_clones(*(child.value for child in inside)):
-        inside = inside[:1]
-    yield from inside
+    elements = list(modules(obj))
+    if elements and are_clones(*(child.value for child in elements)):
+        elements = elements[:1]
+    yield from elements
 
 
 register_layer(
@@ -338,11 +340,16 @@ def _steps_of_weight(lua: Lua) -> tuple[tuple[int, ...] | None, tuple[int, ...] 
     """
     child = lua.get("modules.1")
     layout = _layout_of_weight(child) if isinstance(child, TorchObject) else ()
-    order = layout[-1].order if layout and isinstance(layout[-1], Permute) else None
-    views = layout[:-1] if order else layout
+    if not layout:
+        return None, None
+    order = None
+    views = layout
+    if isinstance(layout[-1], Permute):
+        order = layout[-1].order
+        views = layout[:-1]
     if not all(isinstance(step, (Reshape, Turn)) for step in views):
         raise NotMappedError(f"normalizes the weight of a {child.class_name}", path=lua.path)
-    return lua.sizes("weightSize") if layout else None, order
+    return lua.sizes("weightSize"), order
 
 
 def _weight_norm_shapes(

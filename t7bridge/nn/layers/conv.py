@@ -65,12 +65,17 @@ class Turn:
 
     def _applies(self, tensor: Tensor, fields: Fields) -> bool:
         """Return whether a tensor has the sizes of Torch 7 backwards; where these are the same, by its strides."""
-        table = fields.find_tensor("connTable")
-        connections = table.size[0] if table is not None else 0
-        size = tuple(connections if name == REST else fields.integer(name, 0) for name in self.extents)
-        if tensor.size != size[::-1]:
+        size: list[int] = []
+        for name in self.extents:
+            if name == REST:  # the number of connections
+                table = fields.find_tensor("connTable")
+                size.append(table.size[0] if table is not None else 0)
+            else:
+                size.append(fields.integer(name, 0))
+        if tensor.size != tuple(reversed(size)):
             return False
-        return tensor.size != size or tensor.stride[0] < tensor.stride[-1]
+        is_palindrome = tensor.size == tuple(size)
+        return not is_palindrome or tensor.stride[0] < tensor.stride[-1]
 
 
 # A linear layer at each position of an image: torch.nn.Conv2d with kernels of one element.

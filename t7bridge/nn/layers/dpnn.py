@@ -42,7 +42,8 @@ def _scales(lua: Lua) -> tuple[Literal, ...]:
     if not lua.has("scale"):
         return ()
     ends = ("scale.min", "scale.max") if lua.has("scale.min") else ("scale.1", "scale.2")
-    return (tuple(float(lua.number(end)) for end in ends),)
+    interval = tuple(float(lua.number(end)) for end in ends)
+    return (interval,)  # one argument
 
 
 def _entropy_scale(lua: Lua) -> float:

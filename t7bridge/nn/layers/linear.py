@@ -232,8 +232,11 @@ register_layer(
 
 
 def _highway_shapes(size: int, nonlinearity: str = "relu", gate_bias: float = 0.0, bias: bool = True) -> Tensors:
-    linear = constructed("Linear", (size, size, bias), {})
-    return {f"{layer}.{name}": extents for layer in ("transform", "gate") for name, extents in linear.items()}
+    shapes: Tensors = {}
+    for layer in ("transform", "gate"):
+        for name, extents in constructed("Linear", (size, size, bias), {}).items():
+            shapes[f"{layer}.{name}"] = extents
+    return shapes
 
 
 add_traits({"linear.Highway": Traits(shapes=_highway_shapes, output=same)})  # recognized by `workshop/cells`

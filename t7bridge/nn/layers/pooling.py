@@ -64,11 +64,13 @@ def _begins_after(dims: int, dilation: Read | None = None) -> Callable[[Any], bo
     reads = windows(dims).values()
 
     def may_begin(fields: Any) -> bool:
-        kernel, strides, padding, ceil = (read.get(fields) for read in reads)
+        kernel, strides, padding, ceil_mode = (read.get(fields) for read in reads)
+        if not ceil_mode or any(padding):
+            return False
         steps = dilation.get(fields) if dilation else (1,) * dims
         spans = [step * (size - 1) + 1 for size, step in zip(kernel, steps)]
-        leaves_gaps = any(stride > span > 0 for stride, span in zip(strides, spans))
-        return ceil and not any(padding) and leaves_gaps
+        # Between two windows are elements of neither: the next one may begin behind the last element.
+        return any(stride > span > 0 for stride, span in zip(strides, spans))
 
     return may_begin
 

@@ -6,20 +6,19 @@ cuDNN's: one flat vector holds all matrices, then all biases. Sources: cudnn.tor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from math import prod
 from typing import Any
 
 from attrs import evolve
 
-from ...data import define, np
+from ...data import np
 from ...graph.lua import TorchObject, Value
-from ...graph.storage import Storage
 from ...graph.tensor import Tensor
 from .. import walk
-from ..compounds import Expression, Node, node, part, recognized, require
+from ..compounds import require
 from ..fields import Fields, items_of, lookup, path_steps
-from ..layouts import REST, BlockOrder, Extent, Layout, Narrow, Permute, Reshape, copied, elements, nested
+from ..layouts import REST, BlockOrder, Extent, Layout, Narrow, Permute, Reshape, copied, elements
 from ..mapping import (
     LAYERS,
     Call,
@@ -60,444 +59,9 @@ from ..registry import (
     run_from,
 )
 from ..torch_nn import Refused, Tensors, constructed, positive
+from .cells import CELLS, cell_children, cell_params, gates, masks_rows, operations, tensors
 from .containers import are_clones
-
-# Cells that rnn builds from many small modules are recognized as a few matrices. A modified cell, or one that drops
-# connections in training, keeps its modules.
-
-_MUFURU_OPERATIONS = {"max", "keep", "replace", "mul", "min", "diff", "forget", "sqrt_diff"}
-"""Operations of a MuFuRu that its class in PyTorch has too."""
-
-
-def gates(order: str) -> BlockOrder:
-    """Return the step from Lua's order of the gates in one tensor to PyTorch's, which is i f g o."""
-    return BlockOrder(tuple(map(order.index, "ifgo")))
-
-
-def tensors(rows: str, inputs: int, hidden: int, operations: int = 0, projected: int = 0) -> Tensors:
-    """Return the shapes of the tensors of a recurrent layer, by name.
-
-    Args:
-        rows: `name: extents`, separated by commas; what is between the name and the colon is ignored. An extent is a
-            number and a letter: i for inputs, h for the hidden size, j for both, s for a hidden size of each operation,
-            r for the projected outputs, p for the outputs, projected or not.
-        inputs: the number of inputs.
-        hidden: the hidden size.
-        operations: the number of operations of a MuFuRu.
-        projected: the number of outputs of a projection; without one, its tensor does not exist.
-    """
-    sizes = {"i": inputs, "h": hidden, "j": inputs + hidden, "s": operations * hidden, "p": projected or hidden}
-    if projected:
-        sizes["r"] = projected
-    shapes: Tensors = {}
-    for row in rows.split(", "):
-        description, extents = row.split(": ")
-        name = description.split()[0]
-        factors = [(int(extent[:-1] or 1), extent[-1]) for extent in extents.split()]
-        if all(letter in sizes for _, letter in factors):
-            shapes[name] = tuple(count * sizes[letter] for count, letter in factors)
-    return shapes
-
-
-def masks_rows(obj: TorchObject) -> bool:
-    """Return whether the cell of an object is inside a MaskZero or TrimZero that detects the zero vectors itself."""
-    step = lookup(obj, _step_path(obj))
-    if not isinstance(step, TorchObject) or step.class_name not in ("nn.MaskZero", "nn.TrimZero"):
-        return False
-    # Element-Research's class has the dimensions of an example: 1 for vectors.
-    if step.get("nInputDim") is not None:
-        return bool(step.get("nInputDim") == 1.0)
-    # torch's can receive the mask (v2), or mask only one of input and output.
-    receives_mask = step.get("v2") is not False
-    masks_input = step.get("maskinput") not in (None, False)
-    masks_output = step.get("maskoutput") is not False
-    return not receives_mask and not masks_input and masks_output
-
-
-def operations(obj: TorchObject) -> tuple[str, ...]:
-    """Return the operations of a MuFuRu; none if one of them is not `_MUFURU_OPERATIONS`."""
-    names = [name.decode("utf-8", "replace") for name in items_of(obj.get("ops")) or () if isinstance(name, bytes)]
-    if not set(names) <= _MUFURU_OPERATIONS:
-        return ()
-    return tuple(names)
-
-
-def _gate(name: str, *inputs: str, transfer: str = "nn.Sigmoid") -> Node:
-    """Return a gate: the sum of two products with matrices, and of the cell with a vector if it sees that."""
-    layers = [node("nn.CMul" if value == "c" else "nn.Linear", value, path=f"{value}{name}") for value in inputs]
-    return node(transfer, node("nn.CAddTable", layers))
-
-
-def _product(*factors: Expression) -> Node:
-    return node("nn.CMulTable", list(factors))
-
-
-def _lstm(cell: str = "c") -> Expression:
-    """Return output and cell of an LSTM; with an empty name of the cell its gates do not see it."""
-    inputs = ("x", "h", *cell)
-    forgotten = _product(_gate("f", *inputs), "c")
-    # The candidate g never sees the cell.
-    added = _product(_gate("i", *inputs), _gate("g", "x", "h", transfer="nn.Tanh"))
-    new_cell = node("nn.CAddTable", [forgotten, added])
-    # The output gate sees the new cell, the others the last one.
-    output_layers = [node("nn.Linear", "x", path="xo"), node("nn.Linear", "h", path="ho")]
-    if cell:
-        output_layers.append(node("nn.CMul", new_cell, path="co"))
-    output_gate = node("nn.Sigmoid", node("nn.CAddTable", output_layers))
-    return [_product(output_gate, node("nn.Tanh", new_cell)), new_cell]
-
-
-def _parts(count: int, size: float) -> list[Expression]:
-    """Return the parts of a sum of two products with matrices."""
-    total = node("nn.CAddTable", [node("nn.Linear", "x", path="x"), node("nn.Linear", "h", path="h")])
-    reshaped = node("nn.Reshape", total, (count, size))
-    return [part(reshaped, at) for at in range(count)]
-
-
-def _fast_lstm(size: float) -> Expression:
-    # i g f o in Lua, whose candidate is the second of the four parts; i f g o in PyTorch.
-    i, g, f, o = _parts(4, size)
-    i = node("nn.Sigmoid", i)
-    f = node("nn.Sigmoid", f)
-    o = node("nn.Sigmoid", o)
-    g = node("nn.Tanh", g)
-    new_cell = node("nn.CAddTable", [_product(i, g), _product(f, "c")])
-    return [_product(o, node("nn.Tanh", new_cell)), new_cell]
-
-
-def _gru(size: float) -> Expression:
-    # r z in Lua as in PyTorch; the candidate n has matrices of its own.
-    r, z = (node("nn.Sigmoid", gate) for gate in _parts(2, size))
-    # h is reset before the product, in PyTorch's GRU after it.
-    sums = [node("nn.Linear", "x", path="xn"), node("nn.Linear", _product("h", r), path="hn")]
-    n = node("nn.Tanh", node("nn.CAddTable", sums))
-    one_minus_z = node("nn.SAdd", z, -1.0, True)
-    return node("nn.CAddTable", [_product(n, one_minus_z), _product(z, "h")])
-
-
-def _operation(name: str, new: Expression) -> Expression:
-    """Return one of the operations of a MuFuRu, on its last output and a new value."""
-    both = ["h", new]
-    if name in ("max", "min"):
-        rows = [node("nn.Unsqueeze", value, 1.0, None) for value in both]
-        return node("nn.Max" if name == "max" else "nn.Min", node("nn.JoinTable", rows, 1.0, None), 1.0, None)
-    difference = node("nn.CSubTable", both)
-    return {
-        "keep": "h",
-        "replace": new,
-        "mul": _product(*both),
-        "diff": difference,
-        "forget": node("nn.MulConstant", "h", 0.0, None),
-        "sqrt_diff": node("nn.MulConstant", node("nn.Sqrt", node("nn.Abs", difference)), 0.25, None),
-    }[name]
-
-
-def _mufuru(size: float, names: tuple[str, ...]) -> Expression:
-    reset_layers = [node("nn.Linear", "x", path="xr"), node("nn.Linear", "h", path="hr")]
-    reset = node("nn.Sigmoid", node("nn.CAddTable", reset_layers))
-    joined = node("nn.JoinTable", ["x", _product(reset, "h")], 2.0, None)
-    new = node("nn.Sigmoid", node("nn.Linear", joined, path="xn"))
-    # How much of the result of each operation is used.
-    shares: Expression = node("nn.Linear", node("nn.JoinTable", ["x", "h"], 2.0, None), path="xs")
-    shares = node("nn.View", shares, (len(names), int(size)), 1.0)
-    shares = node("nn.SoftMax", node("nn.Transpose", shares, ((1.0, 2.0),), None))
-    rows = [node("nn.Unsqueeze", _operation(name, new), 1.0, None) for name in names]
-    return node("nn.Sum", _product(node("nn.JoinTable", rows, 1.0, 3.0), shares), 1.0, 3.0, None)
-
-
-@define(frozen=True)
-class Cell:
-    """A cell that rnn builds from small modules.
-
-    Attributes:
-        target: its class in `torchmodules/layers`.
-        inputs: the input x, the last output h, the cell c.
-        rows: its tensors: the name, the module in the pattern that has it, and the shape as in `tensors`.
-        patterns: what its modules compute, in each of its forms: by the size of the output and the operations.
-        order: Lua's order of gates in one tensor, if that is not PyTorch's.
-    """
-
-    target: str
-    inputs: str
-    rows: str
-    patterns: Callable[[float, tuple[str, ...]], list[Expression]]
-    order: str = ""
-
-    @property
-    def names(self) -> list[str]:
-        """The names of its tensors."""
-        return [row.split()[0] for row in self.rows.split(", ")]
-
-
-_GATE = "weight_i{0} x{0}: h i, bias_{0} x{0}: h, weight_h{0} h{0}: h h"
-"""The tensors of a gate of an LSTM."""
-_PEEPHOLE = ", weight_c{0} c{0}: h"
-"""The vector of a gate that sees the cell: all but the candidate g."""
-
-
-CELLS = {
-    "nn.LSTM": Cell(
-        "recurrent.LSTM",
-        "xhc",
-        ", ".join((_GATE + _PEEPHOLE * (gate != "g")).format(gate) for gate in "ifgo"),
-        lambda size, _: [_lstm(), _lstm("")],
-    ),
-    "nn.FastLSTM": Cell(
-        "recurrent.FastLSTM",
-        "xhc",
-        "weight_ih x: 4h i, bias x: 4h, weight_hh h: 4h h",
-        lambda size, _: [_fast_lstm(size)],
-        # i g f o in Lua; i f g o in PyTorch.
-        "igfo",
-    ),
-    "nn.GRU": Cell(
-        "recurrent.GRU",
-        "xh",
-        "weight_ih x: 2h i, bias_ih x: 2h, weight_hh h: 2h h, weight_in xn: h i, bias_in xn: h, weight_hn hn: h h",
-        lambda size, _: [_gru(size)],
-    ),
-    "nn.MuFuRu": Cell(
-        "recurrent.MuFuRu",
-        "xh",
-        "input_reset.weight xr: h i, input_reset.bias xr: h, output_reset.weight hr: h h, output_reset.bias hr: h, "
-        "new.weight xn: h j, new.bias xn: h, shares.weight xs: s j, shares.bias xs: s",
-        lambda size, names: [_mufuru(size, names)] if names else [],
-    ),
-}
-"""The cells by their Lua classes."""
-
-
-def _step_path(obj: TorchObject) -> str:
-    """Return the path of the module of a step of a cell."""
-    path = next((child.path for child in modules(obj)), ".modules[1]")
-    return "modules.1" if path == ".modules[1]" else path.removeprefix(".")
-
-
-def cell_params(obj: TorchObject) -> tuple[Param, ...]:
-    """Return the tensors of a cell, or nothing if its modules compute something else."""
-    cell = CELLS.get(obj.class_name)
-    inputs = obj.get("inputSize")
-    outputs = obj.get("outputSize")
-    if cell is None or not _is_size(inputs) or not _is_size(outputs):
-        return ()
-    names = operations(obj)
-    start = _step_path(obj)
-    if masks_rows(obj):
-        start += ".modules.1"
-    paths: dict[str, str] = {}
-    for pattern in cell.patterns(outputs, names):
-        matched = recognized(obj, start, [*cell.inputs], pattern)
-        if matched is not None:
-            paths = matched
-            break
-    fields = _fields_of(Fields(obj), cell, paths, tensors(cell.rows, int(inputs), int(outputs), len(names)))
-    steps = (gates(cell.order),) if cell.order else ()
-    return tuple(param(name, *steps, field=path) for name, path in fields.items())
-
-
-def _is_size(value: Value) -> bool:
-    return isinstance(value, float) and value.is_integer() and value > 0
-
-
-def _fields_of(fields: Fields, cell: Cell, paths: dict[str, str], shapes: Tensors) -> dict[str, str]:
-    """Return the fields of a cell's tensors by their names; none if one has another shape, or there are more biases.
-
-    Args:
-        fields: of the cell.
-        cell: its description.
-        paths: of the modules that have tensors, by their names in the pattern.
-        shapes: of its tensors.
-    """
-    tensor_paths: dict[str, str] = {}
-    for row, (name, shape) in zip(cell.rows.split(", "), shapes.items()):
-        module_name = row.partition(":")[0].split()[1]
-        path = paths.get(module_name)
-        if path is None:
-            continue
-        tensor_paths[name] = f"{path}.{'bias' if 'bias' in name else 'weight'}"
-        tensor = fields.find_tensor(tensor_paths[name])
-        if tensor is None or tensor.shape != shape:
-            return {}
-    # Of the layers, those on the cell (c) are vectors without a bias.
-    biases = {f"{path}.bias" for module_name, path in paths.items() if module_name[0] != "c"}
-    other_biases = biases.difference(tensor_paths.values())
-    if any(fields.find_tensor(path) is not None for path in other_biases):
-        return {}
-    return tensor_paths
-
-
-def cell_children(obj: TorchObject) -> Iterator[Child]:
-    """Yield the modules of a cell that is not recognized."""
-    if not cell_params(obj):
-        yield from modules(obj)
-
-
-# States
-
-
-_ALWAYS_FORGET = ("nn.Repeater", "nn.RecurrentAttention")
-"""Containers that make the modules inside forget at each call."""
-_MAX_DEPTH = 20
-"""Maximum nesting of lists in a state."""
-_MOST_ELEMENTS = 1 << 22
-"""Maximum number of elements of a state that becomes an argument of a constructor."""
-_LIST_ELEMENTS = 64
-"""Elements for which a list, or an element of one, counts."""
-
-
-def remembered(obj: TorchObject) -> str:
-    """Return when a sequence resumes from the last: `train`, `eval`, `both` or `neither`."""
-    value = obj.get("_remember")
-    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
-    return text if text in ("train", "eval", "both") else "neither"
-
-
-def carried(lua: Lua, *paths: str) -> Literal:
-    """Return the state after the last step of a cell, or `None` if the next call starts a sequence.
-
-    Args:
-        lua: the cell.
-        paths: the lists of states by step, such as `outputs` and `cells`.
-    """
-    step = lua.integer("step", 1)
-    if step <= 1 or not all(_lets_resume(obj) for obj in lua.above):
-        return None
-    # Lua stores each step's state under its number, and `step` is the next one's.
-    return together([values(lua.get(f"{path}.{step - 1}")) for path in paths])
-
-
-def begin(lua: Lua, *paths: str) -> Literal:
-    """Return the initial state of every sequence of a cell; `None` for zeros.
-
-    Args:
-        lua: the cell.
-        paths: where it may be, for each part of the state; alternatives are separated by `|`.
-    """
-    return together([_first_values(lua, path.split("|")) for path in paths])
-
-
-def _first_values(lua: Lua, paths: list[str]) -> Literal:
-    """Return the elements of the first of several fields that has some."""
-    for path in paths:
-        elements = values(lua.get(path))
-        if elements is not None:
-            return elements
-    return None
-
-
-def last_of(lua: Lua, states: tuple[str, ...], before: tuple[str, ...], initial: tuple[str, ...]) -> Literal:
-    """Return the state after the last sequence of a layer for whole sequences; `None` if the next starts from zeros.
-
-    Args:
-        lua: the layer.
-        states: fields of the states of all steps, time first; alternatives are separated by `|`.
-        before: fields of the states before the first step, which are emptied when the layer forgets.
-        initial: fields with the initial state of the next sequence only.
-    """
-    given = [values(lua.get(path)) for path in initial]
-    if any(part is not None for part in given):
-        return given[0] if len(given) == 1 else tuple(given)
-    if remembered(lua.obj) not in ("eval", "both") or lua.get("train") is not False:
-        return None
-    if not all(_lets_resume(obj) for obj in lua.above) or any(lua.find_tensor(path) is None for path in before):
-        return None
-    return together([_last_step(lua, path.split("|")) for path in states])
-
-
-def _last_step(lua: Lua, paths: list[str]) -> Literal:
-    """Return the last row of the first of several fields that is a tensor, time first; `None` if none is."""
-    for path in paths:
-        tensor = lua.find_tensor(path)
-        if tensor is not None:
-            return nested(elements(tensor)[-1].tolist())
-    return None
-
-
-def last_column(lua: Lua, *states: str) -> Literal:
-    """Return the state after the last sequence of a layer of torch-rnn, which is batch-first; `None` without one.
-
-    Args:
-        lua: the layer; it empties `h0` when it forgets.
-        states: fields of the states of all steps.
-    """
-    if not lua.flag("remember_states") or lua.find_tensor("h0") is None:
-        return None
-    parts: list[Literal] = []
-    for path in states:
-        tensor = lua.find_tensor(path)
-        if tensor is None or len(tensor.shape) != 3:
-            return None
-        parts.append(nested(elements(tensor)[:, -1].tolist()))
-    return together(parts)
-
-
-def _lists(value: Value, leaf: Callable[[Value, list[Value] | None], Literal]) -> Any:
-    """Return nested lists of what a function makes of values and their elements; `None` if it makes nothing of one.
-
-    Raises:
-        NotMappedError: there are too many, as in a list that holds another many times.
-    """
-    remaining = _MOST_ELEMENTS
-
-    def inside(value: Value, depth: int) -> Any:
-        nonlocal remaining
-        items = items_of(value) if depth < _MAX_DEPTH else None
-        remaining -= value.numel if isinstance(value, Tensor) else _LIST_ELEMENTS * (1 + len(items or ()))
-        if remaining < 0:
-            raise NotMappedError("holds a state with too many elements")
-        literal = leaf(value, items)
-        if literal is not None or not items:
-            return literal
-        parts = [inside(item, depth + 1) for item in items]
-        return None if None in parts else parts
-
-    return inside(value, 0)
-
-
-def values(value: Value) -> Literal:
-    """Return the elements of a tensor as nested tuples; a table of tensors as a list of these; else `None`."""
-
-    def numbers(value: Value, _: list[Value] | None) -> Literal:
-        return nested(elements(value).tolist()) if isinstance(value, Tensor) and value.numel else None
-
-    return _lists(value, numbers)
-
-
-def nested_sizes(value: Value) -> Any:
-    """Return the sizes of an output: a tuple of numbers, or for a table of outputs a tuple of these; else `None`."""
-
-    def size(value: Value, items: list[Value] | None) -> Literal:
-        if isinstance(value, Storage):
-            return tuple(map(int, value.array))
-        extents = [value] if isinstance(value, float) else items
-        if not extents or not all(isinstance(extent, float) and extent.is_integer() for extent in extents):
-            return None
-        return tuple(map(int, extents))
-
-    return nested(_lists(value, size))
-
-
-def _lets_resume(obj: TorchObject) -> bool:
-    """Return whether a module lets its children resume when it is called in evaluation mode."""
-    if obj.class_name == "nn.Sequencer":
-        return remembered(obj) in ("eval", "both") and obj.get("train") is False
-    return obj.class_name not in _ALWAYS_FORGET
-
-
-def _zeros(value: Any) -> Literal:
-    """Return nested tuples of the same sizes, of zeros."""
-    return tuple(_zeros(item) for item in value) if isinstance(value, tuple) else 0.0
-
-
-def together(parts: list[Literal]) -> Literal:
-    """Return a single part, or several as a tuple; `None` if there is none, and zeros for a missing one of two."""
-    given = [part for part in parts if part is not None]
-    if not given:
-        return None
-    if len(parts) == 1:
-        return given[0]
-    return tuple(_zeros(given[0]) if part is None else part for part in parts)
-
+from .states import begin, carried, last_column, last_of, nested_sizes, remembered, together, values
 
 # Entries
 
@@ -619,7 +183,9 @@ _FORMS_OF_RECURRENT = {
 
 def _form(value: Value) -> tuple[str, int] | None:
     """Return the class of a container and the number of modules in it."""
-    return (value.class_name, len(list(modules(value)))) if isinstance(value, TorchObject) else None
+    if not isinstance(value, TorchObject):
+        return None
+    return value.class_name, len(list(modules(value)))
 
 
 _MASK_ZERO = of_runtime(
@@ -783,17 +349,21 @@ register_layer(
 )
 
 
-def _shapes(rows: str) -> Any:
-    """Return the shapes of the tensors of a layer by its sizes, and the outputs of its projection if it has one."""
+def _shapes(**extents: str) -> Any:
+    """Return a function for the shapes of the tensors of a layer, by its sizes and the outputs of its projection.
+
+    Args:
+        **extents: of its tensors, as in `tensors`.
+    """
 
     def shapes(inputs: int, hidden: int, proj_size: int = 0, *_: Any, **__: Any) -> Tensors:
-        return tensors(rows, inputs, positive(hidden), projected=proj_size)
+        return tensors(extents, inputs, positive(hidden), projected=proj_size)
 
     return shapes
 
 
 def _mufuru_shapes(input_size: int, hidden_size: int, operations: tuple[str, ...], *_: Any, **__: Any) -> Tensors:
-    return tensors(CELLS["nn.MuFuRu"].rows, input_size, hidden_size, len(operations))
+    return tensors(CELLS["nn.MuFuRu"].extents, input_size, hidden_size, len(operations))
 
 
 def _is_layer(kind: str, *rows: tuple[str, ...]) -> RecurrentLayer:
@@ -803,13 +373,21 @@ def _is_layer(kind: str, *rows: tuple[str, ...]) -> RecurrentLayer:
 
 _FAST_LSTM = _is_layer("LSTM", ("weight_ih",), ("weight_hh",), ("bias",))
 for _name, _args, _facts in (
-    ("nn.FastLSTM", (), Traits(shapes=_shapes(CELLS["nn.FastLSTM"].rows), by_step=True, recurrent=_FAST_LSTM)),
-    ("nn.GRU", (), Traits(shapes=_shapes(CELLS["nn.GRU"].rows), by_step=True, recurrent=RecurrentLayer("GRU"))),
+    (
+        "nn.FastLSTM",
+        (),
+        Traits(shapes=_shapes(**CELLS["nn.FastLSTM"].extents), by_step=True, recurrent=_FAST_LSTM),
+    ),
+    (
+        "nn.GRU",
+        (),
+        Traits(shapes=_shapes(**CELLS["nn.GRU"].extents), by_step=True, recurrent=RecurrentLayer("GRU")),
+    ),
     ("nn.MuFuRu", (lambda lua: operations(lua.obj),), Traits(shapes=_mufuru_shapes, by_step=True)),
 ):
     register_layer(
         _name,
-        params=keeps(*CELLS[_name].names)(lambda fields: cell_params(fields.obj)),
+        params=keeps(*CELLS[_name].tensors)(lambda fields: cell_params(fields.obj)),
         children=cell_children,
         scratch=_STATE,
         kind="layer",
@@ -952,7 +530,9 @@ register_layer(
     traits={
         "sequence.SeqLSTM": Traits(like="LSTM", written=("outputs",), recurrent=_is_layer("LSTM")),
         "sequence.SteppedLSTM": Traits(
-            shapes=_shapes("weight_ih_l0: 4h i, weight_hh_l0: 4h p, bias_ih_l0: 4h, bias_hh_l0: 4h, weight_hr_l0: r h"),
+            shapes=_shapes(
+                weight_ih_l0="4h i", weight_hh_l0="4h p", bias_ih_l0="4h", bias_hh_l0="4h", weight_hr_l0="r h"
+            ),
             recurrent=RecurrentLayer("LSTM"),
             not_in_torch=_why_stepped,
         ),
@@ -963,7 +543,7 @@ register_layer("nn.VanillaRNN", "nn.VanillaRnn", params=_rnn(), scratch=_BUFFERS
 # Lua resets the hidden state before it is multiplied, torch.nn.GRU after: another function, so Lua's layout is kept.
 _NOT_TORCH = "is not the function of torch.nn.GRU"
 # weight (in + hidden, 3 * hidden), bias (3 * hidden); r z n in Lua as in PyTorch.
-_JOINED_GATES = Traits(shapes=_shapes("weight: j 3h, bias: 3h"), recurrent=RecurrentLayer("GRU"))
+_JOINED_GATES = Traits(shapes=_shapes(weight="j 3h", bias="3h"), recurrent=RecurrentLayer("GRU"))
 register_layer(
     "nn.SeqGRU",
     params=(param("weight"), param("bias")),
@@ -980,13 +560,13 @@ register_layer(
 )
 
 
-@keeps(*CELLS["nn.LSTM"].names, *(sequence_param.name for sequence_param in _rnn(_GATES)))
+@keeps(*CELLS["nn.LSTM"].tensors, *(sequence_param.name for sequence_param in _rnn(_GATES)))
 def _lstm_or_sequence(fields: Fields) -> tuple[Param, ...]:
     return cell_params(fields.obj) if fields.find_tensor("weight") is None else _rnn(_GATES)
 
 
 def _lstm_shapes(input_size: int, hidden_size: int, peephole: bool = True, *_: Any, **__: Any) -> Tensors:
-    shapes = tensors(CELLS["nn.LSTM"].rows, input_size, positive(hidden_size))
+    shapes = tensors(CELLS["nn.LSTM"].extents, input_size, positive(hidden_size))
     return {name: shape for name, shape in shapes.items() if peephole or not name.startswith("weight_c")}
 
 
@@ -1044,7 +624,7 @@ register_layer(
     ),
     traits=Traits(
         flow=walk.tensors,
-        shapes=_shapes("weight_ih: 4h i, weight_hh: 4h p, bias: 4h, weight_hr: r h"),
+        shapes=_shapes(weight_ih="4h i", weight_hh="4h p", bias="4h", weight_hr="r h"),
         by_step=True,
         recurrent=RecurrentLayer("LSTM"),
     ),
@@ -1219,10 +799,11 @@ def _outputs(kind: str) -> Traits:
 
 
 def _bare_shapes(hidden_size: int, nonlinearity: str = "", bidirectional: bool = False, *_: Any, **__: Any) -> Tensors:
-    shapes = tensors("weight_hh_l0: h h, bias_ih_l0: h, bias_hh_l0: h", 0, positive(hidden_size))
-    if not bidirectional:
-        return shapes
-    return {**shapes, **{f"{name}_reverse": shape for name, shape in shapes.items()}}
+    extents = {"weight_hh_l0": "h h", "bias_ih_l0": "h", "bias_hh_l0": "h"}
+    shapes = tensors(extents, 0, positive(hidden_size))
+    if bidirectional:
+        shapes.update([(f"{name}_reverse", shape) for name, shape in shapes.items()])
+    return shapes
 
 
 register_layer(

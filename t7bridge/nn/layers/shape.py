@@ -63,18 +63,23 @@ def dpnn_convert(lua: Lua) -> Call:
     """Map dpnn's conversion from one order of dimensions to another."""
     before = lua.text("inputShape", "b*")
     after = lua.text("outputShape", "b*")
-    is_known = (
-        sorted(before) == sorted(after)
-        or (after == "bf" and before != "bt")  # which dpnn refuses
-        or (after == "b" and before in ("bt", "tb", "bf", "fb"))
-        or (before, after) == ("b", "bt")
-    )
-    if not is_known:
+    if not _is_conversion_of_dpnn(before, after):
         raise lua.wrong("outputShape", "a conversion that dpnn knows", f"{before} to {after}")
     converter = lua.get("converter")
     if isinstance(converter, TorchObject) and converter.class_name not in _CONVERTERS:
         raise NotMappedError("its converter was changed", path=lua.path)
     return Call(f"{LAYERS}shape.Convert", (before, after), {"dtype": lua.dtype("output")}, childless=True)
+
+
+def _is_conversion_of_dpnn(before: str, after: str) -> bool:
+    """Return whether dpnn converts one order of dimensions to another; letters are b, f, t, h, w and others."""
+    if sorted(before) == sorted(after):  # a permutation
+        return True
+    if after == "bf":  # all but the batch as one dimension
+        return before != "bt"  # which dpnn refuses
+    if after == "b":  # the first element of the other dimension
+        return before in ("bt", "tb", "bf", "fb")
+    return (before, after) == ("b", "bt")
 
 
 _ONE_HOT = of_runtime("shape.OneHot", integer("outputSize"), index_base=BASE, dtype=_dtype("float32"))

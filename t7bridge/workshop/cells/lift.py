@@ -79,27 +79,38 @@ def _graphs(root: ModuleSpec) -> dict[int, tuple[ModuleSpec, str]]:
 
 
 def _carried_over(graphs: Mapping[int, tuple[ModuleSpec, str]], state: StateDict) -> dict[int, set[tuple[int, int]]]:
-    """Return the places of inputs of graphs, and of the outputs that another step of the same tensors passes to them.
+    """Return the states that the steps of unrolled models pass on: of each graph, pairs of an input and an output.
+
+    The steps of one recurrent layer are graphs with the same tensors, which are nodes of the graph around them. Where
+    such a node takes an output of another, the place of the input and that of the output are a pair.
 
     Args:
         graphs: the graphs of a model, as `_graphs` returns them.
         state: the state dict.
+
+    Returns:
+        By the id of the graph, the same for all of the same tensors.
     """
-    memory = {key: place_of(tensor) for key, tensor in state.items()}
-    tensors: dict[int, Any] = {}
+    views = {key: place_of(tensor) for key, tensor in state.items()}
+    tensors_of: dict[int, tuple[Any, ...]] = {}
     for graph, (_, prefix) in graphs.items():
-        tensors[graph] = tuple(memory[key] for key in memory if key.startswith(prefix))
-    places: dict[Any, set[tuple[int, int]]] = {own: set() for own in tensors.values()}
+        tensors_of[graph] = tuple(view for key, view in views.items() if key.startswith(prefix))
+    pairs: dict[Any, set[tuple[int, int]]] = {tensors: set() for tensors in tensors_of.values()}
     for spec, _ in graphs.values():
         nodes = graph_of(spec).nodes
-        steps = [tensors.get(id(spec.children[node.module])) if node.module else None for node in nodes]
-        for node, step in zip(nodes, steps):
-            if not step:
+        tensors_of_nodes: list[tuple[Any, ...]] = []  # none of a node that is not a graph with tensors
+        for node in nodes:
+            child = spec.children[node.module] if node.module else None
+            tensors_of_nodes.append(tensors_of.get(id(child), ()))
+        for node, tensors in zip(nodes, tensors_of_nodes):
+            if not tensors:
                 continue
             for place, (source, path) in enumerate(node.takes):
-                if source != 0 and steps[source - 1] == step:
-                    places[step].add((place, path[0] if path else 0))
-    return {graph: places[own] for graph, own in tensors.items()}
+                is_node = source != 0  # 0 is the input of the graph around
+                if is_node and tensors_of_nodes[source - 1] == tensors:
+                    output = path[0] if path else 0
+                    pairs[tensors].add((place, output))
+    return {graph: pairs[tensors] for graph, tensors in tensors_of.items()}
 
 
 # Obstacles
@@ -145,21 +156,26 @@ def _shared_memory(users: Mapping[tuple[int, str], Any], root: ModuleSpec, state
     """Return the memory of tensors that overlap others, unless they are the same tensor of the same user.
 
     Args:
-        users: who has a tensor, by the graph and the key there.
+        users: the cell that has a tensor, by the graph and the key there.
         root: the model.
         state: its state dict.
+
+    Returns:
+        Views of memory, as `place_of` returns them.
     """
-    rows: dict[int, list[tuple[int, int, Any, Any]]] = {}
-    """First and last element, memory and user of each tensor, by the id of its storage."""
+    ranges: dict[int, list[tuple[int, int, Any, Any]]] = {}
+    """Begin, end, memory and user of each tensor, by the id of its storage."""
     for key, tensor in state.items():
         if tensor.storage is None or not tensor.numel:
             continue
+        # A key leads through several modules; one of them may be a graph with a cell that has the tensor.
         places = [(id(spec), rest) for spec, _, rest in way_to(root, key)]
         user = next((users[place] for place in places if place in users), None)
-        rows.setdefault(id(tensor.storage), []).append((*tensor.reach(), place_of(tensor), user))
+        begin, end = tensor.reach()
+        ranges.setdefault(id(tensor.storage), []).append((begin, end, place_of(tensor), user))
     shared: set[Any] = set()
-    for rows_of_storage in rows.values():
-        for overlap in overlapping(rows_of_storage):
+    for ranges_of_storage in ranges.values():
+        for overlap in overlapping(ranges_of_storage):
             if len({(memory, user) for _, _, memory, user in overlap}) > 1:
                 shared.update(memory for _, _, memory, _ in overlap)
     return shared
@@ -174,20 +190,22 @@ def _settle(groups: list[list[GraphCell]], obstacles: _Obstacles) -> None:
         groups: the cells of each module.
         obstacles: those known so far; more are added.
     """
-    cells = [cell for group in groups for cell in group]
-    graphs = {id(cell.graph): cell.graph for cell in cells}
+    cells_of_graphs: dict[int, list[GraphCell]] = {}
+    for group in groups:
+        for cell in group:
+            cells_of_graphs.setdefault(id(cell.graph), []).append(cell)
     while True:
         for group in groups:
             reasons = [obstacles[id(cell)] for cell in group if id(cell) in obstacles]
             if reasons:
                 obstacles.update((id(cell), reasons[0]) for cell in group)
-        seen_into: _Obstacles = {}
-        for spec in graphs.values():
-            accepted = [cell for cell in cells if cell.graph is spec and id(cell) not in obstacles]
-            seen_into |= _layers_used_outside(spec, accepted)
-        if not seen_into:
+        new_obstacles: _Obstacles = {}
+        for cells in cells_of_graphs.values():
+            accepted = [cell for cell in cells if id(cell) not in obstacles]
+            new_obstacles |= _layers_used_outside(cells[0].graph, accepted)
+        if not new_obstacles:
             return
-        obstacles.update(seen_into)
+        obstacles.update(new_obstacles)
 
 
 def _layers_used_outside(spec: ModuleSpec, cells: list[GraphCell]) -> _Obstacles:
@@ -297,9 +315,13 @@ def _remaining(spec: ModuleSpec, cells: list[GraphCell]) -> set[int]:
     def needed(inputs: Mapping[int, tuple[Link, ...]]) -> set[int]:
         """Return the nodes that the outputs depend on, if some nodes take other inputs."""
         takes = {number: inputs.get(number, node.takes) for number, node in enumerate(graph.nodes, 1)}
-        return {number for number, _ in upstream(graph.outputs, takes.__getitem__)} - {0}
+        numbers = {number for number, _ in upstream(graph.outputs, takes.__getitem__)}
+        return numbers - {0}  # without the input of the graph
 
-    inputs_of_cells = {number: cell.inputs for cell in cells for number in cell.outputs}
+    inputs_of_cells: dict[int, tuple[Link, ...]] = {}
+    """What the cell takes, by each node that is an output of one."""
+    for cell in cells:
+        inputs_of_cells.update(dict.fromkeys(cell.outputs, cell.inputs))
     unused = set(range(1, len(graph.nodes) + 1)) - needed({})
     return (needed(inputs_of_cells) | unused) - set(inputs_of_cells)
 
@@ -375,43 +397,61 @@ def _replace_nodes(spec: ModuleSpec, cells: list[GraphCell]) -> _Rewritten:
     """Replace the nodes of each cell of a graph by one, and its modules by the cells'."""
     graph = graph_of(spec)
     remaining = _remaining(spec, cells)
-    used = _names(spec, remaining)
+    used_names = _names(spec, remaining)
     names_in_graph = {node.module for node in graph.nodes}
     # A child that no node calls stays too.
-    lasting = {name for name in spec.children if name in used or name not in names_in_graph}
-    names = _names_of_cells(cells, lasting)
-    first_outputs = {min(cell.outputs): cell for cell in cells}
-    moved: dict[int, Link] = {0: (0, ())}
-    """The new link to the output of each former node, and to the input of the graph."""
-    nodes: list[GraphNode] = []
-
-    def new_link(link: Link) -> Link:
-        number, path = moved[link[0]]
-        return number, (*path, *link[1])
-
-    for number, node in enumerate(graph.nodes, 1):
-        if number in first_outputs:
-            cell = first_outputs[number]
-            inputs = tuple(new_link(link) for link in cell.inputs)
-            nodes.append(GraphNode(names[id(cell.module)], inputs))
-            for index, output in enumerate(cell.outputs):
-                # One output is the value itself, several are a list.
-                moved[output] = len(nodes), (index,) if len(cell.outputs) > 1 else ()
-        elif number in remaining:
-            nodes.append(evolve(node, takes=tuple(new_link(link) for link in node.takes)))
-            moved[number] = len(nodes), ()
-    spec.graph = GraphSpec(tuple(nodes), tuple(new_link(link) for link in graph.outputs), graph.returns_list)
-    spec.kwargs = graph_arguments(spec.graph)
+    lasting_names = {name for name in spec.children if name in used_names or name not in names_in_graph}
+    names = _names_of_cells(cells, lasting_names)
     owners = _owners(cells)
     children: dict[str, ModuleSpec] = {}
     for name, child in spec.children.items():
-        if name in lasting:
+        if name in lasting_names:
             children[name] = child
         # A cell comes where its first layer was.
         for cell in owners.get(name, ()):
             children.setdefault(names[id(cell.module)], cell.module)
+    spec.graph = _graph_with_cells(graph, cells, names, remaining)
+    spec.kwargs = graph_arguments(spec.graph)
     spec.children = children
     return _Rewritten(names, owners)
+
+
+def _graph_with_cells(
+    graph: GraphSpec, cells: list[GraphCell], names: Mapping[int, str], remaining: set[int]
+) -> GraphSpec:
+    """Return a graph with each cell as one node, where the first of its outputs was.
+
+    Args:
+        graph: the graph.
+        cells: in it.
+        names: of the cells' modules, by the module's id.
+        remaining: the numbers of the nodes that stay; all others are inside cells.
+    """
+    cell_at = {min(cell.outputs): cell for cell in cells}
+    new_links: dict[int, Link] = {0: (0, ())}
+    """The new link to the output of each former node, and to the input of the graph, number 0."""
+    nodes: list[GraphNode] = []
+
+    def moved(links: Iterable[Link]) -> tuple[Link, ...]:
+        """Return links to former nodes as links to the new ones."""
+        new: list[Link] = []
+        for source, path in links:
+            number, path_to_source = new_links[source]
+            new.append((number, (*path_to_source, *path)))
+        return tuple(new)
+
+    for number, node in enumerate(graph.nodes, 1):
+        if number in cell_at:
+            cell = cell_at[number]
+            nodes.append(GraphNode(names[id(cell.module)], moved(cell.inputs)))
+            for index, output in enumerate(cell.outputs):
+                # One output is the value itself, several are a list.
+                path = (index,) if len(cell.outputs) > 1 else ()
+                new_links[output] = len(nodes), path
+        elif number in remaining:
+            nodes.append(evolve(node, takes=moved(node.takes)))
+            new_links[number] = len(nodes), ()
+    return GraphSpec(tuple(nodes), moved(graph.outputs), graph.returns_list)
 
 
 def _owners(cells: list[GraphCell]) -> dict[str, list[GraphCell]]:

@@ -10,7 +10,7 @@ from attrs import field
 from ...data import define, np
 from ...errors import T7BridgeError, UnsupportedError
 from . import whole
-from .build import EMPTY, OF_COMPLEX, OPERATIONS, Builder, Operation, Wire
+from .build import EMPTY, OF_COMPLEX, OPERATIONS, Builder, Operation, Wire, counted
 from .exporting import is_tensor
 from .layers import LuaNode, WeightRef, make
 from .sizes import CannotError, Extent, is_known
@@ -118,14 +118,12 @@ class ProgramBuilder(Builder):
 
     def _value_of(self, call: TracedCall) -> Any:
         """Build a call; failures are added to the problems."""
-        references = [item for item in tree_leaves(call.args) if isinstance(item, CallRef)]
-        missing = [value for value in (self.env[item.name] for item in references) if isinstance(value, Missing)]
         args = tree_map(lambda item: self.env[item.name] if isinstance(item, CallRef) else item, call.args)
         entry = OPERATIONS.get(call.op)
         # Items of tuples, and arithmetic and assertions of sizes, are no operations on tensors.
         is_plain = call.op.startswith(("operator.", "aten.sym_", "aten._assert"))
-        if missing:
-            reasons = [value.reason for value in missing]
+        reasons = self._reasons_of_missing(call)
+        if reasons:
             if not is_plain:  # a problem of its own is named, too
                 reasons.append(self._refusal(entry))
             self.problems += [self._problem(reason) for reason in reasons if reason]
@@ -145,6 +143,15 @@ class ProgramBuilder(Builder):
                 raise
             self.problems.append(self._problem(f"with these arguments no composition is known ({error})"))
         return Missing("", call.shape)
+
+    def _reasons_of_missing(self, call: TracedCall) -> list[str]:
+        """Return the reasons why arguments of a call are missing; one that has been named is empty."""
+        reasons = []
+        for item in tree_leaves(call.args):
+            value = self.env[item.name] if isinstance(item, CallRef) else None
+            if isinstance(value, Missing):
+                reasons.append(value.reason)
+        return reasons
 
     def _problem(self, reason: str) -> tuple[str, str, str]:
         """Return the line and operation of the source, and a reason, which names the part of it that fails."""
@@ -188,7 +195,7 @@ class ProgramBuilder(Builder):
     def _plain_args(self, call: TracedCall, entry: Operation | None, args: dict[str, Any]) -> dict[str, Any]:
         """Return arguments of the kinds that an operation takes: few take steps, or tensors with a scale."""
         if not call.op.startswith(("aten.index.", "aten.embedding_bag")):  # these have layers of their own
-            args = tree_map(lambda item: self.counted(item) if isinstance(item, Steps) else item, args)
+            args = tree_map(lambda item: counted(self, item) if isinstance(item, Steps) else item, args)
         if entry is None or not entry.scaled:
             args = tree_map(lambda item: self.wire(item) if isinstance(item, Scaled) else item, args)
         return args
@@ -222,16 +229,25 @@ class ProgramBuilder(Builder):
         arguments = [call.args[name] for name in names if call.args.get(name) is not None]
         if call.args.get("alpha", 1) != 1:  # the factor of a sum
             arguments.append(call.args["alpha"])
-        bounds = [self._bounds_of(item, is_double) for item in tree_leaves(arguments)]
-        first = [self.env[item.name] for item in tree_leaves(arguments[:1]) if isinstance(item, CallRef)]
-        extents = [extent for value in first for extent in value.shape]
-        count = prod(extents) if is_known(extents) else inf
-        low, high = whole.bounds_of(self.kind, [pair for pair in bounds if pair is not None], count)
+        bounds: list[whole.Bounds] = []
+        for item in tree_leaves(arguments):
+            bounds_of_item = self._bounds_of(item, is_double)
+            if bounds_of_item is not None:
+                bounds.append(bounds_of_item)
+        low, high = whole.bounds_of(self.kind, bounds, self._count_of(arguments[:1]))
         reason = whole.refusal(self.kind, dtype, (low, high), is_double)
         if reason:
             raise CannotError(reason)
         largest = whole.EXACT[is_double]
         self.bounds[call.name] = (max(low, -largest), min(high, largest))
+
+    def _count_of(self, arguments: list[Any]) -> float:
+        """Return the number of elements of arguments, infinite if it depends on the inputs."""
+        extents: list[Any] = []
+        for item in tree_leaves(arguments):
+            if isinstance(item, CallRef):
+                extents += self.env[item.name].shape
+        return prod(extents) if is_known(extents) else inf
 
     def _bounds_of(self, item: Any, is_double: bool) -> whole.Bounds | None:
         """Return the bounds of an argument; `None` if it is neither a number nor a value."""

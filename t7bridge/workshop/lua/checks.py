@@ -143,15 +143,15 @@ def checks_of(shapes: list[Shape], sizes: Sizes) -> list[list[Check]] | None:
                 continue
             symbols = extent.expr.free_symbols
             symbol = next(iter(symbols))
-            first = first_places.setdefault(symbol, (number, place))
+            first_number, first_place = first_places.setdefault(symbol, (number, place))
             check = _linear_check(place, extent.expr, symbol, sizes) if len(symbols) == 1 else None
-            if check is None or shapes[first[0]][first[1]] != extent:
-                sizes.conditions += [sympy.Eq(one, sizes.example[one]) for one in symbols]
+            if check is None or shapes[first_number][first_place] != extent:
+                sizes.conditions += [sympy.Eq(symbol, sizes.example[symbol]) for symbol in symbols]
                 return None
-            is_of_batches = place == first[1] == 0
             # Batches of several inputs need no check: no layer takes examples of one kind and of unequal numbers.
-            if first != (number, place) and not is_of_batches:
-                check.equal = first
+            are_batches = place == first_place == 0
+            if (first_number, first_place) != (number, place) and not are_batches:
+                check.equal = (first_number, first_place)
             checks[number].append(check)
     return checks
 

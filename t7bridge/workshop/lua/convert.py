@@ -146,7 +146,7 @@ def _built(program: Program, allow: tuple[str, ...]) -> _Steps:
         checks = checks_of([*program.inputs.values()], program.sizes)
         if checks is None:
             continue
-        builder = ProgramBuilder(program, allow)
+        builder = ProgramBuilder(program, allow=allow)
         try:
             inputs, outputs = builder.run()
         except ChangedError:
@@ -191,12 +191,17 @@ def _insert(layer: LuaLayer, inputs: list[LuaNode], steps: _Steps) -> None:
     """
     ordered = steps.builder.steps
     sources = [_copy_of(node, ordered) for node in inputs]
-    first = sources[0]
+    guarded = sources[0]
     guard_step = LuaNode(layer, sources, inputs[0].shape)
+
+    def with_guard(nodes: list[LuaNode]) -> list[LuaNode]:
+        return [guard_step if node is guarded else node for node in nodes]
+
     for user in ordered:
-        user.inputs = [guard_step if source is first else source for source in user.inputs]
-    steps.outputs = [guard_step if source is first else source for source in steps.outputs]
-    places = [ordered.index(source) + 1 for source in sources if source in ordered]  # inputs are before all
+        user.inputs = with_guard(user.inputs)
+    steps.outputs = with_guard(steps.outputs)
+    # Behind the last of its sources; inputs are before all steps.
+    places = [ordered.index(source) + 1 for source in sources if source in ordered]
     ordered.insert(max(places, default=0), guard_step)
 
 
@@ -246,12 +251,13 @@ def _names_of_outputs(program: Program) -> list[str]:
 
 def _state_record(layer: LuaLayer, program: Program, arrays: dict[str, Any], scalars: list[int]) -> Table:
     """Return the root's record: order of the keys, tied keys, tensors that no layer holds, scalar outputs."""
-    held = _held_whole(layer, arrays)
     keys = {*program.state, *program.aliases}
+    keys_of_layers = _held_whole(layer, arrays)
+    other = {key: array for key, array in arrays.items() if key not in keys_of_layers}
     fields: dict[str, Any] = {
         "keys": Table.from_list([key for key in program.order if key in keys]),
         "tied": Table.of(list(program.aliases.items())),
-        "other": Table.of([(key, _recordable(array)) for key, array in arrays.items() if key not in held]),
+        "other": Table.of([(key, _recordable(array)) for key, array in other.items()]),
     }
     if scalars:
         fields["scalars"] = Table.from_list([float(place) for place in scalars])

@@ -191,12 +191,11 @@ def copy_for_evaluation(module: nn.Module) -> nn.Module:
 
     Attributes may be computed tensors, as by an old `weight_norm`, which PyTorch does not copy itself.
     """
-    copies = {
-        id(value): value.detach().clone()
-        for inner in module.modules()
-        for value in vars(inner).values()
-        if isinstance(value, torch.Tensor) and not value.is_leaf
-    }
+    copies: dict[int, Any] = {}
+    for inner in module.modules():
+        for value in vars(inner).values():
+            if isinstance(value, torch.Tensor) and not value.is_leaf:
+                copies[id(value)] = value.detach().clone()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of gradients of script modules
         return copy.deepcopy(module, copies).eval().cpu()
@@ -222,26 +221,32 @@ def check_program_inputs(exported: ExportedProgram, inputs: tuple[Any, ...]) -> 
     Raises:
         ModelError: the inputs have other sizes than the program, or are missing and its sizes are open.
     """
-    shapes = [
-        tuple(_extent_for_message(extent) for extent in value.shape)
-        for value in inputs_of(exported)
-        if isinstance(value, torch.Tensor)
-    ]
+    shapes = [_shape_for_message(value) for value in inputs_of(exported) if is_tensor(value)]
+    example_shapes = [tuple(value.shape) for value in inputs if is_tensor(value)]
     text = ", ".join("x".join(map(str, shape)) for shape in shapes)
-    sizes = [tuple(value.shape) for value in inputs if isinstance(value, torch.Tensor)]
-    if sizes and [len(shape) for shape in sizes] != [len(shape) for shape in shapes]:
-        raise ModelError("the program has other inputs", expected=text, found=f"{sizes}")
-    if not all(_fits(size, shape) for size, shape in zip(sizes, shapes)):
-        raise ModelError("the sizes of the program's inputs are fixed", expected=text, found=f"{sizes}")
-    has_fixed_sizes = all(isinstance(extent, int) for shape in shapes for extent in shape[1:])
-    if not has_fixed_sizes and not sizes:
+    if example_shapes and [len(shape) for shape in example_shapes] != [len(shape) for shape in shapes]:
+        raise ModelError("the program has other inputs", expected=text, found=f"{example_shapes}")
+    if not all(_fits(example, shape) for example, shape in zip(example_shapes, shapes)):
+        raise ModelError("the sizes of the program's inputs are fixed", expected=text, found=f"{example_shapes}")
+    has_fixed_sizes = all(_has_fixed_examples(shape) for shape in shapes)
+    if not has_fixed_sizes and not example_shapes:
         raise ModelError("the sizes of the program's inputs are open", found=text, hint="State them: --input SIZES.")
     return has_fixed_sizes
 
 
-def _fits(size: tuple[int, ...], shape: tuple[int | str, ...]) -> bool:
+def _shape_for_message(value: Any) -> tuple[int | str, ...]:
+    """Return the extents of an input of a program: numbers, or expressions of symbols as text."""
+    return tuple(str(extent) if _is_open(extent) else int(extent) for extent in value.shape)
+
+
+def _fits(example: tuple[int, ...], shape: tuple[int | str, ...]) -> bool:
     """Return whether an input has the extents of a program's that are numbers."""
-    return all(isinstance(wanted, str) or wanted == extent for extent, wanted in zip(size, shape))
+    return all(isinstance(wanted, str) or wanted == extent for extent, wanted in zip(example, shape))
+
+
+def _has_fixed_examples(shape: tuple[int | str, ...]) -> bool:
+    """Return whether all extents behind the batch are numbers."""
+    return all(isinstance(extent, int) for extent in shape[1:])
 
 
 def inputs_of(exported: ExportedProgram) -> list[Any]:
@@ -253,13 +258,6 @@ def inputs_of(exported: ExportedProgram) -> list[Any]:
 def _is_open(extent: Any) -> bool:
     """Return whether an extent of a program depends on its inputs."""
     return isinstance(extent, torch.SymInt) and extent.node.maybe_as_int() is None
-
-
-def _extent_for_message(extent: Any) -> int | str:
-    """Return a number, or the expression of its symbols as text."""
-    if _is_open(extent):
-        return str(extent)
-    return int(extent)
 
 
 def load_program(path: str, script: bool) -> Any:
@@ -426,10 +424,14 @@ def _pool_signals(
     input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
 ) -> Any:
     """Pool signals as images of height 1: PyTorch's own function fixes their length."""
-    options = (kernel_size, stride or kernel_size, padding, dilation)
-    size, step, pad, gap = (value if isinstance(value, int) else value[0] for value in options)
+
+    def of_image(value: Any, for_height: int) -> tuple[int, int]:
+        return (for_height, value if isinstance(value, int) else value[0])
+
+    kernel = of_image(kernel_size, 1)
+    step = of_image(stride or kernel_size, 1)
     images = input.unsqueeze(-2)
-    pooled = torch.max_pool2d(images, (1, size), (1, step), (0, pad), (1, gap), ceil_mode)
+    pooled = torch.max_pool2d(images, kernel, step, of_image(padding, 0), of_image(dilation, 1), ceil_mode)
     return pooled.squeeze(-2)
 
 
@@ -480,13 +482,19 @@ def _watch_backwards(names: list[str]) -> Iterator[None]:
 
 def untraceable(error: Exception) -> UnsupportedError:
     """Return the error for a module that cannot be traced, with the innermost line that is not PyTorch's."""
+    kind = type(error).__name__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    reason = ": ".join([type(error).__name__, *lines[:1]])
+    reason = ": ".join([kind, *lines[:1]])
     reason = reason.partition(" (unhinted")[0].rstrip(".")
-    if "data-dependent" in str(error).lower() or "GuardOnDataDependent" in type(error).__name__:
+    if "data-dependent" in str(error).lower() or "GuardOnDataDependent" in kind:
         reason = f"control flow depends on data: {reason}"
-    frames = [f'File "{frame.filename}", line {frame.lineno}' for frame in traceback.extract_tb(error.__traceback__)]
-    frames += [line for line in lines if line.startswith("File ")]  # of a trace that the message quotes
-    places = [frame for frame in frames if not any(f'"{folder}' in frame for folder in _FOLDERS)]
-    hint = f"At {places[-1]}." if places else ""
+    places = [f'File "{frame.filename}", line {frame.lineno}' for frame in traceback.extract_tb(error.__traceback__)]
+    places += [line for line in lines if line.startswith("File ")]  # of a trace that the message quotes
+    of_user = [place for place in places if not _is_in_library(place)]
+    hint = f"At {of_user[-1]}." if of_user else ""
     return UnsupportedError("the module cannot be traced", found=reason[:400], hint=hint)
+
+
+def _is_in_library(place: str) -> bool:
+    """Return whether a line of a trace, `File "…", line 3`, is not in code of the user."""
+    return any(f'"{folder}' in place for folder in _FOLDERS)

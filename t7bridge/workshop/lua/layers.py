@@ -202,8 +202,10 @@ def _chain(layer: LuaLayer) -> list[LuaLayer]:
 
 def row(rank: int, place: int) -> LuaLayer:
     """Return layers that take the first row along a dimension, 0-based."""
-    # Dimensions before the row's become the first one by one, and then those behind it the second.
-    return sequential(*(make("nn.Select", 1 if index < place else 2, 1) for index in range(rank - 1)))
+    # Each removes a dimension: the first one until the row's is the first, and then the second one.
+    layers = [make("nn.Select", 1, 1) for _ in range(place)]
+    layers += [make("nn.Select", 2, 1) for _ in range(rank - 1 - place)]
+    return sequential(*layers)
 
 
 def expand_as(rank: int, places: list[int]) -> LuaLayer:
@@ -262,9 +264,12 @@ def structure_of(
     """
     structure = []
     for layer in walk(root):
-        places = {id(step): number for number, step in enumerate(layer.steps)}
-        steps = tuple((step.layer is None, *(places[id(source)] for source in step.inputs)) for step in layer.steps)
-        outputs = tuple(places[id(step)] for step in layer.outputs)
+        numbers = {id(step): number for number, step in enumerate(layer.steps)}
+        steps = []
+        for step in layer.steps:
+            is_input = step.layer is None
+            steps.append((is_input, *(numbers[id(source)] for source in step.inputs)))
+        outputs = tuple(numbers[id(step)] for step in layer.outputs)
         weights = tuple((name, form(ref)) for name, ref in layer.weights.items())
-        structure.append((layer.name, settings(layer), weights, steps, outputs, len(layer.children)))
+        structure.append((layer.name, settings(layer), weights, tuple(steps), outputs, len(layer.children)))
     return tuple(structure)

@@ -18,8 +18,8 @@ from ...conversion.inputs import parse_inputs
 from ...conversion.options import FORCE, INPUT, JSON, SYNC, option, takes, verb
 from ...conversion.template import torch_weights
 from ...errors import ModelError, UnsupportedError
-from ...formats.pt.archive import CONSTANTS_MEMBER, PT2_MEMBERS
 from ...formats.pt.file import PtReader
+from ...formats.pt.members import CONSTANTS_MEMBER, PT2_MEMBERS
 from ...formats.t7.writer import T7Writer
 from ...io.output import FileOutput, check_replaceable, local_target, outputs_in
 from ...io.platform import require_torch

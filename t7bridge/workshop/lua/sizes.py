@@ -173,10 +173,12 @@ def are_equal(*extents: Any) -> bool:
     sizes = {extent.in_example if isinstance(extent, Extent) else extent for extent in extents}
     if len(sizes) > 1:
         return False
-    first = next((extent for extent in extents if isinstance(extent, Extent)), None)
-    if first is None:
+    open_extents = [extent for extent in extents if isinstance(extent, Extent)]
+    if not open_extents:
         return True
-    return all(first.sizes.decide(sympy.Eq(first.expr, getattr(extent, "expr", extent))) for extent in extents)
+    first = open_extents[0]
+    expressions = [extent.expr if isinstance(extent, Extent) else extent for extent in extents]
+    return all(first.sizes.decide(sympy.Eq(first.expr, expression)) for expression in expressions)
 
 
 def computed(expr: Any, value_of: Callable[[Any], Any]) -> Any:

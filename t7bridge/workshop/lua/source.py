@@ -349,9 +349,14 @@ def _is_tied(layer: LuaLayer) -> bool:
 
 def _other_keys(layer: LuaLayer, program: Program) -> list[str]:
     """Return the lines of a table of other keys of tied tensors that layers hold, and their first keys."""
-    keys = {ref.key for inner in walk(layer) for ref in inner.weights.values()}
-    aliases = [(key, first) for key, first in program.aliases.items() if first in keys]
-    return [f"   [{lua_string(key)}] = {lua_string(first)}" for key, first in aliases]
+    keys: set[str] = set()
+    for inner in walk(layer):
+        keys.update(ref.key for ref in inner.weights.values())
+    lines = []
+    for key, first_key in program.aliases.items():
+        if first_key in keys:
+            lines.append(f"   [{lua_string(key)}] = {lua_string(first_key)}")
+    return lines
 
 
 def _tail(main: str, double: bool, has_lstm: bool, is_tied: bool, has_other_keys: bool) -> str:

@@ -99,14 +99,18 @@ def _path_of(call: str) -> str:
 def _sources(run: list[LuaNode]) -> list[LuaNode]:
     """Return the steps outside of a run that its steps take."""
     inside = {id(step) for step in run}
-    sources = {id(source): source for step in run for source in step.inputs if id(source) not in inside}
+    sources: dict[int, LuaNode] = {}
+    for step in run:
+        for source in step.inputs:
+            if id(source) not in inside:
+                sources[id(source)] = source
     return list(sources.values())
 
 
 def _is_block(run: list[LuaNode], users: dict[int, list[int]]) -> bool:
     """Return whether a run takes one value and returns one, its last."""
     inside = {id(step) for step in run}
-    used_outside = [step for step in run if any(user not in inside for user in users.get(id(step), ()))]
+    used_outside = [step for step in run if not inside.issuperset(users.get(id(step), ()))]
     return len(_sources(run)) == 1 and used_outside == run[-1:]
 
 

@@ -124,6 +124,11 @@ def number_of(value: Any) -> float | None:
     return None
 
 
+def as_number(value: Any) -> Any:
+    """Return the number of an extent, which is then that of the example; others unchanged."""
+    return int(value) if isinstance(value, Extent) else value
+
+
 def is_parameter(*values: Any) -> bool:
     """Return whether all values are parameters, which layers can learn."""
     return all(isinstance(value, Stored) and value.learned for value in values)

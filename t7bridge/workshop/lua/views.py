@@ -87,9 +87,10 @@ def _first_difference(before: Shape, after: Shape) -> int:
 
 
 def is_repeated(step: LuaNode) -> bool:
-    """Return whether the value of a step has repeated elements in memory once: those of an nn.Replicate."""
+    """Return whether a value is an nn.Replicate's, whose repeated elements are in memory once, or a view of one."""
     while step.layer is not None:
         layers = step.layer.children if step.layer.name == "nn.Sequential" else [step.layer]
+        # From the last layer back to the first that does more than pass the strides on.
         for layer in reversed(layers):
             if layer.name not in _STRIDED:
                 return layer.name == "nn.Replicate"

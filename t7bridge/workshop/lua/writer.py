@@ -190,17 +190,22 @@ class Writer:
     def _add(self, layer: LuaLayer) -> None:
         """Add a container to the block of those with the same structure."""
         inner = walk(layer)
-        keys = [ref.key for part in inner for ref in part.weights.values()]
+        keys: list[str] = []
+        for part in inner:
+            keys += [ref.key for ref in part.weights.values()]
+        # What the keys begin and end with may differ between the layers of a block: it is a parameter of the function.
+        prefix = _common_prefix(keys)
         if keys and layer.path and all(key.startswith(f"{layer.path}.") for key in keys):
             prefix = layer.path
-        else:
-            prefix = _common_prefix(keys)
         suffix = _common_suffix(keys)
 
         def settings(part: LuaLayer) -> Any:
-            return len(_constructor_values(part)[0]), tuple((name, len(args)) for name, args in part.calls)
+            """Return the numbers of arguments; their values may differ."""
+            values, _ = _constructor_values(part)
+            return len(values), tuple((name, len(args)) for name, args in part.calls)
 
         def form(ref: WeightRef) -> Any:
+            """Return what must be equal of a tensor: the rest of its key, and how the source describes it."""
             word = ref.key[len(prefix) :].removesuffix(suffix)
             rank = len(self.program.state[ref.key].shape)
             return word, bool(suffix), self._is_whole(ref), bool(ref.start), ref.transposed, rank
@@ -238,19 +243,19 @@ class Writer:
         """Return a function that creates any of the layers of a block, and name it and its parameters."""
         bodies = [self._body(layer) for layer in block.layers]
         block.name = self._function_name(block.layers[0])
-        used = {word for part in bodies[0] if isinstance(part, str) for word in re.findall(r"\w+", part)}
-        used |= self._reserved
-        text = ""
-        for column in zip(*bodies):  # the same part of each layer
-            part = column[0]
+        used = self._reserved
+        for part in bodies[0]:
             if isinstance(part, str):
-                text += part
-            elif isinstance(part, _Key):
-                text += block.key(part.key)
+                used.update(re.findall(r"\w+", part))
+        text = ""
+        for parts in zip(*bodies):  # the same part of each layer
+            first = parts[0]
+            if isinstance(first, str):
+                text += first
+            elif isinstance(first, _Key):
+                text += block.key(first.key)
             else:
-                needed = max(args.needed for args in column)
-                values = zip(*(args.texts[:needed] for args in column))
-                text += ", ".join(_parameter(block, name, list(row), used) for name, row in zip(part.names, values))
+                text += _arguments(block, list(parts), used)
         return f"\nlocal function {block.name}({', '.join(block.parameters)})\n   {text}\nend\n"
 
     def _function_name(self, layer: LuaLayer) -> str:
@@ -279,9 +284,13 @@ class Writer:
 
     def _graph(self, layer: LuaLayer) -> _Parts:
         """Return the statements that create an nn.gModule; its nodes have the names of PyTorch's attributes."""
-        has_fields = len(layer.steps) > MOST_LOCALS
-        prefix, declaration = ("x.", "") if has_fields else ("", "local ")
-        parts: _Parts = ["local x = {}\n   "] if has_fields else []
+        parts: _Parts = []
+        prefix = ""
+        declaration = "local "
+        if len(layer.steps) > MOST_LOCALS:  # they are fields of one table
+            parts = ["local x = {}\n   "]
+            prefix = "x."
+            declaration = ""
         variables: dict[int, str] = {}  # by the id of a step
         used = self._reserved
         for step in layer.steps:
@@ -364,6 +373,22 @@ class Writer:
     def _is_whole(self, ref: WeightRef) -> bool:
         """Return whether a field has all of a tensor in its shape."""
         return tuple(self.program.state[ref.key].shape) == ref.size and not ref.start and not ref.transposed
+
+
+def _arguments(block: _Block, args_of_layers: list[_Args], used: set[str]) -> str:
+    """Return the arguments of a constructor for all layers of a block, those that vary as parameters.
+
+    Args:
+        block: receives new parameters.
+        args_of_layers: the arguments in each layer.
+        used: names in the function; receives those of new parameters.
+    """
+    needed = max(args.needed for args in args_of_layers)
+    texts = []
+    for position, name in enumerate(args_of_layers[0].names[:needed]):
+        values = [args.texts[position] for args in args_of_layers]
+        texts.append(_parameter(block, name, values, used))
+    return ", ".join(texts)
 
 
 def _parameter(block: _Block, name: str, values: list[str], used: set[str]) -> str:

@@ -22,7 +22,9 @@ from typing import Any
 
 from attrs import evolve
 
+from ...conversion.naming import Naming, Renames
 from ...conversion.options import AT, INPUT, JSON, LIMITS, flag, option, options_of, takes, verb
+from ...conversion.request import RENAME, STRIP
 from ...data import define
 from ...errors import FormatError, ModelError, UnsupportedError, about_file
 from ...graph.tensor import place_of
@@ -88,7 +90,9 @@ class MatchKeys:
         ".pt: the weights under TARGET's keys; .t7: TARGET, a .t7, with these weights",
         default=None, flags=("-o",), metavar="OUT",
     )  # fmt: skip
-    force, compact, strict, sync, partial = options_of(WriteMatch).values()
+    rename: Renames = option(RENAME, default=(), unless=None, group="")
+    strip: tuple[str, ...] = option(STRIP, default=(), unless=None, group="")
+    force, dtype, compact, strict, sync, partial = options_of(WriteMatch).values()
     mapping: KeyPairs | None = option(
         "known pairs of keys, or of modules whose names end in a dot: `source.key target.key`; `-` for none",
         default=None,
@@ -136,6 +140,8 @@ def match(request: MatchKeys) -> Match:
             both sides, where they are equally many; a note lists them.
         at: the path inside the source if it holds several models: `root.protos.rnn`.
         target_at: the path inside the target.
+        rename: rules for the keys of the source, before they are matched; see `convert`.
+        strip: prefixes to leave out of them before.
 
     Raises:
         FormatError: a file is damaged, or in no supported format.
@@ -149,7 +155,8 @@ def match(request: MatchKeys) -> Match:
         >>> match("model.t7").sentence()  # doctest: +SKIP
         'torchvision.models:resnet50, 1000 classes, complete'
     """
-    source = side_of(request.source, "the source", request.at, request.limits)
+    naming = Naming(request.rename, request.strip)
+    source = side_of(request.source, "the source", request.at, request.limits, naming)
     if request.target is None:
         # Libraries have no recurrent models; those that the user names may.
         recurrent = None if request.among else _recurrent(source)
@@ -292,6 +299,8 @@ class _Matching:
         self._closed: tuple[set[str], set[str]] = (set(), set())
         """Keys below mapped prefixes, on each side: they match nothing else."""
         self._ambiguous: list[Ambiguity] = []
+        self._in_lists: set[str] = set()
+        """Keys of both sides that are ambiguous as the source has lists of tensors without names."""
         self._report = Report(source.name, target.name, source.format or "pt", "pt", "match", notes=list(source.notes))
 
     def run(self, lines: list[Line]) -> Match:
@@ -306,12 +315,47 @@ class _Matching:
         mapped = self._used | self._closed[0]
         sources = [key for key in self._source.tensors if key not in mapped]
         targets = [key for key in self._unpaired() if key not in self._closed[1]]
+        self._pair_lists()
+        sources = [key for key in sources if key not in self._used and key not in self._in_lists]
+        targets = [key for key in targets if key not in self._pairs and key not in self._in_lists]
         self._decide(sources, targets)
         self._fill(BATCHES, lambda key: True, "batch counts start at zero")
         self._fill("bias", self._lacks_bias, "biases are zero, as the source has none")
         self._order_gates(lines)
         self._check_ties()
         return self._result()
+
+    def _pair_lists(self) -> None:
+        """Pair lists of tensors with the parameters of the target, or with its statistics, in their order.
+
+        A list has no names: it is paired if it is as long, and all shapes fit one by one, where `order` asks for it.
+        """
+        open_targets = [key for key in self._unpaired() if key not in self._closed[1] and name_of(key) != BATCHES]
+        statistics = [key for key in open_targets if name_of(key).startswith("running_")]
+        parameters = [key for key in open_targets if key not in statistics]
+        for sources in self._source.lists:
+            if self._used.intersection(sources) or self._closed[0].intersection(sources):
+                continue
+            for targets in (parameters, statistics, open_targets):
+                if not self._fit_one_by_one(sources, targets):
+                    continue
+                if self._by_order:
+                    for source, target in zip(sources, targets):
+                        self._pair(source, target, "order")
+                else:
+                    reason = "a list of tensors has no names; all shapes fit in this order, which --order accepts"
+                    self._ambiguous.append(Ambiguity(tuple(sources), tuple(targets), reason))
+                    self._in_lists.update(sources, targets)
+                break
+
+    def _fit_one_by_one(self, sources: list[str], targets: list[str]) -> bool:
+        """Return whether as many tensors of the source have the shapes of those of the target, in this order."""
+        if len(sources) != len(targets) or any(key in self._pairs for key in targets):
+            return False
+        for source, target in zip(sources, targets):
+            if not fits(self._source.tensors[source].shape, self._target.tensors[target].shape):
+                return False
+        return True
 
     def _result(self) -> Match:
         """Return the match, with notes of all that is not a plain pair."""

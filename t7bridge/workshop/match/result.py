@@ -10,7 +10,10 @@ from typing import Any
 
 from attrs import asdict, field
 
+from ...conversion.edited import edited
+from ...conversion.edits import Edits
 from ...conversion.options import FORCE, STRICT, SYNC, option, takes, verb
+from ...conversion.request import DTYPE
 from ...conversion.template import fill_template
 from ...data import define, np
 from ...errors import ModelError
@@ -271,6 +274,7 @@ class WriteMatch:
     found: Match = field(kw_only=False)
     path: PathLike = field(kw_only=False)
     force: bool = FORCE
+    dtype: str | None = option(DTYPE, default=None, unless=None, group=".pt output")
     compact: bool = option("write only the used part of each storage", default=False, group=".pt output")
     strict: bool = STRICT
     sync: bool = SYNC
@@ -290,7 +294,8 @@ def write_match(request: WriteMatch) -> None:
         partial: see `Match.state_dict`.
 
     Raises:
-        ModelError: the match is incomplete; or the path is not a `.pt`, nor a `.t7` for a target that is one.
+        ModelError: the match is incomplete; or the path is not a `.pt`, nor a `.t7` for a target that is one; or
+            `dtype` is given for a `.t7`, whose types are those of the target.
         TargetExistsError: the file exists and `force` is not set, or it is one of the inputs.
         StrictError: with `strict`: the file would lose something; the error has the notes.
     """
@@ -315,11 +320,16 @@ def write_match(request: WriteMatch) -> None:
     state = match.state_dict(request.partial)
     if request.compact:
         state = compacted(state)
+    edits = Edits(dtype=request.dtype)
+    state = edited(state, edits, report)
     check_strict(report, request.strict)
     with FileOutput(path, force=request.force, sync=request.sync) as output:
         writer = PtWriter(output)
         writer.write(state)
         writer.finish()
+        output.wait()
+        edits.note_written(report)
+        check_strict(report, request.strict)
     report.target = str(path)
     report.target_bytes = output.position
     report.tensors = writer.tensors
@@ -332,6 +342,8 @@ def _write_model(request: WriteMatch) -> None:
     report = match.report
     target = match.target_side
     assert target.document is not None
+    if request.dtype is not None:
+        raise ModelError("dtype is for a .pt: a .t7 keeps the types of its model", file=str(request.path))
     report.notes += fill_template([target.module], match._filling(request.partial))
     report.target_format = "t7"
     report.mode = "template"

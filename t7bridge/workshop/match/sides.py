@@ -19,16 +19,21 @@ from attrs import evolve, field
 
 from ... import formats, torchmodules
 from ...conversion.adopt import adopt, is_live
+from ...conversion.checkpoints import plain_states
+from ...conversion.named_tensors import flatten
+from ...conversion.naming import Naming
 from ...conversion.template import state_dict_in
+from ...conversion.tree import as_tree
 from ...data import define, np
 from ...errors import ModelError, T7BridgeError, about_file
 from ...formats.pt.modules import VisitedModules, module_state_dict
 from ...formats.table import Document
 from ...graph.dtypes import ELEMENT_TYPES
-from ...graph.lua import TorchObject
+from ...graph.lua import COMPOSITE, TorchObject
 from ...graph.python import is_pickled_module
 from ...graph.storage import Elements, Storage, array_chunks
 from ...graph.tensor import Tensor
+from ...graph.walk import Path as PathInValue
 from ...graph.walk import walk
 from ...io.platform import require_torch
 from ...limits import DEFAULT_LIMITS, Limits
@@ -81,6 +86,8 @@ class Side:
         module: the Lua module it comes from.
         factory: the factory of PyTorch that it comes from.
         live: the live PyTorch module that it comes from.
+        lists: the keys of each list of tensors, which have no names, in order.
+        own_keys: of keys that were renamed, those that the model itself has.
         wired: see `wiring_of`, once it is known.
     """
 
@@ -99,6 +106,8 @@ class Side:
     module: TorchObject | None = None
     factory: Factory | None = None
     live: Any = None
+    lists: list[list[str]] = field(factory=list)
+    own_keys: dict[str, str] = field(factory=dict)
     wired: list[Wired | None] = field(factory=list, init=False, repr=False)
 
     @property
@@ -107,7 +116,13 @@ class Side:
         return self.module is not None or self.factory is not None or self.live is not None
 
 
-def side_of(value: Any, name: str, at: str | None = None, limits: Limits = DEFAULT_LIMITS) -> Side:
+def side_of(
+    value: Any,
+    name: str,
+    at: str | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+    naming: Naming | None = None,
+) -> Side:
     """Return one side of a match from a file, a model or a state dict.
 
     Args:
@@ -116,9 +131,11 @@ def side_of(value: Any, name: str, at: str | None = None, limits: Limits = DEFAU
         name: its name in messages, if it is not a file.
         at: the path inside the value if it holds several state dicts: `root.protos.rnn`.
         limits: resource limits.
+        naming: rules for its keys.
 
     Raises:
-        ModelError: there is no state dict, or there are several and `at` names none of them.
+        ModelError: there is no state dict, or there are several and `at` names none of them; or the rules rename
+            nothing, or give two keys one name.
         FormatError: the file is damaged, or in no supported format.
     """
     side = Side(name)
@@ -140,7 +157,29 @@ def side_of(value: Any, name: str, at: str | None = None, limits: Limits = DEFAU
     if is_live(value):
         side.live = value
     _add_tensors(side, adopt(value))
+    if naming:
+        _rename(side, naming)
     return side
+
+
+def _rename(side: Side, naming: Naming) -> None:
+    """Give the keys of a side new names.
+
+    Raises:
+        ModelError: a rule renames nothing, or two keys get one name.
+    """
+    keys = side.keys
+    names = naming.renamed({key: key for key in keys})
+    unused = naming.unused_in_words(keys)
+    if unused:
+        raise ModelError("; ".join(unused), file=side.name)
+    new_names = dict(zip(keys, names))
+    side.keys = list(names)
+    side.tensors = {new_names[key]: tensor for key, tensor in side.tensors.items()}
+    side.others = {new_names[key]: item for key, item in side.others.items()}
+    side.derived = {new_names.get(key, key) for key in side.derived}
+    side.lists = [[new_names[key] for key in keys_of_list] for keys_of_list in side.lists]
+    side.own_keys = dict(names)
 
 
 def _add_tensors(side: Side, state: Any) -> None:
@@ -172,14 +211,34 @@ def _open(side: Side, path: Any, at: str | None, limits: Limits) -> Any:
     side.document = document
     if document.spec.values != formats.LUA:
         with about_file(side.name):
-            return _state_in(document.value, side.name, at, limits)
+            return _state_in(side, document.value, at, limits)
     document.warn(3)  # at the caller of `match`
     notes = []
     for root in document.roots:
         notes += [f"{place}: {text}" for place, text in preprocessing(root).items()]
     if notes:
         side.notes.append(Note("info", "", f"input, as the file says: {'; '.join(notes)}", code="match"))
+    if not any(map(find_modules, document.roots)):
+        return _tables_in(side, document.first, at)
     return _module_in(document.roots, side.name, at)
+
+
+def _tables_in(side: Side, root: Any, at: str | None) -> dict[str, Tensor]:
+    """Return the tensors in the tables or lists of a file without modules, or at a path, by keys joined with dots."""
+    part = root if at is None else PathInValue.parse(at).get(root)
+    value = as_tree(part) if isinstance(part, COMPOSITE) else part
+    flat = flatten(value)
+    tensors = {".".join(steps): tensor for steps, tensor in flat.tensors.items()}
+    lists: dict[str, list[str]] = {}
+    for key in tensors:
+        around, _, last = key.rpartition(".")
+        if last.isdecimal():
+            lists.setdefault(around, []).append(key)
+    for around, keys in lists.items():
+        prefix = f"{around}." if around else ""
+        if keys == [f"{prefix}{number}" for number in range(len(keys))]:
+            side.lists.append(keys)
+    return tensors
 
 
 def _state_of(factory: Factory) -> OrderedDict[str, Any]:
@@ -236,7 +295,7 @@ def _module_in(roots: list[Any], name: str, at: str | None) -> TorchObject:
     return choose(modules, at, name)[1]
 
 
-def _state_in(value: Any, name: str, at: str | None, limits: Limits) -> Any:
+def _state_in(side: Side, value: Any, at: str | None, limits: Limits) -> Any:
     """Return the only state dict in a `.pt`, or that at a path."""
     if at is None:
         state = state_dict_in(value)
@@ -253,7 +312,11 @@ def _state_in(value: Any, name: str, at: str | None, limits: Limits) -> Any:
             states.append((visit.text(), module_state_dict(visit.value, limits=limits, visited=visited)))
         elif isinstance(visit.value, dict) and any(isinstance(item, Tensor) for item in visit.value.values()):
             states.append((visit.text(), visit.value))
-    return choose(states, at, name, "state dict")[1]
+    lists = [path for path, state in plain_states(value) if not isinstance(state, dict)]
+    has_only_lists = at is None and not states and bool(lists)
+    if has_only_lists or at in lists or f"root.{at}" in lists:
+        return _tables_in(side, value, at)
+    return choose(states, at, side.name, "state dict")[1]
 
 
 Wired = tuple["Wiring", dict[str, str]]
@@ -288,6 +351,8 @@ def _wiring_of(side: Side) -> Wired | None:
     except (T7BridgeError, RecursionError):  # layers without modules, or nested too deep
         return None
     wiring = torchmodules.wiring_of(live)
+    if side.own_keys:
+        names = {key: names.get(key, own_key) for key, own_key in side.own_keys.items()}
     return None if wiring is None else (wiring, names)
 
 
@@ -310,7 +375,7 @@ def is_sorted(side: Side) -> bool:
 
     safetensors and HDF5 sort keys. PyTorch's modules define a weight before its bias.
     """
-    if side.has_graph:
+    if side.has_graph or side.lists:
         return False
     keys = list(side.tensors)
     if keys == sorted(keys):
@@ -418,7 +483,7 @@ def with_cells(side: Side, other: Side, mapped: Iterable[str]) -> Side:
         mapped: the user's keys and prefixes; with one of a layer in a cell, the layers are kept, and their order of
             gates is known.
     """
-    if side.module is None or not any(map(_KEY.match, other.tensors)) or ROOT_FIELD in side.module:
+    if side.module is None or not any(map(_KEY.match, other.tensors)) or ROOT_FIELD in side.module or side.own_keys:
         return side
     cells = _recognized(side.module, only_torch=True)
     if cells is None or not cells.pieces:

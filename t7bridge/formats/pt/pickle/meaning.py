@@ -19,9 +19,8 @@ from ....graph.tensor import Tensor
 from ....io.source import ByteSource
 from ....limits import DEFAULT_LIMITS, Budget, Limits
 from ....report import Note
-from ..storages import StorageTable
+from ..storages import NO_IDS, StorageTable
 from .names import SAFE, SCRIPT_MODULES, WEIGHTS_ONLY, is_forbidden, is_ordinary, renamed
-from .safe_loader import NO_IDS
 
 Call = tuple[Callable[..., Any], int, int, tuple[Any, ...] | None]
 """A function from the meaning and the arguments to the value, or to `NotImplemented` where the call has no meaning and

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Callable
 from typing import Any
 
-from ....data import define
+from ....data import define, pattern
 from ....errors import UnsupportedError
 from ....graph.python import UNSET, PythonGlobal, PythonObject
 from ....graph.storage import Storage
@@ -18,7 +17,7 @@ from .reductions import NamedStorage, Naming, Reduction, lower, named
 
 _PYTHON_2_MODULES = {"builtins": "__builtin__", "copyreg": "copy_reg"}
 """Protocol 2 names of modules that Python 3 renamed."""
-_UNWRITABLE = re.compile("[\n\r \ud800-\udfff]")
+_UNWRITABLE = pattern("[\n\r \ud800-\udfff]")
 _BATCH = 1000
 """Entries added to a list or dict at once, as by Python's own pickler: it bounds the reader's stack."""
 

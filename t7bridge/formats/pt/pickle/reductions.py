@@ -15,7 +15,6 @@ Source: PyTorch 2.13 `torch/_weights_only_unpickler.py`; numpy 2.4 `numpy/_core/
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from encodings import normalize_encoding
@@ -25,7 +24,7 @@ from typing import Any
 
 from attrs import field
 
-from ....data import define
+from ....data import define, pattern
 from ....errors import CorruptError, UnsupportedError
 from ....graph.dtypes import NUMPY_ELEMENTS
 from ....graph.python import (
@@ -410,7 +409,7 @@ CONSTANTS = _constants()
 GLOBALS.update((f"torch.{_name}", _constant) for _name, _constant in CONSTANTS.items())
 
 
-_DEVICE = re.compile(rf"({'|'.join(DEVICE_TYPES)})(?::(0|[1-9]\d{{0,3}}))?\Z")
+_DEVICE = pattern(rf"({'|'.join(DEVICE_TYPES)})(?::(0|[1-9]\d{{0,3}}))?\Z")
 _MOST_DEVICES = 128
 """PyTorch's number of a device is one signed byte."""
 

@@ -17,15 +17,13 @@ from typing import Any
 
 from ....data import define
 from ....io.source import ByteSource
+from ..storages import LEGACY_PARTS, NO_IDS
 from . import opcodes
 from .names import SAFE
 
 _CHUNK_BYTES = 1 << 16
 _LONGEST = 1 << 30
 """Maximum number of bytes of one string."""
-
-ZIP_PARTS, LEGACY_PARTS, NO_IDS = 5, 6, 0
-"""Number of parts of a persistent id in the two formats; 0 where there are none."""
 
 
 @define(frozen=True, eq=False)

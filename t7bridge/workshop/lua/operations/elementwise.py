@@ -150,7 +150,8 @@ def gelu(b: Builder, self: Any, approximate: str) -> Any:
 def erf(b: Builder, self: Any) -> Any:
     """Apply the error function, as erf(relu(x)) - erf(relu(-x)), or 1 minus it."""
     b.remark(f"erf is computed by {ERF}")
-    positive, negative = (part >> make("nn.ReLU") >> erf_of_magnitude() for part in (same(), -same()))
+    positive = same() >> make("nn.ReLU") >> erf_of_magnitude()
+    negative = -same() >> make("nn.ReLU") >> erf_of_magnitude()
     value = b.emit(positive - negative, self)
     return 1 - value if b.kind == "erfc" else value
 
@@ -213,8 +214,9 @@ def feature_dropout(b: Builder, input: Any, /, p: float) -> Any:
 def with_last(b: Builder, value: Any, dim: int, function: Callable[[Any], Any]) -> Any:
     """Apply a function to a value with a dimension exchanged with the last."""
     order = list(range(len(value.shape)))
-    order[dim], order[-1] = order[-1], order[dim]  # its own inverse
-    return b.permute(function(b.permute(value, order)), order)
+    order[dim], order[-1] = order[-1], order[dim]
+    result = function(b.permute(value, order))
+    return b.permute(result, order)  # the exchange is its own inverse
 
 
 @operation("log_softmax.int _log_softmax", "nn.LogSoftMax, in nn.Bottle or between nn.Transpose")
@@ -282,7 +284,8 @@ def mul(b: Builder, self: Any, other: Any) -> Any:
         scaled = weight_times(b, other, self)
     if scaled is not None:
         return scaled
-    first, second = b.operands(*(b.wire(value) if isinstance(value, Scaled) else value for value in (self, other)))
+    unscaled = [b.wire(value) if isinstance(value, Scaled) else value for value in (self, other)]
+    first, second = b.operands(*unscaled)
     return b.expand(first / second if divide else first * second, b.shape)
 
 
@@ -363,8 +366,11 @@ def rounded_quotient(b: Builder, self: Any, other: Any, rounding_mode: str | Non
 
 def paired(b: Builder, name: str, *values: Any) -> Any:
     """Apply a function to each pair of elements."""
-    first, second = (b.constant(float(item), ()) if isinstance(item, (int, float)) else item for item in values)
-    return b.joined("pt.Binary", first, second, name)
+    tensors = []
+    for value in values:
+        is_number = isinstance(value, (int, float))
+        tensors.append(b.constant(float(value), ()) if is_number else value)
+    return b.joined("pt.Binary", *tensors, name)
 
 
 STEEP = (3e38, 1.7e308)
@@ -578,16 +584,20 @@ def _bounds_of_constant(b: Builder, mask: Const, number: float) -> tuple[Any, An
 
 
 def _bounds_of_mask(mask: Any, number: float) -> tuple[Any, Any, Any]:
-    """Return the same of a mask that is computed."""
+    """Return the same of a mask that is computed.
+
+    The infinities are logarithms of 0: as products with the mask they would be NaN where it is 0.
+    """
     opposite = 1 - mask
     mask = mask >> make("nn.ZeroGrad")
-    edge = mask >> make("nn.Log")  # 0 where the mask is 1, and minus infinity where it is 0
+    below = mask >> make("nn.Log")  # 0 where the mask is 1, and minus infinity where it is 0
     if abs(number) == inf:
-        level = (1 - mask >> make("nn.Log")) * (1 if number < 0 else -1)
-        return level + edge, level - edge, opposite
+        minus_infinity = 1 - mask >> make("nn.Log")  # where the mask is 1, and 0 where it is 0
+        level = minus_infinity * (1 if number < 0 else -1)
+        return level + below, level - below, opposite
     if number:
-        return mask * number + edge, mask * number - edge, opposite
-    return edge, -edge, opposite
+        return mask * number + below, mask * number - below, opposite
+    return below, -below, opposite
 
 
 @operation(
@@ -596,10 +606,11 @@ def _bounds_of_mask(mask: Any, number: float) -> tuple[Any, Any, Any]:
 )
 def where(b: Builder, condition: Any, self: Any, other: Any) -> Any:
     """Choose between two values by a mask."""
-    first, second = number_of(self), number_of(other)
+    first = number_of(self)
+    second = number_of(other)
     if first is not None:
-        other = other if second is None else b.constant(np.array(second))
-        return b.expand(filled(b, other, condition, first), b.shape)
+        rest = other if second is None else b.constant(np.array(second))
+        return b.expand(filled(b, rest, condition, first), b.shape)
     if isinstance(condition, Const):
         opposite: Any = b.constant(condition.array() == 0, condition.shape)
     else:
@@ -631,14 +642,17 @@ def any_of(b: Builder, self: Wire, dim: Any = None, keepdim: bool = False) -> An
 def reduced(b: Builder, name: str, value: Wire, dim: Any, keepdim: bool = False) -> Any:
     """Apply nn.Sum, nn.Mean, nn.Max or nn.Min over dimensions, last first."""
     places = _places(dim, len(value.shape))
-    shape = tuple(extent for place, extent in enumerate(value.shape) if place not in places)
+    rest = tuple(extent for place, extent in enumerate(value.shape) if place not in places)
     result = value
     if places:
         layers = [make(name, place + 1) for place in reversed(places)]
-        result = b.emit(sequential(*layers), value, shape=shape or (1,))
+        result = b.emit(sequential(*layers), value, shape=rest or (1,))  # Lua has no tensor without dimensions
     if keepdim:
-        return b.reshape(result, (1 if place in places else extent for place, extent in enumerate(value.shape)))
-    return result if shape else Wire(b, result.step, ())
+        shape = list(value.shape)
+        for place in places:
+            shape[place] = 1
+        return b.reshape(result, shape)
+    return result if rest else Wire(b, result.step, ())
 
 
 @operation(

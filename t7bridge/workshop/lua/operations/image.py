@@ -66,6 +66,7 @@ def _grouped(name: str, args: Any, weight: Stored, bias: Any, size: Any, widths:
         layers.append(make(name, n_in, n_out, *args, calls=calls, weight=weight_ref, bias=bias_ref))
     if groups == 1:
         return layers[0]
+    # Each takes its own range of channels, Lua's dimension 2.
     parts = [make("nn.Narrow", 2, 1 + group * n_in, n_in) >> layer for group, layer in enumerate(layers)]
     return LuaLayer("nn.Concat", (2,), children=parts)
 
@@ -92,7 +93,8 @@ def convolution(
         padding, input = _same(b, input, [step * (size - 1) for size, step in zip(kernel, dilation)])
     elif padding == "valid":
         padding = 0
-    padding = _numbers(rank, padding, 0)[-len(kernel) :]  # `same` has one for the height of a signal already
+    # `same` has one for the height of a signal already, before which another is put.
+    padding = _numbers(rank, padding, 0)[-len(kernel) :]
     dilated = set(dilation) != {1}
     if not is_parameter(weight):
         _check_computed(b, rank)
@@ -159,8 +161,8 @@ def _depthwise(b: Builder, input: Wire, weight: Stored, bias: Any, numbers: Any)
         weight=weight.ref.resized((1, channels * kernel * kernel)),
         bias=bias.ref.resized((1, channels)) if bias is not None else None,
     )
-    extents = [(side + 2 * pad - kernel) // stride + 1] * 2
-    image = b.emit(make("nn.Contiguous") >> layer, input, shape=(batch, channels, *extents))
+    new_side = (side + 2 * pad - kernel) // stride + 1
+    image = b.emit(make("nn.Contiguous") >> layer, input, shape=(batch, channels, new_side, new_side))
     height, width = (1, *b.shape[2:])[-2:]  # a signal has no height
     return b.narrow(b.narrow(image, 2, 0, height), 3, 0, width)
 
@@ -260,17 +262,24 @@ def any_convolution(b: Builder, transposed: bool, **args: Any) -> Any:
 @operation("im2col", "nn.SpatialZeroPadding, nn.Index")
 def im2col(b: Builder, self: Wire, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Any:
     """Return the elements at each position of a kernel."""
-    kernel, dilation, stride, (top, left) = (
-        _numbers(2, value, 0) for value in (kernel_size, dilation, stride, padding)
-    )
+    kernel = _numbers(2, kernel_size, 0)
+    dilation = _numbers(2, dilation, 0)
+    stride = _numbers(2, stride, 0)
+    top, left = _numbers(2, padding, 0)
     value = constant_pad(b, self, [left, left, top, top], 0.0)
     lead = value.shape[:-2]
     height, width = fixed(*value.shape[-2:])
-    # Elements of the kernel, and its positions, in each dimension.
-    rows, columns = (
-        np.arange(size)[:, None] * gap + np.arange((extent - gap * (size - 1) - 1) // step + 1) * step
-        for extent, gap, size, step in zip((height, width), dilation, kernel, stride)
-    )
+
+    def places_of_kernel(dimension: int, extent: int) -> Any:
+        """Return the places of the kernel's elements in a dimension (rows), at each of its positions (columns)."""
+        elements = np.arange(kernel[dimension]) * dilation[dimension]
+        last_start = extent - 1 - elements[-1]
+        starts = np.arange(last_start // stride[dimension] + 1) * stride[dimension]
+        return elements[:, None] + starts
+
+    rows = places_of_kernel(0, height)
+    columns = places_of_kernel(1, width)
+    # (kernel height, kernel width, positions down, positions across)
     places = rows[:, None, :, None] * width + columns[:, None, :]
     flat = b.reshape(value, (*lead, height * width))
     return b.reshape(b.gathered(flat, places, len(lead)), b.shape)
@@ -412,21 +421,30 @@ def _along(b: Builder, value: Wire, place: int, new: Any) -> Any:
     """Interpolate along one dimension by a matrix, computed by the operation itself from unit vectors."""
     rank = len(new)
     extent = value.shape[2 + place]
+
+    def along_place(there: Any, elsewhere: Any) -> list[Any]:
+        """Return something for each dimension: one thing for that of the interpolation, another for all others."""
+        values = [elsewhere] * rank
+        values[place] = there
+        return values
+
     # An image for each element of the dimension, as a channel, that is 1 there and 0 elsewhere.
     # Two of each in the other dimensions: PyTorch 2.13's kernels with antialias are wrong for images one element wide.
+    every = slice(None)
     spots = np.arange(extent)
-    unit = np.zeros((1, extent, *(extent if axis == place else 2 for axis in range(rank))))
-    diagonal = (0, spots, *(spots if axis == place else slice(None) for axis in range(rank)))
+    unit = np.zeros((1, extent, *along_place(extent, 2)))
+    diagonal = (0, spots, *along_place(spots, every))
     unit[diagonal] = 1
     args = {**b.call.args, "input": b.constant(unit)}
     if args["scale_factors"]:
-        args["scale_factors"] = [factor if axis == place else 1.0 for axis, factor in enumerate(args["scale_factors"])]
+        args["scale_factors"] = along_place(args["scale_factors"][place], 1.0)
     else:
-        args["output_size"] = [new[axis] if axis == place else 2 for axis in range(rank)]
+        args["output_size"] = along_place(new[place], 2)
     images = b.compute(args)
     if not isinstance(images, Const):
         raise CannotError("the interpolation cannot be computed")
-    lines = (0, slice(None), *(slice(None) if axis == place else 0 for axis in range(rank)))
+    # The line of the dimension in each image is a row of the matrix.
+    lines = (0, every, *along_place(every, 0))
     matrix = images.array()[lines]
     if extent == new[place] and np.array_equal(matrix, np.eye(extent)):
         return value

@@ -8,7 +8,19 @@ from math import inf, prod, sqrt
 from typing import Any
 
 from ....data import np
-from ..build import Builder, Const, Learned, Scaled, Stored, Wire, broadcast, first_wire, is_parameter, operation
+from ..build import (
+    Builder,
+    Const,
+    Learned,
+    Scaled,
+    Stored,
+    Wire,
+    broadcast,
+    first_wire,
+    is_parameter,
+    operation,
+    triangle,
+)
 from ..layers import LuaLayer, make
 from ..sizes import CannotError, Shape, fixed, is_known
 from .elementwise import softmax_of
@@ -51,19 +63,23 @@ def product(b: Builder, first: Any, second: Any, trans_b: bool = False) -> Any:
     lead = first.shape[:-2]
     rows = first.shape[-2]
     columns = second.shape[-2 if trans_b else -1]
-    flat = (prod(lead),) if len(lead) > 1 else lead
-    pair = [b.reshape(value, (*flat, *value.shape[-2:])) for value in b.wires(first, second)]
+    batch = (prod(lead),) if len(lead) > 1 else lead
+    matrices = [b.reshape(value, (*batch, *value.shape[-2:])) for value in b.wires(first, second)]
     layer = make("nn.MM", False, True) if trans_b else make("nn.MM")
-    return b.reshape(b.emit(layer, *pair, shape=(*flat, rows, columns)), (*lead, rows, columns))
+    result = b.emit(layer, *matrices, shape=(*batch, rows, columns))
+    return b.reshape(result, (*lead, rows, columns))
 
 
 def _aligned(b: Builder, *matrices: Any) -> list[Any]:
     """Broadcast the leading dimensions of matrices."""
     rank = max(len(value.shape) for value in matrices)
-    values = [b.reshape(value, (*(1,) * (rank - len(value.shape)), *value.shape)) for value in matrices]
+    values = []
+    for value in matrices:
+        missing = (1,) * (rank - len(value.shape))
+        values.append(b.reshape(value, (*missing, *value.shape)))
     lead = broadcast(*(value.shape[:-2] for value in values))
-    anchor = first_wire(values, lead)
-    return [b.widened(value, (*lead, *value.shape[-2:]), anchor) for value in values]
+    like = first_wire(values, lead)
+    return [b.widened(value, (*lead, *value.shape[-2:]), like) for value in values]
 
 
 def with_weight(turned: bool, channels: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -216,7 +232,7 @@ def _masked(b: Builder, scores: Wire, attn_mask: Any, is_causal: bool) -> Any:
     """
     is_choice = b.dtype_of("attn_mask") == "bool"
     if is_causal and not is_known(scores.shape[-2:]):
-        return scores + (b.triangle(scores.shape[-2:], 0) >> make("nn.Log"))
+        return scores + (triangle(b, scores.shape[-2:], 0) >> make("nn.Log"))
     if is_causal:
         mask = np.tril(np.ones(fixed(*scores.shape[-2:]), bool))
     elif isinstance(attn_mask, Const):

@@ -25,7 +25,7 @@ def cell_of(kind: str, weight: Stored, bias: Stored | None) -> LuaLayer:
     hidden = weight.ref.size[1]
     inputs = [LuaNode(None, index=index) for index in range(3 if kind == "lstm" else 2)]
     gates, h = inputs[:2]
-    own_gates = h >> linear_layer(weight, bias)
+    own_gates = h >> linear_layer(weight, bias)  # those of h
 
     def gate(value: LuaNode, number: int, activation: str = "") -> LuaNode:
         layer = make("nn.Narrow", 2, number * hidden + 1, hidden)
@@ -109,13 +109,17 @@ def _layers(b: Builder, value: Wire, cells: list[Any], ways: int, dropout: float
         run: runs a cell over a sequence, backwards if its last argument is true.
     """
     last_states = []
-    for first in range(0, len(cells), ways):
+    for first in range(0, len(cells), ways):  # the number of the first cell of each layer
         if first and dropout:
             value = value >> make("nn.Dropout", dropout)
-        results = [run(value, cells[number], number, number > first) for number in range(first, first + ways)]
-        value = b.concatenate([outputs for outputs, _ in results], 2)
-        for _, states in results:
+        outputs = []
+        for number in range(first, first + ways):
+            is_backward = number > first
+            output, states = run(value, cells[number], number, is_backward)
+            outputs.append(output)
             last_states.append([b.reshape(state, (1, *state.shape)) for state in states])
+        value = b.concatenate(outputs, 2)  # along the features
+    # All last h, then all last c.
     return [value, *(b.concatenate(list(states), 0) for states in zip(*last_states))]
 
 
@@ -129,8 +133,9 @@ def _fits_rnn(b: Builder, states: list[Any], params: list[Any]) -> bool:
 def _cells_are_used(b: Builder) -> bool:
     """Return whether the last cells of the LSTM under construction are used."""
     calls = b.program.calls
-    # The cells are item 2 of the result.
-    names = {call.name for call in calls if list(call.args.values())[:2] == [CallRef(b.call.name), 2]}
+    # The cells are item 2 of the result: `operator.getitem(lstm, 2)`.
+    item_of_cells = [CallRef(b.call.name), 2]
+    names = {call.name for call in calls if list(call.args.values())[:2] == item_of_cells}
     arguments = [*tree_leaves([call.args for call in calls]), *b.program.outputs]
     return any(isinstance(item, CallRef) and item.name in names for item in arguments)
 
@@ -182,6 +187,9 @@ def cell(
     b: Builder, input: Wire, hx: Any, w_ih: Learned, w_hh: Learned, b_ih: Learned | None, b_hh: Learned | None
 ) -> Any:
     """Run one step."""
-    states = [b.wire(state, input) for state in (hx if isinstance(hx, list) else [hx])]
-    next_states = _step(b, b.kind.removesuffix("_cell"), w_hh, b_hh, applied(b, input, w_ih, b_ih), states)
-    return next_states if b.kind == "lstm_cell" else next_states[0]
+    kind = b.kind.removesuffix("_cell")
+    states = hx if kind == "lstm" else [hx]  # h and c
+    wires = [b.wire(state, input) for state in states]
+    gates = applied(b, input, w_ih, b_ih)
+    next_states = _step(b, kind, w_hh, b_hh, gates, wires)
+    return next_states if kind == "lstm" else next_states[0]

@@ -18,6 +18,7 @@ from ..build import (
     is_parameter,
     number_of,
     operation,
+    triangle,
     with_extents,
 )
 from ..layers import LuaLayer, make
@@ -179,13 +180,16 @@ def slice_(b: Builder, self: Any, dim: Place, start: Any, end: Any, step: int) -
     """Take a range of a dimension."""
     if b.shape == self.shape:
         return self
-    extent, count = self.shape[dim], b.shape[dim]
+    extent = self.shape[dim]
+    count = b.shape[dim]
     begin = 0 if start is None else start
-    is_plain = isinstance(begin, int) and begin >= 0 and isinstance(end, (int, type(None)))
-    if isinstance(self, Wire) and is_plain and step == 1:
-        behind = -end if end is not None and end < 0 else 0  # elements at the end that are left out
-        if behind or end is None or end >= _END:
-            return b.emit(make("nn.Narrow", dim + 1, begin + 1, -1 - behind), self, shape=b.shape)
+    has_numbers = isinstance(begin, int) and begin >= 0 and isinstance(end, (int, type(None)))
+    if isinstance(self, Wire) and has_numbers and step == 1:
+        # x[2:] and x[2:-1] are ranges that nn.Narrow counts from the end, for a dimension of any extent.
+        is_to_end = end is None or end >= _END
+        if is_to_end or end < 0:
+            length = -1 if is_to_end else -1 + end
+            return b.emit(make("nn.Narrow", dim + 1, begin + 1, length), self, shape=b.shape)
     begin, end = _range(extent, start, end)
     if isinstance(count, Extent):
         count = (end - begin + step - 1) // step
@@ -223,13 +227,13 @@ def cat(b: Builder, tensors: Any, dim: Place) -> Any:
 
 
 @operation("tril triu", "nn.CMulTable with nn.Constant; counted positions, where the extents depend on the inputs")
-def triangle(b: Builder, self: Any, diagonal: int) -> Any:
+def triangle_of(b: Builder, self: Any, diagonal: int) -> Any:
     """Return the lower or upper triangle of matrices, and 0 elsewhere."""
     if is_known(self.shape[-2:]):
         cut = np.tril if b.kind == "tril" else np.triu
         return b.wire(self) * b.constant(cut(np.ones(self.shape[-2:], "f4"), diagonal))
     is_lower = b.kind == "tril"
-    below = b.triangle(self.shape[-2:], diagonal if is_lower else diagonal - 1)
+    below = triangle(b, self.shape[-2:], diagonal if is_lower else diagonal - 1)
     mask = below if is_lower else 1 - below
     number = number_of(self)
     if number is None:
@@ -343,11 +347,13 @@ def constant_pad(b: Builder, value: Wire, padding: list[int], number: float) -> 
 )
 def filled(b: Builder, fill_value: Any = None, value: Any = None, s: Any = None) -> Any:
     """Return a constant."""
-    numbers = [number for number in (fill_value, value, s) if number is not None]  # names of several operations
-    numbers.append(1 if "ones" in b.kind else 0)
+    number = 1 if "ones" in b.kind else 0
+    for stated in (fill_value, value, s):  # its names in several operations, of which one is stated
+        if stated is not None:
+            number = stated
     element = np.dtype(b.dtype if b.dtype.startswith(("float", "int")) else "f4")
     size = b.shape if is_known(b.shape) else (1,) * len(b.shape)
-    return b.constant(np.full(size, numbers[0], element), b.shape)
+    return b.constant(np.full(size, number, element), b.shape)
 
 
 @operation("index_select", "nn.Narrow and nn.JoinTable, nn.Index, nn.LookupTable")
@@ -360,9 +366,10 @@ def index(b: Builder, self: Any, indices: Any = None, dim: Place = 0, index: Any
     place, item = used[0]
     if len(used) == 1 and indices and b.dtype_of("indices", place) == "bool":
         raise CannotError("gathers by a mask")
+    if len(used) == 2 and place == 0 and isinstance(item, Steps) and item.shape == self.shape[:1]:
+        # x[arange(batch), index]: one element of each example.
+        return _of_each(b, self, *used[1])
     if len(used) > 1:
-        if len(used) == 2 and place == 0 and isinstance(item, Steps) and item.shape == self.shape[:1]:
-            return _of_each(b, self, *used[1])
         self, item = _merged(b, self, used)
     if isinstance(item, Const):
         return _at_constants(b, self, place, item.array())
@@ -382,26 +389,33 @@ def _at_constants(b: Builder, value: Any, place: int, numbers: Any) -> Any:
 @operation("diagonal_scatter", "nn.View, nn.Narrow, nn.JoinTable")
 def with_diagonal(b: Builder, self: Any, src: Any, offset: int, dim1: Place, dim2: Place) -> Any:
     """Replace a diagonal of two dimensions."""
-    rank = len(self.shape)
-    order = [place for place in range(rank) if place not in (dim1, dim2)] + [dim1, dim2]
-    rows, columns = fixed(self.shape[dim1], self.shape[dim2])
-    turned = b.permute(self, order)
-    flat = b.reshape(turned, (*turned.shape[:-2], rows * columns))
-    places = np.diagonal(np.arange(rows * columns).reshape(rows, columns), offset)
-    flat = b.replaced(flat, places, b.expand(src, (*turned.shape[:-2], len(places))), rank - 2)
-    return b.permute(b.reshape(flat, turned.shape), [order.index(place) for place in range(rank)])
+    flat, order = _as_rows(b, self, dim1, dim2)
+    *lead, rows, columns = (self.shape[place] for place in order)
+    places = _diagonal_places(rows, columns, offset)
+    flat = b.replaced(flat, places, b.expand(src, (*lead, len(places))), len(lead))
+    turned = b.reshape(flat, (*lead, rows, columns))
+    return b.permute(turned, [order.index(place) for place in range(len(order))])
 
 
 @operation("diagonal", "nn.View, nn.Narrow, nn.JoinTable")
 def diagonal(b: Builder, self: Any, offset: int, dim1: Place, dim2: Place) -> Any:
     """Return a diagonal of two dimensions as the last."""
-    rank = len(self.shape)
-    order = [place for place in range(rank) if place not in (dim1, dim2)]
-    rows, columns = fixed(self.shape[dim1], self.shape[dim2])
-    turned = b.permute(self, [*order, dim1, dim2])
-    flat = b.reshape(turned, (*turned.shape[:-2], rows * columns))
-    places = np.diagonal(np.arange(rows * columns).reshape(rows, columns), offset)
-    return b.gathered(flat, places, rank - 2)
+    flat, order = _as_rows(b, self, dim1, dim2)
+    *lead, rows, columns = (self.shape[place] for place in order)
+    return b.gathered(flat, _diagonal_places(rows, columns, offset), len(lead))
+
+
+def _as_rows(b: Builder, value: Any, dim1: int, dim2: int) -> tuple[Any, list[int]]:
+    """Return a value with two dimensions as one, the last; and the order of its dimensions that leads to it."""
+    order = [place for place in range(len(value.shape)) if place not in (dim1, dim2)] + [dim1, dim2]
+    rows, columns = fixed(value.shape[dim1], value.shape[dim2])
+    turned = b.permute(value, order)
+    return b.reshape(turned, (*turned.shape[:-2], rows * columns)), order
+
+
+def _diagonal_places(rows: int, columns: int, offset: int) -> Any:
+    """Return the places of a diagonal among the elements of a matrix, row by row."""
+    return np.diagonal(np.arange(rows * columns).reshape(rows, columns), offset)
 
 
 def _of_each(b: Builder, value: Any, place: int, item: Any) -> Any:
@@ -421,14 +435,14 @@ def _merged(b: Builder, value: Any, used: list[Any]) -> tuple[Any, Any]:
     if [place for place, _ in used] != list(range(first, first + count)):
         raise CannotError("gathers in dimensions that are apart")
     extents = fixed(*extents)
-    used = [(place, b.constant(item.array()) if isinstance(item, Steps) else item) for place, item in used]
+    indices = [b.constant(item.array()) if isinstance(item, Steps) else item for _, item in used]
     merged = b.reshape(value, (*value.shape[:first], prod(extents), *value.shape[first + count :]))
-    if all(isinstance(item, Const) for _, item in used):
-        numbers = np.ravel_multi_index([item.array() % n for (_, item), n in zip(used, extents)], extents)
-        return merged, b.constant(numbers)
-    total: Any = used[0][1]
-    for (_, item), extent in zip(used[1:], extents[1:]):
-        total = b.joined("nn.CAddTable", b.wire(total) * extent, item)
+    if all(isinstance(index, Const) for index in indices):
+        numbers = [index.array() % extent for index, extent in zip(indices, extents)]  # negative ones from the end
+        return merged, b.constant(np.ravel_multi_index(numbers, extents))
+    total = indices[0]
+    for index, extent in zip(indices[1:], extents[1:]):
+        total = b.joined("nn.CAddTable", b.wire(total) * extent, index)
     return merged, total
 
 

@@ -1,0 +1,291 @@
+"""What stands beside the models in a file, and what describes them: means, class names, vocabularies, options.
+
+It becomes data for JSON: `config.json` of a model's folder, or the metadata of a file of named tensors. Weights and
+logs are not part of it. `about` says in words what numbers and lists mean where Python counts differently.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from attrs import field
+
+from ..data import define
+from ..formats.pt.arrays import tensor_of_array, text_items
+from ..graph.dtypes import NUMPY_ELEMENTS
+from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec
+from ..graph.python import NumpyArray, NumpyScalar, PythonObject, TorchSize, is_pickled_module
+from ..graph.tensor import Tensor
+from ..graph.walk import Path, entries
+from ..nn.places import is_module, is_preprocessing
+from ..report import Report
+from ..text import Step, listed
+from .checkpoints import is_optimizer
+from .tree import plain
+
+_MOST_NUMBERS = 1_000
+"""Most numbers of a list, or of a tensor that says how inputs are prepared: longer ones are logs and images."""
+_MOST_VALUES = 1_000_000
+"""Most values in all, of large vocabularies."""
+_MOST_REPEATS = 1_000
+"""Most containers that are written again."""
+_DEEPEST = 20
+"""Maximum depth of what is collected."""
+_NOTHING: Any = object()
+_CLASSES = ("class", "label", "categor")
+"""Parts of the names of lists of classes."""
+
+
+@define(eq=False)
+class Beside:
+    """What stands beside the models of a file.
+
+    Attributes:
+        data: dicts, lists, text, numbers and truth values.
+        own: likewise, of the fields or attributes of the model itself.
+        left_out: the paths of numbers alone, as of losses, and of what is too long or too deep.
+    """
+
+    data: dict[str, Any] = field(factory=dict)
+    own: dict[str, Any] = field(factory=dict)
+    left_out: list[str] = field(factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.data or self.own)
+
+    def config(self, from_lua: bool) -> dict[str, Any]:
+        """Return the content of a `config.json`, with words on what it means."""
+        parts = {"data": self.own, "checkpoint": self.data}
+        config: dict[str, Any] = {name: part for name, part in parts.items() if part}
+        words = about(config, from_lua)
+        if words:
+            config["about"] = words
+        return config
+
+    def add_own(self, fields: Mapping[str, Any], report: Report, where: str) -> None:
+        """Add data of the model itself, which a state dict leaves out; the report no longer says that they are lost.
+
+        Args:
+            fields: by the prefix of the module and the name of its field or attribute.
+            report: of the conversion.
+            where: what they are in.
+        """
+        collector = _Collector(None)
+        for name, value in fields.items():
+            item = collector.collect(Path(Path(), name, value), 1, is_prepared=True)
+            if item is not _NOTHING:
+                self.own[name] = item
+        paths = {f"root.{name}" for name in self.own}
+        report.notes = [note for note in report.notes if note.code != "left-out" or note.path not in paths]
+        if self.own:
+            message = f"data of the model itself are in {where}: {listed(self.own, 10)}"
+            report.note("info", message, code="beside", count=len(self.own))
+
+    def note(self, report: Report, where: str) -> None:
+        """Note what it is, and where it is in the result."""
+        if self.data:
+            message = f"what stands beside the model is in {where}: {listed(self.data, 10)}"
+            report.note("info", message, code="beside", count=len(self.data))
+        if self.left_out:
+            message = f"logs and images beside the model are not in {where}: {listed(self.left_out, 5)}"
+            report.note("info", message, code="left-out", count=len(self.left_out))
+
+
+def beside(root: Any, model: Any = None) -> Beside:
+    """Return what stands beside the models in the value of a file.
+
+    Args:
+        root: the value: a table or dict; nothing stands beside a model that is the whole file.
+        model: what is taken from the file, if it is not a module.
+    """
+    if is_module(root) or is_pickled_module(root) or root is model:
+        return Beside()
+    collector = _Collector(model)
+    data = collector.collect(Path(None, Step("root"), root), 0)
+    return Beside(data if isinstance(data, dict) else {}, left_out=collector.left_out)
+
+
+class _Collector:
+    """One walk through a value. Its depth is bounded, so that it may recurse."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._values = 0
+        self._around: set[int] = set()
+        """The containers around the present value, by identity."""
+        self._seen: set[int] = set()
+        """All containers so far, by identity."""
+        self._repeats = 0
+        """How many containers were met again: what tables share is in JSON as often as they refer to it."""
+        self.left_out: list[str] = []
+
+    def collect(self, path: Path, depth: int, is_prepared: bool = False) -> Any:
+        """Return a value as data for JSON; `_NOTHING` if it is not about the model.
+
+        Args:
+            path: of the value, which it has.
+            depth: number of containers around it.
+            is_prepared: whether a name around it says how inputs are prepared.
+        """
+        value = path.value
+        self._values += 1
+        if value is self._model or self._values > _MOST_VALUES:
+            return _NOTHING
+        if value is None or isinstance(value, (bool, int, float, str, bytes)):
+            return _scalar(value)
+        if isinstance(value, NumpyScalar):
+            value = value.array
+        if isinstance(value, (Tensor, NumpyArray)):
+            return self._array(value, path, is_prepared)
+        is_weights = is_module(value) or is_pickled_module(value) or is_optimizer(value)
+        if is_weights or isinstance(value, LuaFunction) or id(value) in self._around:
+            return _NOTHING
+        if isinstance(value, PythonObject):
+            value = value.attributes  # options of argparse, settings of a class
+        if isinstance(value, (dict, list, tuple, Table, TdsHash, TdsVec)):
+            return self._container(value, path, depth, is_prepared)
+        return _NOTHING
+
+    def _container(self, value: Any, path: Path, depth: int, is_prepared: bool) -> Any:
+        """Return a list or dict as data; `_NOTHING` if nothing of it is about the model."""
+        if depth == _DEEPEST:
+            self.left_out.append(str(path))
+            return _NOTHING
+        self._repeats += id(value) in self._seen
+        if self._repeats > _MOST_REPEATS:
+            return _NOTHING
+        self._seen.add(id(value))
+        self._around.add(id(value))
+        pairs: list[tuple[Any, Any]] = []
+        for key, item in entries(value):
+            prepared = is_prepared or is_preprocessing(key)
+            inner = self.collect(Path(path, key, item), depth + 1, prepared)
+            if inner is not _NOTHING:
+                pairs.append((key, inner))
+        self._around.discard(id(value))
+        is_list = isinstance(value, (list, tuple, TdsVec)) or (
+            isinstance(value, Table) and value.sequence() is not None
+        )
+        if not is_list:
+            return self._dict(pairs, path, is_prepared)
+        items = [item for _, item in pairs]
+        if len(items) != len(value) or (not items and not isinstance(value, TorchSize)):
+            return self._dict(pairs, path, is_prepared)  # of lists of modules, what stands between
+        # Numbers alone are a log, unless they say how inputs are prepared.
+        is_log = not is_prepared or len(items) > _MOST_NUMBERS
+        if is_log and all(isinstance(item, (int, float)) for item in items):
+            self.left_out.append(str(path))
+            return _NOTHING
+        return items
+
+    def _dict(self, pairs: list[tuple[Any, Any]], path: Path, is_prepared: bool) -> Any:
+        """Return pairs as a dict; `_NOTHING` if there are none, or if they are a log: numbers by number."""
+        has_numbers = all(isinstance(key, (int, float)) and isinstance(item, (int, float)) for key, item in pairs)
+        is_log = not is_prepared or len(pairs) > _MOST_NUMBERS
+        if pairs and is_log and has_numbers:
+            self.left_out.append(str(path))
+            return _NOTHING
+        return _dict(pairs) if pairs else _NOTHING
+
+    def _array(self, value: Tensor | NumpyArray, path: Path, is_prepared: bool) -> Any:
+        """Return a small array as lists if it says how inputs are prepared, or is text; else `_NOTHING`."""
+        if isinstance(value, NumpyArray):
+            texts = text_items(value)
+            if texts is not None:
+                return texts if value.shape else texts[0]
+            element = NUMPY_ELEMENTS.get(value.dtype.code)
+            if element is None or isinstance(value.data, list):
+                return _NOTHING
+            tensor = tensor_of_array(value, element, "cpu")
+            if tensor is None:
+                return _NOTHING
+            value = tensor
+            is_prepared = is_prepared or value.numel == 1
+        if not is_prepared:
+            return _NOTHING
+        if value.storage is None or value.numel > _MOST_NUMBERS:
+            self.left_out.append(str(path))
+            return _NOTHING
+        return value.tolist()
+
+
+def _scalar(value: Any) -> Any:
+    """Return a scalar as JSON has it; text that is not UTF-8 has escapes."""
+    value = plain(value)
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
+
+
+def _dict(pairs: list[tuple[Any, Any]]) -> Any:
+    """Return a dict for JSON, whose keys are texts; of keys with one text a list of pairs."""
+    keys = [_scalar(key) if isinstance(key, (bool, int, float, str, bytes)) else str(key) for key, _ in pairs]
+    texts = [key if isinstance(key, str) else json.dumps(key) for key in keys]
+    if len(set(texts)) < len(texts):
+        return {"__class__": "table", "pairs": [[key, item] for key, (_, item) in zip(keys, pairs)]}
+    return dict(zip(texts, (item for _, item in pairs)))
+
+
+def about(data: Mapping[str, Any], from_lua: bool, index_base: int = 1) -> dict[str, str]:
+    """Return what numbers and lists mean, in words, by their paths with dots.
+
+    Args:
+        data: for JSON.
+        from_lua: whether they are Lua's, which counts from 1.
+        index_base: the number of the first element for the model in PyTorch: 1 as in Lua, or 0.
+    """
+    words: dict[str, str] = {}
+    stack: list[tuple[str, Any]] = [("", data)]
+    while stack:
+        name, value = stack.pop()
+        text = _in_words(name, value, from_lua, index_base)
+        if text:
+            words[name] = text
+        elif isinstance(value, dict):
+            inside = [(f"{name}.{key}" if name else key, item) for key, item in value.items()]
+            stack += reversed(inside)
+    return words
+
+
+def _in_words(name: str, value: Any, from_lua: bool, index_base: int) -> str:
+    """Return what a value means; empty if there is nothing to say."""
+    last = name.rpartition(".")[2].lower()
+    if is_preprocessing(last) and not isinstance(value, dict):
+        return "how inputs are prepared, as the file says"
+    if not from_lua:
+        return ""
+    takes = f"; the model takes numbers from {index_base} on"
+    if isinstance(value, dict) and _counts_from_one(value.values()):
+        return f"1-based in Lua; index 0 of the embedding is token 1{takes}"
+    if isinstance(value, dict) and _counts_from_one(_numbers_of(value)) and _are_texts(value.values()):
+        return f"by number, 1-based in Lua; index 0 of the embedding is token 1{takes}"
+    if isinstance(value, list) and len(value) > 1 and _are_texts(value):
+        thing = "class" if any(part in last for part in _CLASSES) else "item"
+        return f"a list of Lua, 1-based there: index 0 here and in tensors is {thing} 1"
+    return ""
+
+
+def _numbers_of(value: dict[str, Any]) -> Iterator[Any]:
+    """Yield the keys of a dict as numbers, as far as they are."""
+    for key in value:
+        yield int(key) if key.isdecimal() else None
+
+
+def _counts_from_one(numbers: Any) -> bool:
+    """Return whether numbers are those from 1 on, at least two, each once."""
+    found = list(numbers)
+    if len(found) < 2 or not all(type(number) is int for number in found):
+        return False
+    return sorted(found) == list(range(1, len(found) + 1))
+
+
+def _are_texts(values: Any) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+def config_text(config: dict[str, Any]) -> str:
+    """Return data as JSON, as `config.json` has it.
+
+    JSON has no NaN and no infinity: Python's own words for them are used, which its reader knows.
+    """
+    return json.dumps(config, indent=2) + "\n"

@@ -1,0 +1,144 @@
+"""Values with other names and types: the changes of `Edits`, on the Python side of a value.
+
+There state dicts are in place of modules.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ModelError
+from ..graph.storage import Storage
+from ..graph.tensor import Tensor, UntypedStorage
+from ..graph.walk import Path
+from ..limits import DEFAULT_LIMITS, Limits
+from ..report import Report
+from ..text import counted, listed
+from ..values.casts import Casts
+from .checkpoints import is_optimizer, plain_states
+from .edits import Edits
+from .simplified import Simplified
+
+if TYPE_CHECKING:
+    from .state_dicts import StateDicts
+
+
+def edited(
+    value: Any,
+    edits: Edits,
+    report: Report,
+    limits: Limits = DEFAULT_LIMITS,
+    modules: StateDicts | None = None,
+) -> Any:
+    """Return a value with the changes made, as a new one; nothing is read.
+
+    Args:
+        value: builtins with tensors in them.
+        edits: the changes.
+        report: receives the notes on names, and the number of tensors that are cast.
+        limits: resource limits.
+        modules: of a Lua value, the modules that became state dicts: only these have keys to rename.
+
+    Raises:
+        ModelError: there is no state dict, or there are several; or two keys get one name.
+    """
+    value = renamed(value, edits, report, limits, modules)
+    if edits.casts is not None:
+        cast = _Cast(edits.casts, limits)
+        value = cast.run(value)
+        _note_casts(edits.casts, report)
+        if cast.optimizers:
+            report.note("info", "the state of the optimizer keeps its types", code="precision")
+    return value
+
+
+def renamed(
+    value: Any,
+    edits: Edits,
+    report: Report,
+    limits: Limits = DEFAULT_LIMITS,
+    modules: StateDicts | None = None,
+) -> Any:
+    """Return a value whose only state dict has new names, if any are asked for; see `edited`."""
+    if not edits.naming:
+        return value
+    states: list[tuple[str, dict[Any, Any]]]
+    if modules is not None and modules.state_dicts:
+        states = [*modules.states()]
+    else:
+        states = [(path, state) for path, state in plain_states(value) if isinstance(state, dict)]
+        if not states and isinstance(value, dict) and any(isinstance(item, Tensor) for item in value.values()):
+            states = [("root", value)]  # of a module with more data of its own than tensors
+    if not states:
+        raise ModelError("there is no state dict whose keys could be renamed", file=report.source)
+    if len(states) > 1:
+        paths = listed((path for path, _ in states), 12)
+        raise ModelError(
+            "there are several state dicts, and rules for names are about the keys of one",
+            file=report.source,
+            found=paths,
+            hint="Name one with --at (at=… in Python).",
+        )
+    ((_, state),) = states
+    new_state = edits.naming.renamed(state)
+    keys = [key for key in state if isinstance(key, str)]
+    for sentence in edits.naming.unused_in_words(keys):
+        report.note("warning", sentence, code="renamed")
+    changed = sum(old != new for old, new in zip(state, new_state))
+    if changed:
+        report.note("info", f"{counted(changed, 'key')} renamed", code="renamed", count=changed)
+    if state is value:
+        return new_state
+    return _Exchange(state, new_state, limits).run(value)
+
+
+class _Exchange(Simplified):
+    """Rebuilds a value with another state dict in place of one."""
+
+    def __init__(self, old: dict[Any, Any], new: dict[Any, Any], limits: Limits) -> None:
+        super().__init__(limits, keep_classes=True)
+        self._old = old
+        self._new = new
+
+    def make(self, value: Any, path: Path | None) -> Any:
+        """Return the new state dict for the old one, and anything else rebuilt."""
+        return self._new if value is self._old else super().make(value, path)
+
+
+class _Cast(Simplified):
+    """Rebuilds a value with its floating-point tensors and storages in another type.
+
+    The state of an optimizer stays as it is: it counts steps in floating-point tensors.
+    """
+
+    def __init__(self, casts: Casts, limits: Limits) -> None:
+        super().__init__(limits, keep_classes=True)
+        self._casts = casts
+        self.optimizers = 0
+        """Number of optimizers met."""
+
+    def make(self, value: Any, path: Path | None) -> Any:
+        """Return a tensor cast, and anything else rebuilt."""
+        if isinstance(value, Tensor):
+            return self._casts.tensor(value)
+        if isinstance(value, Storage):
+            return self._casts.storage(value)
+        if isinstance(value, UntypedStorage):
+            storage = self._casts.storage(value.storage)
+            return value if storage is value.storage else UntypedStorage(storage)
+        if is_optimizer(value):
+            self.optimizers += 1
+            return value
+        return super().make(value, path)
+
+
+def _note_casts(casts: Casts, report: Report) -> None:
+    """Note how many tensors are cast, and from which types."""
+    total = sum(casts.counts.values())
+    if not total:
+        message = f"no tensor has floating-point elements of another type than {casts.element.name}"
+        report.note("info", message, code="precision")
+        return
+    kinds = ", ".join(f"{count} of {name}" for name, count in casts.counts.items())
+    message = f"{counted(total, 'tensor')} written as {casts.element.name}: {kinds}"
+    report.note("info", message, code="precision", count=total)

@@ -1,0 +1,245 @@
+"""New names for the keys of state dicts, by rules of the user: `--strip` and `--rename`.
+
+A rule has two sides, `OLD=NEW`:
+
+| rule | a key | becomes |
+| --- | --- | --- |
+| `features=backbone.body` | `features.0.weight` | `backbone.body.0.weight` |
+| `fc.weight=head.weight` | `fc.weight` | `head.weight` |
+| `module=` | `module.fc.bias` | `fc.bias` |
+| `=net` | `fc.bias` | `net.fc.bias` |
+| `layers.{}.ln_{}=blocks.{}.norm{}` | `layers.3.ln_1.weight` | `blocks.3.norm1.weight` |
+| `{}.gamma={}.weight` | `stem.bn.gamma` | `stem.bn.weight` |
+
+Without `{}` the old side is a key, or the steps before others: `layer1` is not the beginning of `layer10.weight`. `{}`
+is any text of one character or more, the shortest that fits, from the left; such a rule describes whole keys. Rules
+apply one after the other, each to what the ones before have made of a key.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from attrs import field
+
+from ..data import define
+from ..errors import ModelError
+from ..text import listed
+
+_Item = TypeVar("_Item")
+_ANY = "{}"
+_SHOWN = 5
+"""Keys that a message lists."""
+
+Renames = Mapping[str, str] | Iterable[str | Sequence[str]]
+"""Rules as users pass them: `{"old": "new"}`, `["old=new"]`, or pairs."""
+
+
+@define(eq=False)
+class Rule:
+    """One rule.
+
+    Attributes:
+        old: the pattern or the steps.
+        new: what takes their place.
+        count: the number of keys that it has renamed.
+    """
+
+    old: str
+    new: str
+    count: int = field(default=0, init=False)
+
+    def __str__(self) -> str:
+        return f"--rename {self.old}={self.new}" if self.new else f"--strip {self.old}"
+
+    @classmethod
+    def parse(cls, text: str) -> Rule:
+        """Return the rule that a text states.
+
+        Raises:
+            ModelError: the text has no `=`, or the two sides do not have the same number of `{}`.
+        """
+        old, equals, new = text.partition("=")
+        if not equals:
+            raise ModelError(
+                f"{text!r} is not a rule for names", expected="OLD=NEW, such as features=backbone.features"
+            )
+        return cls.of(old, new)
+
+    @classmethod
+    def of(cls, old: str, new: str) -> Rule:
+        """Return a rule with these two sides.
+
+        Raises:
+            ModelError: they do not have the same number of `{}`.
+        """
+        if old.count(_ANY) != new.count(_ANY):
+            raise ModelError(
+                f"the two sides of {old}={new} do not have the same number of {{}}",
+                expected=f"{old.count(_ANY)} of them after the =, for the same texts in the same order",
+                found=str(new.count(_ANY)),
+            )
+        if _ANY not in old:
+            old = old.removesuffix(".")
+            new = new.removesuffix(".")
+        return cls(old, new)
+
+    def apply(self, key: str) -> str | None:
+        """Return what a key becomes; `None` if the rule is not about it."""
+        if _ANY in self.old:
+            texts = _texts_between(self.old.split(_ANY), key)
+            return None if texts is None else _joined(self.new.split(_ANY), texts)
+        if not self.old:
+            return f"{self.new}.{key}" if self.new else None
+        if key == self.old:
+            return self.new or None  # a key cannot be empty
+        if not key.startswith(self.old + "."):
+            return None
+        rest = key[len(self.old) + 1 :]
+        return f"{self.new}.{rest}" if self.new else rest
+
+
+def _texts_between(parts: list[str], key: str) -> list[str] | None:
+    """Return the texts between the parts of a pattern in a key, as short as possible; `None` if it does not fit."""
+    first, *middle, last = parts
+    if not key.startswith(first):
+        return None
+    texts: list[str] = []
+    start = len(first)
+    for part in middle:
+        end = key.find(part, start + 1)
+        if end < 0:
+            return None
+        texts.append(key[start:end])
+        start = end + len(part)
+    end = len(key) - len(last)
+    if end <= start or not key.endswith(last):
+        return None
+    texts.append(key[start:end])
+    return texts
+
+
+def _joined(parts: list[str], texts: list[str]) -> str:
+    """Return the parts of a pattern with texts between them."""
+    result = parts[0]
+    for text, part in zip(texts, parts[1:]):
+        result += text + part
+    return result
+
+
+class Naming:
+    """All rules for the keys of a state dict.
+
+    Args:
+        renames: rules.
+        strip: prefixes to leave out, before the rules apply: those that `DataParallel` (`module`) and others add.
+
+    Raises:
+        ModelError: a rule is not valid.
+    """
+
+    def __init__(self, renames: Renames = (), strip: Iterable[str] = ()) -> None:
+        prefixes = (strip,) if isinstance(strip, str) else strip
+        self.rules = [Rule.of(prefix, "") for prefix in prefixes]
+        self.rules += _rules_of(renames)
+
+    def __bool__(self) -> bool:
+        return bool(self.rules)
+
+    def name(self, key: str, count: bool = True) -> str:
+        """Return the new name of a key.
+
+        Args:
+            key: the key.
+            count: whether the rules count that they have renamed one.
+        """
+        for rule in self.rules:
+            renamed = rule.apply(key)
+            if renamed is not None:
+                key = renamed
+                rule.count += count
+        return key
+
+    def renamed(self, state: Mapping[str, _Item]) -> OrderedDict[str, _Item]:
+        """Return a state dict under new names, in the same order, with PyTorch's `_metadata` under the new ones too.
+
+        Raises:
+            ModelError: two keys get one name; the message names them.
+        """
+        result: OrderedDict[str, _Item] = OrderedDict()
+        old_keys: dict[str, str] = {}
+        for key, value in state.items():
+            name = self.name(key) if isinstance(key, str) else key
+            if name in result:
+                raise ModelError(
+                    "two keys get one name",
+                    expected="rules that keep keys apart",
+                    found=f"{old_keys[name]} and {key} both become {name}",
+                )
+            old_keys[name] = key
+            result[name] = value
+        vars(result).update(vars(state) if hasattr(state, "__dict__") else {})
+        metadata = getattr(state, "_metadata", None)
+        if isinstance(metadata, dict):
+            result._metadata = self._metadata(metadata, old_keys)  # type: ignore[attr-defined]
+        return result
+
+    def _metadata(self, metadata: dict[Any, Any], old_keys: dict[str, str]) -> OrderedDict[Any, Any]:
+        """Return PyTorch's `_metadata`, by names of modules, under new names.
+
+        Args:
+            metadata: that of the state dict before.
+            old_keys: the old key of each new one.
+        """
+        moved: dict[str, str] = {}
+        """The new name of each module that has a key of the same name as before."""
+        for name, key in old_keys.items():
+            if isinstance(key, str) and name.rpartition(".")[2] == key.rpartition(".")[2]:
+                moved[key.rpartition(".")[0]] = name.rpartition(".")[0]
+        result: OrderedDict[Any, Any] = OrderedDict()
+        for module, facts in metadata.items():
+            if not isinstance(module, str):
+                result[module] = facts
+            elif module in moved:
+                result[moved[module]] = facts
+            else:  # without keys of its own: what the rules say about those inside
+                result.setdefault(self.name(f"{module}.", count=False).removesuffix("."), facts)
+        return result
+
+    def unused(self) -> Iterator[Rule]:
+        """Yield the rules that have renamed nothing."""
+        for rule in self.rules:
+            if not rule.count:
+                yield rule
+
+    def unused_in_words(self, keys: Iterable[str]) -> list[str]:
+        """Return a sentence for each rule that has renamed nothing.
+
+        Args:
+            keys: the keys that there were.
+        """
+        shown = listed(list(keys), _SHOWN)
+        return [f"{rule} renames nothing; the keys are {shown}" for rule in self.unused()]
+
+
+def _rules_of(renames: Renames) -> list[Rule]:
+    """Return the rules that users pass as a mapping, or as texts and pairs.
+
+    Raises:
+        ModelError: one is neither.
+    """
+    if isinstance(renames, str):
+        return [Rule.parse(renames)]
+    if isinstance(renames, Mapping):
+        return [Rule.of(old, new) for old, new in renames.items()]
+    rules = []
+    for item in renames:
+        if isinstance(item, str):
+            rules.append(Rule.parse(item))
+            continue
+        if len(item) != 2:
+            raise ModelError("is not a rule for names", expected="OLD=NEW, or a pair", found=repr(item)[:80])
+        rules.append(Rule.of(*item))
+    return rules

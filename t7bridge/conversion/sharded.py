@@ -1,0 +1,143 @@
+"""Named tensors in several files with an index, as transformers and safetensors' users read them.
+
+`model.safetensors` becomes `model-00001-of-00003.safetensors`, … and `model.safetensors.index.json`. Source:
+huggingface_hub 2.4 `serialization/_base.py` `split_state_dict_into_shards_factory`: tensors go into shards in their
+order, one that is larger than a shard into one of its own, tensors that share memory into the same one; what fits one
+shard is a file without index.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from ..errors import ModelError, RecordError, T7BridgeError
+from ..formats import home
+from ..formats.named import Name, NamedTensors, plan_views
+from ..formats.shards import files_of
+from ..formats.table import INDEX_SUFFIX, FormatSpec
+from ..io.output import check_replaceable, local_target, outputs_in
+from ..io.source import ByteSource
+from ..limits import DEFAULT_LIMITS
+from ..report import Report, check_strict
+from ..text import counted
+from .request import note_ignored
+from .state_dicts import note_texts
+from .targets import named_value
+
+if TYPE_CHECKING:
+    from ..formats.table import Document
+    from .attempt import Attempt
+
+
+def write_shards(document: Document, goal: FormatSpec, request: Attempt) -> Report:
+    """Write the tensors of a file as shards of at most `request.shard_size` bytes, with an index; return the report.
+
+    Raises:
+        ModelError: the size is not positive.
+        TargetExistsError: a file exists and `force` is not set.
+        WriteError: a file cannot be written; none is left behind.
+    """
+    try:
+        return _written(document, goal, request)
+    except RecordError as error:
+        report = _written(document, goal, request.without_records())
+        report.note("warning", f"{error.message}: its record is not used", code="record")
+        return report
+
+
+def _written(document: Document, goal: FormatSpec, request: Attempt) -> Report:
+    size = request.shard_size or 0
+    if size < 1:
+        raise ModelError("the size of a shard is a positive number of bytes", found=str(size))
+    target = local_target(request.target)
+    folder, name = os.path.split(target)
+    check_replaceable(target, request.force)
+    report = Report(document.path, target, document.format, goal.name, "tensors", source_bytes=document.source.size)
+    note_ignored(request, report)
+    named = named_value(document, goal, request, report)
+    shards = _split(named, size)
+    names = [name]
+    index_name = name + INDEX_SUFFIX
+    if len(shards) > 1:
+        start, suffix = os.path.splitext(name)
+        names = [f"{start}-{number:05}-of-{len(shards):05}{suffix}" for number in range(1, len(shards) + 1)]
+        names.append(index_name)
+    outdated = _files_replaced(folder, name) - set(names)
+    if outdated and not request.force:
+        check_replaceable(os.path.join(folder, index_name), force=False)
+    # The index first: outputs are renamed in the opposite order, and it never names files that are not there.
+    with outputs_in(folder or ".", names[::-1], force=request.force, sync=request.sync) as outputs:
+        places: dict[str, str] = {}
+        total_bytes = 0
+        for shard, shard_name in zip(shards, names):
+            written = home(goal.name).write(outputs[shard_name], shard)
+            note_texts(written, shard, goal, report)
+            report.tensors += written.tensors
+            report.storages += written.storages
+            places.update(dict.fromkeys(map(".".join, shard.tensors), shard_name))
+            total_bytes += sum(tensor.nbytes for tensor in shard.tensors.values())
+        if len(shards) > 1:
+            index = {"metadata": {"total_size": total_bytes}, "weight_map": places}
+            text = json.dumps(index, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+            outputs[index_name].write(text.encode("utf-8", "backslashreplace"))
+            report.target = os.path.join(folder, index_name)
+            report.note("info", f"{counted(len(shards), 'shard')}: {names[0]} …", code="shards", count=len(shards))
+        if request.edits is not None:
+            for output in outputs.values():
+                output.wait()
+            request.edits.note_written(report)
+        check_strict(report, request.strict)
+    # Readers would take a file or an index of another run for this checkpoint.
+    for old_name in outdated:
+        with suppress(FileNotFoundError):
+            os.unlink(os.path.join(folder, old_name))
+    report.target_bytes = sum(output.position for output in outputs.values())
+    return report
+
+
+def _files_replaced(folder: str, name: str) -> set[str]:
+    """Return the names of the files of a checkpoint under this name: one, or an index with its shards."""
+    names = {name} if os.path.isfile(os.path.join(folder, name)) else set()
+    index = os.path.join(folder, name + INDEX_SUFFIX)
+    if not os.path.isfile(index):
+        return names
+    start, suffix = os.path.splitext(name)
+    pattern = re.compile(rf"{re.escape(start)}-\d{{5}}-of-\d{{5}}{re.escape(suffix)}")
+    with suppress(T7BridgeError), ByteSource.from_path(index) as source:
+        names.update(file for file in files_of(source, DEFAULT_LIMITS) if pattern.fullmatch(file))
+    return names | {os.path.basename(index)}
+
+
+def _split(named: NamedTensors, most_bytes: int) -> list[NamedTensors]:
+    """Divide tensors into shards of at most so many bytes, in their order; those of one storage stay together."""
+    groups: dict[object, list[Name]] = {}
+    for name in named.tensors:
+        view = named.views.get(name)
+        groups.setdefault(name if view is None else view.storage, []).append(name)
+    shards: list[list[Name]] = []
+    current: list[Name] = []
+    current_bytes = 0
+    for names in groups.values():
+        size = sum(named.tensors[name].nbytes for name in names)
+        if size > most_bytes:
+            shards.append(names)
+            continue
+        if current_bytes + size > most_bytes:
+            shards.append(current)
+            current = []
+            current_bytes = 0
+        current += names
+        current_bytes += size
+    if current:
+        shards.append(current)
+    results: list[NamedTensors] = []
+    for shard in shards:
+        tensors = {name: named.tensors[name] for name in shard}
+        # Strings that belong to the whole are in the first file.
+        metadata = named.metadata if not results else {}
+        results.append(NamedTensors(tensors, metadata, plan_views(tensors)[0]))
+    return results

@@ -1,0 +1,34 @@
+"""Entries of layers that are imported once a class is asked for that the layers of most models have not."""
+
+from __future__ import annotations
+
+import importlib
+
+from ..data import hooks
+
+_families: list[str] = []
+
+
+def register_later(*modules: str) -> None:
+    """Have modules that register layers imported when they are first needed.
+
+    Args:
+        modules: their dotted names, in the order in which they are imported.
+    """
+    _families.extend(modules)
+
+
+def load_families() -> None:
+    """Import these modules."""
+    for module in _families:
+        importlib.import_module(module)
+
+
+def load_more(class_name: str = "") -> None:
+    """Import the entries that may have a class.
+
+    Args:
+        class_name: its full name in Lua; all entries by default.
+    """
+    load_families()
+    hooks["load_packages"](class_name)

@@ -1,0 +1,307 @@
+"""Cells that rnn builds from many small modules, recognized as a few matrices by what the modules compute.
+
+A modified cell, or one that drops connections in training, keeps its modules. Source: rnn 83a5f17 of torch and its
+predecessor of Element-Research.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from ...data import define
+from ...graph.lua import TorchObject, Value
+from ..compounds import Expression, Node, node, part, recognized
+from ..fields import Fields, items_of, lookup
+from ..layouts import BlockOrder
+from ..registry import Child, Param, modules, param
+from ..torch_nn import Tensors
+
+_MUFURU_OPERATIONS = {"max", "keep", "replace", "mul", "min", "diff", "forget", "sqrt_diff"}
+"""Operations of a MuFuRu that its class in PyTorch has too."""
+
+
+def gates(order: str) -> BlockOrder:
+    """Return the step from Lua's order of the gates in one tensor to PyTorch's, which is i f g o."""
+    return BlockOrder(tuple(map(order.index, "ifgo")))
+
+
+def tensors(extents: Mapping[str, str], inputs: int, hidden: int, operations: int = 0, projected: int = 0) -> Tensors:
+    """Return the shapes of the tensors of a recurrent layer, by name.
+
+    Args:
+        extents: those of each tensor, by its name: `4h i` is (4 * hidden, inputs). Letters are i for inputs, h for the
+            hidden size, j for both, s for a hidden size of each operation, r for the projected outputs, p for the
+            outputs, projected or not.
+        inputs: the number of inputs.
+        hidden: the hidden size.
+        operations: the number of operations of a MuFuRu.
+        projected: the number of outputs of a projection; without one, its tensor does not exist.
+    """
+    sizes = {"i": inputs, "h": hidden, "j": inputs + hidden, "s": operations * hidden, "p": projected or hidden}
+    if projected:
+        sizes["r"] = projected
+    shapes: Tensors = {}
+    for name, text in extents.items():
+        factors = [(int(extent[:-1] or 1), extent[-1]) for extent in text.split()]  # "4h" is (4, "h")
+        if all(letter in sizes for _, letter in factors):
+            shapes[name] = tuple(count * sizes[letter] for count, letter in factors)
+    return shapes
+
+
+def masks_rows(obj: TorchObject) -> bool:
+    """Return whether the cell of an object is inside a MaskZero or TrimZero that detects the zero vectors itself."""
+    step = lookup(obj, _step_path(obj))
+    if not isinstance(step, TorchObject) or step.class_name not in ("nn.MaskZero", "nn.TrimZero"):
+        return False
+    # Element-Research's class has the dimensions of an example: 1 for vectors.
+    if step.get("nInputDim") is not None:
+        return bool(step.get("nInputDim") == 1.0)
+    # torch's can receive the mask (v2), or mask only one of input and output.
+    receives_mask = step.get("v2") is not False
+    masks_input = step.get("maskinput") not in (None, False)
+    masks_output = step.get("maskoutput") is not False
+    return not receives_mask and not masks_input and masks_output
+
+
+def operations(obj: TorchObject) -> tuple[str, ...]:
+    """Return the operations of a MuFuRu; none if one of them is not `_MUFURU_OPERATIONS`."""
+    names = [name.decode("utf-8", "replace") for name in items_of(obj.get("ops")) or () if isinstance(name, bytes)]
+    if not set(names) <= _MUFURU_OPERATIONS:
+        return ()
+    return tuple(names)
+
+
+def _gate(name: str, *inputs: str, transfer: str = "nn.Sigmoid") -> Node:
+    """Return a gate: the sum of two products with matrices, and of the cell with a vector if it sees that."""
+    layers = []
+    for value in inputs:
+        layer = "nn.CMul" if value == "c" else "nn.Linear"  # the cell has a vector, the others a matrix
+        layers.append(node(layer, value, path=f"{value}{name}"))
+    return node(transfer, node("nn.CAddTable", layers))
+
+
+def _product(*factors: Expression) -> Node:
+    return node("nn.CMulTable", list(factors))
+
+
+def _lstm(cell: str = "c") -> Expression:
+    """Return output and cell of an LSTM; with an empty name of the cell its gates do not see it."""
+    inputs = ("x", "h", *cell)
+    forgotten = _product(_gate("f", *inputs), "c")
+    # The candidate g never sees the cell.
+    added = _product(_gate("i", *inputs), _gate("g", "x", "h", transfer="nn.Tanh"))
+    new_cell = node("nn.CAddTable", [forgotten, added])
+    # The output gate sees the new cell, the others the last one.
+    output_layers = [node("nn.Linear", "x", path="xo"), node("nn.Linear", "h", path="ho")]
+    if cell:
+        output_layers.append(node("nn.CMul", new_cell, path="co"))
+    output_gate = node("nn.Sigmoid", node("nn.CAddTable", output_layers))
+    return [_product(output_gate, node("nn.Tanh", new_cell)), new_cell]
+
+
+def _parts(count: int, size: float) -> list[Expression]:
+    """Return the parts of a sum of two products with matrices, of the input and of the last output."""
+    total = node("nn.CAddTable", [node("nn.Linear", "x", path="x"), node("nn.Linear", "h", path="h")])
+    reshaped = node("nn.Reshape", total, (count, size))
+    return [part(reshaped, at) for at in range(count)]
+
+
+def _fast_lstm(size: float) -> Expression:
+    """Return output and cell of an LSTM with one matrix for all gates."""
+    # i g f o in Lua, whose candidate is the second of the four parts; i f g o in PyTorch.
+    i, g, f, o = _parts(4, size)
+    i = node("nn.Sigmoid", i)
+    f = node("nn.Sigmoid", f)
+    o = node("nn.Sigmoid", o)
+    g = node("nn.Tanh", g)
+    new_cell = node("nn.CAddTable", [_product(i, g), _product(f, "c")])
+    return [_product(o, node("nn.Tanh", new_cell)), new_cell]
+
+
+def _gru(size: float) -> Expression:
+    """Return the output of a GRU: (1 - z) n + z h."""
+    # r z in Lua as in PyTorch; the candidate n has matrices of its own.
+    r, z = (node("nn.Sigmoid", gate) for gate in _parts(2, size))
+    # h is reset before the product, in PyTorch's GRU after it.
+    sums = [node("nn.Linear", "x", path="xn"), node("nn.Linear", _product("h", r), path="hn")]
+    n = node("nn.Tanh", node("nn.CAddTable", sums))
+    one_minus_z = node("nn.SAdd", z, -1.0, True)
+    return node("nn.CAddTable", [_product(n, one_minus_z), _product(z, "h")])
+
+
+def _operation(name: str, new: Expression) -> Expression:
+    """Return one of the operations of a MuFuRu, on its last output and a new value."""
+    both = ["h", new]
+    if name in ("max", "min"):
+        rows = [node("nn.Unsqueeze", value, 1.0, None) for value in both]
+        return node("nn.Max" if name == "max" else "nn.Min", node("nn.JoinTable", rows, 1.0, None), 1.0, None)
+    difference = node("nn.CSubTable", both)
+    return {
+        "keep": "h",
+        "replace": new,
+        "mul": _product(*both),
+        "diff": difference,
+        "forget": node("nn.MulConstant", "h", 0.0, None),
+        "sqrt_diff": node("nn.MulConstant", node("nn.Sqrt", node("nn.Abs", difference)), 0.25, None),
+    }[name]
+
+
+def _mufuru(size: float, names: tuple[str, ...]) -> Expression:
+    """Return the output of a MuFuRu: the results of operations on its last output and a new value, weighted."""
+    reset_layers = [node("nn.Linear", "x", path="xr"), node("nn.Linear", "h", path="hr")]
+    reset = node("nn.Sigmoid", node("nn.CAddTable", reset_layers))
+    joined = node("nn.JoinTable", ["x", _product(reset, "h")], 2.0, None)
+    new = node("nn.Sigmoid", node("nn.Linear", joined, path="xn"))
+    # How much of the result of each operation is used.
+    shares: Expression = node("nn.Linear", node("nn.JoinTable", ["x", "h"], 2.0, None), path="xs")
+    shares = node("nn.View", shares, (len(names), int(size)), 1.0)
+    shares = node("nn.SoftMax", node("nn.Transpose", shares, ((1.0, 2.0),), None))
+    rows = [node("nn.Unsqueeze", _operation(name, new), 1.0, None) for name in names]
+    return node("nn.Sum", _product(node("nn.JoinTable", rows, 1.0, 3.0), shares), 1.0, 3.0, None)
+
+
+@define(frozen=True)
+class Cell:
+    """A cell that rnn builds from small modules.
+
+    Attributes:
+        target: its class in `torchmodules/layers`.
+        inputs: the input x, the last output h, the cell c.
+        tensors: by their names: the module in the pattern that has the tensor, and its extents as in `tensors`.
+        patterns: what its modules compute, in each of its forms: by the size of the output and the operations.
+        order: Lua's order of gates in one tensor, if that is not PyTorch's.
+    """
+
+    target: str
+    inputs: str
+    tensors: dict[str, tuple[str, str]]
+    patterns: Callable[[float, tuple[str, ...]], list[Expression]]
+    order: str = ""
+
+    @property
+    def extents(self) -> dict[str, str]:
+        """The extents of its tensors, by name."""
+        return {name: extents for name, (_, extents) in self.tensors.items()}
+
+
+def _lstm_tensors() -> dict[str, tuple[str, str]]:
+    """Return the tensors of an LSTM, gate by gate."""
+    tensors: dict[str, tuple[str, str]] = {}
+    for gate in "ifgo":  # PyTorch's order
+        tensors[f"weight_i{gate}"] = (f"x{gate}", "h i")
+        tensors[f"bias_{gate}"] = (f"x{gate}", "h")
+        tensors[f"weight_h{gate}"] = (f"h{gate}", "h h")
+        if gate != "g":  # the candidate does not see the cell
+            tensors[f"weight_c{gate}"] = (f"c{gate}", "h")
+    return tensors
+
+
+CELLS = {
+    "nn.LSTM": Cell(
+        "recurrent.LSTM",
+        "xhc",
+        _lstm_tensors(),
+        lambda size, _: [_lstm(), _lstm("")],
+    ),
+    "nn.FastLSTM": Cell(
+        "recurrent.FastLSTM",
+        "xhc",
+        {"weight_ih": ("x", "4h i"), "bias": ("x", "4h"), "weight_hh": ("h", "4h h")},
+        lambda size, _: [_fast_lstm(size)],
+        # i g f o in Lua; i f g o in PyTorch.
+        "igfo",
+    ),
+    "nn.GRU": Cell(
+        "recurrent.GRU",
+        "xh",
+        {
+            "weight_ih": ("x", "2h i"),  # r z; the candidate n has matrices of its own
+            "bias_ih": ("x", "2h"),
+            "weight_hh": ("h", "2h h"),
+            "weight_in": ("xn", "h i"),
+            "bias_in": ("xn", "h"),
+            "weight_hn": ("hn", "h h"),
+        },
+        lambda size, _: [_gru(size)],
+    ),
+    "nn.MuFuRu": Cell(
+        "recurrent.MuFuRu",
+        "xh",
+        {
+            "input_reset.weight": ("xr", "h i"),
+            "input_reset.bias": ("xr", "h"),
+            "output_reset.weight": ("hr", "h h"),
+            "output_reset.bias": ("hr", "h"),
+            "new.weight": ("xn", "h j"),
+            "new.bias": ("xn", "h"),
+            "shares.weight": ("xs", "s j"),
+            "shares.bias": ("xs", "s"),
+        },
+        lambda size, names: [_mufuru(size, names)] if names else [],
+    ),
+}
+"""The cells by their Lua classes."""
+
+
+def _step_path(obj: TorchObject) -> str:
+    """Return the path of the module of a step of a cell."""
+    path = next((child.path for child in modules(obj)), ".modules[1]")
+    return "modules.1" if path == ".modules[1]" else path.removeprefix(".")
+
+
+def cell_params(obj: TorchObject) -> tuple[Param, ...]:
+    """Return the tensors of a cell, or nothing if its modules compute something else."""
+    cell = CELLS.get(obj.class_name)
+    inputs = obj.get("inputSize")
+    outputs = obj.get("outputSize")
+    if cell is None or not _is_size(inputs) or not _is_size(outputs):
+        return ()
+    names = operations(obj)
+    start = _step_path(obj)
+    if masks_rows(obj):
+        start += ".modules.1"
+    paths: dict[str, str] = {}
+    for pattern in cell.patterns(outputs, names):
+        matched = recognized(obj, start, [*cell.inputs], pattern)
+        if matched is not None:
+            paths = matched
+            break
+    fields = _fields_of(Fields(obj), cell, paths, tensors(cell.extents, int(inputs), int(outputs), len(names)))
+    steps = (gates(cell.order),) if cell.order else ()
+    return tuple(param(name, *steps, field=path) for name, path in fields.items())
+
+
+def _is_size(value: Value) -> bool:
+    return isinstance(value, float) and value.is_integer() and value > 0
+
+
+def _fields_of(fields: Fields, cell: Cell, paths: dict[str, str], shapes: Tensors) -> dict[str, str]:
+    """Return the fields of a cell's tensors by their names; none if one has another shape, or there are more biases.
+
+    Args:
+        fields: of the cell.
+        cell: its description.
+        paths: of the modules that have tensors, by their names in the pattern.
+        shapes: of its tensors.
+    """
+    tensor_paths: dict[str, str] = {}
+    for name, (module_name, _) in cell.tensors.items():
+        path = paths.get(module_name)
+        if path is None:
+            continue
+        tensor_paths[name] = f"{path}.{'bias' if 'bias' in name else 'weight'}"
+        tensor = fields.find_tensor(tensor_paths[name])
+        if tensor is None or tensor.shape != shapes[name]:
+            return {}
+    # Of the layers, those on the cell (c) are vectors without a bias.
+    biases = {f"{path}.bias" for module_name, path in paths.items() if module_name[0] != "c"}
+    other_biases = biases.difference(tensor_paths.values())
+    if any(fields.find_tensor(path) is not None for path in other_biases):
+        return {}
+    return tensor_paths
+
+
+def cell_children(obj: TorchObject) -> Iterator[Child]:
+    """Yield the modules of a cell that is not recognized."""
+    if not cell_params(obj):
+        yield from modules(obj)

@@ -1,0 +1,186 @@
+"""States of recurrent layers in Lua's files: before each sequence, and after the last one, from which it resumes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...graph.lua import TorchObject, Value
+from ...graph.storage import Storage
+from ...graph.tensor import Tensor
+from ..fields import items_of
+from ..layouts import elements, nested
+from ..mapping import Literal, Lua, NotMappedError
+
+_ALWAYS_FORGET = ("nn.Repeater", "nn.RecurrentAttention")
+"""Containers that make the modules inside forget at each call."""
+_MAX_DEPTH = 20
+"""Maximum nesting of lists in a state."""
+_MOST_ELEMENTS = 1 << 22
+"""Maximum number of elements of a state that becomes an argument of a constructor."""
+_LIST_ELEMENTS = 64
+"""Elements for which a list, or an element of one, counts."""
+
+
+def remembered(obj: TorchObject) -> str:
+    """Return when a sequence resumes from the last: `train`, `eval`, `both` or `neither`."""
+    value = obj.get("_remember")
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
+    return text if text in ("train", "eval", "both") else "neither"
+
+
+def carried(lua: Lua, *paths: str) -> Literal:
+    """Return the state after the last step of a cell, or `None` if the next call starts a sequence.
+
+    Args:
+        lua: the cell.
+        paths: the lists of states by step, such as `outputs` and `cells`.
+    """
+    step = lua.integer("step", 1)
+    if step <= 1 or not all(_lets_resume(obj) for obj in lua.above):
+        return None
+    # Lua stores each step's state under its number, and `step` is the next one's.
+    return together([values(lua.get(f"{path}.{step - 1}")) for path in paths])
+
+
+def begin(lua: Lua, *paths: str) -> Literal:
+    """Return the initial state of every sequence of a cell; `None` for zeros.
+
+    Args:
+        lua: the cell.
+        paths: where it may be, for each part of the state; alternatives are separated by `|`.
+    """
+    return together([_first_values(lua, path.split("|")) for path in paths])
+
+
+def _first_values(lua: Lua, paths: list[str]) -> Literal:
+    """Return the elements of the first of several fields that has some."""
+    for path in paths:
+        elements = values(lua.get(path))
+        if elements is not None:
+            return elements
+    return None
+
+
+def last_of(lua: Lua, states: tuple[str, ...], before: tuple[str, ...], initial: tuple[str, ...]) -> Literal:
+    """Return the state after the last sequence of a layer for whole sequences; `None` if the next starts from zeros.
+
+    Args:
+        lua: the layer.
+        states: fields of the states of all steps, time first; alternatives are separated by `|`.
+        before: fields of the states before the first step, which are emptied when the layer forgets.
+        initial: fields with the initial state of the next sequence only.
+    """
+    initial_parts = [values(lua.get(path)) for path in initial]
+    if any(part is not None for part in initial_parts):
+        return initial_parts[0] if len(initial_parts) == 1 else tuple(initial_parts)
+    resumes = remembered(lua.obj) in ("eval", "both") and lua.get("train") is False
+    if not resumes or not all(_lets_resume(obj) for obj in lua.above):
+        return None
+    has_forgotten = any(lua.find_tensor(path) is None for path in before)
+    if has_forgotten:
+        return None
+    return together([_last_step(lua, path.split("|")) for path in states])
+
+
+def _last_step(lua: Lua, paths: list[str]) -> Literal:
+    """Return the last row of the first of several fields that is a tensor, time first; `None` if none is."""
+    for path in paths:
+        tensor = lua.find_tensor(path)
+        if tensor is not None:
+            return nested(elements(tensor)[-1].tolist())
+    return None
+
+
+def last_column(lua: Lua, *states: str) -> Literal:
+    """Return the state after the last sequence of a layer of torch-rnn, which is batch-first; `None` without one.
+
+    Args:
+        lua: the layer; it empties `h0` when it forgets.
+        states: fields of the states of all steps.
+    """
+    if not lua.flag("remember_states") or lua.find_tensor("h0") is None:
+        return None
+    parts: list[Literal] = []
+    for path in states:
+        tensor = lua.find_tensor(path)
+        if tensor is None or len(tensor.shape) != 3:
+            return None
+        parts.append(nested(elements(tensor)[:, -1].tolist()))
+    return together(parts)
+
+
+def _lists(value: Value, leaf: Callable[[Value, list[Value] | None], Literal]) -> Any:
+    """Return nested lists of what a function makes of values and their elements; `None` if it makes nothing of one.
+
+    Raises:
+        NotMappedError: there are too many, as in a list that holds another many times.
+    """
+    remaining = _MOST_ELEMENTS
+
+    def inside(value: Value, depth: int) -> Any:
+        nonlocal remaining
+        items = items_of(value) if depth < _MAX_DEPTH else None
+        if isinstance(value, Tensor):
+            remaining -= value.numel
+        else:
+            remaining -= _LIST_ELEMENTS * (1 + len(items or ()))
+        if remaining < 0:
+            raise NotMappedError("holds a state with too many elements")
+        literal = leaf(value, items)
+        if literal is not None or not items:
+            return literal
+        parts = [inside(item, depth + 1) for item in items]
+        return None if None in parts else parts
+
+    return inside(value, 0)
+
+
+def values(value: Value) -> Literal:
+    """Return the elements of a tensor as nested tuples; a table of tensors as a list of these; else `None`."""
+
+    def numbers(value: Value, _: list[Value] | None) -> Literal:
+        if not isinstance(value, Tensor) or not value.numel:
+            return None
+        return nested(elements(value).tolist())
+
+    return _lists(value, numbers)
+
+
+def nested_sizes(value: Value) -> Any:
+    """Return the sizes of an output: a tuple of numbers, or for a table of outputs a tuple of these; else `None`."""
+
+    def size(value: Value, items: list[Value] | None) -> Literal:
+        if isinstance(value, Storage):
+            return tuple(map(int, value.array))
+        extents = [value] if isinstance(value, float) else items
+        if not extents or not all(isinstance(extent, float) and extent.is_integer() for extent in extents):
+            return None
+        return tuple(map(int, extents))
+
+    return nested(_lists(value, size))
+
+
+def _lets_resume(obj: TorchObject) -> bool:
+    """Return whether a module lets its children resume when it is called in evaluation mode."""
+    if obj.class_name == "nn.Sequencer":
+        return remembered(obj) in ("eval", "both") and obj.get("train") is False
+    return obj.class_name not in _ALWAYS_FORGET
+
+
+def _zeros(value: Any) -> Literal:
+    """Return nested tuples of the same sizes, of zeros."""
+    if not isinstance(value, tuple):
+        return 0.0
+    return tuple(map(_zeros, value))
+
+
+def together(parts: list[Literal]) -> Literal:
+    """Return a single part, or several as a tuple; `None` if there is none, and zeros for a missing one of two."""
+    present = [part for part in parts if part is not None]
+    if not present:
+        return None
+    if len(parts) == 1:
+        return present[0]
+    zeros = _zeros(present[0])  # all parts have the same sizes
+    return tuple(zeros if part is None else part for part in parts)

@@ -1,0 +1,168 @@
+"""`load_state_dict`: from a file of any format to what PyTorch's `load_state_dict` takes."""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from .. import formats
+from ..conversion.attempt import Attempt
+from ..conversion.checkpoints import chosen_state
+from ..conversion.edits import Edits
+from ..conversion.named_tensors import flatten
+from ..conversion.naming import Renames
+from ..conversion.targets import plain_value
+from ..errors import LeftOutWarning, ModelError, RecordError, about_file
+from ..formats.table import LUA, Document
+from ..graph.storage import Storage
+from ..graph.tensor import Tensor, torch_tensor
+from ..io.platform import require_torch
+from ..io.source import Readable
+from ..limits import DEFAULT_LIMITS, Limits
+from ..report import Report
+from ..text import listed
+
+if TYPE_CHECKING:
+    import torch
+
+
+def load_state_dict(
+    source: Readable,
+    at: str | None = None,
+    device: str | torch.device = "cpu",
+    dtype: str | torch.dtype | None = None,
+    *,
+    rename: Renames = (),
+    strip: Iterable[str] = (),
+    limits: Limits = DEFAULT_LIMITS,
+) -> OrderedDict[str, torch.Tensor]:
+    """Load the weights of a file of any format as PyTorch tensors, under the keys of `torch.nn.Module.load_state_dict`.
+
+    Of a model of Lua Torch these are PyTorch's names, as `state_dict` makes them; of a checkpoint, the only state dict
+    or module in it. Tensors that share memory in the file share it here, also after `dtype` and `device`. `_metadata`,
+    by which PyTorch knows the versions of modules, is that of the file.
+
+    Args:
+        source: a path, an address, bytes, or a binary file object.
+        at: the path of the state dict, or of the module, if there are several: `root.model`. Of dicts or lists of
+            tensors inside one another the keys are joined with dots.
+        device: where the tensors are: `"cuda"`, `"cpu"`, a `torch.device`.
+        dtype: the type of all floating-point elements, `torch.float16`, `bfloat16` or `float32`, or its name; by
+            default that of the file. Integers keep their types.
+        rename: rules for the keys, as for `convert`: `{"features": "backbone.body"}`.
+        strip: prefixes to leave out of the keys before: `"module"`.
+        limits: resource limits.
+
+    Returns:
+        The tensors, in the order of the file, without gradients.
+
+    Raises:
+        FormatError: the file is damaged, or in no supported format.
+        NoModuleError: the file holds no state dict.
+        ModelError: it holds several, and `at` names none of them; the message lists them. Or a rule renames nothing, or
+            gives two keys one name.
+        UnsupportedError: PyTorch is not installed, or has no such elements.
+
+    Warns:
+        LeftOutWarning: the state dict has entries that are not tensors; the warning names them.
+
+    Example:
+        >>> model.load_state_dict(load_state_dict("checkpoint.t7", at="root.model"))  # doctest: +SKIP
+    """
+    require_torch()
+    with formats.open(source, limits=limits) as document, about_file(document.path):
+        state = _state_of(document, at, limits)
+        edits = Edits(rename, strip, None if dtype is None else str(dtype).removeprefix("torch."))
+        tensors = _tensors_of(state, limits)
+        named = edits.naming.renamed(tensors)
+        unused = edits.naming.unused_in_words(tensors)
+        if unused:
+            raise ModelError("; ".join(unused))
+        return _in_torch(named, edits, device)
+
+
+def _state_of(document: Document, at: str | None, limits: Limits) -> Any:
+    """Return the only state dict of a file, or what is at a path, as a dict or list."""
+    has_past = document.spec.values == LUA and document.content.has_pt_record
+    if at is not None or not has_past:
+        # The only value of the document from now on, so that nothing else is converted.
+        document.narrow(chosen_state(document.value, at, document.path)[1])
+    try:
+        value = _value_of(document, limits, believed=True)
+    except RecordError:
+        value = _value_of(document, limits, believed=False)
+    if at is None and has_past:
+        return chosen_state(value, None, document.path)[1]
+    return value
+
+
+def _value_of(document: Document, limits: Limits, *, believed: bool) -> Any:
+    """Return the value of a file as builtins with tensors in them, with state dicts in place of modules."""
+    # As for a file of named tensors, so that a record is checked at once.
+    attempt = Attempt(document.path, "", pt_format="torchscript", limits=limits, believed=believed)
+    return plain_value(document, attempt, Report(document.path, target_format="pt"), unnamed="")
+
+
+def _tensors_of(state: Any, limits: Limits) -> OrderedDict[str, Tensor]:
+    """Return the tensors of a state dict by their keys, with its `_metadata`, and warn of the rest.
+
+    Raises:
+        ModelError: there are none.
+    """
+    if isinstance(state, Tensor):
+        raise ModelError("is a tensor, not a state dict", hint="Name what holds it.")
+    flat = flatten(state, limits)
+    tensors = OrderedDict((".".join(name), tensor) for name, tensor in flat.tensors.items())
+    if not tensors:
+        raise ModelError("holds no tensors")
+    others = [".".join(name) for name, _ in flat.scalars]
+    others += [path for paths in flat.left_out.values() for path in paths]
+    if others:
+        # At the line that calls `load_state_dict`.
+        warnings.warn(f"not tensors, and left out: {listed(others, 10)}", LeftOutWarning, stacklevel=3)
+    metadata = getattr(state, "_metadata", None)
+    if metadata is not None:
+        tensors._metadata = metadata  # type: ignore[attr-defined]
+    return tensors
+
+
+def _in_torch(
+    tensors: OrderedDict[str, Tensor], edits: Edits, device: str | torch.device
+) -> OrderedDict[str, torch.Tensor]:
+    """Return tensors as PyTorch's, cast and on a device; those of one storage share memory."""
+    import torch
+
+    result: OrderedDict[str, torch.Tensor] = OrderedDict()
+    storages: dict[int, Any] = {}
+    moved: dict[int, tuple[Storage, torch.Tensor]] = {}
+    """The memory of each storage on the device, by identity."""
+    made: dict[int, torch.Tensor] = {}
+    """Each tensor is made once: one under two names is one object, as in a state dict of PyTorch's tied modules."""
+    is_cpu = torch.device(device).type == "cpu"
+    for key, tensor in tensors.items():
+        if id(tensor) not in made:
+            cast = tensor if edits.casts is None else edits.casts.tensor(tensor)
+            on_cpu = torch_tensor(cast, storages).detach()
+            made[id(tensor)] = on_cpu if is_cpu else _moved(cast, on_cpu, device, moved)
+        result[key] = made[id(tensor)]
+    if hasattr(tensors, "_metadata"):
+        result._metadata = tensors._metadata  # type: ignore[attr-defined]
+    return result
+
+
+def _moved(
+    tensor: Tensor, on_cpu: torch.Tensor, device: str | torch.device, moved: dict[int, tuple[Storage, torch.Tensor]]
+) -> torch.Tensor:
+    """Return a tensor on a device, where the memory of each storage is copied once."""
+    import torch
+
+    storage = tensor.storage
+    is_plain_view = tensor.extras is None and all(step >= 0 for step in tensor.stride)
+    if storage is None or not is_plain_view or storage.base is not None:
+        return on_cpu.to(device)
+    if id(storage) not in moved:
+        whole = torch.empty(0, dtype=on_cpu.dtype).set_(on_cpu.untyped_storage())
+        moved[id(storage)] = (storage, whole.to(device))
+    return moved[id(storage)][1].as_strided(tensor.size, tensor.stride, tensor.offset)

@@ -1,0 +1,120 @@
+"""Names in a zoo: of inputs, which must stay inside the output folder, and of outputs, which must differ."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+from ..formats import SUFFIXES
+from ..io import platform
+from .journal import NAME, Journal
+
+PAGES = "report.pages"
+"""Folder of the rows of the report beyond its first page."""
+REPORTS = ("report.html", "report.json", "report.csv", PAGES)
+_STRIPPED = {*SUFFIXES, ".th", ".dat"}
+"""Suffixes of inputs that their outputs do not keep."""
+
+
+def safe_name(inside: str) -> str:
+    """Return a path that stays inside its folder, whatever an archive or a server calls its members."""
+    parts: list[str] = []
+    for part in inside.replace("\\", "/").replace("\0", "_").split("/"):
+        if part in ("", "."):
+            continue
+        if part == "..":
+            part = "__"
+        elif platform.IS_WINDOWS:
+            part = platform.windows_name(part)
+        parts.append(part)
+    return "/".join(parts) or "_"
+
+
+def stem_of(name: str) -> str:
+    """Return `a/net` for `a/net.t7` and `a/net.pth.tar`; an unknown suffix stays."""
+    stem, suffix = os.path.splitext(name)
+    if suffix.lower() == ".tar" and os.path.splitext(stem)[1].lower() in _STRIPPED:
+        stem, suffix = os.path.splitext(stem)
+    if suffix.lower() in _STRIPPED and os.path.basename(stem):
+        return stem
+    return name
+
+
+class OutputNames:
+    """Names of the outputs of new inputs: those of the inputs, with the suffix of the format.
+
+    If two would get the same name, or a file that of a folder, both keep their own suffix too: `net.t7.pt`. Names
+    differ in more than case, which some file systems ignore. All inputs say what they want before the first chooses.
+
+    Args:
+        journal: has the names in temporary tables, since there may be millions.
+        suffixes: the suffix of the output for each input format.
+    """
+
+    def __init__(self, journal: Journal, suffixes: Callable[[str], str]) -> None:
+        self._journal = journal
+        self._suffixes = suffixes
+        self.any_wanted = False
+        self._folder = ""
+        """The folder whose name was reserved last: names come in order, and most share it with the one before."""
+        journal.execute("CREATE TEMP TABLE IF NOT EXISTS used (key TEXT PRIMARY KEY) WITHOUT ROWID")
+        journal.execute("CREATE TEMP TABLE IF NOT EXISTS wanted (key TEXT PRIMARY KEY, times INTEGER) WITHOUT ROWID")
+        for name in (*REPORTS, NAME):
+            self.reserve(name)
+
+    def reserve(self, name: str) -> bool:
+        """Take a name, and those of its folders; return whether it was free."""
+        self._reserve_folders(name)
+        return self._take(name)
+
+    def _take(self, name: str) -> bool:
+        return self._journal.execute("INSERT OR IGNORE INTO used VALUES (?)", name.casefold()) > 0
+
+    def _reserve_folders(self, name: str) -> None:
+        """Take the names of the folders that contain a file: no output may have them."""
+        folder = name.rpartition("/")[0]
+        if folder == self._folder:
+            return
+        self._folder = folder
+        for parent in _with_parents(folder):
+            self._take(parent)
+
+    def short_name(self, name: str, kind: str) -> str:
+        """Return the name that an input wants for its output."""
+        return stem_of(name) + self._suffixes(kind)
+
+    def want(self, name: str, kind: str) -> None:
+        """Note what an input wants."""
+        short = self.short_name(name, kind)
+        self.any_wanted = True
+        self._reserve_folders(short)
+        add = "INSERT INTO wanted VALUES (?, 1) ON CONFLICT (key) DO UPDATE SET times = times + 1"
+        self._journal.execute(add, short.casefold())
+
+    def choose(self, name: str, kind: str) -> str:
+        """Return the name of an output: `net.pt`, or else `net.t7.pt`, `net.t7.2.pt`, …"""
+        short = self.short_name(name, kind)
+        ((times,),) = self._journal.query("SELECT times FROM wanted WHERE key = ?", short.casefold())
+        if times == 1 and self._take(short):
+            return short
+        for choice in self._longer_names(name, kind):
+            # What is wanted twice nobody gets, not even an input whose longer name is the other's short one.
+            is_wanted_twice = times > 1 and choice == short
+            if not is_wanted_twice and self._take(choice):
+                return choice
+        raise AssertionError("numbers do not end")
+
+    def _longer_names(self, name: str, kind: str) -> Iterator[str]:
+        suffix = self._suffixes(kind)
+        yield name + suffix
+        number = 2
+        while True:
+            yield f"{name}.{number}{suffix}"
+            number += 1
+
+
+def _with_parents(folder: str) -> Iterator[str]:
+    """Yield `a/b`, `a`."""
+    while folder:
+        yield folder
+        folder = folder.rpartition("/")[0]

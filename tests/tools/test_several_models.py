@@ -1,0 +1,74 @@
+"""`module` of a file with several models: a folder each."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import TESTFILES
+
+import t7bridge
+from t7bridge import Table, TorchObject
+from t7bridge.errors import TargetExistsError, UnsupportedLayerError
+
+GENERATOR = TESTFILES / "models/dcgan_generator.t7"
+LENET = TESTFILES / "models/lenet_mm.t7"
+
+
+def save(path: Path, **parts: Any) -> Path:
+    """Save a table with two models, and other parts, and return its path."""
+    value = {"netG": t7bridge.load(GENERATOR), "nets": {"D": t7bridge.load(LENET)}, "order": "bgr", **parts}
+    t7bridge.save(value, path)
+    return path
+
+
+def test_a_folder_each(tmp_path: Path) -> None:
+    """Each is named after its path, runs, computes what the module alone does, and knows what stands beside it."""
+    criterion = TorchObject("nn.MSECriterion", 1, Table.of({"sizeAverage": True}))
+    report = t7bridge.write_module(save(tmp_path / "in.t7", criterion=criterion), tmp_path / "out")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["netG", "nets.D"]
+    assert report.tensors == 24
+    assert any(note.code == "several-models" and "netG, nets.D" in note.message for note in report.notes)
+    for name, source, shape in (("netG", GENERATOR, (1, 8, 1, 1)), ("nets.D", LENET, (1, 1, 32, 32))):
+        folder = tmp_path / "out" / name
+        spec = importlib.util.spec_from_file_location("model", folder / "model.py")
+        module: Any = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+        spec.loader.exec_module(module)  # type: ignore[union-attr]
+        example = torch.randn(shape)
+        assert torch.equal(module.load()(example), t7bridge.load_module(source)(example))
+        assert json.loads((folder / "config.json").read_text())["checkpoint"] == {"order": "bgr"}
+
+
+def test_one_of_them(tmp_path: Path) -> None:
+    """With `at` it is the only one, in the folder itself."""
+    t7bridge.write_module(save(tmp_path / "in.t7"), tmp_path / "out", at="root.netG")
+    assert (tmp_path / "out/model.py").is_file()
+
+
+def test_all_or_none(tmp_path: Path) -> None:
+    """A model that cannot be written, or a file that exists, is found before anything is written."""
+    unknown = TorchObject("my.Net", 1, Table.of({"output": 1.0, "gradInput": 1.0}))
+    with pytest.raises(UnsupportedLayerError, match=r"my\.Net"):
+        t7bridge.write_module(save(tmp_path / "in.t7", other=unknown), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "out/nets.D").mkdir(parents=True)
+    (tmp_path / "out/nets.D/model.py").write_text("mine")
+    with pytest.raises(TargetExistsError):
+        t7bridge.write_module(save(tmp_path / "two.t7"), tmp_path / "out")
+    assert not (tmp_path / "out/netG").exists()
+
+
+@pytest.mark.parametrize("name", ["../up", "a/b", "a\\b", "..", "con:x", "é " * 80])
+def test_names_stay_inside(tmp_path: Path, name: str) -> None:
+    """Whatever a key is, its folder is directly inside the target."""
+    value = {name: t7bridge.load(LENET), name.upper() + "!": t7bridge.load(GENERATOR)}
+    t7bridge.save(value, tmp_path / "in.t7")
+    t7bridge.write_module(tmp_path / "in.t7", tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.t7", "out"]
+    folders = list((tmp_path / "out").iterdir())
+    assert len(folders) == 2
+    assert all((folder / "model.py").is_file() for folder in folders)
