@@ -10,12 +10,15 @@ against Lua Torch need its command: `--lua th`.
 from __future__ import annotations
 
 import argparse
+import http.server
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -245,6 +248,82 @@ def growing(folder: Path, runs: int) -> Iterator[Row]:
     yield Row("convert 560 MB", "56 MB", *found["ten"].over(found["one"]), found["ten"].peak_mib)
 
 
+def verbs(folder: Path, runs: int) -> Iterator[Row]:
+    """Comparing large files, and growth of the time for ten times the layers."""
+    import t7bridge
+
+    large, converted = folder / "large.t7", folder / "large.pt"
+    files.large(large)
+    subprocess.run([TOOL, "convert", "-q", "--force", large, converted], check=True)
+    compared = commands(
+        runs,
+        verify=(folder / "none", TOOL, "verify", large, converted),
+        diff=(folder / "none", TOOL, "diff", large, converted),
+    )
+    yield Row("verify, 560 MB", "diff", *compared["verify"].over(compared["diff"]), compared["verify"].peak_mib)
+    once, tenfold = folder / "layers1.t7", folder / "layers10.t7"
+    files.flat_model(once, 500)
+    files.flat_model(tenfold, 5000)
+    works: dict[str, Callable[[Path], object]] = {
+        "load_module": t7bridge.load_module,
+        "inspect": t7bridge.inspect,
+        "module": lambda path: t7bridge.write_module(path, folder / "module", force=True),
+        "draw": lambda path: t7bridge.draw(path, folder / "model.html", force=True),
+    }
+    for name, work in works.items():
+        found = calls(runs, one=lambda work=work: work(once), ten=lambda work=work: work(tenfold))
+        yield Row(f"{name}, 5 000 layers", "500 layers", *found["ten"].over(found["one"]))
+
+
+class Counting(http.server.BaseHTTPRequestHandler):
+    """A server of a folder, by ranges, that counts its requests."""
+
+    protocol_version = "HTTP/1.1"
+    folder = Path()
+    requests = 0
+
+    def log_message(self, *arguments: object) -> None:
+        """Print nothing."""
+
+    def do_GET(self) -> None:
+        """Answer."""
+        Counting.requests += 1
+        data = (self.folder / self.path.strip("/")).read_bytes()
+        size = len(data)
+        part = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        self.send_response(206 if part else 200)
+        if part:
+            first, last = int(part[1]), min(int(part[2]), size - 1)
+            data = data[first : last + 1]
+            self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
+        self.send_header("Content-Length", str(len(data)))
+        self.send_header("ETag", '"1"')
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(data)
+
+    do_HEAD = do_GET
+
+
+def addresses(folder: Path, runs: int) -> Iterator[Row]:
+    """Requests for files at addresses: counts, the same in every run."""
+    import t7bridge
+
+    Counting.folder = folder
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Counting) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for verb, megabytes in (("inspect", 1), ("convert", 50)):
+            files.large(folder / "far.t7", 20, megabytes * 50_000 // 4)
+            Counting.requests = 0
+            url = f"http://127.0.0.1:{server.server_port}/far.t7"
+            if verb == "inspect":
+                t7bridge.inspect(url)
+            else:
+                t7bridge.convert(url, folder / "far.pt", force=True)
+            yield Row(f"{verb} of {megabytes} MB at an address", "a request", Counting.requests, Counting.requests)
+        server.shutdown()
+
+
 def faster(what: str, against: str, ours: Result, theirs: Result) -> Row:
     """Return a row with the speed-up from two times."""
     return Row(what, f"{against}, times faster", *theirs.over(ours))
@@ -294,7 +373,7 @@ def main() -> None:
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
-        for part in (copying, converting, starting, growing):
+        for part in (copying, converting, starting, growing, verbs, addresses):
             rows += part(folder, options.runs)
         rows += loading(folder, options.runs, options.lua)
         if options.lua:

@@ -90,6 +90,22 @@ def small_tensors(path: Path, count: int = 50_000) -> None:
     path.write_bytes(b"".join(parts))
 
 
+def flat_model(path: Path, count: int) -> None:
+    """A sequence of layers, every other one with weights."""
+    from t7bridge import Table, Tensor, TorchObject, save
+
+    modules = Table()
+    for number in range(count):
+        layer = TorchObject("nn.Linear" if number % 2 == 0 else "nn.Tanh")
+        if number % 2 == 0:
+            layer[b"weight"] = Tensor.from_numpy(np.full((4, 4), number, "f4"))
+            layer[b"bias"] = Tensor.from_numpy(np.zeros(4, "f4"))
+        modules[float(number + 1)] = layer
+    model = TorchObject("nn.Sequential")
+    model[b"modules"] = modules
+    save(model, path, force=True)
+
+
 def nested(path: Path, depth: int) -> None:
     """Tables inside tables."""
     parts = [struct.pack("<iii", 3, level + 1, 1) + _number(1) for level in range(depth)]

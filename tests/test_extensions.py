@@ -55,7 +55,6 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
 
     forget()
     yield add
-    forget()
     for name in [*table._ADDED]:
         spec = table._ADDED.pop(name)
         del table.FORMATS[name]
@@ -68,6 +67,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
     for name in set(sys.modules) - modules:
         if name.partition(".")[0] in ("t7bridge_gains", "broken"):
             del sys.modules[name]
+    forget()  # last: what is removed above may be looked up once more
 
 
 def test_the_example_names_all_three_groups() -> None:

@@ -124,7 +124,7 @@ def web_server(folder: Path, slow: str = "") -> Iterator[tuple[str, threading.Ev
 @contextlib.contextmanager
 def process(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
     """A process that is ended at the end."""
-    running = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options)
+    running = subprocess.Popen(arguments, **{"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, **options})
     try:
         yield running
     finally:

@@ -114,7 +114,9 @@ def convert(request: Convert) -> Report:
         about_file(document.path),
     ):
         around: Beside | None = None
-        if request.at is not None:
+        if request.at is None:
+            document.source.read_all()
+        else:
             part = Path.parse(request.at).get(document.value)
             if goal.values != LUA and _has_model(part):
                 from .beside import beside

@@ -95,6 +95,9 @@ _SEARCHED = 100
 
 def index_key(key: Value) -> Value:
     """Return the key for a Python dict: Lua's `true` and `1` are different keys, Python's are not."""
+    kind = type(key)
+    if kind is bytes or kind is float:  # nearly all keys
+        return key
     if isinstance(key, bool):
         return (bool, key)
     if isinstance(key, str):

@@ -1,4 +1,7 @@
-"""Addresses of files: the URLs of all file systems that fsspec knows. The only importer of fsspec."""
+"""Addresses of files: the URLs of all file systems that fsspec knows, and what answers there.
+
+The only importer of fsspec.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,7 @@ import shutil
 import socket
 import tempfile
 from _thread import allocate_lock
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, Any
 from urllib.parse import urlsplit
@@ -18,14 +20,15 @@ from ..errors import MissingFileError, T7BridgeError, TruncatedError, Unsupporte
 
 ARCHIVES = ("zip", "tar", "libarchive")
 """File systems whose files are members of an archive, which cannot be read by ranges where they are compressed."""
-BLOCK_BYTES = 1 << 14
-_MOST_BLOCKS = 512
-"""Blocks that one request asks for at most: 8 MiB."""
-_KEPT_BLOCKS = 1024
-"""Blocks that are kept."""
-_MOST_RUNS = 8
+MOST_BYTES = 1 << 23
+"""Bytes that one request asks for at most."""
+_FIRST_BYTES = 1 << 20
+"""Bytes that the first request asks for: all of a small file."""
+_IN_MEMORY = 1 << 24
+"""Bytes of a copy that are kept in memory; a larger one goes to a temporary file."""
 _STAMPS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "Last-Modified", "last_modified", "created", "CRC")
-_CHECK = "Check the address and the connection; or download the file, and give its path."
+_TOO_MUCH = "the server sends more than it was asked for"
+CHECK = "Check the address and the connection; or download the file, and give its path."
 
 
 def protocol_of(address: str) -> str:
@@ -49,7 +52,9 @@ def errors_of(address: str, what: str, kind: type[T7BridgeError] = T7BridgeError
     except T7BridgeError:
         raise
     except Exception as error:
-        cause: Any = error.__cause__ or error  # over HTTP, a server that does not answer is a missing file for fsspec
+        cause: Any = error
+        if isinstance(error, FileNotFoundError) and error.__cause__ is not None:
+            cause = error.__cause__  # over HTTP, a server that does not answer is a missing file for fsspec
         status = getattr(cause, "status", None)
         if kind is T7BridgeError and isinstance(error, FileNotFoundError) and (cause is error or status in (404, 410)):
             raise MissingFileError(f"cannot be {what}: no such file", file=address, hint=hint) from error
@@ -119,11 +124,11 @@ async def _client(**options: Any) -> Any:
             if self._body is None:
                 parts = []
                 size = 0
-                while part := await self.content.read(BLOCK_BYTES):
+                while part := await self.content.readany():
                     parts.append(part)
                     size += len(part)
-                    if size > _MOST_BLOCKS * BLOCK_BYTES:
-                        raise T7BridgeError("the server sends more than it was asked for")
+                    if size > MOST_BYTES:
+                        raise T7BridgeError(_TOO_MUCH)
                 self._body = b"".join(parts)
             return self._body
 
@@ -225,22 +230,23 @@ def copy_whole(system: Any, path: str, target: str | IO[bytes], name: str) -> No
     Raises:
         T7BridgeError: it is larger.
     """
-    if protocol_of(name) not in ("http", "https", *ARCHIVES):  # stores know the sizes of their files
+    protocol = protocol_of(name)
+    if protocol not in ("http", "https", *ARCHIVES):  # stores know the sizes of their files
         system.get_file(path, target)
         return
     if isinstance(target, str):
         with open(target, "wb") as file:
             copy_whole(system, path, file, name)
         return
+    if protocol not in ARCHIVES:
+        _Web(system, path, name).write_to(target)
+        return
     info = system.info(path)
     size = info.get("size")
     packed = info.get("compress_size")
     if size is None or (packed is not None and size > _MOST_RATIO * packed):
-        free = shutil.disk_usage(tempfile.gettempdir()).free
-        most = min(_MOST_UNANNOUNCED, free // 2)
-    else:
-        most = size
-    system.get_file(path, _BoundedFile(target, most, name))
+        size = _most_unannounced()
+    system.get_file(path, _BoundedFile(target, size, name))
 
 
 def stamp_of(info: dict[str, Any]) -> str:
@@ -248,149 +254,372 @@ def stamp_of(info: dict[str, Any]) -> str:
     return next((str(info[key]) for key in _STAMPS if info.get(key) is not None), "")
 
 
-class Remote:
-    """A file at an address, read by ranges through a bounded cache of blocks.
+class NoRangesError(Exception):
+    """A server sends the whole file, whatever part of it is asked for."""
 
-    A read elsewhere asks for the blocks that it needs; reads in order ask for ever more at once, as each request
-    takes a round trip. Members of archives, and files of servers without ranges, are copied to a temporary file first.
+
+def changed(name: str) -> T7BridgeError:
+    """Return the error for a file that is not the one any more that was opened."""
+    return T7BridgeError("has changed while it was read", file=name, hint="Run it again.")
+
+
+def not_all(name: str, arrived: int, requested: int, offset: int | None = None) -> TruncatedError:
+    """Return the error for fewer bytes than were requested."""
+    return TruncatedError(
+        "not all bytes arrived",
+        file=name,
+        offset=offset,
+        expected=f"{requested} bytes",
+        found=f"{arrived}",
+        hint=CHECK,
+    )
+
+
+Copy = tempfile.SpooledTemporaryFile[bytes]
+
+
+def _new_copy() -> Copy:
+    return tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # closed by who reads it
+
+
+class Server:
+    """What answers at the address of a file.
 
     Attributes:
-        name: the address.
-        size: in bytes.
-
-    Raises:
-        MissingFileError: there is no such file.
-        UnsupportedError: a library is not installed, or the address is that of a folder.
-        T7BridgeError: it cannot be read.
+        size: of the file, in bytes; `None` before `begin`, and if the server does not state it.
+        vouches: whether each answer is of the file that was opened, or an error, so that nothing has to be checked at
+            the end.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._system, self._path = connect(name)
-        self._lock = allocate_lock()
-        self._blocks: OrderedDict[int, bytes] = OrderedDict()
-        self._runs: OrderedDict[int, int] = OrderedDict()
-        """For each run of requests in order, the block that comes next, the count of blocks of the last."""
-        self._file: Any = None
-        with errors_of(name, "read", hint=_CHECK):
-            info = self._system.info(self._path)
-            if info.get("type") == "directory":
-                hint = "Give the address of a file; t7bridge zoo takes folders."
-                raise UnsupportedError("is a folder", file=name, hint=hint)
-            self._state = info.get("size"), stamp_of(info)
-            self.size: int = info.get("size") or 0
-            if protocol_of(name) in ARCHIVES or info.get("size") is None or not info.get("partial", True):
-                self._copy()
-            else:
-                self._file = self._system.open(self._path, "rb", cache_type="none")
+    size: int | None = None
+    vouches = False
 
-    def _copy(self) -> None:
-        """Copy the whole to a temporary file, and read that from now on."""
-        copy = tempfile.TemporaryFile()  # noqa: SIM115  closed by `close`
-        try:
-            copy_whole(self._system, self._path, copy, self.name)
-            self._check()
-            size = copy.tell()
-            stated_size = self._state[0]
-            if stated_size is not None and size != stated_size:
-                raise self._shorter(size, stated_size)
-        except BaseException:
-            copy.close()
-            raise
-        self._file = copy
-        self.size = size
-        self._system = None  # it is not asked any more
-        self._blocks.clear()
+    def begin(self) -> bytes | Copy:
+        """Return the first bytes of the file, or a copy of the whole where it cannot be read by ranges.
 
-    def _check(self) -> None:
+        Raises:
+            FileNotFoundError: there is none.
+            UnsupportedError: it is a folder.
+        """
+        raise NotImplementedError
+
+    def fetch(self, start: int, end: int) -> bytes:
+        """Return bytes of the file; several threads may ask at once.
+
+        Raises:
+            NoRangesError: the server sends the whole file only.
+            T7BridgeError: the file is not the one any more that was opened, or not all bytes arrived.
+        """
+        raise NotImplementedError
+
+    def copy(self) -> Copy:
+        """Return a copy of the whole file.
+
+        Raises:
+            T7BridgeError: as in `fetch`; or the file is larger than it may be.
+        """
+        raise NotImplementedError
+
+    def check(self) -> None:
         """Check that the file is still the one that was opened: its size, and its tag or time.
 
         Raises:
             T7BridgeError: it is not.
         """
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Release what is open."""
+
+
+def server_of(name: str) -> Server:
+    """Return what answers at an address.
+
+    Raises:
+        UnsupportedError: a library is not installed.
+        T7BridgeError: the address is invalid.
+    """
+    system, path = connect(name)
+    if protocol_of(name) in ("http", "https"):
+        return _Web(system, path, name)
+    return _Store(system, path, name)
+
+
+class _Web(Server):
+    """A file of a web server.
+
+    Each answer states what it is an answer about: a tag or time of the file, and its size. One that states another file
+    is an error, so that parts of two files are never mixed. What the last answer was about is checked at the end: the
+    file may have been overwritten while it was sent.
+
+    Args:
+        system: fsspec's, whose connections are used.
+        path: the URL.
+        name: the address, for errors.
+    """
+
+    def __init__(self, system: Any, path: str, name: str) -> None:
+        self._system = system
+        self._url = system.encode_url(path)
+        self._path = path
+        self._name = name
+        self._stamp: str | None = None
+        """Tag or time of the file, empty if the server does not state it; `None` before the first answer."""
+
+    def begin(self) -> bytes | Copy:
+        return self._run(self._begin)  # type: ignore[no-any-return]
+
+    def fetch(self, start: int, end: int) -> bytes:
+        return self._run(self._fetch, start, end)  # type: ignore[no-any-return]
+
+    def copy(self) -> Copy:
+        return self._run(self._copy)  # type: ignore[no-any-return]
+
+    def check(self) -> None:
+        self._run(self._check)
+
+    def write_to(self, target: IO[bytes]) -> None:
+        """Write the whole file to an open one.
+
+        Raises:
+            T7BridgeError: it is larger than it may be.
+        """
+        self._run(self._write_to, target)
+
+    def _run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return the result of a coroutine, which fsspec's own thread runs."""
+        from fsspec.asyn import sync
+
+        return sync(self._system.loop, function, *arguments)
+
+    async def _answer(self, start: int | None = None, end: int | None = None, method: str = "get") -> Any:
+        """Return the context of an answer: to a request for a range, or for the whole.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
+        options = dict(self._system.kwargs)
+        # A compressed answer would have neither the size of the file nor its ranges.
+        headers = {**options.pop("headers", {}), "Accept-Encoding": "identity"}
+        if end is not None:
+            headers["Range"] = f"bytes={start}-{end - 1}"
+        session = await self._system.set_session()
+        answer = await session.request(method, self._url, headers=headers, allow_redirects=True, **options)
+        if answer.status in (404, 410):
+            answer.release()
+            raise FileNotFoundError(self._path)
+        return answer
+
+    async def _begin(self) -> bytes | Copy:
+        async with await self._answer(0, _FIRST_BYTES) as answer:
+            if answer.status == 200:
+                self.size = _announced(answer)
+                self._stamp = stamp_of(answer.headers)
+                return await self._copied(answer)
+            if answer.status != 416:  # no part of an empty file can be asked for
+                answer.raise_for_status()
+                data = await _body(answer, _FIRST_BYTES)
+                first, size = _range_of(answer)
+                if first == 0 and size is not None:
+                    if len(data) != min(size, _FIRST_BYTES):
+                        raise not_all(self._name, len(data), min(size, _FIRST_BYTES), 0)
+                    self.size = size
+                    self._stamp = stamp_of(answer.headers)
+                    return data
+        return await self._copy()
+
+    async def _fetch(self, start: int, end: int) -> bytes:
+        async with await self._answer(start, end) as answer:
+            if answer.status in (412, 416):
+                raise changed(self._name)
+            answer.raise_for_status()
+            if answer.status == 200:
+                self._compare(_announced(answer), answer)
+                raise NoRangesError
+            first, size = _range_of(answer)
+            self._compare(size, answer)
+            if first not in (start, None):
+                raise T7BridgeError("the server sends another part than it was asked for", file=self._name)
+            data = await _body(answer, end - start)
+        if len(data) != end - start:
+            raise not_all(self._name, len(data), end - start, start)
+        return data
+
+    async def _copy(self) -> Copy:
+        async with await self._answer() as answer:
+            answer.raise_for_status()
+            size = _announced(answer)
+            if self._stamp is not None:
+                self._compare(size, answer)
+            self.size = size
+            self._stamp = stamp_of(answer.headers)
+            return await self._copied(answer)
+
+    async def _copied(self, answer: Any) -> Copy:
+        copy = _new_copy()
+        try:
+            await _stream(answer, copy, self._name)
+        except BaseException:
+            copy.close()
+            raise
+        return copy
+
+    async def _write_to(self, target: IO[bytes]) -> None:
+        async with await self._answer() as answer:
+            answer.raise_for_status()
+            await _stream(answer, target, self._name)
+
+    def _compare(self, size: int | None, answer: Any) -> None:
+        """Refuse an answer about another file than that of the first.
+
+        Raises:
+            T7BridgeError: it is.
+        """
+        other_size = None not in (size, self.size) and size != self.size
+        if other_size or stamp_of(answer.headers) != self._stamp:
+            raise changed(self._name)
+
+    async def _check(self) -> None:
+        try:
+            async with await self._answer(method="head") as answer:
+                answer.raise_for_status()
+                self._compare(_announced(answer), answer)
+                return
+        except Exception:
+            # Some servers answer no HEAD, or with other headers. What they say when they send the file counts.
+            pass
+        async with await self._answer(0, 1) as answer:
+            if answer.status == 416 and not self.size:
+                return
+            answer.raise_for_status()
+            size = _announced(answer) if answer.status == 200 else _range_of(answer)[1]
+            self._compare(size, answer)
+            answer.close()  # a server without ranges would send the whole
+
+
+def _announced(answer: Any) -> int | None:
+    """Return the size of the file that a web server sends whole; `None` if it does not state it."""
+    if answer.headers.get("Content-Encoding", "identity") not in ("identity", ""):
+        return None
+    text = answer.headers.get("Content-Length", "")
+    return int(text) if text.isdecimal() else None
+
+
+def _range_of(answer: Any) -> tuple[int | None, int | None]:
+    """Return where a part of a file begins that a web server sends, and the size of the file; `None` if not stated."""
+    match = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", answer.headers.get("Content-Range", "").strip())
+    if match is None:
+        return None, None
+    return int(match[1]), None if match[2] == "*" else int(match[2])
+
+
+async def _body(answer: Any, most: int) -> bytes:
+    """Return the bytes of an answer.
+
+    Raises:
+        T7BridgeError: they are more than were asked for.
+    """
+    body = bytearray()
+    while part := await answer.content.readany():
+        if len(body) + len(part) > most:
+            raise T7BridgeError(_TOO_MUCH)
+        body += part
+    return bytes(body)
+
+
+async def _stream(answer: Any, target: Any, name: str) -> None:
+    """Write the bytes of an answer that is a whole file to another.
+
+    Raises:
+        T7BridgeError: they are more than it announced, or than may be if it did not.
+    """
+    size = _announced(answer)
+    bounded = _BoundedFile(target, _most_unannounced() if size is None else size, name)
+    written = 0
+    while part := await answer.content.readany():
+        written += bounded.write(part)
+    if size is not None and written != size:
+        raise not_all(name, written, size)
+
+
+def _most_unannounced() -> int:
+    """Return how many bytes a file may have whose size is not known before it is there."""
+    free = shutil.disk_usage(tempfile.gettempdir()).free
+    return min(_MOST_UNANNOUNCED, free // 2)
+
+
+class _Store(Server):
+    """A file of any other file system of fsspec. Members of archives are copied.
+
+    Args:
+        system: fsspec's.
+        path: of the file in it.
+        name: the address, for errors.
+    """
+
+    def __init__(self, system: Any, path: str, name: str) -> None:
+        self._system = system
+        self._path = path
+        self._name = name
+        self._file: Any = None
+        self._lock = allocate_lock()
+        self._state: tuple[int | None, str] = (None, "")
+        # Its files are opened by their tag, which each of their requests repeats (`If-Match`).
+        self.vouches = protocol_of(name) in ("s3", "s3a")
+
+    def begin(self) -> bytes | Copy:
+        is_member = protocol_of(self._name) in ARCHIVES
+        self._system.invalidate_cache()
+        info = None
+        if not is_member:
+            try:
+                self._file = self._system.open(self._path, "rb", cache_type="none")
+            except Exception:
+                info = self._system.info(self._path)  # an error that says more, or a folder
+                if info.get("type") != "directory":
+                    raise
+        if info is None:
+            # Where opening asked for it, it is not asked for again.
+            info = getattr(self._file, "details", None) or self._system.info(self._path)
+        if info.get("type") == "directory":
+            hint = "Give the address of a file; t7bridge zoo takes folders."
+            raise UnsupportedError("is a folder", file=self._name, hint=hint)
+        self.size = info.get("size")
+        self._state = self.size, stamp_of(info)
+        if is_member or self.size is None:
+            return self.copy()
+        return self.fetch(0, min(self.size, _FIRST_BYTES))
+
+    def fetch(self, start: int, end: int) -> bytes:
+        if start == end:
+            return b""
+        if getattr(self._system, "async_impl", False) and hasattr(self._file, "_fetch_range"):
+            data = self._file._fetch_range(start, end)  # needs no position, so that two may be under way
+        else:
+            with self._lock:
+                self._file.seek(start)
+                data = self._file.read(end - start)
+        if len(data) != end - start:
+            raise not_all(self._name, len(data), end - start, start)
+        return bytes(data)
+
+    def copy(self) -> Copy:
+        copy = _new_copy()
+        try:
+            copy_whole(self._system, self._path, copy, self._name)
+            if self.size is not None and copy.tell() != self.size:
+                raise not_all(self._name, copy.tell(), self.size)
+        except BaseException:
+            copy.close()
+            raise
+        return copy
+
+    def check(self) -> None:
         self._system.invalidate_cache()
         info = self._system.info(self._path)
         if (info.get("size"), stamp_of(info)) != self._state:
-            raise T7BridgeError("has changed while it was read", file=self.name, hint="Run it again.")
-
-    def _shorter(self, arrived: int, requested: int, offset: int | None = None) -> TruncatedError:
-        """Return the error for fewer bytes than were requested."""
-        return TruncatedError(
-            "not all bytes arrived",
-            file=self.name,
-            offset=offset,
-            expected=f"{requested} bytes",
-            found=f"{arrived}",
-            hint=_CHECK,
-        )
-
-    def read_into(self, offset: int, buffer: memoryview) -> int:
-        """Fill `buffer` from `offset`; return the number of bytes, fewer than its length only at the end.
-
-        Raises:
-            T7BridgeError: the file cannot be read.
-        """
-        length = min(len(buffer), self.size - offset)
-        filled = 0
-        with self._lock:
-            while filled < length:
-                missing = length - filled
-                number, start = divmod(offset + filled, BLOCK_BYTES)
-                blocks = -(-(start + missing) // BLOCK_BYTES)  # rounded up
-                part = self._block(number, blocks)[start : start + missing]
-                buffer[filled : filled + len(part)] = part
-                filled += len(part)
-        return filled
-
-    def _block(self, number: int, needed: int) -> bytes:
-        """Return a block, after asking for it and those that follow if it is not there.
-
-        Args:
-            number: of the block.
-            needed: number of blocks that will be asked for, this one first.
-        """
-        if number in self._blocks:
-            self._blocks.move_to_end(number)
-            return self._blocks[number]
-        # Requests in order become twice as long each time; the block of a header that is there already may lie between.
-        ahead = 2 * max(self._runs.pop(number, 0), self._runs.pop(number - 1, 0))
-        count = min(max(needed, ahead), _MOST_BLOCKS)
-        self._runs[number + count] = count
-        if len(self._runs) > _MOST_RUNS:
-            self._runs.popitem(last=False)
-        data = self._fetch(number * BLOCK_BYTES, min((number + count) * BLOCK_BYTES, self.size))
-        for at in range(count):
-            self._blocks[number + at] = data[at * BLOCK_BYTES : (at + 1) * BLOCK_BYTES]
-            self._blocks.move_to_end(number + at)
-        while len(self._blocks) > _KEPT_BLOCKS:  # the first are those that were used the longest ago
-            self._blocks.popitem(last=False)
-        return self._blocks[number]
-
-    def _fetch(self, start: int, end: int) -> bytes:
-        """Read bytes from the server, and check that the file is still the same."""
-        if self._file is None:
-            raise T7BridgeError("has been closed", file=self.name, offset=start)
-        with errors_of(self.name, "read", hint=_CHECK):
-            try:
-                data = self._read(start, end)
-            except ValueError:  # a server that sends the whole file, whatever is asked for
-                if self._system is None:
-                    raise
-                self._copy()
-                data = self._read(start, end)
-            if self._system is not None:
-                self._check()
-        if len(data) != end - start:
-            raise self._shorter(len(data), end - start, start)
-        return data
-
-    def _read(self, start: int, end: int) -> bytes:
-        self._file.seek(start)
-        return bytes(self._file.read(end - start))
+            raise changed(self._name)
 
     def close(self) -> None:
-        """Close the file."""
         if self._file is not None:
             self._file.close()
-        self._file = None
-        self._blocks.clear()

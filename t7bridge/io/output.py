@@ -24,7 +24,7 @@ from .copy import (
     write_at,
 )
 from .platform import BINARY, CAN_RESERVE, flush, inherited_mode, link
-from .source import PathLike, check_target, is_address
+from .source import PathLike, check_inputs, check_target, is_address
 
 _FLUSH_BYTES = 1 << 18
 _SMALL_BYTES = 1 << 16
@@ -293,9 +293,11 @@ class FileOutput(Output):
         Raises:
             TargetExistsError: the name was taken meanwhile, and `force` is not set.
             WriteError: the disk or the folder reports an error.
+            T7BridgeError: a file that was read has changed.
         """
         self.flush()
         self.wait()
+        check_inputs()
         try:
             if self._sync:
                 os.fsync(self._file.fileno())

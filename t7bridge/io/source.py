@@ -20,6 +20,8 @@ from .platform import READING, pread, pread_into
 if TYPE_CHECKING:
     import mmap
 
+    from .remote import Remote
+
 PathLike = str | os.PathLike[str]
 Readable = PathLike | bytes | bytearray | memoryview | IO[bytes]
 
@@ -315,6 +317,9 @@ class ByteSource:
             )
         return PiecesSource(self.name, [(*self.resolve(offset), size)])
 
+    def read_all(self) -> None:
+        """Expect that all bytes will be read, so that those of a file at an address are asked for in large ranges."""
+
     def close(self) -> None:
         """Close the file. Storages whose bytes are still in it can no longer be read."""
         if self._fd is not None:
@@ -341,11 +346,17 @@ class _RemoteSource(DerivedSource):
     """A file at an address."""
 
     def __init__(self, name: str) -> None:
-        from .addresses import Remote
+        from .remote import Remote
 
-        self._remote = Remote(name)
+        inputs = _inputs.get()
+        self._remote = Remote(name, deferred=inputs is not None)
+        if inputs is not None:
+            inputs.remotes.append(self._remote)
         super().__init__(name, self._remote.size)
         sizes[name] = self.size
+
+    def read_all(self) -> None:
+        self._remote.read_all()
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
         return self._remote.read_into(offset, buffer)
@@ -421,24 +432,56 @@ class PiecesSource(DerivedSource):
         return parts
 
 
-_files: ContextVar[set[Any] | None] = ContextVar("files", default=None)
-"""Device and inode, and real path, of each file read by the current call; `None` outside of calls."""
+class _Inputs:
+    """What the current call reads.
+
+    Attributes:
+        files: device and inode, and real path, of each file.
+        remotes: files at addresses.
+    """
+
+    def __init__(self) -> None:
+        self.files: set[Any] = set()
+        self.remotes: list[Remote] = []
+
+
+_inputs: ContextVar[_Inputs | None] = ContextVar("inputs", default=None)
+"""`None` outside of calls."""
 
 
 @contextmanager
 def inputs_protected() -> Iterator[None]:
     """Refuse every file that the block reads as the target of an output in it, under whatever name.
 
+    At its end, and before an output takes its name, the files at addresses are checked: an error if one has changed.
+
     Blocks inside of others share the files of the outermost: that of a verb of the command line, or of a function.
     """
-    if _files.get() is not None:
+    if _inputs.get() is not None:
         yield
+        check_inputs()
         return
-    before = _files.set(set())
+    inputs = _Inputs()
+    before = _inputs.set(inputs)
     try:
         yield
+        check_inputs()
     finally:
-        _files.reset(before)
+        _inputs.reset(before)
+        for remote in inputs.remotes:
+            remote.deferred = False  # what is read of it from now on is checked at once
+
+
+def check_inputs() -> None:
+    """Check that the files at addresses that the call has read are still the same.
+
+    Raises:
+        T7BridgeError: one has changed.
+    """
+    inputs = _inputs.get()
+    if inputs is not None:
+        for remote in inputs.remotes:
+            remote.check()
 
 
 def add_input(path: str | os.PathLike[str] | None, fd: int | None = None) -> None:
@@ -448,16 +491,16 @@ def add_input(path: str | os.PathLike[str] | None, fd: int | None = None) -> Non
         path: of the file; `None` if only the descriptor is known.
         fd: its descriptor, if it is open.
     """
-    files = _files.get()
-    if files is None:
+    inputs = _inputs.get()
+    if inputs is None:
         return
     if path is not None:
-        files.add(os.path.realpath(path))
+        inputs.files.add(os.path.realpath(path))
     try:
         status = os.fstat(fd) if fd is not None else os.stat(path or "")
     except OSError:
         return
-    files.add((status.st_dev, status.st_ino))
+    inputs.files.add((status.st_dev, status.st_ino))
 
 
 def check_target(path: str | os.PathLike[str]) -> None:
@@ -466,14 +509,14 @@ def check_target(path: str | os.PathLike[str]) -> None:
     Raises:
         TargetExistsError: it is.
     """
-    files = _files.get()
-    if not files:
+    inputs = _inputs.get()
+    if inputs is None or not inputs.files:
         return
     try:
         status = os.stat(path)
     except OSError:
         return
-    if (status.st_dev, status.st_ino) in files or os.path.realpath(path) in files:
+    if (status.st_dev, status.st_ino) in inputs.files or os.path.realpath(path) in inputs.files:
         raise TargetExistsError(
             "is the input file itself", file=os.fspath(path), hint="Write to another name; a file is never rewritten."
         )

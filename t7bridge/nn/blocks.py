@@ -583,6 +583,8 @@ class Wires(Domain[Wire]):
 
     def __init__(self) -> None:
         self.inputs: dict[str, Wire] = {}
+        self._sources: dict[int, dict[str, int]] = {}
+        """By the id of a container, the number of each module inside as a source: -1, -2, ..."""
 
     def tensor(self) -> Wire:
         """Return a value that no module inside returned."""
@@ -634,12 +636,11 @@ class Wires(Domain[Wire]):
     def call(self, spec: ModuleSpec, child: str, value: Wire, node: int | None = None) -> Wire:
         """Note the input of a module inside, and return its output."""
         self.inputs.setdefault(child, value)
-        return Wire((_source(spec, child),))
-
-
-def _source(spec: ModuleSpec, child: str) -> int:
-    """Return the number of a module inside as the source of a value: -1 for the first, -2 for the second."""
-    return -1 - list(spec.children).index(child)
+        sources = self._sources.get(id(spec))
+        if sources is None:
+            sources = {name: -1 - number for number, name in enumerate(spec.children)}
+            self._sources[id(spec)] = sources
+        return Wire((sources[child],))
 
 
 def _add_container_flows(block: Block, spec: ModuleSpec) -> None:

@@ -29,13 +29,19 @@ def lookup(value: Value, path: str) -> Value:
         value: an object or a table.
         path: dotted names; a name of digits is a number, 1-based as in Lua.
     """
-    for name in path.split("."):
+    for key in _keys_of(path):
         if isinstance(value, TorchObject):
             value = value.fields
         if not isinstance(value, Table):
             return None
-        value = value.get(float(name) if name.isdigit() else name)
+        value = value.get(key)
     return value
+
+
+@lru_cache(1024)
+def _keys_of(path: str) -> tuple[float | bytes, ...]:
+    """Return the keys of the steps of a path."""
+    return tuple(float(name) if name.isdigit() else name.encode("utf-8", "surrogatepass") for name in path.split("."))
 
 
 @lru_cache
@@ -58,7 +64,10 @@ def items_of(value: Value) -> list[Value] | None:
         value = value.content
     if not isinstance(value, Table):
         return None
-    items: list[Value] = []
+    items = value.sequence() or []
+    if items and not any(item is None for item in items):
+        return items
+    items = []
     while True:
         item = value.get(float(len(items) + 1))  # Lua counts from 1
         if item is None:

@@ -10,7 +10,7 @@ from ..conversion.options import LIMITS, option, takes, verb
 from ..errors import about_file
 from ..formats.t7.layout import T7Layout
 from ..graph.lua import Value
-from ..io.source import PathLike, Readable
+from ..io.source import PathLike, Readable, inputs_protected
 from ..limits import DEFAULT_LIMITS, Limits
 from ..values.describe import Node, describe_lua, describe_python, lua_json, python_json
 from ..values.widened import HINTS, restore_values
@@ -59,12 +59,13 @@ def load_all(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> list[Value
 
 def _values(source: Readable, limits: Limits, mmap: bool = False) -> list[Any]:
     """Return all values of a file, with the recorded numbers, and element types where these have all elements."""
-    document = formats.open(source, limits=limits)
-    document.source.maps = mmap
-    document.warn(3)
-    if HINTS.isdisjoint(document.metadata):
-        return document.roots
-    return [restore_values(root, document.metadata, check=True)[0] for root in document.roots]
+    with inputs_protected():
+        document = formats.open(source, limits=limits)
+        document.source.maps = mmap
+        document.warn(3)
+        if HINTS.isdisjoint(document.metadata):
+            return document.roots
+        return [restore_values(root, document.metadata, check=True)[0] for root in document.roots]
 
 
 def save(value: Any, path: PathLike, *, force: bool = False, layout: T7Layout | None = None) -> None:
@@ -136,9 +137,11 @@ _Described = TypeVar("_Described")
 def _described(
     request: Describe, lua: Callable[..., _Described], python: Callable[[Any, Limits], _Described]
 ) -> _Described:
-    document = formats.open(request.source, limits=request.limits)
-    if document.spec.values == formats.LUA:
-        document.warn()
-        return lua(*document.roots)
-    with about_file(document.path):
-        return python(document.value, request.limits)
+    with inputs_protected():
+        document = formats.open(request.source, limits=request.limits)
+        document.source.read_all()  # for the checksum of each storage
+        if document.spec.values == formats.LUA:
+            document.warn()
+            return lua(*document.roots)
+        with about_file(document.path):
+            return python(document.value, request.limits)

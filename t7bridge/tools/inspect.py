@@ -10,14 +10,14 @@ from typing import Any
 from .. import formats
 from ..conversion.inputs import Inputs
 from ..conversion.options import INPUT_SHAPE, JSON, LIMITS, PART, flag, option, takes, verb
-from ..data import hooks
+from ..data import collector_paused, hooks
 from ..errors import LimitError, ModelError, about_file
 from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.python import PythonObject
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor, covered, statistics_of
 from ..graph.walk import Path, entries, step_name, walk
-from ..io.source import Readable
+from ..io.source import Readable, inputs_protected
 from ..limits import Limits
 from ..nn.blocks import Block, group_of, models_in, structure_blocks
 from ..nn.places import is_module
@@ -85,7 +85,12 @@ def inspect(request: Inspect) -> Summary:
 
     Source: the age of nn is known by the field `_type`, which modules have since nn 71fbe31 (2016-03-04).
     """
-    with formats.open(request.source, limits=request.limits) as document, about_file(document.path):
+    with (
+        inputs_protected(),
+        collector_paused(),
+        formats.open(request.source, limits=request.limits) as document,
+        about_file(document.path),
+    ):
         document.warn()
         roots = document.roots
         result = Summary(os.path.basename(os.path.normpath(document.path)))

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 from .. import formats
 from ..codegen.generate import generate
+from ..data import collector_paused
 from ..errors import ModelError, UnsupportedError
 from ..formats.pt.writer import placed
 from ..formats.table import Document
 from ..graph.lua import TorchObject
 from ..io.platform import require_torch
-from ..io.source import ByteSource, Readable
+from ..io.source import ByteSource, Readable, inputs_protected
 from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.places import choose_module
 from ..nn.state_dict import Recorded
@@ -69,19 +70,21 @@ def load_module(
     """
     if index_base not in (0, 1):
         raise ModelError("the first element is number 0 or 1", expected="index_base=0 or 1", found=f"{index_base}")
-    path, module = one_module(source, at, limits)
-    require_torch()
-    from ..torchmodules.build import live_module
+    with inputs_protected(), collector_paused():
+        path, module = one_module(source, at, limits)
+        require_torch()
+        from ..torchmodules.build import live_module
 
-    place = None
-    if map_location is not None:
-        location = map_location if callable(map_location) or isinstance(map_location, Mapping) else str(map_location)
-        place = placed(location, keep_device=False)
+        place = None
+        if map_location is not None:
+            if not (callable(map_location) or isinstance(map_location, Mapping)):
+                map_location = str(map_location)
+            place = placed(map_location, keep_device=False)
 
-    def keys() -> Recorded:
-        return generate(module, path, index_base=index_base, limits=limits, only_keys=True).record()
+        def keys() -> Recorded:
+            return generate(module, path, index_base=index_base, limits=limits, only_keys=True).record()
 
-    return live_module(module, path, index_base, limits, place, lift, keys)
+        return live_module(module, path, index_base, limits, place, lift, keys)
 
 
 def one_module(
@@ -118,5 +121,6 @@ def lua_document(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS)
             file=document.path,
             hint=f"t7bridge convert {document.path} weights.pt writes the weights for torch.load.",
         )
+    document.source.read_all()
     document.warn(5)  # at the line that calls the verb
     return document

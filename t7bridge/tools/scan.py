@@ -28,7 +28,7 @@ from ..formats.t7.reader import T7Reader
 from ..formats.table import HEAD_BYTES, SUFFIXES, identify, is_tar, refuse_two
 from ..graph.lua import LuaFunction, TorchObject
 from ..graph.walk import walk
-from ..io.source import ByteSource, PathLike
+from ..io.source import ByteSource, PathLike, inputs_protected
 from ..limits import Limits
 from ..report import Printed
 from ..text import clean, counted, one_line, printable
@@ -181,7 +181,7 @@ def scan(request: Scan) -> ScanReport:
         report = ScanReport(os.fspath(request.source))
         _scan_unpacked(report.file, request.limits, report)
         return report
-    with ByteSource.from_path(request.source) as source:
+    with inputs_protected(), ByteSource.from_path(request.source) as source:
         report = ScanReport(source.name)
         try:
             _scan_source(source, request.limits, report)

@@ -40,7 +40,7 @@ from ..graph.lua import TorchObject, Value
 from ..graph.storage import Storage, array_chunks
 from ..graph.tensor import Tensor, TensorExtras
 from ..graph.walk import Path, objects, pairwise
-from ..io.source import PathLike
+from ..io.source import PathLike, inputs_protected
 from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.layouts import compact_in, compacted
 from ..nn.places import find_models, layer_names
@@ -221,10 +221,12 @@ def verify(request: Verify) -> VerifyReport:
 @contextmanager
 def _both(request: Verify | Diff) -> Iterator[tuple[Document, Document]]:
     with (
+        inputs_protected(),
         formats.open(request.source, limits=request.limits) as first,
         formats.open(request.other, limits=request.limits) as second,
     ):
         for document in (first, second):
+            document.source.read_all()
             if document.spec.values == formats.LUA:
                 document.warn(4)  # the warning is shown at the line that calls the verb
             else:

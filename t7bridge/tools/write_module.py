@@ -33,7 +33,7 @@ from ..conversion.options import (
 )
 from ..conversion.state_dicts import count_leaves, note_data
 from ..conversion.tree import as_tree
-from ..data import define
+from ..data import collector_paused, define
 from ..errors import LimitError
 from ..formats.pt.writer import PtWriter
 from ..formats.table import Document
@@ -113,7 +113,7 @@ def write_module(request: WriteModule) -> Report:
     if request.classes is not None:
         load_classes(request.classes)
     folder = local_target(request.target)
-    with ByteSource.from_path(request.source) as source:
+    with ByteSource.from_path(request.source) as source, collector_paused():
         document = lua_document(source, request.limits)
         models = find_models(document.first) if request.at is None else []
         # Of several models and criterions, those that a program runs.

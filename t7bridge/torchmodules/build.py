@@ -161,14 +161,43 @@ def fill(
     place: Callable[[str], str] | None = None,
 ) -> None:
     """Load the tensors of a state dict into a module, strictly, and tie the parameters that are shared in Lua."""
-    values = materialize(tensors, place)
-    try:
-        module.load_state_dict(values, strict=True, assign=True)
-    except RecursionError:
-        raise
-    except RuntimeError as error:
-        raise ModelError(f"the weights do not match the layers: {error}", path=path) from error
+    errors = _assign(module, materialize(tensors, place))
+    if errors:
+        raise ModelError(f"the weights do not match the layers: {'; '.join(errors)}", path=path)
     _tie(module, tensors, plan)
+
+
+def _assign(root: nn.Module, values: dict[str, torch.Tensor]) -> list[str]:
+    """Make tensors the parameters and buffers of a module, as a strict `load_state_dict(assign=True)` does.
+
+    That passes the rest of the state dict from child to child, and so takes the square of the number of layers. Here
+    each module gets its own tensors, by the method that PyTorch calls there too.
+
+    Returns:
+        What does not fit, in PyTorch's words.
+    """
+    by_owner: dict[str, dict[str, torch.Tensor]] = {}
+    for key, value in values.items():
+        owner = key[: key.rfind(".") + 1]
+        by_owner.setdefault(owner, {})[key] = value
+    missing: list[str] = []
+    unexpected: list[str] = []
+    errors: list[str] = []
+    # A module that has several places is filled at each of them; the last one counts.
+    stack: list[tuple[str, nn.Module]] = [("", root)]
+    while stack:
+        prefix, module = stack.pop()
+        options = {"assign_to_params_buffers": True}
+        module._load_from_state_dict(by_owner.pop(prefix, {}), prefix, options, True, missing, unexpected, errors)
+        children = [(f"{prefix}{name}.", child) for name, child in module._modules.items() if child is not None]
+        stack += reversed(children)
+    for others in by_owner.values():  # of modules that do not exist
+        unexpected += others
+    if missing:
+        errors.insert(0, f"Missing key(s) in state_dict: {', '.join(missing)}")
+    if unexpected:
+        errors.insert(0, f"Unexpected key(s) in state_dict: {', '.join(unexpected)}")
+    return errors
 
 
 def materialize(tensors: dict[str, Tensor], place: Callable[[str], str] | None = None) -> dict[str, torch.Tensor]:

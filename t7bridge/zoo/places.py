@@ -126,8 +126,12 @@ def _scratch() -> tempfile.TemporaryDirectory[str]:
 
 
 @contextmanager
-def as_local_input(place: str) -> Iterator[str]:
+def as_local_input(place: str, *, may_be_folder: bool = False) -> Iterator[str]:
     """Provide the path of a local file, or folder, with the bytes of `place` during the context.
+
+    Args:
+        place: path or URL.
+        may_be_folder: whether a store is asked what it is, by a request; otherwise it is a file.
 
     Raises:
         T7BridgeError: it cannot be fetched.
@@ -140,7 +144,7 @@ def as_local_input(place: str) -> Iterator[str]:
     with _scratch() as folder:
         copy = os.path.join(folder, "input")
         with errors_of(place, "fetched"):
-            if system.isdir(inside):
+            if may_be_folder and system.isdir(inside):
                 system.get(inside.rstrip("/") + "/", copy + "/", recursive=True)
             else:
                 copy_whole(system, inside, copy, place)

@@ -117,7 +117,7 @@ def _convert(record: Record, settings: Settings, source: str) -> None:
             _prove(record, settings, source)
         hash_and_size = digest(target)
         if not record.ours:  # a file of that name exists: it is adopted if it is this output, and never replaced
-            with as_local_input(place) as existing:
+            with as_local_input(place, may_be_folder=settings.module) as existing:
                 if digest(existing) != hash_and_size:
                     fail_foreign(record)
                     return

@@ -38,14 +38,23 @@ class Server(http.server.ThreadingHTTPServer):
     Attributes:
         sent: bytes of files sent.
         asked: requests for them.
+        requests: all requests.
+        at_once: the ranges that are being sent, and the most that were.
+        arrived: set by each range that is asked for.
     """
 
     daemon_threads = True
 
     def __init__(self, folder: Path) -> None:
         super().__init__(("127.0.0.1", 0), partial(Handler, folder))
-        self.sent = self.asked = 0
+        self.reset()
         self.url = f"http://127.0.0.1:{self.server_port}"
+
+    def reset(self) -> None:
+        """Begin to count."""
+        self.sent = self.asked = self.requests = 0
+        self.at_once = [0, 0]
+        self.arrived = threading.Event()
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -62,7 +71,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         """Print nothing."""
 
     def do_HEAD(self) -> None:
-        if not self.attack():
+        self.server.requests += 1
+        if "/headless/" in self.path:
+            self.send_error(405)
+        elif not self.attack():
             self.reply(b"")
 
     def attack(self) -> bool:
@@ -79,6 +91,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return False
         data = b"]" * (12 << 20)
         self.send_response(206 if manner == "flood" else 200)
+        if manner == "flood":
+            self.send_header("Content-Range", self.headers["Range"].replace("=", " ") + "/2000000")
         if manner == "inflating":
             data = gzip.compress(data)
             self.send_header("Content-Encoding", "gzip")
@@ -92,6 +106,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return True
 
     def do_GET(self) -> None:
+        self.server.requests += 1
         if self.attack():
             return
         _, manner, name = self.path.split("/")
@@ -105,12 +120,26 @@ class Handler(http.server.BaseHTTPRequestHandler):
         with open(self.folder / name, "rb") as file:
             file.seek(first)
             data = file.read(last - first + 1)
+        if manner == "pairs" and first:
+            self.wait_for_another(last + 1 == size)
+        if manner == "elsewhere" and first:
+            first, last = first - 1, last - 1
         if manner == "cut" or (manner == "later" and first):
             data, self.close_connection = data[: len(data) // 2], True
         elif manner == "short" and first:
             data, last = data[: len(data) // 2], first + len(data) // 2 - 1
         self.server.sent += len(data)
         self.reply(data, (first, last, size) if part else None)
+
+    def wait_for_another(self, is_last: bool) -> None:
+        """Send a range only while another is asked for."""
+        self.server.arrived.set()
+        self.server.at_once[0] += 1
+        self.server.at_once[1] = max(self.server.at_once)
+        if not is_last:
+            self.server.arrived.clear()
+            assert self.server.at_once[0] > 1 or self.server.arrived.wait(20)
+        self.server.at_once[0] -= 1
 
     def reply(self, data: bytes, part: tuple[int, int, int] | None = None) -> None:
         """Send headers, of the whole file without a part, and bytes."""
@@ -127,7 +156,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("Connection", "close")
         if part:
             self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
-        self.send_header("ETag", f'"{self.server.asked if manner == "changing" else 1}"')
+        version: object = 1
+        if manner == "changing" or (manner == "overwritten" and self.command == "HEAD"):
+            version = self.server.asked
+        elif manner.startswith("version"):  # the file is replaced after some requests, and then has other bytes
+            version = self.server.requests > int(manner[7:])
+            data = data.replace(b"\0", b"\1") if version else data
+        elif manner == "overwritten" and part is not None and last == 0:
+            version = "other"
+        self.send_header("Last-Modified" if manner.startswith("version") else "ETag", f'"{version}"')
         self.end_headers()
         if self.command == "GET":
             self.wfile.write(data)
@@ -162,7 +199,7 @@ def running(folder: Path) -> Iterator[Server]:
 @pytest.fixture
 def server(running: Server) -> Server:
     """The same, with the counts at zero."""
-    running.sent = running.asked = 0
+    running.reset()
     return running
 
 
@@ -192,7 +229,7 @@ def test_headers_only(server: Server, folder: Path, name: str) -> None:
     """A summary costs the headers of a file, a conversion its bytes once."""
     summary, wanted = t7bridge.inspect(f"{server.url}/ranges/{name}"), t7bridge.inspect(folder / name)
     assert str(summary) == str(wanted)
-    assert server.sent <= 30 << 14  # a block for each storage
+    assert server.sent <= (1 << 20) + (30 << 14)  # the first request, and a block for each storage
     assert t7bridge.describe(f"{server.url}/ranges/small.t7") == t7bridge.describe(LINEAR)
 
 
@@ -210,11 +247,82 @@ def test_same_output(server: Server, folder: Path, tmp_path: Path, manner: str, 
         assert server.asked < 120
 
 
+@pytest.mark.parametrize(
+    ("verb", "size", "most"),
+    [("inspect", 1000, 2), ("inspect", 1_000_000, 2), ("scan", 1_000_000, 2), ("convert", 1_000_000, 2),
+     ("inspect", 3_000_000, 4), ("convert", 12_000_000, 4), ("verify", 3_000_000, 3)],
+)  # fmt: skip
+@pytest.mark.parametrize("suffix", ["t7", "pt"])
+def test_requests(server: Server, folder: Path, tmp_path: Path, verb: str, size: int, most: int, suffix: str) -> None:
+    """A file of a megabyte is one answer, however many layers it has, and one request checks it at the end."""
+    path = folder / f"{size}.{suffix}"
+    layers = 40
+    if not path.exists():
+        t7bridge.save({f"layer{n}": np.full(size // layers // 4, n, "f4") for n in range(layers)}, path)
+    url = f"{server.url}/headless/{path.name}" if verb == "scan" else f"{server.url}/ranges/{path.name}"
+    if verb == "convert":
+        t7bridge.convert(url, tmp_path / "out.npz")
+        with np.load(tmp_path / "out.npz") as arrays:
+            assert all((arrays[f"layer{n}"] == n).all() for n in range(layers))
+    elif verb == "verify":
+        assert t7bridge.verify(url, path).same
+    else:
+        getattr(t7bridge, verb)(url)
+    if suffix == "pt" and size > 1 << 20:
+        most += 1  # the directory of a zip archive is at its end
+    if verb == "scan":
+        most += 1  # a server without HEAD is asked for a byte
+    assert server.requests <= most
+    assert server.sent <= 1.2 * path.stat().st_size + 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["large.t7", "large.pt"])
+def test_two_ranges_ahead(server: Server, folder: Path, tmp_path: Path, name: str) -> None:
+    """Ranges of a conversion are asked for two at a time, each byte once."""
+    t7bridge.convert(f"{server.url}/pairs/{name}", tmp_path / "far.npz")
+    t7bridge.convert(folder / name, tmp_path / "near.npz")
+    assert (tmp_path / "far.npz").read_bytes() == (tmp_path / "near.npz").read_bytes()
+    assert server.at_once == [0, 2]
+    assert server.requests <= 7
+    assert server.sent < 1.05 * (folder / name).stat().st_size
+
+
+@pytest.mark.parametrize("after", [1, 2, 4, 6])
+@pytest.mark.parametrize("name", ["large.t7", "large.pt"])
+def test_versions_are_not_mixed(server: Server, folder: Path, tmp_path: Path, after: int, name: str) -> None:
+    """A file that is replaced after any request is an error, or all of what it was."""
+    path = tmp_path / "out.npz"
+    message = ""
+    try:
+        t7bridge.convert(f"{server.url}/version{after}/{name}", path)
+    except T7BridgeError as error:
+        message = str(error)
+    assert path.exists() == (not message)
+    if after < server.requests:
+        assert "has changed while it was read" in message
+    else:
+        with np.load(path) as arrays:
+            assert all((arrays[f"layer{n}.weight"] == n).all() for n in range(12))
+
+
+def test_answers_are_checked_once(server: Server) -> None:
+    """A call checks its inputs at its end; what is read after it is checked at once."""
+    t7bridge.load(f"{server.url}/ranges/small.t7")
+    assert server.requests == 2
+    with t7bridge.open(f"{server.url}/ranges/large.t7") as document:
+        requests = server.requests
+        assert len(document.value) == 12
+        asked = server.asked
+        assert asked > 4
+        assert server.requests - requests == 2 * (asked - 2)
+
+
 @pytest.mark.slow
 def test_arrays(server: Server) -> None:
     """Storages are fetched when their elements are."""
     value = t7bridge.load(f"{server.url}/ranges/large.t7")
-    assert server.sent < 30 << 14
+    assert server.sent < (1 << 20) + (30 << 14)
     assert (value["layer7"]["weight"].numpy() == 7).all()
     assert server.sent < 8 * WORDS
 
@@ -227,6 +335,8 @@ def test_arrays(server: Server) -> None:
         ("later", T7BridgeError, "not completed|not all bytes arrived|Not enough data"),
         ("short", TruncatedError, r"byte [\d ]+.*: not all bytes arrived; expected \d+ bytes; found"),
         ("changing", T7BridgeError, "has changed while it was read. Run it again"),
+        ("overwritten", T7BridgeError, "has changed while it was read. Run it again"),
+        ("elsewhere", T7BridgeError, "the server sends another part than it was asked for"),
     ],
 )
 @pytest.mark.parametrize("name", ["large.t7", "large.pt"])
@@ -389,7 +499,7 @@ def test_missing_libraries(hidden: str, url: str, library: str) -> None:
 
 @pytest.mark.slow
 def test_s3(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of a bucket are read by ranges; one that is replaced meanwhile is an error."""
+    """Files of a bucket are read by few ranges; one that is replaced meanwhile is an error."""
     pytest.importorskip("s3fs")
     pytest.importorskip("moto.server")
     port = free_port()
@@ -401,14 +511,31 @@ def test_s3(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         "AWS_DEFAULT_REGION": "us-east-1",
     }.items():
         monkeypatch.setenv(name, value)
-    with process(sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)):
+    log = tmp_path / "requests.txt"
+
+    def requests(name: str) -> int:
+        return log.read_text().count(f"/zoo/{name} HTTP")
+
+    with (
+        open(log, "wb") as lines,
+        process(sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port), stderr=lines),
+    ):
         wait_for(lambda: answers(url))
         urllib.request.urlopen(urllib.request.Request(f"{url}/zoo", method="PUT")).close()
         system = fsspec.filesystem("s3", skip_instance_cache=True)
         system.put_file(str(folder / "large.t7"), "zoo/large.t7")
+        before = requests("large.t7")
         t7bridge.convert("s3://zoo/large.t7", tmp_path / "far.pt")
+        assert requests("large.t7") - before <= 5  # 25 MB: what it is, the first megabyte, three ranges
         t7bridge.convert(folder / "large.t7", tmp_path / "near.pt")
         assert (tmp_path / "far.pt").read_bytes() == (tmp_path / "near.pt").read_bytes()
+        names = [f"models/{number}.t7" for number in range(3)]
+        for name in names:
+            system.put_file(str(folder / "small.t7"), f"zoo/{name}")
+        before = sum(map(requests, names))
+        assert t7bridge.convert_zoo("s3://zoo/models", tmp_path / "zoo", workers=1).ok
+        assert sum(map(requests, names)) - before == 2 * len(names)  # the first bytes for the plan, then all
+        assert "models%2F0.t7" not in log.read_text()  # no store is asked whether a file is a folder
         with pytest.raises(MissingFileError):
             t7bridge.load("s3://zoo/none.t7")
         with pytest.raises(UnsupportedError, match="is a folder"):

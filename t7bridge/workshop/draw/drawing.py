@@ -16,7 +16,7 @@ from ...codegen.copied import constructor
 from ...conversion.adopt import adopt
 from ...conversion.inputs import Inputs
 from ...conversion.options import AT, FORCE, INPUT_SHAPE, LIMITS, flag, option, takes, verb
-from ...data import __version__, define
+from ...data import __version__, collector_paused, define
 from ...errors import LimitError, ModelError, about_file
 from ...formats.table import Document
 from ...graph.lua import Table
@@ -383,14 +383,16 @@ def draw(request: Draw) -> Drawing:
     """
     if request.target is not None:
         check_picture(request.target)
-    if isinstance(request.source, (str, os.PathLike)):
-        document = formats.open(request.source, limits=request.limits)  # open as long as the drawing may read weights
-        document.warn()
-        drawing = _drawn_file(document, request)
-    else:
-        drawing = _drawn(adopt(request.source), type(request.source).__name__, request)
-    if request.target is not None:
-        drawing.write(request.target, force=request.force)
+    with collector_paused():
+        if isinstance(request.source, (str, os.PathLike)):
+            # Open as long as the drawing may read weights.
+            document = formats.open(request.source, limits=request.limits)
+            document.warn()
+            drawing = _drawn_file(document, request)
+        else:
+            drawing = _drawn(adopt(request.source), type(request.source).__name__, request)
+        if request.target is not None:
+            drawing.write(request.target, force=request.force)
     return drawing
 
 

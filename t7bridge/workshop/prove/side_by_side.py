@@ -12,13 +12,14 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
 from attrs import field
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ...data import define
 from ...errors import ModelError
@@ -65,10 +66,13 @@ class Digest:
         """Return the digest of a tensor, which does not depend on its shape."""
         values = tensor.detach().reshape(-1).double()
         norm = float(values.norm())
-        random = torch.randn(_CHUNK, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-        chunks = nn.functional.pad(values, (0, -len(values) % _CHUNK)).view(-1, _CHUNK)
+        random = _random_numbers()
         # Random numbers for the place in a chunk, and for the chunk.
-        projection = float((chunks @ random) @ random[: len(chunks)])
+        count = len(values) // _CHUNK
+        rest = values[count * _CHUNK :]
+        projection = float(rest @ random[: len(rest)] * random[count])
+        if count:
+            projection += float((values[: count * _CHUNK].view(count, _CHUNK) @ random) @ random[:count])
         return cls(len(values), norm, projection / norm if norm else 0.0)
 
     def matches(self, other: Digest) -> bool:
@@ -77,6 +81,11 @@ class Digest:
             return False
         is_same_norm = abs(self.norm - other.norm) <= CLOSE * max(self.norm, other.norm)
         return is_same_norm and abs(self.projection - other.projection) <= CLOSE
+
+
+@cache
+def _random_numbers() -> torch.Tensor:
+    return torch.randn(_CHUNK, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
 def _match(values: list[Digest], others: list[Digest]) -> bool:
@@ -96,8 +105,19 @@ def _own_tensors(layer: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def _key(tensor: torch.Tensor) -> tuple[int, int]:
-    """Return what tells weights apart, in whatever layout: their number, and the sum of their bits."""
-    return tensor.numel(), int(tensor.detach().double().contiguous().view(torch.int64).sum())
+    """Return what tells weights apart, in whatever layout: their number, and the sum of their bits.
+
+    Layers have the same weights in every run, so that these are summed once.
+    """
+    version, bits = _bits.get(tensor, (-1, 0))
+    if version != tensor._version:
+        bits = int(tensor.detach().double().contiguous().view(torch.int64).sum())
+        _bits[tensor] = tensor._version, bits
+    return tensor.numel(), bits
+
+
+_bits: Any = WeakIdKeyDictionary()
+"""By tensors, not by what they hold: their version, which a change in place raises, and the sum of their bits then."""
 
 
 # What lies between layers
