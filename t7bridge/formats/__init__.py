@@ -231,7 +231,7 @@ def _archive_format(source: ByteSource, specs: list[FormatSpec], limits: Limits 
             return spec
     models = [name for name in names if _is_model(name)]
     error = OtherArchiveError(
-        f"is {_title_of(names)}, which is none of the formats",
+        f"is {_title_of(names)}, but not one of PyTorch",
         file=source.name,
         expected="the file of a model" if names else "members",
         found=few(names, 4, 60) or "no members",

@@ -62,7 +62,7 @@ def test_several_models_have_an_address_each(tmp_path: Path, monkeypatch: pytest
         t7bridge.open("agent.zip")
     assert not t7bridge.diff(CHECKPOINT, "zip://policy.pth::agent.zip").differences
     for members in ({}, {"a.txt": b"x"}):
-        with pytest.raises(UnknownFormatError, match="is a zip archive, which is none of the formats"):
+        with pytest.raises(UnknownFormatError, match="is a zip archive, but not one of PyTorch"):
             t7bridge.open(archive(Path("other.zip"), members))
 
 
