@@ -18,7 +18,7 @@ from typing import Any
 import t7bridge
 
 DOCS = Path(__file__).parent
-MODULES = ("t7bridge", "t7bridge.errors", "t7bridge.layers", "t7bridge.torchfile")
+MODULES = ("t7bridge", "t7bridge.errors", "t7bridge.formats", "t7bridge.layers", "t7bridge.lua", "t7bridge.torchfile")
 
 
 def public(module: types.ModuleType) -> list[str]:

@@ -101,7 +101,7 @@ hooks.update(
 )
 
 _OTHER_NAMES = {"Value": "LuaValue"}
-_MODULES = frozenset(("errors", "layers", "torchfile"))
+_MODULES = frozenset(("errors", "formats", "layers", "lua", "torchfile"))
 
 __all__ = [
     "Document",

@@ -20,7 +20,7 @@ from reprlib import recursive_repr
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-__version__ = "1.0.0"
+__version__ = "2.0.0.dev0"
 
 
 class _Field:

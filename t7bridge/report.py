@@ -9,7 +9,7 @@ from attrs import asdict, evolve, field, validators
 
 from .data import define
 from .errors import StrictError
-from .text import counted, listed, printable, printable_lines
+from .text import clean, counted, listed, one_line, printable, printable_lines
 
 _SHOWN = 5
 
@@ -80,6 +80,9 @@ class Note:
         where = f"{self.path}: " if self.path else ""
         return printable_lines(f"{self.level}: {where}{self.message}")
 
+    def __repr__(self) -> str:
+        return one_line(self, str(self))
+
 
 def joined(notes: Iterable[Note]) -> list[Note]:
     """Return notes to be printed: one for those that say the same of several places, with the first of these."""
@@ -93,7 +96,7 @@ def joined(notes: Iterable[Note]) -> list[Note]:
 
 
 class Printed:
-    """A result as the command line prints it; also in notebooks."""
+    """A result as the command line prints it; also in notebooks. Its `repr`, at the prompt, is one line."""
 
     notes: Sequence[Note] = ()
 
@@ -101,12 +104,24 @@ class Printed:
         """Return the lines that the command line prints."""
         raise NotImplementedError
 
+    def _result(self) -> str:
+        """Return the result in a few words: by default the last line."""
+        *_, last = self.lines()
+        return last
+
     def __str__(self) -> str:
         return "\n".join([*map(str, joined(self.notes)), *map(printable, self.lines())])
 
+    def __repr__(self) -> str:
+        return one_line(self, self._result())
+
     def _repr_html_(self) -> str:
-        text = str(self).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-        return f"<pre>{text}</pre>"
+        return f"<pre>{escaped(str(self))}</pre>"
+
+
+def escaped(text: str) -> str:
+    """Return printable text as text of a page."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 @define
@@ -155,6 +170,11 @@ class Report(Printed):
     def lines(self) -> list[str]:
         """Return one line: what was written."""
         return [f"{self.target}: {self.mode}, {counted(self.tensors, 'tensor')}, {self.target_bytes:,} bytes"]
+
+    def _result(self) -> str:
+        """Return what was read and written, and the number of notes."""
+        notes = f"; {counted(len(self.notes), 'note')}" if self.notes else ""
+        return f"{clean(self.source)} to {clean(self.target)}: {self.mode}, {counted(self.tensors, 'tensor')}{notes}"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as data for JSON."""

@@ -142,6 +142,11 @@ def short(value: Any) -> str:
     return f"<{clean(type(value).__name__)}>"
 
 
+def one_line(value: Any, text: str) -> str:
+    """Return the `repr` of a result: its class and a text, on one bounded line."""
+    return f"<{clean(f'{type(value).__name__}: {text}', LINE - 2)}>"
+
+
 class Shown:
     """Base of the graph's values: the `repr` is one bounded line."""
 

@@ -363,12 +363,13 @@ def test_module(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_module_of_several(tmp_path: Path) -> None:
-    """A file with several modules requires a choice; the message names them."""
+    """A file with several modules becomes a folder each, and the message names them; `--at` chooses one."""
     protos = Table.of({"rnn": load(ROOT / "models/lenet_mm.t7"), "cnn": load(ROOT / "nn/Linear.t7")})
     save(Table.of({"protos": protos}), tmp_path / "two.t7")
-    run = run_here("module", tmp_path / "two.t7", "-o", tmp_path / "x")
-    assert run.returncode == 2
-    assert "root.protos.rnn, root.protos.cnn" in run.stderr
+    run = run_here("module", tmp_path / "two.t7", "-o", tmp_path / "both")
+    assert run.returncode == 0
+    assert "2 models, a folder each: protos.rnn, protos.cnn" in run.stderr
+    assert "nn.Linear" in (tmp_path / "both/protos.cnn/model.py").read_text()
     run = run_here("module", tmp_path / "two.t7", "-o", tmp_path / "x", "--at", "root.protos.cnn")
     assert run.returncode == 0
     assert "nn.Linear" in (tmp_path / "x" / "model.py").read_text()

@@ -20,15 +20,13 @@ from ..data import __version__, face
 from ..errors import T7BridgeError, T7BridgeWarning
 from ..io.platform import CLOSED_PIPE, STOPPING
 from ..text import printable_lines
-from .streams import DONE, FAILED, QUIET, WRONG_USAGE, failed, perhaps, spooled, standard_streams
+from .streams import DONE, FAILED, QUIET, WRONG_USAGE, failed, perhaps, spooled, standard_streams, terminal_width
 
 if TYPE_CHECKING:
     import argparse
 
 VERBS = {
-    "completion": "print a shell completion script",
     "convert": "convert a file of any format to any other, or to another encoding",
-    "describe": "print a file's content as canonical JSON",
     "diff": "report the values that differ between two files",
     "draw": "draw a model: an interactive page, SVG, PNG, Graphviz or JSON",
     "export": "export a model to ONNX or .pt2, and check the result",
@@ -40,6 +38,9 @@ VERBS = {
     "scan": "report what PyTorch's safe loader refuses in a file",
     "verify": "check that two files hold the same values, sharing and views",
     "zoo": "convert many files; resumable",
+    # For programs and shells, after what people look for.
+    "describe": "print a file's content as canonical JSON",
+    "completion": "print a shell completion script",
 }
 
 
@@ -208,23 +209,39 @@ Run 't7bridge help VERB' for details. Exit codes: 0 success; 1 finding (a
 difference, a threat, a failed file); 2 wrong usage or error; 130 interrupted."""
 
 
+def _help() -> str:
+    """Return the general help, which is made for 80 columns, wrapped where a terminal is narrower."""
+    longest = max(map(len, VERBS))
+    verbs = "\n".join(f"  {verb:{longest}}  {text}" for verb, text in VERBS.items())
+    text = f"{_USAGE}\n{_HELP.format(verbs)}"
+    width = terminal_width()
+    if width >= 80:
+        return text
+    import textwrap
+
+    lines: list[str] = []
+    for line in text.split("\n"):
+        # Rows of the two lists are indented; what continues one begins below its text.
+        indent = " " * (len(line) - len(line[2:].partition("  ")[2].lstrip())) if line.startswith("  ") else ""
+        lines += textwrap.wrap(line, width, subsequent_indent=indent) or [""]
+    return "\n".join(lines)
+
+
 def _general(arguments: Sequence[str]) -> int:
     """Run a command line without a valid verb: print help, the version, or what is wrong. It needs no parser.
 
     Returns:
         The exit code.
     """
-    width = max(map(len, VERBS))
-    verbs = "\n".join(f"  {verb:{width}}  {text}" for verb, text in VERBS.items())
     if not arguments:
-        print(_USAGE, _HELP.format(verbs), sep="\n", file=sys.stderr)
+        print(_help(), file=sys.stderr)
         return WRONG_USAGE
     first = arguments[0]
     if first == "help":
         first = arguments[1] if len(arguments) > 1 else "--help"
     # As in argparse, the first letters of an option are enough.
     if first == "-h" or (len(first) > 2 and "--help".startswith(first)):
-        print(_USAGE, _HELP.format(verbs), sep="\n")
+        print(_help())
         return DONE
     if len(first) > 2 and "--version".startswith(first):
         print(f"t7bridge {__version__}")

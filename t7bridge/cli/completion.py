@@ -23,7 +23,7 @@ class Completion:
         "t7bridge completion zsh > ~/.zfunc/_t7bridge",
         "t7bridge completion fish > ~/.config/fish/completions/t7bridge.fish",
     )
-    shell = option("the shell", choices=SHELLS)
+    shell = option("the shell: bash, zsh or fish", choices=SHELLS)
 
 
 _BASH = """\

@@ -4,14 +4,12 @@ _t7bridge() {
     local word="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}" verb="${COMP_WORDS[1]}"
     COMPREPLY=()
     if [ "$COMP_CWORD" -eq 1 ]; then
-        COMPREPLY=($(compgen -W "completion convert describe diff draw export inspect lua match module prove scan verify zoo help --help --version" -- "$word"))
+        COMPREPLY=($(compgen -W "convert diff draw export inspect lua match module prove scan verify zoo describe completion help --help --version" -- "$word"))
         return
     fi
     if [ "${word#-}" != "$word" ]; then
         case "$verb" in
-            completion) COMPREPLY=($(compgen -W "-h --help --help-all -q --quiet" -- "$word")) ;;
             convert) COMPREPLY=($(compgen -W "-h --help --help-all --to --force --rename --strip --dtype --encoding --byte-order --long-size --keep-device --no-record --pt-format --compact --strict --allow-foreign --classes --limit --mode --as --at --shard-size --map-location --nested --template --partial --sync --json -q --quiet" -- "$word")) ;;
-            describe) COMPREPLY=($(compgen -W "-h --help --help-all --limit -q --quiet" -- "$word")) ;;
             diff) COMPREPLY=($(compgen -W "-h --help --help-all --rtol --atol --json --limit -q --quiet" -- "$word")) ;;
             draw) COMPREPLY=($(compgen -W "-h --help --help-all -o --output --at --weights --input-shape --input --force --json --limit -q --quiet" -- "$word")) ;;
             export) COMPREPLY=($(compgen -W "-h --help --help-all --input --output-name --dynamic --at --index-base --force --json --limit -q --quiet" -- "$word")) ;;
@@ -23,11 +21,12 @@ _t7bridge() {
             scan) COMPREPLY=($(compgen -W "-h --help --help-all --json --limit -q --quiet" -- "$word")) ;;
             verify) COMPREPLY=($(compgen -W "-h --help --help-all --independent --compact --quick --json --limit -q --quiet" -- "$word")) ;;
             zoo) COMPREPLY=($(compgen -W "-h --help --help-all --to --force --rename --strip --dtype --encoding --byte-order --long-size --keep-device --no-record --pt-format --compact --strict --allow-foreign --classes --limit -o --output --mode --as --index-base --module --draw --prove --verify --engine --workers --scheduler --timeout --memory --retry-failed --dry-run --include --max-files --json -q --quiet" -- "$word")) ;;
+            describe) COMPREPLY=($(compgen -W "-h --help --help-all --limit -q --quiet" -- "$word")) ;;
+            completion) COMPREPLY=($(compgen -W "-h --help --help-all -q --quiet" -- "$word")) ;;
         esac
         return
     fi
     case "$verb $before" in
-        "completion completion") [ "${word#-}" = "$word" ] && COMPREPLY=($(compgen -W "bash zsh fish" -- "$word")) ;;
         "convert --to") COMPREPLY=($(compgen -W "t7 npz pt safetensors hdf5" -- "$word")); return ;;
         "convert --dtype") COMPREPLY=($(compgen -W "float16 bfloat16 float32" -- "$word")); return ;;
         "convert --encoding") COMPREPLY=($(compgen -W "binary ascii" -- "$word")); return ;;
@@ -35,7 +34,6 @@ _t7bridge() {
         "convert --long-size") COMPREPLY=($(compgen -W "4 8" -- "$word")); return ;;
         "convert --pt-format") COMPREPLY=($(compgen -W "zip legacy torchscript" -- "$word")); return ;;
         "convert --mode"|"convert --as") COMPREPLY=($(compgen -W "auto tree" -- "$word")); return ;;
-        "export --dynamic") COMPREPLY=($(compgen -W "batch" -- "$word")); return ;;
         "export --index-base") COMPREPLY=($(compgen -W "0 1" -- "$word")); return ;;
         "match --dtype") COMPREPLY=($(compgen -W "float16 bfloat16 float32" -- "$word")); return ;;
         "module --index-base") COMPREPLY=($(compgen -W "0 1" -- "$word")); return ;;
@@ -48,8 +46,9 @@ _t7bridge() {
         "zoo --mode"|"zoo --as") COMPREPLY=($(compgen -W "auto tree" -- "$word")); return ;;
         "zoo --index-base") COMPREPLY=($(compgen -W "0 1" -- "$word")); return ;;
         "zoo --engine") COMPREPLY=($(compgen -W "local dask" -- "$word")); return ;;
+        "completion completion") [ "${word#-}" = "$word" ] && COMPREPLY=($(compgen -W "bash zsh fish" -- "$word")) ;;
     esac
-    [ "$verb" = help ] && COMPREPLY=($(compgen -W "completion convert describe diff draw export inspect lua match module prove scan verify zoo" -- "$word"))
+    [ "$verb" = help ] && COMPREPLY=($(compgen -W "convert diff draw export inspect lua match module prove scan verify zoo describe completion" -- "$word"))
 }
 complete -o default -F _t7bridge t7bridge
 [ "${funcstack[1]}" = _t7bridge ] && _bash_complete -o default -F _t7bridge

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import math
-import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ import t7bridge
 
 from ..conversion.options import REQUIRED, Option, options_of
 from ..limits import DEFAULT_LIMITS, Limits
-from .streams import failed, perhaps
+from .streams import failed, perhaps, terminal_width
 
 _FUNCTIONS = {"lua": "write_lua", "module": "write_module"}
 """The functions of Python that have another name than their verb."""
@@ -88,7 +87,7 @@ def _short_help(verb: str) -> str:
     for item in shown:
         _add(arguments, item._replace(flags=_usual_spellings(item)))
     others = len(options) - len(shown)
-    parser.usage = _usage(parser)
+    parser.usage = _narrow_usage(_usage(parser))
     parser.epilog = _examples(request, 2)
     more = f"\n--help-all lists {others} more options.\n" if others else ""
     return parser.format_help() + more
@@ -129,6 +128,8 @@ def _add(parser: argparse._ActionsContainer, option: Option) -> None:
     settings: dict[str, Any] = {"default": None if required else option.default, "help": option.help}
     if option.choices:
         settings["choices"] = option.choices
+        if option.is_operand:
+            settings["metavar"] = option.name.upper()  # usage shows it; its help lists the choices
     else:
         settings["metavar"] = option.metavar or option.name.upper()
     if option.kind == "flag":
@@ -181,6 +182,9 @@ class _Parser(argparse.ArgumentParser):
             wrong = message.removeprefix("unrecognized arguments: ").split()[0].partition("=")[0]
             if wrong.startswith("-"):
                 message += perhaps(wrong, list(self._option_string_actions))
+        wrong_choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)$", message)
+        if wrong_choice is not None:
+            message += perhaps(wrong_choice[1], re.findall(r"[\w.-]+", wrong_choice[2]))
         print(f"usage: {_usage(self)}; --help-all lists the options", file=sys.stderr)
         raise SystemExit(failed(message.replace(": invalid _", ": invalid ")))  # the name of a function
 
@@ -193,24 +197,50 @@ def _usage(parser: argparse.ArgumentParser) -> str:
     return " ".join([parser.prog, "[OPTION]...", *texts])
 
 
+def _narrow_usage(usage: str) -> str:
+    """Return a usage in as many lines as the terminal needs for it."""
+    import textwrap
+
+    width = terminal_width() - len("usage: ")
+    return "\n".join(textwrap.wrap(usage, max(width, 1), subsequent_indent="  ", break_long_words=False))
+
+
 class _Formatter(argparse.HelpFormatter):
-    """A help formatter that keeps the lines of examples."""
+    """A help formatter that keeps the lines of examples, as far as the terminal has room for them."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        if text.startswith("examples:"):
-            return text
-        return super()._fill_text(text, width, indent)
+        if not text.startswith("examples:"):
+            return super()._fill_text(text, width, indent)
+        lines: list[str] = []
+        for line in text.splitlines():
+            fits = len(line) <= width + 2  # the last columns, which argparse leaves free
+            lines += [line] if fits else _narrow_example(line, width)
+        return "\n".join(lines)
+
+
+_NARROW = 60
+"""Columns below which the explanation of an option begins below it, not beside it."""
+
+
+def _narrow_example(line: str, width: int) -> list[str]:
+    """Return an example for few columns: what it does as a comment, then the command, which a shell joins again."""
+    command, _, remark = line.strip().partition("   ")
+    words = [word for word in command.split(" ") if word]
+    lines = [f"  # {remark.strip()}"] if remark else []
+    current = "  "
+    for word in words:
+        if len(current) + len(word) + 2 > width and current.strip():
+            lines.append(f"{current}\\")
+            current = "    "
+        current += f"{word} "
+    return [*lines, current.rstrip()]
 
 
 def _formatter(prog: str) -> argparse.HelpFormatter:
     """Return the formatter; argparse makes one per option just to check it, and would load `shutil` for the width."""
-    width = os.environ.get("COLUMNS", "")
-    if not width.isdecimal():
-        try:
-            width = str(os.get_terminal_size().columns)
-        except OSError:  # no terminal
-            width = "80"
-    return _Formatter(prog, width=int(width) - 2)  # argparse's own margin
+    columns = terminal_width()
+    place = 24 if columns >= _NARROW else 6  # 24 is argparse's own
+    return _Formatter(prog, width=columns - 2, max_help_position=place)  # 2 is argparse's own margin
 
 
 def _count(text: str) -> int:

@@ -121,8 +121,19 @@ def perhaps(wrong: str, choices: Sequence[str]) -> str:
     """Return a did-you-mean suggestion to append to a message; empty if there is none."""
     from difflib import get_close_matches
 
-    matches = get_close_matches(wrong, choices, 1)
+    matches = get_close_matches(wrong, choices, 1) or get_close_matches(wrong.lower(), choices, 1)
     return f"; did you mean {matches[0]}?" if matches else ""
+
+
+def terminal_width() -> int:
+    """Return the columns of the terminal, or of the variable `COLUMNS`; 80 without either."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns):
+        return int(columns)
+    try:
+        return os.get_terminal_size().columns or 80
+    except OSError:  # no terminal
+        return 80
 
 
 def _plain(error: UnicodeError) -> tuple[str | bytes, int]:

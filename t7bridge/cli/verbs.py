@@ -126,9 +126,7 @@ def draw(options: argparse.Namespace) -> int:
     if options.json:
         print_json(drawing.graph(), indent=1)
         return DONE
-    line = (
-        f"{options.target}: {counted(drawing.modules, 'module')}, {counted(drawing.blocks[0].parameters, 'parameter')}"
-    )
+    line = f"{options.target}: {drawing.contents}, {counted(drawing.blocks[0].parameters, 'parameter')}"
     following = f"open {options.target} in a browser" if options.target.lower().endswith(".html") else ""
     return _print(options, drawing.graph, [line], following=following)
 
@@ -136,11 +134,7 @@ def draw(options: argparse.Namespace) -> int:
 def export(options: argparse.Namespace) -> int:
     """Write the file, and print the largest difference from the live module."""
     report = t7bridge.export(**arguments_of(options, "export"))
-    line = (
-        f"{report.target}: {', '.join(report.inputs)} -> {', '.join(report.outputs)}, {report.target_bytes:,} bytes; "
-        f"run by {report.runner}, largest difference {report.difference:.2g}"
-    )
-    return _print(options, partial(asdict, report), [line])
+    return _print(options, partial(asdict, report), report.lines())
 
 
 def inspect(options: argparse.Namespace) -> int:
@@ -215,7 +209,7 @@ def match(options: argparse.Namespace) -> int:
     proof = _run(options, result) if is_usable else None
     lines: list[str] = []
     if options.out is None:
-        lines = _pairs(result)
+        lines = result.listed_pairs()
     elif is_usable:
         lines = _written(options, result, proof)
     ok = is_usable and (proof is None or not proof.exit_code)
@@ -314,14 +308,6 @@ def _run(options: argparse.Namespace, result: Match) -> Proof | None:
     if options.prove and lua_modules:  # the one side at least, with what Lua recorded in it
         result.report.notes.append(try_proof(lua_modules[0], limits=options.limits).note())
     return None
-
-
-def _pairs(result: Match) -> list[str]:
-    """Return a line for each pair of keys."""
-    width = max((len(pair.source or "-") for pair in result.pairs), default=0)
-    return [
-        f"{pair.source or '-':{width}}  {pair.target}  {list(pair.target_shape)} {pair.why}" for pair in result.pairs
-    ]
 
 
 def _next_command(options: argparse.Namespace, result: Match) -> str:

@@ -227,6 +227,8 @@ def _write(document: Document, output: FileOutput, goal: FormatSpec, request: At
     Raises:
         RecordError: a record in the source contradicts what the source shows; the output is not usable.
     """
+    if document.spec.values == LUA:  # others note it with their values
+        report.notes += document.notes
     if goal.values == LUA:
         _write_lua_values(document, output, request, report)
         return

@@ -32,7 +32,7 @@ Inputs = str | Sequence[int] | Sequence[str | os.PathLike[str] | Sequence[int]]
 """Inputs as users state them: one shape, as integers or text; or texts, one for each input."""
 
 _SHAPE = pattern(
-    r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<shape>\d+(?:[x×,]\d+)*)"
+    r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<shape>\d+(?:[xX×,]\d+)*)"
     r"(?::(?P<dtype>[A-Za-z]\w*))?(?::(?P<low>-?\d{1,18})\.\.(?P<high>-?\d{1,18}))?\Z",
     re.ASCII,
 )
@@ -125,7 +125,7 @@ def _leaf(text: str) -> Example:
     match = _SHAPE.match(text.strip())
     shape: tuple[int, ...] = ()
     if match is not None and len(match["shape"]) < 400:  # longer texts are no shapes, and numbers that Python refuses
-        shape = tuple(map(int, re.split("[x×,]", match["shape"])))
+        shape = tuple(map(int, re.split("[xX×,]", match["shape"])))
     if match is None or not shape or not all(shape) or math.prod(shape) > _MOST_ELEMENTS:
         raise ModelError("an input is not a shape", found=repr(text[:60]), expected=EXPECTED)
     bounds = (int(match["low"]), int(match["high"])) if match["low"] else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..formats import FORMATS, LUA, NAMED, PYTHON
+from ..formats import FORMATS, LUA, NAMED, PYTHON, WRITABLE
 from ..graph.dtypes import CAST_TYPES
 from ..io.source import PathLike
 from ..limits import Limits
@@ -60,7 +60,7 @@ class Conversion:
 
     to: str | None = option(
         "output format (default: by DST's suffix; in a zoo .pt for .t7, and .t7 for others)", default=None,
-        choices=tuple(name for name, spec in FORMATS.items() if spec.suffixes), group="output",
+        choices=WRITABLE, group="output",
     )  # fmt: skip
     force: bool = FORCE
     rename: Renames = RENAME

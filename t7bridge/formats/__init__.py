@@ -1,27 +1,60 @@
 """Files of any format: `open` reads one, `write` writes one, `FORMATS` lists what each can hold.
 
-Only this module and `table` know the set of formats; no other part of the package asks for the format of a file. A
-format is a module in this folder, loaded on first use, and knows no other.
+What a package needs that adds a format is public (docs/extensions.md): `FormatSpec`, `Signature`, `Document`,
+`NamedTensors` and others in `__all__`. Only this module and `table` know the set of formats; no other part of the
+package asks for the format of a file. A format is a module in this folder, loaded on first use, and knows no other.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from ..data import face, pattern
+from ..data import face
 from ..errors import ModelError, T7BridgeError, UnknownFormatError, UnsupportedError, about_file
-from ..io.source import FOLDER_HINT, ByteSource
+from ..io.source import FOLDER_HINT, ByteSource, PiecesSource
 from ..limits import DEFAULT_LIMITS
-from .table import FORMATS, HEAD_BYTES, LUA, NAMED, PYTHON, SUFFIXES, WHOLE_CHECKPOINT, FormatSpec, identify
+from ..report import Note
+from ..text import few
+from .table import FORMATS as FORMATS
+from .table import (
+    HEAD_BYTES,
+    NAMED,
+    T7_HEAD,
+    WHOLE_CHECKPOINT,
+    FormatSpec,
+    added_formats,
+    format_of_suffix,
+    identify,
+    is_unpacked,
+    module_of,
+)
+from .table import LUA as LUA
+from .table import PYTHON as PYTHON
+from .table import SUFFIXES as SUFFIXES
+from .table import WRITABLE as WRITABLE
 
 if TYPE_CHECKING:
-    from ..io.source import ByteSource, PathLike, Readable
+    from ..graph.dtypes import ELEMENT_TYPES
+    from ..io.source import PathLike, Readable
     from ..limits import Limits
-    from .table import Document, Written
+    from .named import NamedTensors, content, dotted, tensor_of_bytes
+    from .pt.zip import ZipArchive
+    from .table import Document, Signature, Written
 
-__all__ = ["FORMATS", "LUA", "NAMED", "PYTHON", "SUFFIXES", "FormatSpec", "format_for", "format_of", "open", "write"]
+__all__ = [
+    "ELEMENT_TYPES",
+    "NAMED",
+    "ByteSource",
+    "Document",
+    "FormatSpec",
+    "NamedTensors",
+    "Signature",
+    "Written",
+    "content",
+    "dotted",
+    "tensor_of_bytes",
+]
 
 
 def open(source: Readable | ByteSource, *, limits: Limits | None = None, **options: Any) -> Document:
@@ -45,11 +78,12 @@ def open(source: Readable | ByteSource, *, limits: Limits | None = None, **optio
         ...     document.format, len(document.roots)
     """
     limits = limits or DEFAULT_LIMITS
-    if isinstance(source, (str, os.PathLike)) and os.path.isdir(source):
-        return _home(_folder_format(source)).read_folder(os.fspath(source), limits, **options)  # type: ignore[no-any-return]
+    folder = _folder_of(source) if isinstance(source, (str, os.PathLike)) else ""
+    if folder:
+        return module_of(_folder_format(folder)).read_folder(folder, limits, **options)  # type: ignore[no-any-return]
     opened, start = ByteSource.open(source)
     if start:  # in the middle of a file object: only a `.t7` supports that
-        return _home(FORMATS["t7"]).read(source, limits, **options)  # type: ignore[no-any-return]
+        return module_of(FORMATS["t7"]).read(source, limits, **options)  # type: ignore[no-any-return]
     if opened.name.endswith(".distcp"):
         raise UnsupportedError(
             "is one of the files of a folder of torch.distributed.checkpoint, among which its tensors are cut",
@@ -57,19 +91,96 @@ def open(source: Readable | ByteSource, *, limits: Limits | None = None, **optio
             hint=f"{WHOLE_CHECKPOINT} makes one file of the folder.",
         )
     with about_file(opened.name):
-        return _home(format_of(opened, limits)).read(opened, limits, **options)  # type: ignore[no-any-return]
+        try:
+            spec = format_of(opened, limits)
+        except OtherArchiveError as error:
+            if len(error.models) != 1:
+                raise
+            return _open_inside(opened, error, limits, options)
+        return module_of(spec).read(opened, limits, **options)  # type: ignore[no-any-return]
 
 
-def format_of(source: ByteSource, limits: Limits | None = None) -> FormatSpec:
+class OtherArchiveError(UnknownFormatError):
+    """A zip archive of none of the formats, which may have models inside.
+
+    Attributes:
+        archive: its members.
+        models: names of the members whose suffix is that of a format.
+    """
+
+    archive: ZipArchive
+    models: list[str]
+
+
+def _open_inside(source: ByteSource, error: OtherArchiveError, limits: Limits, options: dict[str, Any]) -> Document:
+    """Open the one model inside an archive of another kind."""
+    (name,) = error.models
+    member = Inside(source, error.archive, name)
+    document = open(member, limits=limits, **options)
+    document.described = f"{_title_of(list(error.archive.members))} with {document.title} inside"
+    others = [other for other in error.archive.members if other != name]
+    if others:
+        text = f"{name:.80} inside the archive is read; left out are {few(others, longest=60)}"
+        document.add_note(Note("info", "", text, code="left-out", count=len(others)))
+    return document
+
+
+class Inside(PiecesSource):
+    """A member of a zip archive as a source of its own, whose bytes are checked; closing it closes the archive.
+
+    Args:
+        source: the archive's file.
+        archive: its members.
+        name: of the member.
+    """
+
+    def __init__(self, source: ByteSource, archive: ZipArchive, name: str) -> None:
+        archive.check(name)
+        inner, start = archive.span(name)
+        super().__init__(address_inside(source.name, name), [(inner, start, archive.members[name].size)])
+        self._archive_source = source
+
+    def close(self) -> None:
+        """Close the file of the archive."""
+        self._archive_source.close()
+
+
+def address_inside(file: str, member: str) -> str:
+    """Return the address of a member of a zip archive."""
+    return f"zip://{member}::{file}"
+
+
+def _folder_of(path: PathLike) -> str:
+    """Return the folder that a path names: itself, or that of a file which is only a part of it; else nothing."""
+    name = os.fspath(path)
+    if os.path.isdir(name):
+        return name
+    folder, base = os.path.split(name)
+    folder = folder or os.curdir
+    specs = [spec for spec in FORMATS.values() if base in spec.inside]
+    if specs and os.path.isdir(folder):
+        names = os.listdir(folder)
+        if any(spec.folder is not None and spec.folder(names) for spec in specs):
+            return folder
+    return ""
+
+
+def format_of(source: ByteSource, limits: Limits | None = None, *, installed: bool = True) -> FormatSpec:
     """Return the format of a file by its content, whatever its name.
+
+    Args:
+        source: the file.
+        limits: resource limits.
+        installed: whether formats of installed packages are known, too.
 
     Raises:
         UnknownFormatError: the format is not supported; the message says what the file is.
+        OtherArchiveError: it is a zip archive of none of the formats.
     """
     head = source.read(0, HEAD_BYTES)
-    signature = identify(head)
+    signature = identify(head, installed=installed)
     specs = formats_with(signature.kind) if signature is not None else []
-    if not specs and not _T7_HEAD.match(head):
+    if not specs and not T7_HEAD.match(head):
         spec = _behind_user_block(source)
         if spec is not None:
             return spec
@@ -78,13 +189,9 @@ def format_of(source: ByteSource, limits: Limits | None = None) -> FormatSpec:
     if not specs:
         hint = signature.hint or f"t7bridge reads {known_suffixes()} files."
         raise UnknownFormatError(f"is {signature.title}, which t7bridge does not read", file=source.name, hint=hint)
-    if len(specs) == 1:
-        return specs[0]
-    return _archive_format(source, specs, limits)
-
-
-_T7_HEAD = pattern(rb"[1-8]\r?\n|[\x01-\x08]\0{3}|\0{3}[\x01-\x08]")
-"""The tag of a value other than nil, in ascii or in either byte order."""
+    if signature.kind == "zip":
+        return _archive_format(source, specs, limits, installed)
+    return specs[0]
 
 
 def _behind_user_block(source: ByteSource) -> FormatSpec | None:
@@ -105,18 +212,64 @@ def _behind_user_block(source: ByteSource) -> FormatSpec | None:
 _LEAST_USER_BLOCK = 512
 
 
-def _archive_format(source: ByteSource, specs: list[FormatSpec], limits: Limits | None) -> FormatSpec:
-    """Return which of several formats a zip archive has, by the names of its members; the last one if it is damaged."""
+def _archive_format(source: ByteSource, specs: list[FormatSpec], limits: Limits | None, installed: bool) -> FormatSpec:
+    """Return which of several formats a zip archive has, by the names of its members; PyTorch's if it is damaged.
+
+    Raises:
+        OtherArchiveError: it has none of them.
+    """
     from .pt.zip import ZipArchive
 
     try:
-        names = list(ZipArchive(source, limits or DEFAULT_LIMITS, exact_case=True).members)
+        archive = ZipArchive(source, limits or DEFAULT_LIMITS, exact_case=True)
     except T7BridgeError:
-        return specs[-1]  # its reader reports the damage
-    for spec in specs:
+        return FORMATS["pt"]  # its reader reports the damage
+    names = list(archive.members)
+    added = added_formats() if installed and not any(spec.members and spec.members(names) for spec in specs) else []
+    for spec in (*specs, *added):
         if spec.members is not None and spec.members(names):
             return spec
-    return specs[-1]
+    models = [name for name in names if _is_model(name)]
+    error = OtherArchiveError(
+        f"is {_title_of(names)}, but not one of PyTorch",
+        file=source.name,
+        expected="the file of a model" if names else "members",
+        found=few(names, 4, 60) or "no members",
+        hint=_hint_for(source.name, models, names),
+    )
+    error.archive = archive
+    error.models = models
+    raise error
+
+
+def _is_model(name: str) -> bool:
+    """Return whether a member of an archive may be a model by its suffix; what macOS adds is none."""
+    folder, _, base = name.rpartition("/")
+    is_hidden = base.startswith(".") or "__MACOSX" in folder
+    return not is_hidden and os.path.splitext(base)[1].lower() in SUFFIXES
+
+
+def _title_of(names: list[str]) -> str:
+    """Return a description of a zip archive by the names of its members."""
+    for title, member in _ARCHIVES.items():
+        if member in names:
+            return title
+    return "a zip archive"
+
+
+_ARCHIVES = {
+    "an archive of stable-baselines": "_stable_baselines3_version",
+    "a Keras archive": "model.weights.h5",
+}
+"""Archives of other programs, by a member of each."""
+
+
+def _hint_for(file: str, models: list[str], names: list[str]) -> str:
+    """Return how to read what is inside an archive."""
+    if models:
+        addresses = few([address_inside(file, name) for name in models], 4)
+        return f"Give the address of one inside: {addresses}"
+    return f"Unpack it, or give the address of a member: {address_inside(file, 'MEMBER')}" if names else ""
 
 
 def _folder_format(path: PathLike) -> FormatSpec:
@@ -130,17 +283,33 @@ def _folder_format(path: PathLike) -> FormatSpec:
         names = sorted(os.listdir(path))
     except OSError as error:
         raise T7BridgeError(f"cannot be read: {error.strerror}", file=os.fspath(path)) from error
-    for spec in FORMATS.values():
-        if spec.folder is not None and spec.folder(names):
-            return spec
+    for formats in (list(FORMATS.values()), added_formats()):
+        for spec in formats:
+            if spec.folder is not None and spec.folder(names):
+                return spec
     if ".metadata" in names:
         raise UnsupportedError(
             "is a folder of torch.distributed.checkpoint, whose tensors are cut among its files",
             file=os.fspath(path),
             hint=f"{WHOLE_CHECKPOINT} makes one file of it.",
         )
-    message = "is a folder, and no checkpoint in several files"
-    raise UnknownFormatError(message, file=os.fspath(path), hint=FOLDER_HINT)
+    if "saved_model.pb" in names:
+        raise UnknownFormatError(
+            "is a TensorFlow SavedModel, which t7bridge does not read",
+            file=os.fspath(path),
+            hint="Save its weights with numpy.savez in TensorFlow.",
+        )
+    hint = FOLDER_HINT
+    for name in names[:_MOST_LOOKED_INTO]:
+        inner = os.path.join(os.fspath(path), name)
+        if os.path.isdir(inner) and is_unpacked(os.listdir(inner)):
+            hint = f"{inner} is an unpacked checkpoint of PyTorch: give that path."
+            break
+    raise UnknownFormatError("is a folder, and no checkpoint in several files", file=os.fspath(path), hint=hint)
+
+
+_MOST_LOOKED_INTO = 100
+"""Names of a folder that are tried as folders."""
 
 
 def formats_with(kind: str) -> list[FormatSpec]:
@@ -165,13 +334,13 @@ def format_for(path: PathLike, to: str | None = None) -> FormatSpec:
         UnsupportedError: the suffix is unknown.
     """
     if to is not None:
-        if to not in FORMATS or not FORMATS[to].suffixes:
+        if to not in WRITABLE:
             written = " or ".join(name for name, spec in FORMATS.items() if spec.suffixes)
             raise ModelError(f"unknown output format {to!r}", expected=written)
         return FORMATS[to]
     name = os.fspath(path)
     suffix = os.path.splitext(name)[1].lower()
-    spec = SUFFIXES.get(suffix)
+    spec = format_of_suffix(suffix)
     if spec is None:
         names = ", ".join(name for name, spec in FORMATS.items() if spec.suffixes)
         raise UnsupportedError(
@@ -212,21 +381,19 @@ def write(value: Any, path: PathLike, format: str | None = None, *, force: bool 
     from ..io.output import FileOutput
 
     with FileOutput(path, force=force) as output:
-        return _home(spec).write(output, value, **options)  # type: ignore[no-any-return]
+        return module_of(spec).write(output, value, **options)  # type: ignore[no-any-return]
 
 
 def home(name: str) -> Any:
     """Return the module of a format, by the format's name."""
-    return _home(FORMATS[name])
-
-
-def _home(spec: FormatSpec) -> Any:
-    return importlib.import_module(f".{spec.home}", __name__)
+    return module_of(FORMATS[name])
 
 
 __getattr__ = face(
     __name__,
     {
+        ".graph.dtypes": "ELEMENT_TYPES",
+        "named": "NamedTensors content dotted tensor_of_bytes",
         "pt.members": (
             "ALIGNMENT_MEMBER BYTEORDER_MEMBER DATA_MEMBER FORMAT_MEMBER ID_MEMBER RECORD_MEMBER VERSION_MEMBER"
         ),
@@ -245,7 +412,7 @@ __getattr__ = face(
         "t7.releases_2010": "HINT RELEASES vintage_payload",
         "t7.runs": "Alike",
         "t7.writer": "T7Writer",
-        "table": "HEAD_BYTES identify",
+        "table": "Document HEAD_BYTES Signature Written identify",
         "torchfile": "differences",
     },
 )

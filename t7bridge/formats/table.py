@@ -9,18 +9,23 @@ and, if it is one of named tensors that another library reads, a third:
 
     def differences(path, named) -> list[str]              what that library reads otherwise, for `zoo --verify`
 
-The modules are loaded on first use.
+The modules are loaded on first use. Installed packages add formats of the same form (docs/extensions.md), which are
+asked for where no format of the table has a name or a file.
 """
 
 from __future__ import annotations
 
+import importlib
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..data import define
-from ..errors import CorruptError, about_file
+from ..data import define, pattern
+from ..errors import CorruptError, T7BridgeWarning, about_file
+from ..extensions import FORMATS as ADDED_FORMATS
+from ..extensions import load_extensions
 
 if TYPE_CHECKING:
     from ..io.source import ByteSource
@@ -55,12 +60,14 @@ class FormatSpec(NamedTuple):
         name: as in `--to`.
         title: description in messages.
         suffixes: of file names, that of outputs first; none for a read-only format.
-        home: its module in `t7bridge.formats`, with `read` and `write`.
+        home: its module, with `read` and `write`: in `t7bridge.formats`, or of an installed package the dotted name,
+            by default that of its entry point.
         values: `LUA`, `PYTHON` or `NAMED`.
         signatures: first bytes of its files; a `.t7` has none, and is the fallback.
         members: for a zip archive: whether one with these member names has this format. Of several matching formats the
             first in the table is chosen.
-        folder: for folders: whether one with these file names has this format.
+        folder: for folders: whether one with these names of files and folders in it has this format.
+        inside: names of files that are read as a part of the folder in which they are, if that has this format.
         links: whether two names may refer to one tensor.
         tree: whether names are nested, as groups; else a tensor's name is its path, joined by dots.
         elements: names of its element types; empty for all.
@@ -73,11 +80,12 @@ class FormatSpec(NamedTuple):
     name: str
     title: str
     suffixes: tuple[str, ...]
-    home: str
-    values: str
+    home: str = ""
+    values: str = NAMED
     signatures: tuple[Signature, ...] = ()
     members: Callable[[Sequence[str]], bool] | None = None
     folder: Callable[[Sequence[str]], bool] | None = None
+    inside: tuple[str, ...] = ()
     links: bool = False
     tree: bool = False
     elements: frozenset[str] = frozenset()
@@ -112,6 +120,7 @@ class Document:
         source: the file.
         layout: how the values are encoded: a `T7Layout`; of a `.pt` its kind (`zip`, `legacy`, …); else `None`.
         metadata: strings stored in the file besides its values.
+        described: what the file is, where its reader knows more than the format's title: `a Keras model, an HDF5 file`.
     """
 
     def __init__(
@@ -130,6 +139,7 @@ class Document:
         self.format = format
         self.source = source
         self.metadata = metadata or {}
+        self.described = ""
         self._notes = notes if notes is not None else []
         self._warn = warn
         self._load = load
@@ -142,6 +152,11 @@ class Document:
     def spec(self) -> FormatSpec:
         """The format's entry in the table of formats: what it can hold, its reader and writer."""
         return FORMATS[self.format]
+
+    @property
+    def title(self) -> str:
+        """A description of the file, `a PyTorch file`; that of a pickle says who wrote it, once its values are read."""
+        return self.described or getattr(self.content, "title", "") or self.spec.title
 
     @property
     def path(self) -> str:
@@ -200,6 +215,10 @@ class Document:
     def notes(self) -> list[Note]:
         """Notes about what reading left out, and other information for users; complete once the values are read."""
         return [*self._notes, *getattr(self.content, "notes", ())]
+
+    def add_note(self, note: Note) -> None:
+        """Add a note about how the file was read."""
+        self._notes.append(note)
 
     def verify(self) -> None:
         """Verify the checksums in the file, if any.
@@ -282,6 +301,19 @@ def _is_npz(names: Sequence[str]) -> bool:
     )
 
 
+_PT_MEMBERS = ("data.pkl", "model.json", "archive_format", "serialized_exported_program.json", ".data/extern_modules")
+"""Members by which PyTorch's archives are known; see `pt/archive.py`."""
+
+
+def _is_pt(names: Sequence[str]) -> bool:
+    return any(f"/{name.lower()}".endswith(f"/{member}") for name in names for member in _PT_MEMBERS)
+
+
+def is_unpacked(names: Sequence[str]) -> bool:
+    """Return whether names of a folder are those of an archive of PyTorch that was unpacked."""
+    return "data.pkl" in names and not {"data", "version", "byteorder", "constants.pkl"}.isdisjoint(names)
+
+
 INDEX_SUFFIX = ".index.json"
 """End of the name of the file that maps each tensor of a checkpoint to one of several files."""
 
@@ -329,7 +361,9 @@ _SPECS = (
             ),
             Signature("tar", "a tar archive", rb".{257}ustar", late=True),
         ),
-        members=lambda names: True,
+        members=_is_pt,
+        folder=is_unpacked,
+        inside=("data.pkl",),
         links=True,
         tree=True,
     ),
@@ -387,11 +421,25 @@ _SPECS = (
 WHOLE_CHECKPOINT = "torch.distributed.checkpoint.format_utils.dcp_to_torch_save(FOLDER, FILE)"
 """The call of PyTorch that makes one file of a folder with a checkpoint of several processes."""
 
-FORMATS: dict[str, FormatSpec] = {spec.name: spec for spec in _SPECS}
+
+class _ByName(dict[str, FormatSpec]):
+    """Formats by their names; one that is missing is looked for in installed packages."""
+
+    def __missing__(self, name: str) -> FormatSpec:
+        added_formats()
+        if name not in self:
+            raise KeyError(name)
+        return self[name]
+
+
+FORMATS: dict[str, FormatSpec] = _ByName((spec.name, spec) for spec in _SPECS)
 """Every format by its name."""
 
 SUFFIXES: dict[str, FormatSpec] = {suffix: spec for spec in _SPECS for suffix in spec.suffixes}
 """Every format by the suffixes of its files' names."""
+
+_ADDED: dict[str, FormatSpec] = {}
+"""The formats of installed packages among them."""
 
 
 HEAD_BYTES = 512
@@ -415,6 +463,33 @@ _OTHERS = (
     Signature("xz", "xz-compressed", _starts(b"\xfd7zXZ\x00"), "Unpack it with unxz or tar -xJf first."),
     Signature("7z", "a 7-Zip archive", _starts(b"7z\xbc\xaf\x27\x1c"), "Unpack it first."),
     Signature("rar", "a RAR archive", _starts(b"Rar!"), "Unpack it first."),
+    Signature(
+        "zlib",
+        "zlib-compressed, as joblib stores scikit-learn's models",
+        rb"\x78[\x01\x5e\x9c\xda]",
+        "Load it with joblib.load in the program that wrote it, and save its arrays with numpy.savez.",
+        late=True,
+    ),
+    # PaddlePaddle's binary tensors: versions and levels of 0, then a message with element type and sizes.
+    Signature(
+        "paddle",
+        "a file of PaddlePaddle's binary parameters",
+        rb"\x00{16}[\x00-\xff]\x00{3}\x08[\x00-\x1f]\x10",
+        "Save them with paddle.save as .pdparams, a pickle of a state dict.",
+    ),
+    Signature(
+        "paddle-program",
+        "a program of PaddlePaddle",
+        rb"\x0a[\x80-\xff]{0,4}[\x00-\x7f]\x08\x00\x10\xff{9}\x01",
+        "Its weights are beside it, in .pdiparams; save them with paddle.save as .pdparams.",
+    ),
+    Signature("tflite", "a TensorFlow Lite model", rb".{4}TFL3"),
+    Signature(
+        "tensorflow",
+        "a TensorFlow SavedModel",
+        rb"\x08\x01\x12[\x80-\xff]{1,4}[\x00-\x7f]\x0a",
+        "Save its weights with numpy.savez in TensorFlow.",
+    ),
     Signature("npy", "a numpy array file", _starts(b"\x93NUMPY"), "Save it with numpy.savez, as a .npz."),
     Signature("lua", "Lua bytecode", _starts(b"\x1bL")),
     Signature(
@@ -451,8 +526,11 @@ _OTHERS = (
 """Files that are not models, with a hint for each."""
 
 # The order matters if one pattern is part of another; `sorted` keeps it among equals.
-_OWN = [signature for spec in reversed(FORMATS.values()) for signature in spec.signatures]
+_OWN = [signature for spec in reversed(_SPECS) for signature in spec.signatures]
+_OWN_KINDS = frozenset(signature.kind for signature in _OWN)
 SIGNATURES: tuple[Signature, ...] = tuple(sorted((*_OWN, *_OTHERS), key=lambda signature: signature.late))
+T7_HEAD = pattern(rb"[1-8]\r?\n|[\x01-\x08]\0{3}|\0{3}[\x01-\x08]")
+"""The tag of a value other than nil, in ascii or in either byte order."""
 
 
 @cache
@@ -461,13 +539,90 @@ def _any_signature() -> re.Pattern[bytes]:
     return re.compile(b"|".join(b"(%b)" % signature.pattern for signature in SIGNATURES), re.DOTALL)
 
 
-def identify(head: bytes) -> Signature | None:
-    """Return the kind of a file by its first `HEAD_BYTES` bytes; `None` for anything else, including `.t7`."""
+def identify(head: bytes, *, installed: bool = False) -> Signature | None:
+    """Return the kind of a file by its first bytes; `None` for anything else, including `.t7`.
+
+    Args:
+        head: the first `HEAD_BYTES` bytes.
+        installed: whether formats of installed packages are known too, where it is none of ours.
+    """
     match = _any_signature().match(head)
-    if match is None or match.lastindex is None:
-        return None
-    # Groups are numbered like the table, from 1 on, and the first matching alternative wins.
-    return SIGNATURES[match.lastindex - 1]
+    signature = None
+    if match is not None and match.lastindex is not None:
+        # Groups are numbered like the table, from 1 on, and the first matching alternative wins.
+        signature = SIGNATURES[match.lastindex - 1]
+        if signature.kind in _OWN_KINDS:
+            return signature
+    if not installed or not head or (signature is None and T7_HEAD.match(head)):
+        return signature
+    for spec in added_formats():
+        for added in spec.signatures:
+            if re.match(added.pattern, head, re.DOTALL):
+                return added
+    return signature
+
+
+def added_formats() -> list[FormatSpec]:
+    """Return the formats of installed packages, in the tables from now on.
+
+    One whose name or suffix a format of ours has is left out, with a `T7BridgeWarning`.
+    """
+    for name, module, spec in load_extensions(ADDED_FORMATS):
+        fault = _fault_of(name, spec)
+        if fault:
+            warnings.warn(f"the format {name!r} of {module} is left out: {fault}", T7BridgeWarning, stacklevel=2)
+            continue
+        _ADDED[name] = FORMATS[name] = spec._replace(home=spec.home or module)
+        SUFFIXES.update(dict.fromkeys(spec.suffixes, FORMATS[name]))
+    return list(_ADDED.values())
+
+
+def _fault_of(name: str, spec: Any) -> str:
+    """Return why the format of an installed package cannot be in the tables; empty if it can."""
+    if not isinstance(spec, FormatSpec):
+        return "its entry point is not a FormatSpec"
+    if spec.name != name:
+        return f"its FormatSpec has another name, {spec.name!r}"
+    for taken in (name, *spec.suffixes):
+        if taken in FORMATS or taken in SUFFIXES:
+            return f"{taken} is that of another format"
+    return ""
+
+
+def format_named(name: str) -> FormatSpec | None:
+    """Return a format by its name, also one of an installed package; `None` if there is none."""
+    if name not in FORMATS:
+        added_formats()
+    return FORMATS.get(name)
+
+
+def format_of_suffix(suffix: str) -> FormatSpec | None:
+    """Return a format by a suffix of its files, also one of an installed package; `None` if there is none."""
+    if suffix not in SUFFIXES:
+        added_formats()
+    return SUFFIXES.get(suffix)
+
+
+def module_of(spec: FormatSpec) -> Any:
+    """Return the module of a format, with `read` and `write`."""
+    if spec.name in _ADDED:
+        return importlib.import_module(spec.home)
+    return importlib.import_module(f".{spec.home}", __package__)
+
+
+class Writable(tuple[str, ...]):
+    """The names of the formats that are written; a name that is not ours is looked for in installed packages."""
+
+    __slots__ = ()
+
+    def __contains__(self, name: object) -> bool:
+        if super().__contains__(name):
+            return True
+        spec = format_named(name) if isinstance(name, str) else None
+        return spec is not None and bool(spec.suffixes)
+
+
+WRITABLE = Writable(spec.name for spec in _SPECS if spec.suffixes)
 
 
 def refuse_two(source: ByteSource, start: int = 0, title: str = "") -> None:

@@ -60,6 +60,11 @@ class Run:
             yield start, min(end, length)
             start = end
 
+    @property
+    def has_crc(self) -> bool:
+        """Whether a CRC-32 of the bytes is computed."""
+        return self._reads_crc or self._writes_crc
+
     def copied(self, start: int, end: int, buffer: Buffer, name: str) -> Iterator[tuple[int, memoryview]]:
         """Yield what a piece becomes, in parts that are valid until the next, each with its position in the target.
 
@@ -101,7 +106,7 @@ class Run:
         """Compute the CRC-32 of the whole from those of its pieces, and call `check` and `done`."""
         source_crc = 0
         target_crc = 0
-        if self._reads_crc or self._writes_crc:
+        if self.has_crc:
             for start, end in self.pieces():
                 of_source, of_target = self._crcs[start]
                 # Before the first piece it is 0, and to combine 0 with another is the other.
@@ -149,6 +154,9 @@ class Transfers:
             done: called with the CRC-32 of the written bytes by :meth:`wait`; without it none is computed.
         """
         run = Run(extent, position, done)
+        if run.has_crc and extent.length >= _WORTH_ISAL:
+            # Loaded here: a helper would wait for ever for a module that a signal kept the main thread from loading.
+            _fast_crc32()
         self._runs.append(run)
         self._pieces.extend((run, start, end) for start, end in run.pieces())
         if self._started - len(self._ended) < min(MAX_THREADS, cores()) - 1:

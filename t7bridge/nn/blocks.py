@@ -125,7 +125,7 @@ class Block:
         kind: `layer`; `chain` for containers whose blocks are called in sequence, `side` for others; `graph` with
             explicit flows; `end` for input and output of a graph; in pictures `closed` for one whose blocks are hidden.
         mark: `weights` for a layer with some, `unmapped` for a class without PyTorch module, `again` for a module that
-            is already drawn elsewhere.
+            is already drawn elsewhere, `cell` for layers that are recognized as one.
         lines: other text of the label: arguments, counts, notes.
         summary: text of a container whose blocks are hidden: the most frequent classes of these.
         class_name: class in the file.
@@ -179,7 +179,8 @@ class Block:
     @property
     def category(self) -> str:
         """Family of its class, which determines its colour: `conv`, `norm`, `pool`, …, or `other`."""
-        if self.kind == "end" or self.inside or self.kind == "closed":
+        is_container = (bool(self.inside) or self.kind == "closed") and self.mark != "cell"
+        if self.kind == "end" or is_container:
             return "end" if self.kind == "end" else "container"
         if self.mark == "unmapped":
             return "unmapped"
@@ -756,6 +757,10 @@ def carried_text(label: str, shapes: tuple[tuple[int, ...], ...]) -> str:
         label: of the flow.
         shapes: of the output that it comes from.
     """
+    parts = label.split(", ")
+    if len(parts) > 1 and all(_CARRIED.fullmatch(part) for part in parts):
+        texts = [carried_text(part, ()) for part in parts]
+        return f"{', '.join(texts)} {shape_text(shapes)}".strip()
     match = _CARRIED.fullmatch(label)
     if match is None:
         return f"{label} {shape_text(shapes)}".strip()

@@ -24,11 +24,12 @@ def load_families() -> None:
         importlib.import_module(module)
 
 
-def load_more(class_name: str = "") -> None:
+def load_more(class_name: str = "", installed: bool = True) -> None:
     """Import the entries that may have a class.
 
     Args:
         class_name: its full name in Lua; all entries by default.
+        installed: whether packages that others have installed are asked for it, too.
     """
     load_families()
-    hooks["load_packages"](class_name)
+    hooks["load_packages"](class_name, installed)

@@ -506,7 +506,7 @@ def register_layer(
     )
     for name in names:
         # Of two packages of ours, the one that is loaded last finds a name that both have.
-        if name in _LAYERS or (not layer.is_ours and _listed(name) is not None):
+        if name in _LAYERS or (not layer.is_ours and _listed(name, installed=False) is not None):
             raise ModelError(
                 f"the class {name} is already registered", hint="Call unregister_layer first to replace it."
             )
@@ -631,10 +631,15 @@ def entry_name(class_name: str) -> str:
     return class_name
 
 
-def _listed(name: str) -> Layer | None:
-    """Return the entry under a name. The entries of Lua packages are imported once one is asked for that nn has not."""
+def _listed(name: str, *, installed: bool = True) -> Layer | None:
+    """Return the entry under a name. The entries of Lua packages are imported once one is asked for that nn has not.
+
+    Args:
+        name: full name of a class in Lua.
+        installed: whether packages that others have installed are asked for it, too.
+    """
     if name not in _LAYERS:
-        load_more(name)
+        load_more(name, installed)
     return _LAYERS.get(name)
 
 

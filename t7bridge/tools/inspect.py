@@ -122,7 +122,7 @@ def inspect(request: Inspect) -> Summary:
 
 def _format_facts(document: Any) -> dict[str, Any]:
     """Return format and encoding as the header states them."""
-    facts: dict[str, Any] = {"format": document.spec.title}
+    facts: dict[str, Any] = {"format": document.title}
     layout = document.layout
     if hasattr(layout, "encoding"):
         facts["encoding"] = layout.encoding

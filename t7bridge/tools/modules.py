@@ -117,7 +117,7 @@ def lua_document(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS)
     document = formats.open(source, limits=limits)
     if document.spec.values != formats.LUA:
         raise UnsupportedError(
-            f"is {document.spec.title}; modules are made from files of Lua Torch, which hold their layers",
+            f"is {document.title}; modules are made from files of Lua Torch, which hold their layers",
             file=document.path,
             hint=f"t7bridge convert {document.path} weights.pt writes the weights for torch.load.",
         )

@@ -20,6 +20,7 @@ from ..errors import T7BridgeError, UnknownFormatError
 from ..formats.pt.archive import judge_array
 from ..formats.pt.pickle.meaning import Origin
 from ..formats.pt.pickle.names import is_forbidden
+from ..formats.pt.unpacked import folder_of, unpacked_files
 from ..formats.pt.zip import ZipArchive
 from ..formats.shards import files_of
 from ..formats.t7.file import read_t7
@@ -30,7 +31,7 @@ from ..graph.walk import walk
 from ..io.source import ByteSource, PathLike, inputs_protected
 from ..limits import Limits
 from ..report import Printed
-from ..text import printable
+from ..text import clean, counted, one_line, printable
 
 _MOST_NILS = 1_000
 """Values nil in a row behind which no more values are read: zeros are as many of them."""
@@ -83,6 +84,9 @@ class Finding:
     def __str__(self) -> str:
         return f"{self.kind}: {self.name}" + (f" at {self.path}" if self.path else "")
 
+    def __repr__(self) -> str:
+        return one_line(self, str(self))
+
 
 @define
 class ScanReport(Printed):
@@ -123,6 +127,13 @@ class ScanReport(Printed):
         if not texts and not self.error:
             texts = ["nothing found"]
         return [f"{self.file}: {text}" for text in texts]
+
+    def _result(self) -> str:
+        """Return whether the file is clean, or the number of findings."""
+        if self.clean:
+            return f"{clean(self.file)}: clean"
+        findings = counted(len(self.findings), "finding")
+        return f"{clean(self.file)}: {findings}{', with an error' if self.error else ''}"
 
     def __str__(self) -> str:
         lines = [super().__str__()]
@@ -166,6 +177,10 @@ def scan(request: Scan) -> ScanReport:
     """
     if os.path.isdir(request.source):
         return _scan_folder(os.fspath(request.source), request.limits)
+    if folder_of(os.fspath(request.source)):
+        report = ScanReport(os.fspath(request.source))
+        _scan_unpacked(report.file, request.limits, report)
+        return report
     with inputs_protected(), ByteSource.from_path(request.source) as source:
         report = ScanReport(source.name)
         try:
@@ -181,20 +196,31 @@ def _scan_folder(folder: str, limits: Limits) -> ScanReport:
     paths = list(_files_in(folder))
     if not paths:
         report.error = f"{folder}: the folder holds no file to scan"
+    members: set[str] = set()
+    for path in paths:
+        if folder_of(path):  # the `data.pkl` of an archive that was unpacked
+            members.update(unpacked_files(path))
     for path in paths:
         of_file = ScanReport(path)
-        try:
-            with ByteSource.from_path(path) as source:
-                _scan_loose(source, limits, of_file)
-        except T7BridgeError as error:
-            of_file.error = str(error)
-        inside = os.path.relpath(path, folder)
-        for finding in of_file.findings:
-            place = f"{inside}: {finding.path}" if finding.path else inside
-            report.findings.append(evolve(finding, path=place))
-        if of_file.error and not report.error:
-            report.error = of_file.error if inside in of_file.error else f"{inside}: {of_file.error}"
+        if folder_of(path):
+            _scan_unpacked(path, limits, of_file)
+        elif path not in members:
+            try:
+                with ByteSource.from_path(path) as source:
+                    _scan_loose(source, limits, of_file)
+            except T7BridgeError as error:
+                of_file.error = str(error)
+        _add_inside(report, of_file, os.path.relpath(path, folder))
     return report
+
+
+def _scan_unpacked(path: str, limits: Limits, report: ScanReport) -> None:
+    """Scan an archive of PyTorch that was unpacked, by the path of its `data.pkl`."""
+    report.format = "pt"
+    try:
+        _scan_pt(path, limits, report)
+    except T7BridgeError as error:
+        report.error = str(error)
 
 
 def _files_in(folder: str) -> Iterator[str]:
@@ -212,11 +238,11 @@ def _scan_loose(source: ByteSource, limits: Limits, report: ScanReport) -> None:
     try:
         _scan_source(source, limits, report)
     except UnknownFormatError:
-        if source.name.lower().endswith(_LOADED) and not source.name.endswith(".json"):
+        if report.file.lower().endswith(_LOADED) and not report.file.endswith(".json"):
             raise
     except T7BridgeError:
         head = source.read(0, HEAD_BYTES)
-        if identify(head) is not None or source.name.lower().endswith(_LOADED) or is_tar(head):
+        if identify(head) is not None or report.file.lower().endswith(_LOADED) or is_tar(head):
             raise  # a `.t7` has no signature
 
 
@@ -229,7 +255,12 @@ def _scan_source(source: ByteSource, limits: Limits, report: ScanReport) -> None
         report.format = "npy"
         _judge_array(source, 0, source.size, limits, report)
         return
-    spec = formats.format_of(source, limits)
+    # What a reader of another package does with a file, nobody here can say.
+    try:
+        spec = formats.format_of(source, limits, installed=False)
+    except formats.OtherArchiveError as error:
+        _scan_archive(source, error, limits, report)
+        return
     report.format = spec.name
     if spec.values == formats.LUA:
         _scan_t7(source, limits, report)
@@ -246,6 +277,39 @@ def _scan_source(source: ByteSource, limits: Limits, report: ScanReport) -> None
         document.roots  # noqa: B018  runs nothing; what is damaged has an error
         if isinstance(document.content, ZipArchive):
             _scan_members(document.content, limits, report)
+
+
+def _scan_archive(source: ByteSource, other: formats.OtherArchiveError, limits: Limits, report: ScanReport) -> None:
+    """Scan the members of a zip archive of another program, such as a checkpoint of stable-baselines.
+
+    Raises:
+        UnknownFormatError: none of them is a file of a known format.
+    """
+    inner_limits = limits._replace(nested_files=limits.nested_files - 1)
+    is_known = False
+    for name in other.archive.members:
+        of_member = ScanReport(name)
+        try:
+            if not limits.nested_files:
+                raise limits.exceeded("nested_files", "archives are nested in one another")
+            member = formats.Inside(source, other.archive, name)
+            _scan_loose(member, inner_limits, of_member)
+        except T7BridgeError as error:
+            of_member.error = str(error)
+        is_known = is_known or bool(of_member.format or of_member.error)
+        _add_inside(report, of_member, name)
+    report.format = "zip"
+    if not is_known:
+        raise other
+
+
+def _add_inside(report: ScanReport, of_file: ScanReport, name: str) -> None:
+    """Add the findings and the error of a file inside a folder or an archive to those of this."""
+    for finding in of_file.findings:
+        place = f"{name}: {finding.path}" if finding.path else name
+        report.findings.append(evolve(finding, path=place))
+    if of_file.error and not report.error:
+        report.error = of_file.error if name in of_file.error else f"{name}: {of_file.error}"
 
 
 def _scan_members(archive: ZipArchive, limits: Limits, report: ScanReport) -> None:
@@ -270,7 +334,7 @@ def _judge_array(source: ByteSource, start: int, size: int, limits: Limits, repo
         _add_pickled(origin.unsafe, origin.uses, report)
 
 
-def _scan_pt(source: ByteSource, limits: Limits, report: ScanReport) -> None:
+def _scan_pt(source: ByteSource | str, limits: Limits, report: ScanReport) -> None:
     """Scan a `.pt`, and the record of a `.t7` in it."""
     from ..formats.pt.file import PtReader
     from ..formats.pt.members import RECORD_MEMBER

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
@@ -44,7 +45,7 @@ from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.layouts import compact_in, compacted
 from ..nn.places import find_models, layer_names
 from ..report import Note, Printed, Report
-from ..text import counted
+from ..text import clean, counted
 from ..values.compare import Comparer, Difference, RowComparer, ValueComparer, closest
 from ..values.widened import HINTS
 
@@ -106,6 +107,11 @@ class Comparison(Printed):
     def as_dict(self) -> dict[str, Any]:
         """Return the report as data for JSON, in which infinity becomes `None`."""
         return {**asdict(self, value_serializer=_without_infinity), "hint": self.hint, "same": self.same}
+
+    def _result(self) -> str:
+        """Return the last line, and the names of the files."""
+        names = [clean(os.path.basename(name)) for name in (self.first, self.second)]
+        return f"{super()._result()} ({', '.join(names)})"
 
     def _listed(self) -> list[str]:
         """Return a line for each difference, and for each sentence on what only one file has."""
@@ -205,6 +211,7 @@ def verify(request: Verify) -> VerifyReport:
         # Formats of named tensors have no strides and views that could be compared.
         comparer_class = RowComparer if sides.has_named else Comparer
         sides.compare(report, partial(comparer_class, limits=request.limits))
+        _name_layers(report, (first, second), request.limits)
         are_lua = first.spec.values == second.spec.values == formats.LUA
         if are_lua and _trailing(first) != _trailing(second):
             report.differences.append(Difference("", "the bytes after the last value differ"))
@@ -268,19 +275,20 @@ def diff(request: Diff) -> DiffReport:
         comparer = sides.compare(report, make)
         if isinstance(comparer, ValueComparer):  # there is none if a hash says that files without tensors are equal
             report.tensors = comparer.tensors
-        for document in (first, second):
-            if report.differences and document.spec.values == formats.LUA:
-                report.differences = _with_layers(report.differences, document, request.limits)
-                break  # paths in the other file lead to the same layers
+        _name_layers(report, (first, second), request.limits)
         return report
 
 
-def _with_layers(differences: list[Difference], document: Document, limits: Limits) -> list[Difference]:
-    """Return differences, each with the layer of a `.t7` that it is in, by path or by key of a state dict."""
-    names_by_path = layer_names(document.value, limits)
-    names_by_key = {name: (name, class_name) for name, class_name in names_by_path.values()}
-    names = names_by_key | names_by_path
-    return [_with_layer(difference, names) for difference in differences]
+def _name_layers(report: Comparison, documents: tuple[Document, Document], limits: Limits) -> None:
+    """Give each difference the layer of a `.t7` that it is in, by path or by key of a state dict."""
+    for document in documents:
+        if not report.differences or document.spec.values != formats.LUA:
+            continue
+        names_by_path = layer_names(document.value, limits)
+        names_by_key = {name: (name, class_name) for name, class_name in names_by_path.values()}
+        names = names_by_key | names_by_path
+        report.differences = [_with_layer(difference, names) for difference in report.differences]
+        return  # paths in the other file lead to the same layers
 
 
 def _with_layer(difference: Difference, names: dict[str, tuple[str, str]]) -> Difference:
@@ -290,11 +298,13 @@ def _with_layer(difference: Difference, names: dict[str, tuple[str, str]]) -> Di
         difference: the difference.
         names: name and class of each layer, by its path and by its name.
     """
-    path = difference.path.removeprefix("root['").removesuffix("']")  # a key of a state dict
+    whole = difference.path.removeprefix("root['").removesuffix("']")  # a key of a state dict
+    path = whole
     while path and path not in names:  # step by step to what contains it
         path = path[: max(path.rfind("."), path.rfind("["), 0)]
     layer, class_name = names.get(path, ("", ""))
-    return evolve(difference, layer=layer, class_name=class_name)
+    name = f"{layer}{whole[len(path) :]}" if layer else ""
+    return evolve(difference, layer=layer, class_name=class_name, name=name)
 
 
 _LONGEST_NAME = 1000

@@ -295,7 +295,7 @@ def opened_of(root: Block, folds: Mapping[int, list[Fold]], most: int) -> set[in
     count = 1
     level = [root]
     for depth in range(_DEEPEST):
-        containers = [block for block in level if block.inside]
+        containers = [block for block in level if block.inside and (block.mark != "cell" or not depth)]
         below: list[Block] = []
         group: set[int] = set()
         added = 0
@@ -305,7 +305,7 @@ def opened_of(root: Block, folds: Mapping[int, list[Fold]], most: int) -> set[in
                 members = [source] if run is None else block.inside[run.start : run.start + run.period]
                 added += len(members)
                 for member in members:
-                    opens_too = is_branching(member) and len(member.inside) <= _BRANCHES
+                    opens_too = member.mark != "cell" and is_branching(member) and len(member.inside) <= _BRANCHES
                     (containers if opens_too else below).append(member)
         # The root opens even if there is no room, unless it has far too many.
         limit = most - count if depth else 10 * MOST

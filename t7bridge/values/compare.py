@@ -22,7 +22,7 @@ from ..graph.storage import CHUNK_BYTES, Span, Storage, array_chunks
 from ..graph.tensor import Tensor, blocks, rows
 from ..graph.walk import SCALARS, KeyStep, Path, pairwise
 from ..limits import BYTES_PER_STEP, DEFAULT_LIMITS, Budget, Limits
-from ..text import Holder, Step, printable
+from ..text import Holder, Step, one_line, printable
 from .widened import widen
 
 _SETS = (set, frozenset)
@@ -37,6 +37,10 @@ Pairs = Iterable[tuple[Any, Value, Value]]
 """Keys, and the values of both sides there."""
 
 
+_LONGEST_PATH = 160
+"""Characters of a path in a line; of a longer one the end is shown."""
+
+
 @define(frozen=True)
 class Difference:
     """One difference.
@@ -46,6 +50,7 @@ class Difference:
         message: what differs, the first graph's side first.
         layer: the layer that it is in, as `inspect` lists it, `3.0`; empty outside of layers.
         class_name: of this layer.
+        name: of the value by that layer, `3.0.weight`; empty outside of layers.
         only: `first` or `second` where the other file has nothing at the path; else empty.
     """
 
@@ -53,11 +58,17 @@ class Difference:
     message: str
     layer: str = field(default="", kw_only=True)
     class_name: str = field(default="", kw_only=True)
+    name: str = field(default="", kw_only=True)
     only: str = field(default="", kw_only=True)
 
     def __str__(self) -> str:
-        layer = f" ({self.layer} {self.class_name})" if self.layer else ""
-        return printable(f"{self.path}{layer}: {self.message}")
+        if self.name:
+            return printable(f"{self.name} ({self.class_name}): {self.message}")
+        path = self.path if len(self.path) <= _LONGEST_PATH else f"…{self.path[1 - _LONGEST_PATH :]}"
+        return printable(f"{path}: {self.message}")
+
+    def __repr__(self) -> str:
+        return one_line(self, str(self))
 
 
 @define(frozen=True)

@@ -164,7 +164,7 @@ def _named(roots: list[tuple[str, Iterable[Record]]], singles: list[Record]) -> 
 
 def kind_of(head: bytes) -> str:
     """Return the likely format of a file from its first bytes; empty for a file that is not a model."""
-    signature = identify(head)
+    signature = identify(head, installed=True)
     if signature is not None:
         formats = formats_with(signature.kind)
         if not formats:
@@ -175,7 +175,8 @@ def kind_of(head: bytes) -> str:
         for spec in formats:
             if spec.members is not None and spec.members([member]):
                 return spec.name
-        return formats[0].name
+        # An archive of the C++ API begins with any member, and one of another program may have such a file inside.
+        return "pt" if signature.kind == "zip" else formats[0].name
     # A binary file begins with a type tag from 0 to 8; a file in ascii with one on a line of its own.
     tags = int.from_bytes(head[:4], "little"), int.from_bytes(head[:4], "big")
     is_binary = len(head) >= 4 and min(tags) <= 8
@@ -185,7 +186,7 @@ def kind_of(head: bytes) -> str:
 
 def title_of(head: bytes) -> str:
     """Return a description of a file that is not a model."""
-    signature = identify(head)
+    signature = identify(head, installed=True)
     if signature is not None:
         return signature.title
     if not head:

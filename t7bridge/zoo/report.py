@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
@@ -19,7 +20,7 @@ from attrs import field
 
 from ..data import define
 from ..report import Printed
-from ..text import and_more, counted
+from ..text import and_more, clean, counted
 from .groups import FIRST, Group, Groups
 from .journal import BATCH, DONE, FAILED, FOREIGN, NOTHING, PLANNED, STATUSES, Journal, Record, Rows, Twins, batches
 from .names import PAGES
@@ -141,6 +142,11 @@ class ZooReport(Printed):
         yield f"{counted(finished, 'file')} in {self.seconds:.1f} s{rate}"
         yield f"{counts_line(self.counts)}; {self.bytes_before:,} bytes became {self.bytes_after:,}"
         yield f"{self.output}: report.html, report.json, report.csv"
+
+    def _result(self) -> str:
+        """Return the numbers of files by status."""
+        counts = ", ".join(f"{count:,} {status}" for status, count in self.counts.items() if count)
+        return f"{clean(os.path.basename(self.output))}: {counts or 'no files'}"
 
     def summary(self) -> dict[str, Any]:
         """Return the report without its rows and without times, as data for JSON: what `report.json` begins with.

@@ -13,9 +13,10 @@ from attrs.exceptions import FrozenInstanceError
 from helpers import ROOT, run_here
 
 import t7bridge
-from t7bridge import Report, cli
+from t7bridge import Report, cli, formats
 from t7bridge.cli import VERBS, arguments_of, parser_for, script
 from t7bridge.conversion import REQUIRED, Convert, Option, note_ignored, option, options_of, takes, verb
+from t7bridge.conversion.inputs import parse_inputs
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "convert": t7bridge.convert,
@@ -130,6 +131,44 @@ def test_help_of_a_verb_fits_a_terminal(verb: str, monkeypatch: pytest.MonkeyPat
     listed = sum(line.startswith("  -") for line in lines)
     hidden = sum(not each.is_operand for each in options) - listed
     assert (f"--help-all lists {hidden} more options." in short) == (hidden > 0)
+
+
+def test_help_fits_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests) -> None:
+    """Lines are longer only where a word is, and wrapped examples are the same commands for a shell."""
+    columns = 40
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for name in ("", *VERBS):
+        with subtests.test(name):
+            shown = run_here(*filter(None, (name, "--help"))).stdout
+            for line in shown.splitlines():
+                assert len(line) <= columns or len(line.strip(" \\").split(" ")) <= 2, line
+            for example in getattr(cli.class_of(name), "EXAMPLES", ())[:2] if name else ():
+                joined = shown.partition("examples:")[2].replace("\\\n", " ")
+                commands = [" ".join(line.split()) for line in joined.splitlines()]
+                assert example.partition("   ")[0] in commands
+
+
+def test_words_in_capitals_are_understood(subtests: pytest.Subtests) -> None:
+    """The message names the verb, option or value that was meant; suffixes and shapes may have capitals."""
+    for arguments, meant in (
+        (["CONVERT"], "convert"),
+        (["convert", "a", "b", "--FORCE"], "--force"),
+        (["convert", "a", "b", "--encoding", "ASCII"], "ascii"),
+        (["convert", "a", "b", "--to", "SafeTensors"], "safetensors"),
+        (["completion", "BASH"], "bash"),
+    ):
+        with subtests.test(arguments[-1]):
+            assert f"did you mean {meant}?" in run_here(*arguments).stderr
+    assert parse_inputs("1X3X8X8").shape == (1, 3, 8, 8)
+    assert formats.format_for("MODEL.PT").name == "pt"
+
+
+def test_the_help_ends_with_what_programs_use() -> None:
+    """`describe` and `completion` come last; operands are in capitals."""
+    assert list(VERBS)[-2:] == ["describe", "completion"]
+    for name in VERBS:
+        operands = run_here(name, "--help").stdout.splitlines()[0].partition("[OPTION]...")[2]
+        assert re.fullmatch(r"[A-Z:.\[\] ]+", operands.replace("WEIGHTS.pt", "WEIGHTS"))
 
 
 def test_page_of_options() -> None:

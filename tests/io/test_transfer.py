@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import stat
+import subprocess
+import sys
 import threading
 import time
 import zlib
@@ -381,3 +383,26 @@ def test_wrong_crc_of_a_source(tmp_path, small_pieces, length, change):
     ):
         output.copy(Extent(source, 0, length, change, check))
     assert os.listdir(tmp_path) == ["in"]
+
+
+@pytest.mark.skipif(transfer.cores() < 2, reason="one processor has no helper")
+def test_helpers_load_nothing(tmp_path):
+    """All that copying needs is loaded before a thread starts: Ctrl-C may stop a load that a thread waits for."""
+    code = f"""
+import threading
+from t7bridge.io import ByteSource, Extent, FileOutput
+from t7bridge.io import copy
+
+begun = threading.Thread.start
+def start(thread):
+    assert copy._fast_crc32.cache_info().currsize
+    begun(thread)
+threading.Thread.start = start
+
+with ByteSource.from_path({str(tmp_path / "in")!r}) as source, FileOutput({str(tmp_path / "out")!r}) as output:
+    output.copy(Extent(source, 0, {1 << 24}), print)
+"""
+    with open(tmp_path / "in", "wb") as file:
+        file.truncate(1 << 24)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.stdout == f"{zlib.crc32(bytes(1 << 24))}\n", run.stderr

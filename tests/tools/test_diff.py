@@ -287,4 +287,8 @@ def test_layers_have_the_names_of_inspect(tmp_path: Path) -> None:
         found = only(t7bridge.diff(source, tmp_path / name))
         layer = (found.layer, found.class_name)
         assert layer == rows["root.modules[4].modules[1].modules[1].modules[4]"] == ("3.0.0.3", "nn.SpatialConvolution")
-        assert "(3.0.0.3 nn.SpatialConvolution): " in str(found)
+        assert str(found).startswith("3.0.0.3.weight (nn.SpatialConvolution): ")
+        # What differs is named in the same way where sharing and strides count.
+        faults = [str(each) for each in t7bridge.verify(source, tmp_path / name).differences]
+        assert faults
+        assert all(fault.startswith("3.0.0.3.weight") for fault in faults)

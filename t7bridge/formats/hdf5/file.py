@@ -71,7 +71,10 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
     opened, _ = ByteSource.open(source)
     notes: list[Note] = []
     reader = _Reader(opened, limits, notes)
-    return Document("hdf5", opened, reader.roots, metadata=reader.metadata, notes=notes)
+    document = Document("hdf5", opened, reader.roots, metadata=reader.metadata, notes=notes)
+    if "keras_version" in reader.metadata:  # an attribute of the root group, by Keras 1 to 3
+        document.described = "a Keras model, an HDF5 file"
+    return document
 
 
 Value = Any

@@ -94,6 +94,7 @@ class PtArchive:
 
     Args:
         origin: the file.
+        archive: its members, if they are known: those of a folder.
 
     Attributes:
         zip: its members.
@@ -106,9 +107,9 @@ class PtArchive:
         UnknownFormatError: it is one, but not of PyTorch.
     """
 
-    def __init__(self, origin: Origin) -> None:
+    def __init__(self, origin: Origin, archive: ZipArchive | None = None) -> None:
         self.origin = origin
-        self.zip = ZipArchive(origin.source, origin.limits)
+        self.zip = archive or ZipArchive(origin.source, origin.limits)
         self._meanings: dict[str, PtMeaning] = {}
         self._read: set[str] = set()
         self.rests: dict[str, list[Note]] = {}

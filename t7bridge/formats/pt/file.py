@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ...data import collector_paused
-from ...errors import UnknownFormatError, UnsupportedError, about_file
+from ...errors import FormatError, UnknownFormatError, UnsupportedError, about_file
 from ...graph.storage import Storage
 from ...io.output import Output
-from ...io.source import ByteSource, Readable
+from ...io.source import ByteSource, PathLike, Readable
 from ...limits import DEFAULT_LIMITS, Limits
 from ..table import HEAD_BYTES, Document, Written, ends_as_zip, identify, refuse_two
 from . import writer as writers
@@ -37,7 +38,8 @@ class PtReader:
     the reader, or the value, as long as they are needed.
 
     Args:
-        source: a path, bytes, or a binary file object.
+        source: a path, bytes, or a binary file object. Also a folder into which such an archive was unpacked, or the
+            `data.pkl` in it.
         limits: resource limits.
         forbid: whether to refuse a file that names what runs code or reaches the system. If not, such names are treated
             as all others that have no meaning here, and listed in `foreign`.
@@ -66,13 +68,15 @@ class PtReader:
         judge: bool = False,
         _depth: int = 0,
     ) -> None:
-        self.source, self._start = ByteSource.open(source)
+        folder = _folder_of(source)
+        opened: tuple[ByteSource, int] = _part("unpacked").opened(folder, limits) if folder else ByteSource.open(source)
+        self.source, self._start = opened
         self._origin = Origin(self.source, limits, forbid, partial(_nested, _depth), judge)
         self._value: Any = _UNSET
         self._archive: PtArchive | None = None
         self._storages: StorageTable | None = None
         with about_file(self.source.name):
-            self.kind = self._detect()
+            self.kind = self._detect_folder() if folder else self._detect()
         self.attributes: dict[str, Any] = {}
         """Of TorchScript: content of the modules other than parameters and buffers, by dotted name; of torch.export:
         the constants by name; filled by `read`."""
@@ -80,6 +84,8 @@ class PtReader:
         """Of TorchScript: the constants that its code refers to; filled by `read`."""
         self.notes = self._origin.notes
         """Content of the file that is not part of the value; filled by `read`."""
+        self.title = ""
+        """What a file is that PyTorch did not write, a plain pickle; set by `read`."""
 
     def close(self) -> None:
         """Close the file. Storages whose elements are still in it can no longer be read."""
@@ -90,6 +96,12 @@ class PtReader:
 
     def __exit__(self, *exception: Any) -> None:
         self.close()
+
+    def _detect_folder(self) -> str:
+        """Return the kind of an archive that was unpacked, and open it."""
+        members = _part("unpacked").FolderArchive(self.source, self._origin.limits)
+        self._archive = archive = _part("archive").PtArchive(self._origin, members)
+        return self._kind_of_zip(archive)
 
     def _detect(self) -> str:
         """Return the kind of the file, and open it if it is a zip archive.
@@ -160,7 +172,14 @@ class PtReader:
         if archive is None:
             streams = _part("streams")
             read = streams.read_tar if self.kind == "tar" else streams.read_stream
-            value, self.kind, self._storages = read(self._origin, self._start)
+            try:
+                value, self.kind, self._storages = read(self._origin, self._start)
+            except FormatError as error:
+                if self.foreign:
+                    _part("programs").refuse_joblib(self.foreign, self.source.name, error)
+                raise
+            if self.kind == "pickle":
+                self._name_program(value)
             return value
         value = self._read_archive(archive)
         for notes in archive.rests.values():
@@ -168,6 +187,14 @@ class PtReader:
         if self.kind not in ("pt2", "package"):
             archive.check_storages()
         return value
+
+    def _name_program(self, value: Any) -> None:
+        """Say which program wrote a plain pickle, if it was not PyTorch."""
+        programs = _part("programs")
+        program = programs.program_of(self.foreign, value)
+        self.title = f"a Python pickle{f' of {program}' if program else ''}"
+        if program:
+            self.notes.append(programs.note_on(program))
 
     def _read_archive(self, archive: PtArchive) -> Any:
         if self.kind == "zip":
@@ -253,7 +280,8 @@ class PtReader:
         if self._archive is None:
             raise UnsupportedError("is not a zip archive", file=self.source.name)
         root = len(self._archive.root)
-        return content_id([(name[root:], member.size, member.crc) for name, member in self.members.items()])
+        crc_of = self._archive.zip.crc_of
+        return content_id([(name[root:], member.size, crc_of(name)) for name, member in self.members.items()])
 
     def storage(self, key: str) -> Storage:
         """Return the storage of a key, with its element type in the file's value.
@@ -279,6 +307,16 @@ class PtReader:
         """
         if self._archive is not None:
             self._archive.zip.verify()
+
+
+def _folder_of(source: Readable | ByteSource) -> str:
+    """Return the folder of an unpacked archive that a path names, itself or by its `data.pkl`; empty otherwise."""
+    if not isinstance(source, (str, os.PathLike)):
+        return ""
+    path = os.fspath(source)
+    if os.path.basename(path) != DATA_MEMBER and not os.path.isdir(path):
+        return ""
+    return str(_part("unpacked").folder_of(path))
 
 
 def _part(name: str) -> Any:
@@ -357,6 +395,15 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS, *, forb
         layout=lambda: reader.kind,
         forget=reader.forget,
     )
+
+
+def read_folder(folder: PathLike, limits: Limits = DEFAULT_LIMITS, *, forbid: bool = True) -> Document:
+    """Open a folder that is an unpacked archive.
+
+    Raises:
+        FormatError: it is damaged.
+    """
+    return read(folder, limits, forbid=forbid)
 
 
 def writer(

@@ -156,6 +156,10 @@ class ZipArchive:
             crc = crc32(source.read_exact(position, length, member.name), crc)
         self._check(member, crc)
 
+    def crc_of(self, name: str) -> int:
+        """Return the CRC-32 of a member, as the directory has it."""
+        return self.member(name).crc
+
     def verify(self) -> None:
         """Check the CRC-32 of every member.
 

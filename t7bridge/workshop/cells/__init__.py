@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ...data import face
 
 if TYPE_CHECKING:
+    from .lift import cells_in as cells_in
     from .stacks import Recurrence as Recurrence
     from .stacks import recognized as recognized
     from .stacks import recurrence as recurrence
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 __getattr__ = face(
     __name__,
     {
+        "lift": "cells_in",
         "stacks": "Recurrence recognized recurrence",
     },
 )

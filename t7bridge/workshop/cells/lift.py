@@ -37,7 +37,50 @@ def lifted(plan: Plan, state: StateDict, only_torch: bool = False) -> Lifted:
         only_torch: whether cells that `torch.nn` lacks stay as they are.
     """
     result = Lifted(plan, state)
-    graphs = _graphs(plan.root)
+    accepted, notes = _accepted(plan.root, state, only_torch)
+    for message, paths in notes.items():
+        result.note(paths[0], f"{message}{and_elsewhere(len(paths) - 1)}", len(paths))
+    if accepted:
+        _rewrite(result, sorted(accepted, key=lambda cell: cell.outputs))
+    return result
+
+
+def cells_in(root: ModuleSpec, state: StateDict) -> list[tuple[GraphCell, set[int]]]:
+    """Return the cells of a model that `lifted` makes single modules, each with the nodes that it consists of.
+
+    Nothing is modified.
+
+    Args:
+        root: the plan of the model.
+        state: its state dict.
+    """
+    accepted, _ = _accepted(root, state, False)
+    remaining: dict[int, set[int]] = {}
+    """The nodes of each graph that are in no cell, by its id."""
+    for cell in accepted:
+        graph = cell.graph
+        if id(graph) not in remaining:
+            remaining[id(graph)] = _remaining(graph, [other for other in accepted if other.graph is graph])
+    return [(cell, _nodes_of(cell) - remaining[id(cell.graph)]) for cell in accepted]
+
+
+def _nodes_of(cell: GraphCell) -> set[int]:
+    """Return the nodes from the inputs of a cell to its outputs."""
+    nodes = graph_of(cell.graph).nodes
+    found: set[int] = set()
+    stack = [*cell.outputs]
+    while stack:
+        number = stack.pop()
+        if number in found:
+            continue
+        found.add(number)
+        stack += [link[0] for link in nodes[number - 1].takes if link[0] and link not in cell.inputs]
+    return found
+
+
+def _accepted(root: ModuleSpec, state: StateDict, only_torch: bool) -> tuple[list[GraphCell], dict[str, list[str]]]:
+    """Return the cells that become single modules, and the paths of the graphs in which others stay, by the reason."""
+    graphs = _graphs(root)
     carried_over = _carried_over(graphs, state)
     cells: list[GraphCell] = []
     notes: dict[str, list[str]] = {}
@@ -48,18 +91,13 @@ def lifted(plan: Plan, state: StateDict, only_torch: bool = False) -> Lifted:
         for message in search.obstacles:
             notes.setdefault(message, []).append(spec.path)
     groups = _groups(cells, state)
-    obstacles = {**_tensors_of_others(cells, plan.root, state), **_changed_values(cells, plan.root)}
+    obstacles = {**_tensors_of_others(cells, root, state), **_changed_values(cells, root)}
     _settle(groups, obstacles)
     for cell in cells:
         if id(cell) in obstacles:
             message = f"{cell.kind.name} stays as it is: {obstacles[id(cell)]}"
             notes.setdefault(message, []).append(cell.graph.path)
-    for message, paths in notes.items():
-        result.note(paths[0], f"{message}{and_elsewhere(len(paths) - 1)}", len(paths))
-    accepted = [cell for group in groups for cell in group if id(cell) not in obstacles]
-    if accepted:
-        _rewrite(result, sorted(accepted, key=lambda cell: cell.outputs))
-    return result
+    return [cell for group in groups for cell in group if id(cell) not in obstacles], notes
 
 
 def _graphs(root: ModuleSpec) -> dict[int, tuple[ModuleSpec, str]]:

@@ -9,6 +9,8 @@ from functools import cached_property
 from html import escape
 from typing import Any, ClassVar
 
+from attrs import evolve, field
+
 from ... import formats
 from ...codegen.copied import constructor
 from ...conversion.adopt import adopt
@@ -27,9 +29,10 @@ from ...nn.blocks import Block, Weight, blocks_of, group_of, models_in, structur
 from ...nn.mapping import OURS
 from ...nn.places import choose_module
 from ...nn.torch_nn import TORCH
-from ...text import clean, printable
+from ...text import clean, counted, printable
 from ...tools.shapes import Shapes, shapes_of
 from ...tools.view import MOST, Fold, folds_of, opened_of, view_of
+from .cells import with_cells
 from .layout import Box, lay_out, readable
 from .pictures import MAX_CHARS, ROOMY, as_data, as_dot, as_page, as_png, as_svg, places_of
 
@@ -55,6 +58,7 @@ class Drawing:
 
     Attributes:
         blocks: all blocks, each before those inside it.
+        pictured: those of pages and pictures, in which recognized cells are one block each; the same without cells.
         file: name of the file, or of the value.
         path: of the model in it.
         weights: whether page and data have histograms and statistics of weights.
@@ -68,16 +72,32 @@ class Drawing:
     weights: bool = False
     prefix: str = ""
     shapes: Shapes = Shapes()
+    pictured: list[Block] = field(factory=list, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        self.pictured = self.pictured or self.blocks
 
     @cached_property
     def _folds(self) -> dict[int, list[Fold]]:
         """The runs in each container that are shown once, by id."""
         return folds_of(self.blocks)
 
+    @cached_property
+    def _folds_of_picture(self) -> dict[int, list[Fold]]:
+        """The same for the blocks of pictures."""
+        return self._folds if self.pictured is self.blocks else folds_of(self.pictured)
+
     @property
     def modules(self) -> int:
-        """Number of modules drawn; shared ones count at each place."""
-        return sum(block.kind != "end" for block in self.blocks)
+        """Number of modules drawn; shared ones count at each place. Groups of tensors by their names are none."""
+        return sum(block.kind != "end" and bool(block.class_name) for block in self.blocks)
+
+    @property
+    def contents(self) -> str:
+        """What is drawn, in words: `31 modules`, or of a state dict, which has none, `12 tensors`."""
+        if self.modules:
+            return counted(self.modules, "module")
+        return counted(sum(len(block.weights) for block in self.blocks), "tensor")
 
     def html(self) -> str:
         """Return one self-contained page.
@@ -87,9 +107,9 @@ class Drawing:
         """
         # Long texts are cut before a page is large; for statistics of weights, which go with them, it may be.
         most = MAX_CHARS if self.weights else ROOMY
-        graph = as_data(self._graph())
+        graph = as_data(self._page_graph())
         if len(graph) > most:
-            graph = as_data(self._graph(brief=True))
+            graph = as_data(self._page_graph(brief=True))
         if len(graph) > MAX_CHARS:
             hint = "Draw a part with --at (at=… in Python), or write .svg, .dot or .json."
             raise LimitError("the graph is too large for a page", found=f"{len(graph):,} characters", hint=hint)
@@ -105,10 +125,10 @@ class Drawing:
 
     def _first_view(self) -> tuple[Box, set[int]]:
         """Return what is seen first, and the containers that are open in it, by id."""
-        opened = opened_of(self.blocks[0], self._folds, _NUMBERS_OF_BLOCKS[0])
+        opened = opened_of(self.pictured[0], self._folds_of_picture, _NUMBERS_OF_BLOCKS[0])
         root = lay_out(self._shown(opened))
         for most in _NUMBERS_OF_BLOCKS[1:]:
-            more_opened = opened_of(self.blocks[0], self._folds, most)
+            more_opened = opened_of(self.pictured[0], self._folds_of_picture, most)
             if more_opened == opened:
                 continue
             larger = lay_out(self._shown(more_opened))
@@ -121,7 +141,7 @@ class Drawing:
     def _places(self) -> dict[str, Any]:
         """Return the positions that a page needs."""
         root, opened = self._first_view()
-        return places_of(self.blocks, self._folds, opened, root)
+        return places_of(self.pictured, self._folds_of_picture, opened, root)
 
     def dot(self) -> str:
         """Return text for Graphviz: every module, none folded or closed."""
@@ -129,7 +149,7 @@ class Drawing:
 
     def graph(self) -> dict[str, Any]:
         """Return the graph as data, see docs/graph-json.md. Every text is escaped for terminals and pages."""
-        return self._graph()
+        return self._graph(self.blocks)
 
     def write(self, path: PathLike, *, force: bool = False) -> None:
         """Write the picture in the format of the path's suffix, one of `FORMATS`.
@@ -156,7 +176,7 @@ class Drawing:
 
     def _shown(self, opened: set[int]) -> list[Block]:
         """Return the blocks of a picture, in which repeated ones are shown once."""
-        return self._labelled(view_of(self.blocks[0], self._folds, opened))
+        return self._labelled(view_of(self.pictured[0], self._folds_of_picture, opened))
 
     def _labelled(self, blocks: list[Block]) -> list[Block]:
         """Add input and output of the model to the first block of a picture."""
@@ -168,18 +188,24 @@ class Drawing:
             lines.append("shapes are a guess from the layers")
         return blocks
 
-    def _graph(self, *, brief: bool = False) -> dict[str, Any]:
+    def _page_graph(self, *, brief: bool = False) -> dict[str, Any]:
+        """Return the graph of a page: with its cells, and what is in it in words."""
+        return {**self._graph(self.pictured, brief=brief), "contents": self.contents}
+
+    def _graph(self, blocks: list[Block], *, brief: bool = False) -> dict[str, Any]:
         """Return the graph as data.
 
         Args:
+            blocks: all of them, each before those inside it.
             brief: whether fields of objects and statistics are left out, and long keys and paths cut.
         """
-        numbers = {id(block): number for number, block in enumerate(self.blocks)}
-        keys = {block.key: numbers[id(block)] for block in reversed(self.blocks) if block.kind != "end"}
+        folds_by_block = self._folds if blocks is self.blocks else self._folds_of_picture
+        numbers = {id(block): number for number, block in enumerate(blocks)}
+        keys = {block.key: numbers[id(block)] for block in reversed(blocks) if block.kind != "end"}
         statistics = self.weights and not brief
         nodes = []
-        for block in self.blocks:
-            folds = self._folds.get(id(block), [])
+        for block in blocks:
+            folds = folds_by_block.get(id(block), [])
             nodes.append(_node(block, numbers, keys, folds, statistics=statistics, brief=brief))
         data: dict[str, Any] = {
             "format": FORMAT,
@@ -204,7 +230,7 @@ class Drawing:
         return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(self.html())}"></iframe>'
 
     def __repr__(self) -> str:
-        return f"<Drawing of {printable(self.file)}: {self.modules} modules>"
+        return f"<Drawing of {printable(self.file)}: {self.contents}>"
 
 
 def _node(
@@ -404,8 +430,9 @@ def _drawn(value: Any, name: str, request: Draw) -> Drawing:
     if not models:
         return Drawing(structure_blocks(value, printable(name), limits), name, "root", weights)
     if len(models) == 1:
-        path, _, blocks = models[0]
-        return Drawing(blocks, name, path, weights, _prefix(value, path), shapes)
+        path, module, blocks = models[0]
+        pictured = with_cells(blocks, module, path, limits)
+        return Drawing(blocks, name, path, weights, _prefix(value, path), shapes, pictured=pictured)
     group = group_of(models, printable(name))
     for _, _, blocks in models:
         # Keys are those of the file, in which each model has a prefix.
@@ -414,7 +441,11 @@ def _drawn(value: Any, name: str, request: Draw) -> Drawing:
             block.key = f"{prefix}.{block.key}" if block.key else prefix
             if block.mark == "again" and block.same:
                 block.same = f"{prefix}.{block.same}"
-    return Drawing(group, name, "root", weights)
+    pictures = [with_cells(own, module, place, limits) for place, module, own in models]
+    pictured = [evolve(group[0], inside=[picture[0] for picture in pictures])]
+    for picture in pictures:
+        pictured += picture
+    return Drawing(group, name, "root", weights, pictured=pictured)
 
 
 def _prefix(value: Any, path: str) -> str:

@@ -258,6 +258,7 @@ class _Group:
         lines: the arrows.
         above: the box of another group from which an arrow leads to the first.
         label: of that arrow.
+        stays: whether it stays in the column of the group above, as a normalization does below its convolution.
         width: of its content.
         height: of its content.
         port: where the arrow enters it from above, from its left edge.
@@ -267,6 +268,7 @@ class _Group:
     lines: list[Line] = field(factory=list)
     above: int = -1
     label: str = ""
+    stays: bool = False
     width: float = 0.0
     height: float = 0.0
     port: float = 0.0
@@ -330,8 +332,9 @@ def _packed(groups: list[_Group], limit: float) -> _Columns:
     columns: list[list[int]] = [[]]
     tops: list[float] = []
     y = 0.0
+    heights = _heights_together(groups)
     for number, group in enumerate(groups):
-        if number and y + _GAP + group.height > limit:
+        if number and not group.stays and y + _GAP + heights[number] > limit:
             columns.append([])
             y = 0.0
         elif number:
@@ -354,6 +357,15 @@ def _packed(groups: list[_Group], limit: float) -> _Columns:
         x += left + right + 2 * _GAP
     lowest = max(top + group.height for top, group in zip(tops, groups))
     return _Columns(places, starts, x - 2 * _GAP, lowest + 2 * lift)
+
+
+def _heights_together(groups: list[_Group]) -> list[float]:
+    """Return the height of each group with those after it that stay in its column."""
+    heights = [group.height for group in groups]
+    for number in range(len(groups) - 1, 0, -1):
+        if groups[number].stays:
+            heights[number - 1] += _GAP + heights[number]
+    return heights
 
 
 def _place_groups(box: Box, groups: list[_Group]) -> None:
@@ -409,7 +421,20 @@ def _label(label: str, source: Box) -> str:
 
 def _chain(box: Box) -> None:
     """Stack blocks, each with an arrow to the next; in columns if they would be too tall."""
-    _place_groups(box, [_Group([number], above=number - 1) for number in range(len(box.inside))])
+    groups: list[_Group] = []
+    together = 0
+    for number, inner in enumerate(box.inside):
+        block = inner.block
+        follows = bool(number) and block.category in _FOLLOWING and not inner.inside
+        stays = follows and together < _MOST_TOGETHER
+        together = together + 1 if stays else 1
+        groups.append(_Group([number], above=number - 1, stays=stays))
+    _place_groups(box, groups)
+
+
+_FOLLOWING = ("norm", "activation")
+"""Layers that stand in the column of the layer before them."""
+_MOST_TOGETHER = 4
 
 
 def _side(box: Box) -> None:
@@ -579,13 +604,22 @@ def _layered(box: Box, members: list[int], flows: list[Flow], *, keep_order: boo
     # Numbers behind those of the nodes are bends: places where an edge passes through a layer.
     links, bends = _with_bends(levels, edges)
     layers = _by_level(levels)
-    middles = _across(layers, links, nodes, len(levels), keep_order=keep_order)
-    leaving, entering = _ends(nodes, edges, bends, middles)
     labels = [""] * len(flows)
     if len(flows) <= _LABELLED:
         labels = [_label(flow.label, box.inside[flow.start]) for flow in flows]
+    # A label of an arrow that passes layers is on its line, in the middle of its way, which gets room for it.
+    label_bends = [passed[len(passed) // 2] if passed and label else -1 for passed, label in zip(bends, labels)]
+    widths = [node.width for node in nodes] + [_BEND_WIDTH] * (len(levels) - len(nodes))
+    for bend, label in zip(label_bends, labels):
+        if bend >= 0:
+            widths[bend] = width_of(label) + _BEND_WIDTH
+    middles = _across(layers, links, nodes, widths, keep_order=keep_order)
+    leaving, entering = _ends(nodes, edges, bends, middles)
     levels_of_labels = [levels[start] for start, _ in edges]
-    rows = _rows(labels, leaving, levels_of_labels)
+    short_labels = ["" if bend >= 0 else label for bend, label in zip(label_bends, labels)]
+    # Where each arrow is at the next layer: what passes that goes down first.
+    below = [leaving[number] if passed else entering[number] for number, passed in enumerate(bends)]
+    rows, lefts = _rows(short_labels, leaving, below, levels_of_labels)
     extents = _down(nodes, layers, list(zip(levels_of_labels, rows)))
     lines: list[Line] = []
     for number, flow in enumerate(flows):
@@ -597,11 +631,15 @@ def _layered(box: Box, members: list[int], flows: list[Flow], *, keep_order: boo
             points += [(middles[bend], upper), (middles[bend], lower)]
         points.append((entering[number], nodes[end].y))
         line = Line(flow.start, flow.end, _without_straight(points))
-        has_room = rows[number] >= 0
-        if has_room:
+        bend = label_bends[number]
+        if bend >= 0:
             line.label = labels[number]
-        # Beside the arrow, a pixel above the next row.
-        line.at = (leaving[number] + 4, bottom + (rows[number] + 1) * _ROW - 1)
+            upper, lower = extents[levels[bend]]
+            line.at = (middles[bend] - width_of(line.label) / 2, (upper + lower + SMALL) / 2 - 1)
+        elif rows[number] >= 0:
+            line.label = labels[number]
+            # Beside the arrow, a pixel above the next row.
+            line.at = (lefts[number], bottom + (rows[number] + 1) * _ROW - 1)
         lines.append(line)
     return lines
 
@@ -666,31 +704,59 @@ def _without_straight(points: list[Point]) -> list[Point]:
     return [*bends, points[-1]]
 
 
-def _rows(labels: list[str], left: list[float], bands: list[int]) -> list[int]:
-    """Return the row of each label in the space below its layer, from 0; -1 if there is no room.
+def _rows(labels: list[str], leave: list[float], enter: list[float], bands: list[int]) -> tuple[list[int], list[float]]:
+    """Return the row of each label in the space below its layer, from 0, and its left end, beside its arrow.
+
+    The row is -1 if there is no room.
 
     Args:
         labels: the texts.
-        left: left end of each.
+        leave: where each arrow leaves its node, across.
+        enter: where it is at the next layer.
         bands: the layer of each.
     """
+    # How far down the middle of each row is, as a fraction of the space, follows from the number of rows.
+    rows, lefts = _rows_beside(labels, leave, leave, bands, {})
+    most: dict[int, int] = {}
+    for band, row in zip(bands, rows):
+        most[band] = max(most.get(band, 0), row + 1)
+    better_rows, better_lefts = _rows_beside(labels, leave, enter, bands, most)
+    for band, count in most.items():
+        members = [number for number, own in enumerate(bands) if own == band and labels[number]]
+        # Where arrows run together there may be less room than where they leave.
+        if all(0 <= better_rows[number] < max(count, 2) for number in members):
+            for number in members:
+                rows[number] = better_rows[number]
+                lefts[number] = better_lefts[number]
+    return rows, lefts
+
+
+def _rows_beside(
+    labels: list[str], leave: list[float], enter: list[float], bands: list[int], most: dict[int, int]
+) -> tuple[list[int], list[float]]:
+    """Return rows and left ends as `_rows` does, for a number of rows in each band."""
     rows = [-1] * len(labels)
+    lefts = list(leave)
     free: dict[tuple[int, int], float] = {}
     """Where the free part of each row of a layer begins."""
-    for number in sorted(range(len(labels)), key=left.__getitem__):
+    for number in sorted(range(len(labels)), key=lambda number: (leave[number] + enter[number], number)):
         if not labels[number]:
             continue
+        space = max(0.9 * _GAP, most.get(bands[number], 1) * _ROW + 14.0)
         for row in range(_MOST_ROWS):
+            share = min((row + 0.5) * _ROW / space, 1.0)
+            left = leave[number] + (enter[number] - leave[number]) * share + 4
             place = bands[number], row
-            if free.get(place, -inf) <= left[number]:
+            if free.get(place, -inf) <= left:
                 rows[number] = row
-                free[place] = left[number] + width_of(labels[number]) + 8
+                lefts[number] = left
+                free[place] = left + width_of(labels[number]) + 8
                 break
-    return rows
+    return rows, lefts
 
 
 def _across(
-    layers: list[list[int]], links: list[tuple[int, int]], nodes: list[Box], count: int, *, keep_order: bool
+    layers: list[list[int]], links: list[tuple[int, int]], nodes: list[Box], widths: list[float], *, keep_order: bool
 ) -> list[float]:
     """Place nodes across their layers, and the bends between them.
 
@@ -698,15 +764,14 @@ def _across(
         layers: the numbers of the nodes and bends of each layer, which are put in order.
         links: the edges from one layer to the next.
         nodes: the boxes, which get positions.
-        count: of nodes and bends; bends have the numbers behind those of nodes.
+        widths: of nodes and bends; bends have the numbers behind those of nodes.
         keep_order: whether the order in the layers stays.
 
     Returns:
         The centre of each, from the left edge of all.
     """
-    bend_count = count - len(nodes)
-    widths = [node.width for node in nodes] + [_BEND_WIDTH] * bend_count
-    weights = [1.0] * len(nodes) + [_BEND_WEIGHT] * bend_count
+    count = len(widths)
+    weights = [1.0] * len(nodes) + [_BEND_WEIGHT] * (count - len(nodes))
     above: list[list[int]] = [[] for _ in widths]
     below: list[list[int]] = [[] for _ in widths]
     for start, end in links:

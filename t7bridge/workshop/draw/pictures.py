@@ -26,7 +26,8 @@ from ...errors import UnsupportedError
 from ...nn.blocks import Block
 from ...text import printable
 from ...tools.view import Fold, view_of
-from .layout import LINE, SIGN, Box, Line, Point, has_sign, lay_out, texts_of
+from .cells import CELL
+from .layout import LINE, SIGN, Box, Line, Point, has_sign, lay_out, texts_of, width_of
 
 _STYLE = """text{font-family:system-ui,Helvetica,Arial,sans-serif;text-anchor:middle}
 svg .l,svg .first{text-anchor:start}svg text.l{fill:none}
@@ -59,8 +60,8 @@ def as_svg(root: Box, title: str) -> str:
         root: the model's box, with all the others in it.
         title: of the picture.
     """
-    width = root.x + root.width + root.x
-    height = root.y + root.height + root.y
+    width, height = _size(root)
+    legend = _legend(root)
     style, colours = _theme()
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
@@ -78,8 +79,33 @@ def as_svg(root: Box, title: str) -> str:
     for box in boxes:
         for line in box.lines:
             parts += _arrow(line)
+    for number, meaning in enumerate(legend, 1):
+        place = f'x="{root.x:.0f}" y="{root.y + root.height + number * LINE + 2:.0f}"'
+        parts.append(f'<text {place} class="s first">{_escaped(meaning)}</text>')
     parts.append("</svg>")
     return "\n".join(parts) + "\n"
+
+
+def _size(root: Box) -> tuple[float, float]:
+    """Return width and height of a picture: of the model, and of the lines that explain the signs in it."""
+    legend = _legend(root)
+    width = max([root.width, *map(width_of, legend)])
+    return width + 2 * root.x, root.height + 2 * root.y + len(legend) * LINE
+
+
+_SIGNS = {
+    "#": "#0, #1: first, second input of a block",
+    "[": "[0], [1]: first, second element of a list",
+    "last ": "last X: what X returned one repetition before",
+}
+"""What signs in texts mean, by their beginnings."""
+
+
+def _legend(root: Box) -> list[str]:
+    """Return what the signs mean that a picture has."""
+    texts = [line.label for box in _boxes_in(root) for line in box.lines]
+    texts += [text for box in _boxes_in(root) if box.block.kind == "end" for text in box.block.lines]
+    return [meaning for sign, meaning in _SIGNS.items() if any(text.startswith(sign) for text in texts)]
 
 
 def _boxes_in(root: Box) -> list[Box]:
@@ -134,7 +160,7 @@ def _classes_of(box: Box) -> list[str]:
     """Return the classes of a box, as the style of the pages has them."""
     block = box.block
     classes = ["e", "n"] if block.kind == "end" else ["n"]
-    if block.category == "container":
+    if block.category == "container" or (block.mark == CELL and box.inside):
         classes.append("c")
     if block.mark:
         classes.append(block.mark)
@@ -256,8 +282,7 @@ def as_png(root: Box, title: str) -> bytes:
         UnsupportedError: none of them is installed, or can convert this one.
     """
     data = as_svg(root, title).encode("utf-8", "replace")
-    width = ceil(root.width + 2 * root.x)
-    height = ceil(root.height + 2 * root.y)
+    width, height = map(ceil, _size(root))
     try:
         import cairosvg
     except ImportError:

@@ -60,12 +60,13 @@ def export_onnx(
         inputs: the example inputs, in lists if the model takes tables.
         path: the file, which must not exist.
         outputs: names of the outputs; the exporter's names for the rest.
-        dynamic: `batch` if the first dimension of every input may have any size.
+        dynamic: names of the dimensions that may have other sizes: `batch`, `height`, `width`.
 
     Raises:
         UnsupportedError: onnx, onnxscript or onnxruntime is not installed, or PyTorch's exporter refuses the model;
             the message names the layer.
-        ModelError: the module cannot compute the example, or the outputs of the file differ.
+        ModelError: the module cannot compute the example, fixes a dimension that should be dynamic, or the outputs of
+            the file differ.
 
     Source: https://docs.pytorch.org/docs/2.13/onnx_export.html.
     """
@@ -76,9 +77,16 @@ def export_onnx(
         hint = "pip install onnx onnxscript onnxruntime"
         raise UnsupportedError(f"{error.name} is not installed", hint=hint) from error
     values, arguments, wanted = _prepared(module, inputs, dynamic)
+    live = module
     module = _replaced(module)
     table = _translations(opset18)
     names = [item.name for item in _flat(inputs)]
+    shapes = _shapes(arguments, dynamic)
+    others: tuple[Any, ...] = ()
+    if not _OF_IMAGES.keys().isdisjoint(dynamic):
+        # The program itself checks which sizes it is for; what becomes of it in ONNX does not.
+        with _quiet():
+            others = _of_other_sizes(_exported(_to_program, module, arguments, shapes), arguments, dynamic)
     with _quiet():
         # Of a part of the module, which is exported to find what is refused, names do not matter.
         program = _exported(
@@ -95,7 +103,7 @@ def export_onnx(
             ),
             module,
             arguments,
-            _shapes(arguments, dynamic),
+            shapes,
         )
         entering = {id(value) for value in program.model.graph.inputs}
         for value in program.model.graph.outputs:
@@ -105,12 +113,20 @@ def export_onnx(
         program.save(path)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+
+    def run(values: Any) -> list[torch.Tensor]:
+        arrays = session.run(None, {name: value.numpy() for name, value in zip(names, _flat(values))})
+        return [torch.from_numpy(array) for array in arrays]
+
     try:
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        arrays = session.run(None, {name: value.numpy() for name, value in zip(names, _flat(values))})
+        computed = run(values)
+        computed_of_others = run(list(others)) if others else []
     except Exception as error:  # onnxruntime raises classes of its own, without a common base
         raise ModelError(f"onnxruntime cannot run the exported model: {_first_line(error)}", file=path) from error
-    difference = _difference([torch.from_numpy(array) for array in arrays], wanted, path)
+    difference = _difference(computed, wanted, path)
+    if others:
+        difference = max(difference, _difference(computed_of_others, _computed(live, others), path))
     names_of_outputs = [output.name for output in session.get_outputs()]
     return Exported(names, names_of_outputs, difference, f"onnxruntime {onnxruntime.__version__}")
 
@@ -122,30 +138,32 @@ def export_pt2(module: nn.Module, inputs: Examples, path: str, dynamic: Sequence
         module: in evaluation mode.
         inputs: the example inputs, in lists if the model takes tables.
         path: the file, which must not exist.
-        dynamic: `batch` if the first dimension of every input may have any size.
+        dynamic: names of the dimensions that may have other sizes: `batch`, `height`, `width`.
 
     Raises:
         UnsupportedError: torch.export refuses the model; the message names the layer.
-        ModelError: the module cannot compute the example, or the outputs of the file differ.
+        ModelError: the module cannot compute the example, fixes a dimension that should be dynamic, or the outputs of
+            the file differ.
     """
     _, arguments, wanted = _prepared(module, inputs, dynamic)
     with _quiet():
-        program = _exported(
-            lambda part, args, shapes: torch.export.export(part, args, dynamic_shapes=shapes),
-            module,
-            arguments,
-            _shapes(arguments, dynamic),
-        )
+        program = _exported(_to_program, module, arguments, _shapes(arguments, dynamic))
         try:
             torch.export.save(program, path)
             again = torch.export.load(path)
             with torch.no_grad():
                 computed = again.module()(*arguments)
+                others = _of_other_sizes(again, arguments, dynamic)
+                computed_of_others = again.module()(*others) if others else []
+        except ModelError:
+            raise
         except Exception as error:  # any exception of PyTorch's writer or reader
             raise ModelError(
                 f"PyTorch cannot write and run the exported model: {_first_line(error)}", file=path
             ) from error
     difference = _difference(_leaves(computed), wanted, path)
+    if others:
+        difference = max(difference, _difference(_leaves(computed_of_others), _computed(module, others), path))
     names_of_outputs = [spec.arg.name for spec in program.graph_signature.output_specs]
     names = [item.name for item in _flat(inputs)]
     return Exported(names, names_of_outputs, difference, f"torch {torch.__version__}")
@@ -174,14 +192,17 @@ def _prepared(
     module: nn.Module, inputs: Examples, dynamic: Sequence[str]
 ) -> tuple[Any, tuple[Any, ...], list[torch.Tensor]]:
     """Return the example inputs, the corresponding arguments of the module, and its outputs."""
-    unknown = set(dynamic) - {"batch"}
-    if unknown:
-        raise ModelError("a dimension cannot be dynamic", found=", ".join(sorted(unknown)), expected="batch")
-    if dynamic and not all(item.shape for item in _flat(inputs)):
+    if "batch" in dynamic and not all(item.shape for item in _flat(inputs)):
         raise ModelError(
             "an input without dimensions has no batch", expected="inputs with one, or no dynamic dimension"
         )
-    if dynamic:
+    images = [name for name in dynamic if name in _OF_IMAGES]
+    if images and not any(len(item.shape) >= _IMAGE_DIMENSIONS for item in _flat(inputs)):
+        raise ModelError(
+            f"no input has a {' or '.join(images)}",
+            expected="an input of (batch, channels, height, width), or of more dimensions",
+        )
+    if "batch" in dynamic:
         inputs = each_input(_with_two_examples, inputs)
     problem: ModelError | None = None
     for indices in (False, True):
@@ -201,15 +222,76 @@ def _takes_target(module: nn.Module) -> bool:
     return list(inspect.signature(module.forward).parameters)[1:2] in (["target"], ["targets"])
 
 
+_OF_IMAGES = {"height": -2, "width": -1}
+"""The dimensions of images, from the end."""
+_IMAGE_DIMENSIONS = 4
+"""Dimensions of a batch of images; of volumes there are five."""
+
+
 def _shapes(arguments: tuple[Any, ...], dynamic: Sequence[str]) -> Any:
-    """Return the dynamic dimensions: inputs with the same number of examples share one batch, others have their own."""
+    """Return the dynamic dimensions: inputs with the same number of examples share one batch, others have their own.
+
+    Heights and widths that the layers allow are found by PyTorch: multiples of 8, for example.
+    """
     if not dynamic:
         return None
     batches: dict[int, Any] = {}
     for value in _flat(list(arguments)):
-        count = len(batches)
-        batches.setdefault(len(value), torch.export.Dim(f"batch{count + 1}" if count else "batch"))
-    return tuple(each_input(lambda value: {0: batches[len(value)]}, argument) for argument in arguments)
+        if "batch" in dynamic:
+            count = len(batches)
+            batches.setdefault(len(value), torch.export.Dim(f"batch{count + 1}" if count else "batch"))
+
+    def dims(value: torch.Tensor) -> dict[int, Any]:
+        found: dict[int, Any] = {0: batches[len(value)]} if batches else {}
+        found.update(dict.fromkeys(_open_dims(value, dynamic), torch.export.Dim.AUTO))
+        return found
+
+    return tuple(each_input(dims, argument) for argument in arguments)
+
+
+def _open_dims(value: torch.Tensor, dynamic: Sequence[str]) -> list[int]:
+    """Return the dimensions of an input that are a dynamic height or width; none if it is no image."""
+    if value.dim() < _IMAGE_DIMENSIONS:
+        return []
+    return [value.dim() + place for name, place in _OF_IMAGES.items() if name in dynamic]
+
+
+_STEPS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64, 128, 256)
+"""By how much heights and widths are changed to find other sizes that a program takes."""
+
+
+def _of_other_sizes(program: Any, arguments: tuple[Any, ...], dynamic: Sequence[str]) -> tuple[Any, ...]:
+    """Return inputs with other heights and widths that an exported program takes; none if these are not dynamic.
+
+    Raises:
+        ModelError: the program takes no other sizes.
+    """
+    inputs = _flat(list(arguments))
+    if not any(_open_dims(value, dynamic) for value in inputs):
+        return ()
+    module = program.module()
+    for step in _STEPS:
+        others = tuple(each_input(partial(_enlarged, dynamic=dynamic, step=step), argument) for argument in arguments)
+        try:
+            with torch.no_grad():
+                module(*others)
+        except Exception:  # the program's own checks of its sizes, or a layer's
+            continue
+        return others
+    sizes = [f"{value.shape[-2]}x{value.shape[-1]}" for value in inputs if _open_dims(value, dynamic)]
+    raise ModelError(
+        f"the model fixes the {' and '.join(name for name in dynamic if name in _OF_IMAGES)} of its input",
+        found=f"{', '.join(sizes)}, and no other near it",
+        hint="A layer after the image, such as a view before a linear one, needs as many elements: --dynamic batch.",
+    )
+
+
+def _enlarged(value: torch.Tensor, dynamic: Sequence[str], step: int) -> torch.Tensor:
+    """Return an input whose dynamic heights and widths are larger, filled with its own elements in turn."""
+    for dim in _open_dims(value, dynamic):
+        indices = torch.arange(value.shape[dim] + step) % value.shape[dim]
+        value = value.index_select(dim, indices)
+    return value
 
 
 def _computed(module: nn.Module, arguments: tuple[Any, ...]) -> list[torch.Tensor]:
@@ -268,6 +350,11 @@ def _difference(computed: list[torch.Tensor], wanted: list[torch.Tensor], path: 
             )
         largest = max(largest, float(distance.nan_to_num().max()))
     return largest
+
+
+def _to_program(module: nn.Module, arguments: tuple[Any, ...], shapes: Any) -> Any:
+    """Return the program of a module, by torch.export."""
+    return torch.export.export(module, arguments, dynamic_shapes=shapes)
 
 
 def _exported(exporter: Any, module: nn.Module, arguments: tuple[Any, ...], shapes: Any) -> Any:

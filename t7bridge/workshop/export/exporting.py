@@ -30,9 +30,12 @@ from ...errors import ModelError, WriteError, about_file
 from ...io.output import check_replaceable, local_target
 from ...io.source import ByteSource, PathLike, inputs_protected
 from ...limits import Budget, Limits
+from ...report import Printed
 from ...tools.inspect import inspect
 from ...tools.modules import load_module, one_module
 
+DYNAMIC = ("batch", "height", "width")
+"""Names of dimensions that may be dynamic."""
 SUFFIXES = (".onnx", ".pt2")
 _STEPS_PER_CALL = 2000
 """Steps that tracing one call of a module costs: about 5 ms."""
@@ -43,7 +46,7 @@ _BYTES_PER_CALL = 1 << 10
 
 
 @define(frozen=True)
-class ExportReport:
+class ExportReport(Printed):
     """The result of an export.
 
     Attributes:
@@ -66,6 +69,13 @@ class ExportReport:
     target_bytes: int
     files: list[str] = field(factory=list)
 
+    def lines(self) -> list[str]:
+        """Return one line: the file, its inputs and outputs, and how near it is to the live module."""
+        return [
+            f"{self.target}: {', '.join(self.inputs)} -> {', '.join(self.outputs)}, {self.target_bytes:,} bytes; "
+            f"run by {self.runner}, largest difference {self.difference:.2g}"
+        ]
+
 
 @verb
 class Export:
@@ -84,7 +94,7 @@ class Export:
         "name of an output; may be repeated", default=(), flags=("--output-name",), metavar="NAME"
     )
     dynamic: Sequence[str] = option(
-        "let the first dimension of every input have any size", default=(), choices=("batch",)
+        "let dimensions of the inputs have other sizes: batch, or batch,height,width", default=(), metavar="NAMES"
     )
     at: str | None = AT
     index_base: int = INDEX_BASE
@@ -107,12 +117,13 @@ def export(request: Export) -> ExportReport:
         input: the input, `(1, 3, 224, 224)` or any form of `t7bridge.conversion.inputs`; a list of such texts for a
             model with a table as input.
         output: names for the outputs.
-        dynamic: `("batch",)` if the first dimension of every input may have any size.
+        dynamic: the dimensions that may have other sizes: `("batch",)`, the first of every input; `("batch", "height",
+            "width")`, the last two of inputs with four or more as well. The file is compared at another size, too.
 
     Raises:
         FormatError: the file is damaged, or in no supported format.
         ModelError: no input is given, a shape is invalid or does not fit, or the exported model computes something
-            else.
+            else, or fixes a dimension that should be dynamic.
         UnsupportedError: a package is missing, or the exporter refuses a layer; the message names it.
         TargetExistsError: the file exists and `force` is not set.
     """
@@ -130,6 +141,7 @@ def export(request: Export) -> ExportReport:
         raise ModelError("unknown format", file=target, expected=" or ".join(SUFFIXES), found=suffix or "no suffix")
     check_replaceable(os.path.realpath(target), request.force)
     inputs = parse_inputs(request.input, limits=request.limits)
+    dynamic = _dynamic_names(request.dynamic)
     module = load_module(request.source, request.at, index_base=request.index_base, limits=request.limits)
     from .exporters import export_onnx, export_pt2
 
@@ -138,9 +150,9 @@ def export(request: Export) -> ExportReport:
     # Under its own name, as ONNX finds the weights by the name of the file next to it.
     with _appearing_together(target, request.force) as (temporary, sizes), about_file(os.fspath(request.source)):
         if suffix == ".onnx":
-            result = export_onnx(module, inputs, temporary, request.output, request.dynamic)
+            result = export_onnx(module, inputs, temporary, request.output, dynamic)
         else:
-            result = export_pt2(module, inputs, temporary, request.dynamic)
+            result = export_pt2(module, inputs, temporary, dynamic)
     return ExportReport(
         os.fspath(request.source),
         target,
@@ -148,6 +160,20 @@ def export(request: Export) -> ExportReport:
         target_bytes=sum(sizes.values()),
         files=list(sizes),
     )
+
+
+def _dynamic_names(dynamic: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the dynamic dimensions, which may be separated by commas.
+
+    Raises:
+        ModelError: one is unknown.
+    """
+    texts = [dynamic] if isinstance(dynamic, str) else dynamic
+    names = tuple(dict.fromkeys(name.strip() for text in texts for name in text.split(",")))
+    unknown = [name for name in names if name not in DYNAMIC]
+    if unknown:
+        raise ModelError("a dimension cannot be dynamic", expected=", ".join(DYNAMIC), found=", ".join(unknown))
+    return names
 
 
 @contextmanager

@@ -122,11 +122,13 @@ def _as_annotated(b: Builder, parameter: inspect.Parameter, value: Any, rank: in
     Raises:
         CannotError: it is no parameter of the module, as a `Learned` one is.
     """
-    if parameter.annotation == "Wire":
+    annotation = parameter.annotation  # a text in files with `from __future__ import annotations`
+    kind = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    if kind == "Wire":
         return b.wire(value)
-    if parameter.annotation == "Place":
+    if kind == "Place":
         return value % rank
-    if parameter.annotation.startswith("Learned"):
+    if kind.startswith("Learned"):
         check_learned(value, parameter.name)
     return value
 
@@ -157,13 +159,14 @@ def operation(
     """Register the builder of some operations.
 
     Args:
-        names: ATen's names without `aten.`, separated by spaces: `add.Tensor relu`; `.default` may be left out.
+        names: ATen's names without `aten.`, separated by spaces: `add.Tensor relu`; `.default` may be left out. Those
+            of another library with its name: `mine::scale`.
         lua: see `Operation`.
         note: see `Operation`.
         complex: whether it is for complex numbers.
         options: other attributes of the `Operation`.
     """
-    full_names = tuple(f"aten.{name}" if "." in name else f"aten.{name}.default" for name in names.split())
+    full_names = tuple(_full_name(name) for name in names.split())
 
     def decorate(build: Callable[..., Any]) -> Callable[..., Any]:
         entry = Operation(full_names, lua, build, note, **options)
@@ -176,6 +179,14 @@ def operation(
         return build
 
     return decorate
+
+
+def _full_name(name: str) -> str:
+    """Return `aten.add.Tensor` of `add.Tensor`, `mine.scale.default` of `mine::scale`."""
+    library, separator, operation_name = name.rpartition("::")
+    if "." not in operation_name:
+        operation_name = f"{operation_name}.default"
+    return f"{library}.{operation_name}" if separator else f"aten.{operation_name}"
 
 
 # What builders use

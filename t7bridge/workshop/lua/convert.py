@@ -9,6 +9,7 @@ from attrs import field
 
 from ...data import define
 from ...errors import UnsupportedError
+from ...extensions import LUA, load_extensions
 from ...graph.dtypes import FLOAT32, FLOAT64
 from ...graph.lua import Table, TorchObject
 from ...graph.tensor import Tensor, covered
@@ -125,6 +126,7 @@ def _traced(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...]) -> tup
     Raises:
         UnsupportedError: it cannot be built for the example either.
     """
+    load_extensions(LUA)  # before PyTorch decomposes what has no entry
     operations = frozenset(name for name, entry in OPERATIONS.items() if not entry.package or entry.package in allow)
     first_error: UnsupportedError | None = None
     for freedom in Freedom:

@@ -25,8 +25,8 @@ from ...graph.tensor import Tensor
 from ...io.output import FileOutput
 from ...io.source import ByteSource, PathLike, inputs_protected
 from ...nn.layouts import compacted, reblocked, reshape
-from ...report import Report, check_strict
-from ...text import counted
+from ...report import Note, Printed, Report, check_strict, escaped, joined
+from ...text import counted, extents, one_line, printable
 from .libraries import calling, other_classes, signature
 from .sides import BATCHES, Gates, Shape, Side, fits, in_target_order, is_sorted
 
@@ -53,6 +53,9 @@ class Pair:
     why: str
     gates: Gates | None = None
 
+    def __repr__(self) -> str:
+        return one_line(self, f"{self.source or '-'} to {self.target}, {extents(self.target_shape)}, by {self.why}")
+
 
 @define(frozen=True)
 class Ambiguity:
@@ -67,6 +70,9 @@ class Ambiguity:
     source: tuple[str, ...]
     target: tuple[str, ...]
     reason: str
+
+    def __repr__(self) -> str:
+        return one_line(self, f"{', '.join(self.source)} = {', '.join(self.target)}? {self.reason}")
 
 
 @define(frozen=True)
@@ -90,9 +96,12 @@ class KnownModel:
         state = f"{counted(self.open_keys, 'key')} without certain counterpart" if self.open_keys else "complete"
         return ", ".join(filter(None, (self.name, classes, state, self.verdict)))
 
+    def __repr__(self) -> str:
+        return one_line(self, str(self))
+
 
 @define(eq=False)
-class Match:
+class Match(Printed):
     """The pairing of source and target.
 
     Attributes:
@@ -140,6 +149,41 @@ class Match:
             near = f"; the nearest is {self.nearest}" if self.nearest else ""
             return f"no model of {' or '.join(self.asked)} has these layers{near}"
         return "complete" if self.complete else f"{counted(self.open_keys, 'key')} without certain counterpart"
+
+    @property
+    def notes(self) -> list[Note]:  # type: ignore[override]
+        """The notes of its report."""
+        return self.report.notes
+
+    def listed_pairs(self) -> list[str]:
+        """Return a line for each pair of keys."""
+        width = max((len(pair.source or "-") for pair in self.pairs), default=0)
+        return [
+            f"{pair.source or '-':{width}}  {pair.target}  {list(pair.target_shape)} {pair.why}" for pair in self.pairs
+        ]
+
+    def lines(self) -> list[str]:
+        """Return a line for each pair, each open key, and the result."""
+        problems = [line.strip() for line in self.problems().splitlines()]
+        return [*self.listed_pairs(), *problems, self._result()]
+
+    def _result(self) -> str:
+        """Return the number of pairs, and of keys without one."""
+        pairs = f"{counted(len(self.pairs), 'pair')}, " if self.pairs else ""
+        return pairs + self.sentence()
+
+    def _repr_html_(self) -> str:
+        rows = [(pair.source or "-", pair.target, extents(pair.target_shape), pair.why) for pair in self.pairs]
+        for group in self.ambiguous:
+            rows.append((", ".join(group.source), ", ".join(group.target), "", f"ambiguous: {group.reason}"))
+        for key in self.unmatched_source:
+            rows.append((key, "", extents(self.source_side.tensors[key].shape), "unmatched"))
+        for key in self.unmatched_target:
+            rows.append(("", key, extents(self.target_side.tensors[key].shape), "unmatched"))
+        head = "".join(f"<th style='text-align:left'>{name}</th>" for name in ("source", "target", "shape", "by"))
+        shown = "".join(f"<tr>{''.join(f'<td>{_cell(text)}</td>' for text in row)}</tr>" for row in rows)
+        notes = "".join(f"<div>{escaped(str(note))}</div>" for note in joined(self.notes))
+        return f"<div>{_cell(self._result())}</div><table><tr>{head}</tr>{shown}</table>{notes}"
 
     @property
     def complete(self) -> bool:
@@ -254,6 +298,11 @@ class Match:
         data["unmatched_target"] = self.unmatched_target
         data["report"] = self.report.as_dict()
         return data
+
+
+def _cell(text: str) -> str:
+    """Return text of a file for a cell of a table in a notebook."""
+    return escaped(printable(text))
 
 
 def _converted(tensor: Tensor, pair: Pair) -> Tensor:

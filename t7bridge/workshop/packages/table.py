@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 
+from ...extensions import LAYERS, load_extensions
+
 PREFIXES = {
     "bnn.": ("bnn",),
     "ccn2.": ("ccn2",),
@@ -16,15 +18,18 @@ PREFIXES = {
     "w2nn.": ("w2nn",),
 }
 """The folders that may have classes with a prefix."""
+_OF_LUA = {"graph", "nngraph", "tds", "torch"}
+"""What classes of Lua's own packages begin with that are no layers: nodes, edges, tensors, tables."""
 _imported: set[str] = set()
 """The prefixes whose folders are imported as a whole, also if another thread began with them."""
 
 
-def load_packages(class_name: str = "") -> None:
+def load_packages(class_name: str = "", installed: bool = True) -> None:
     """Import the entries of the packages that may have a class.
 
     Args:
-        class_name: its full name in Lua; all packages by default.
+        class_name: its full name in Lua; by default all packages with a folder here.
+        installed: whether packages that others have installed are asked, too.
     """
     for prefix, names in PREFIXES.items():
         if prefix in _imported or (class_name and not class_name.startswith(prefix)):
@@ -32,3 +37,6 @@ def load_packages(class_name: str = "") -> None:
         for name in names:
             importlib.import_module(f"{__package__}.{name}")
         _imported.add(prefix)
+    package = class_name.partition(".")[0]
+    if package and installed and package not in _OF_LUA:
+        load_extensions(LAYERS, package)

@@ -10,7 +10,7 @@ from attrs import asdict, field
 
 from ...data import define
 from ...report import Note, Printed
-from ...text import counted, printable
+from ...text import counted, one_line, printable
 
 if TYPE_CHECKING:
     import torch
@@ -62,6 +62,9 @@ class LayerProof:
     reason: str = ""
     has_weights: bool = False
     layer: str = ""
+
+    def __repr__(self) -> str:
+        return one_line(self, f"{self.layer or self.path} {self.class_name}: {self.verdict}")
 
     def as_dict(self) -> dict[str, Any]:
         """Return the verdict as plain data; infinities and NaN become `None`."""
@@ -168,6 +171,10 @@ class Proof(Printed):
     def max_abs(self) -> float:
         """The largest difference among the layers that agree."""
         return max((layer.max_abs or 0.0 for layer in self.agreeing()), default=0.0)
+
+    def _result(self) -> str:
+        """Return the result as one sentence."""
+        return self.sentence()
 
     def summary(self) -> dict[str, Any]:
         """Return counts of layers and parameters by verdict, and the first layer that differs."""

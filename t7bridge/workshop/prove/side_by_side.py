@@ -200,6 +200,15 @@ class Call:
     has_input: bool = False
 
 
+def _same_inputs(call: Call, other: Call) -> bool:
+    """Return whether two layers got the same.
+
+    Whole numbers, the tokens of an embedding, count from 0 in one model and from 1 in the other, and may be floats in
+    one: whether they are right, the outputs tell.
+    """
+    return not call.inputs or not other.inputs or _match(call.inputs, other.inputs)
+
+
 class Watched:
     """A model that runs once, and what its layers with weights took and returned.
 
@@ -325,7 +334,7 @@ class Watched:
         # Layers run without a graph: it would only take memory.
         args, kwargs = tree_map_only(torch.Tensor, torch.Tensor.detach, (args, kwargs))
         if len(tensors) != 1:
-            call.has_input = call.partner is not None and _match(call.inputs, call.partner.inputs)
+            call.has_input = call.partner is not None and _same_inputs(call, call.partner)
             return args, kwargs
         right_input = self._right_input(call, tensors[0])
 
@@ -431,7 +440,7 @@ class Comparison:
             if partner is None:
                 continue
             place = f"{call.place or 'the model'} ({partner.place or 'root'})"
-            if not _match(partner.inputs, call.inputs) and not call.origin.sources & wrong:
+            if not _same_inputs(partner, call) and not call.origin.sources & wrong:
                 self.differing.add(id(partner))
                 self.misplaced |= self._gets_input_of_another(call, partner)
                 self._compare_origins(partner.origin, call.origin, f"before {place}")

@@ -140,6 +140,41 @@ def test_keyboard_and_search(browser: Browser, tmp_path: Path) -> None:
     assert browser.errors == []
 
 
+@pytest.mark.parametrize("width", [1400, 400])
+def test_the_panel_covers_nothing(tmp_path: Path, width: int) -> None:
+    """The drawing ends where it begins, what was clicked stays in sight, and Escape closes it, also from the search."""
+    with Browser(width, 900) as own:
+        _check_panel(own, drawn(MODELS / "char_lstm_nngraph.t7", tmp_path))
+
+
+def _check_panel(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    area = "(r => [r.left, r.top, r.right, r.bottom])(document.querySelector('{}').getBoundingClientRect())"
+    whole = browser.run(area.format("svg.view"))
+    for text in ("36: LogSoftmax", "1: LookupTable"):
+        x, y, _ = place(browser, text)
+        browser.click(x, y)
+        left, top, right, bottom = browser.run(area.format("svg.view"))
+        panel = browser.run(area.format(".panel"))
+        assert right <= panel[0] or bottom <= panel[1]
+        x, y, _ = place(browser, text)
+        assert left < x < right
+        assert top < y < bottom
+        if text == "1: LookupTable":
+            browser.press("/")
+        browser.press("Escape")
+        assert browser.run("document.querySelector('.panel').hidden")
+        assert browser.run(area.format("svg.view")) == whole
+    legend = browser.run("document.querySelector('.legend').textContent")
+    assert "#0 first input of a block" in legend
+    assert "[0] first element of a list" in legend
+    assert browser.run("document.querySelector('.legend').offsetHeight") > 0
+    assert "LSTM 6 → 6" in browser.run(LABELS)
+    browser.press("e")
+    assert browser.run(LABELS).count("7: SplitTable") == 1  # cells open to their layers
+    assert browser.errors == []
+
+
 @pytest.mark.parametrize("kind", ["Linear", "Sequential"])
 def test_every_key(browser: Browser, tmp_path: Path, kind: str) -> None:
     """Keys work in every model, also in one of a single layer, whatever is selected."""
@@ -173,7 +208,7 @@ def test_branches_stand_in_their_order(browser: Browser, tmp_path: Path) -> None
     browser.open(drawn(sequence(*[layer(name) for name in names], kind="ConcatTable"), tmp_path))
     places = [place(browser, f"{number}: {name}")[0] for number, name in enumerate(names)]
     assert places == sorted(places)
-    browser.open(drawn(MODELS / "char_lstm_nngraph.t7", tmp_path))
+    browser.open(drawn(MODELS / "char_lstm_nngraph.t7", tmp_path), "#unfold=all")
     assert place(browser, "8: Sigmoid")[1] == place(browser, "11: Sigmoid")[1]
     inputs = [place(browser, text)[0] for text in ("2: Linear", "4: Linear")]
     assert inputs == sorted(inputs)
@@ -384,7 +419,7 @@ def test_the_first_view_is_readable(browser: Browser, tmp_path: Path) -> None:
 
 def test_the_map_moves_the_picture(browser: Browser, tmp_path: Path) -> None:
     """A click in the map of a model that does not fit shows that place; the arrows carry one element each."""
-    browser.open(drawn(MODELS / "char_lstm_nngraph.t7", tmp_path))
+    browser.open(drawn(MODELS / "char_lstm_nngraph.t7", tmp_path), "#unfold=all")
     before = browser.run(MOVED)
     browser.click(
         *browser.run(

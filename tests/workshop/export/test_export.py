@@ -99,6 +99,37 @@ def test_batches_of_inputs_without_dimensions(tmp_path):
         export_pt2(torch.nn.Identity(), Example("x", ()), str(tmp_path / "x.pt2"), ("batch",))
 
 
+@pytest.mark.slow
+def test_any_height_and_width(tmp_path):
+    """The file computes what the module does at sizes that it was not told; batch, height and width are open."""
+    path = TESTFILES / "models/unet_nngraph.t7"
+    module = t7bridge.load_module(path)
+    images = torch.randn(3, 1, 20, 12)
+    with torch.no_grad():
+        wanted = module(images.clone())
+    t7bridge.export(path, tmp_path / "x.onnx", input="2x1x8x8", dynamic="batch,height,width")
+    session = onnxruntime.InferenceSession(str(tmp_path / "x.onnx"), providers=["CPUExecutionProvider"])
+    assert [isinstance(size, str) for size in session.get_inputs()[0].shape] == [True, False, True, True]
+    found = session.run(None, {"input": images.numpy()})[0]
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+    t7bridge.export(path, tmp_path / "x.pt2", input="2x1x8x8", dynamic=["height", "width"])
+    program = torch.export.load(tmp_path / "x.pt2").module()
+    np.testing.assert_allclose(program(images[:2]).detach(), wanted[:2], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_sizes_that_a_model_fixes(tmp_path):
+    """A view before a linear layer: the model is refused, not exported for one size in silence; names are checked."""
+    for suffix in ("onnx", "pt2"):
+        with pytest.raises(ModelError, match="the model fixes the height and width of its input; found 16x16"):
+            t7bridge.export(MODEL, tmp_path / f"x.{suffix}", input="2x3x16x16", dynamic=["batch,height", "width"])
+    with pytest.raises(ModelError, match=r"cannot be dynamic; expected batch, height, width; found depth"):
+        t7bridge.export(MODEL, tmp_path / "x.pt2", input="2x3x16x16", dynamic=["batch", "depth"])
+    with pytest.raises(ModelError, match="no input has a height"):
+        export_pt2(torch.nn.Identity(), Example("x", (2, 3)), str(tmp_path / "x.pt2"), ("height",))
+    assert not list(tmp_path.iterdir())
+
+
 def test_more_modules_than_the_file_explains(tmp_path):
     """Thousands of modules without weights are refused before the exporter follows each; a thousand are not."""
     module = torch.nn.Sequential(*(torch.nn.ReLU() for _ in range(3000)))

@@ -49,11 +49,17 @@ function layouts(nodes, places, open, spread) {
     const edges = arrows.map(([a, b, flat, text = "", x = 0, y = 0]) => {
       const points = [];
       for (let i = 0; i < flat.length; i += 2) points.push(moved(flat[i], flat[i + 1]));
-      const from = kids[a], to = kids[b], dock = (k, x) => Math.min(Math.max(x, k.x + 6), k.x + k.w - 6);
-      const ends = [[dock(from, points[0][0]), from.y + from.h], [dock(to, points[points.length - 1][0]), to.y]];
-      if (apart(points[0], ends[0])) points.unshift(ends[0]); else points[0] = ends[0];
-      if (apart(points[points.length - 1], ends[1])) points.push(ends[1]); else points[points.length - 1] = ends[1];
-      return { a, b, points, text, at: moved(x, y) };
+      // Each end stays where it was across its box. What leaves or enters upright does so still.
+      const dock = (number, x) => kids[number].x + kids[number].w * Math.min(Math.max((x - entries[number][1]) / entries[number][3], 0), 1);
+      const ends = [[dock(a, flat[0]), kids[a].y + kids[a].h], [dock(b, flat[flat.length - 2]), kids[b].y]];
+      const last = points.length - 1, place = moved(x, y), aside = [ends[0][0] - points[0][0], ends[1][0] - points[last][0]];
+      if (last > 1 && flat[0] === flat[2]) points[1][0] = ends[0][0];
+      if (last > 1 && flat[flat.length - 2] === flat[flat.length - 4]) points[last - 1][0] = ends[1][0];
+      points[0] = ends[0]; points[last] = ends[1];
+      // So does a label beside the arrow; one on a bend has moved with that.
+      const down = Math.min(Math.max((y - flat[1]) / (flat[flat.length - 1] - flat[1] || 1), 0), 1);
+      if (last === 1) place[0] += aside[0] + (aside[1] - aside[0]) * down; else if (y <= flat[5]) place[0] += aside[0];
+      return { a, b, points, text, at: place };
     });
     return { kids, edges, w: w + across(Infinity), h: h + Math.max(...below.map(by => by(Infinity))) };
   }

@@ -27,7 +27,7 @@
     const header = el("header"), names = el("div", null, "names"), about = el("div", null, "dim"), search = el("input"), hits = el("div", null, "hits"), panel = el("div", null, "panel"), legend = el("div", null, "legend");
     search.placeholder = "Search  ( / )"; search.className = "search"; hits.hidden = true; panel.hidden = true;
     const again = nodes.filter(n => n.mark === "again" || (n.weights || []).some(w => w.shared)).length;
-    const facts = [["input", graph.input.length && cut(sizes(graph.input), 48) + (/guess/.test(graph.shapes) ? " (a guess)" : "")], ["output", cut(sizes(graph.output), 48)], ["", graph.parameters.toLocaleString("en") + " parameters"], ["", nodes.filter(n => n.kind !== "end").length + " modules"], ["", again ? again + " share weights" : ""], ["", graph.path === "root" ? "" : graph.path]];
+    const facts = [["input", graph.input.length && cut(sizes(graph.input), 48) + (/guess/.test(graph.shapes) ? " (a guess)" : "")], ["output", cut(sizes(graph.output), 48)], ["", graph.parameters.toLocaleString("en") + " parameters"], ["", graph.contents], ["", again ? again + " share weights" : ""], ["", graph.path === "root" ? "" : graph.path]];
     about.textContent = facts.filter(f => f[1]).map(f => (f[0] ? f[0] + " " : "") + cut(f[1], 70)).join(" · ");
     about.title = about.textContent;
     names.append(el("b", graph.file), about);
@@ -48,6 +48,9 @@
     if (nodes.some(n => n.mark === "again")) mark("var(--line)", "same module again", "dash");
     if (nodes.some(n => (n.weights || []).some(w => w.shared))) mark("#c98a1b", "shared weights", "dash");
     if (nodes.some(n => n.repeats)) mark("#9373c9", "repeated, shown once", "dash");
+    // The signs in labels and at the ends of repeated blocks.
+    const texts = JSON.stringify(places.contents), sign = (pattern, text, meaning) => { if (pattern.test(texts)) { const s = el("span"); s.append(el("b", text), " " + meaning); legend.append(s); } };
+    sign(/"#\d/, "#0", "first input of a block"); sign(/"\[\d/, "[0]", "first element of a list"); sign(/"last /, "last X", "what X returned one repetition before");
 
     // Drawing.
     let top = null, selected = -1, found = new Set(), at = { x: 0, y: 0, k: 1 }, moved = false;
@@ -174,11 +177,22 @@
       b.forEach((v, i) => g.append(sv("rect", { x: i * 300 / b.length, y: 40 - 38 * v / m, width: 300 / b.length - 1, height: 38 * v / m + 1, fill: colour("conv") })));
       return g;
     }
-    function hide() { panel.hidden = true; selected = -1; emphasize(); }
+    function hide() { panel.hidden = true; selected = -1; beside(); emphasize(); }
+    // The drawing ends where the panel begins, and what was selected stays in sight; without the panel it goes back.
+    let shift = null;
+    function beside() {
+      const before = host.classList.contains("side"), s = spots.get(selected);
+      host.classList.toggle("side", !panel.hidden);
+      if (!before && !panel.hidden) {
+        const r = room(), x = s ? Math.max(0, Math.min((s.x + s.w) * at.k + at.x + 20 - r.w, s.x * at.k + at.x)) : 0, y = s ? Math.max(0, Math.min((s.y + Math.min(s.h, 60)) * at.k + at.y + 20 - r.h, s.y * at.k + at.y)) : 0;
+        at.x -= x; at.y -= y; shift = { x, y, to: [at.x, at.y, at.k].join() };
+      } else if (before && panel.hidden && shift.to === [at.x, at.y, at.k].join()) { at.x += shift.x; at.y += shift.y; }
+      move();
+    }
     function show(id) {
-      if (id < 0) { panel.hidden = true; return; }
+      if (id < 0) { panel.hidden = true; beside(); return; }
       const n = nodes[id], num = v => Number(v).toPrecision(4), python = /^(torch|__torch__|collections)\b/.test(n.class || "");
-      panel.replaceChildren(); panel.hidden = false;
+      panel.replaceChildren(); panel.hidden = false; beside();
       const x = el("button", "×", "x"); x.onclick = hide;
       panel.append(x, el("h2", label(n)));
       rows("", [["Lua class", python ? "" : n.class], ["PyTorch class", n.torch || (n.mark === "unmapped" ? "none" : "")], ["class", python ? n.class : ""], ["path", n.path], ["state dict", n.key], ["output", shapes(n)], ["parameters", n.parameters && n.parameters.toLocaleString("en")], ["the same as", n.same_as != null ? link(n.same_as) : ""]]);
@@ -216,7 +230,7 @@
     };
     search.onkeydown = e => {
       if (e.key === "Enter" && list.length) { reveal(list[chosen % list.length].id); chosen++; hits.hidden = true; e.preventDefault(); }
-      if (e.key === "Escape") { search.value = ""; search.oninput(); svg.focus(); }
+      if (e.key === "Escape") { search.value = ""; search.oninput(); hide(); svg.focus(); }
       e.stopPropagation();
     };
     function step(d) {

@@ -1,0 +1,76 @@
+"""Programs whose pickles are not PyTorch's, by what a pickle names: what the file is, and what its values mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ...errors import UnsupportedError
+from ...report import Note
+
+_PROGRAMS = {
+    "sklearn": "scikit-learn",
+    "keras": "Keras",
+    "tensorflow": "TensorFlow",
+    "paddle": "PaddlePaddle",
+    "mxnet": "MXNet",
+    "chainer": "Chainer",
+    "lasagne": "Lasagne",
+    "xgboost": "XGBoost",
+    "lightgbm": "LightGBM",
+    "catboost": "CatBoost",
+    "gensim": "gensim",
+    "pandas": "pandas",
+    "joblib": "joblib",
+}
+"""Programs by their Python packages; of several the first is named."""
+_PADDLE_NAMES = "StructuredToParameterName@@"
+"""The entry of PaddlePaddle's state dicts that maps keys to the names of its own parameters.
+
+Source: PaddlePaddle 2.6 `python/paddle/framework/io.py` `_build_saved_state_dict`.
+"""
+
+
+def program_of(foreign: Iterable[str], value: Any) -> str:
+    """Return the program that wrote a pickle; empty if nothing in it says so.
+
+    Args:
+        foreign: the names of classes and functions in it that have no meaning here.
+        value: what it holds.
+    """
+    if isinstance(value, dict) and _PADDLE_NAMES in value:
+        return "PaddlePaddle"
+    packages = {name.partition(".")[0] for name in foreign}
+    return next((program for package, program in _PROGRAMS.items() if package in packages), "")
+
+
+def note_on(program: str) -> Note:
+    """Return what converting values of a program means."""
+    text = f"the file is a pickle of {program}, whose arrays and settings are data here; only {program} runs it"
+    if program == "PaddlePaddle":
+        text = (
+            "the file is a state dict of PaddlePaddle: its linear layers have weights of (in, out), PyTorch's (out, in)"
+        )
+    return Note("info", "", text, code="foreign-name", class_name=program)
+
+
+def refuse_joblib(foreign: Iterable[str], file: str, cause: Exception) -> None:
+    """Refuse a file of joblib, in which arrays stand between the opcodes of the pickle.
+
+    Raises:
+        UnsupportedError: it is one.
+    """
+    if any(name.partition(".")[0] == "joblib" for name in foreign):
+        raise UnsupportedError(
+            f"is a file of joblib, as scikit-learn's models are stored, with arrays inside its pickle{_of(foreign)}",
+            file=file,
+            hint="Load it with joblib.load in the program that wrote it, and save its arrays with numpy.savez.",
+        ) from cause
+
+
+def _of(foreign: Iterable[str]) -> str:
+    """Return the first class of another program, for a message."""
+    for name in foreign:
+        if name.partition(".")[0] not in ("joblib", "numpy"):
+            return f": {name[:80]}"
+    return ""

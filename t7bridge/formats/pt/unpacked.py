@@ -1,0 +1,197 @@
+"""PyTorch's archives that somebody has unpacked: a folder with `data.pkl`, its storages in `data/`, and `version`.
+
+PyTorch itself reads no such folder. Here it is an archive whose members are files, in the order of their names: its
+source is their bytes in a row, and everything else reads it as it reads the archive that it was.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator
+from itertools import accumulate
+
+from ...data import define
+from ...errors import CorruptError, T7BridgeError
+from ...io.copy import crc32
+from ...io.source import ByteSource, DerivedSource, PathLike
+from ...limits import DEFAULT_LIMITS, Limits
+from ..table import is_unpacked
+from .members import DATA_MEMBER, ROOT_FOLDER, STORAGE_FOLDER
+from .zip import STORED, Member, ZipArchive
+
+_TOP_FILES = {
+    *(DATA_MEMBER, "constants.pkl", "attributes.pkl", "bytecode.pkl", "traced_inputs.pkl"),
+    *("version", "byteorder", ".format_version", ".storage_alignment", "model.json"),
+}
+"""Files of an archive; others of the folder are not its."""
+_TOP_FOLDERS = ("data", ".data", "constants", "code", "extra", "tensors", "traced_inputs", ".t7bridge")
+_OPEN_FILES = 32
+_CHUNK_BYTES = 1 << 20
+
+
+def opened(folder: PathLike, limits: Limits) -> tuple[FolderSource, int]:
+    """Return the files of an unpacked archive as a source, and the offset at which it begins."""
+    return FolderSource(folder, limits), 0
+
+
+def folder_of(path: str) -> str:
+    """Return the folder of an unpacked archive that a path names, itself or by its `data.pkl`; empty otherwise."""
+    folder = path
+    if os.path.basename(path) == DATA_MEMBER:
+        folder = os.path.dirname(path) or os.curdir
+    elif not os.path.isdir(path):
+        return ""
+    try:
+        return folder if is_unpacked(os.listdir(folder)) else ""
+    except (OSError, ValueError):  # it is not a folder
+        return ""
+
+
+def unpacked_files(path: str) -> list[str]:
+    """Return the paths of the files of an unpacked archive, by that of its folder or its `data.pkl`."""
+    return list(_members(folder_of(path)))
+
+
+@define(frozen=True)
+class _File:
+    """A file of the folder.
+
+    Attributes:
+        name: below the folder, with slashes.
+        path: where it is.
+        size: in bytes, when the folder was opened.
+    """
+
+    name: str
+    path: str
+    size: int
+
+
+class FolderSource(DerivedSource):
+    """The files of an unpacked archive, their bytes in a row. Of the files, which may be thousands, few are open.
+
+    Args:
+        folder: its path.
+        limits: bound the number of files.
+
+    Attributes:
+        files: in the order of their bytes.
+        starts: the offset of each.
+
+    Raises:
+        T7BridgeError: a file cannot be read.
+        LimitError: there are too many.
+    """
+
+    def __init__(self, folder: PathLike, limits: Limits = DEFAULT_LIMITS) -> None:
+        self.files: list[_File] = []
+        name = os.fspath(folder)
+        for path in _members(name):
+            if len(self.files) == limits.archive_members:
+                raise limits.exceeded("archive_members", "the folder has too many files", file=name)
+            with ByteSource.from_path(path) as file:  # an input, which no output replaces
+                inside = os.path.relpath(path, name).replace(os.sep, "/")
+                self.files.append(_File(inside, path, file.size))
+        *self.starts, size = accumulate((file.size for file in self.files), initial=0)
+        self._open: OrderedDict[int, ByteSource] = OrderedDict()
+        self._is_closed = False
+        self._lock = threading.Lock()
+        super().__init__(name, size)
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        """See `ByteSource.read_into`."""
+        done = 0
+        # Of files without bytes that begin at one offset, the last is the one that may have some.
+        number = bisect_right(self.starts, offset) - 1
+        while done < len(buffer) and number < len(self.files):
+            inside = offset + done - self.starts[number]
+            count = min(len(buffer) - done, self.files[number].size - inside)
+            if count > 0:
+                with self._lock:  # another thread may close the file
+                    read = self._file(number).read_into(inside, buffer[done : done + count])
+                done += read
+                if read < count:
+                    break
+            number += 1
+        return done
+
+    def _file(self, number: int) -> ByteSource:
+        """Return a file, opened again if others were read since.
+
+        Raises:
+            CorruptError: it has changed.
+        """
+        if self._is_closed:
+            raise T7BridgeError(
+                "has been closed", file=self.name, hint="Keep the reader open while its storages are read."
+            )
+        file = self._open.pop(number, None)
+        if file is None:
+            expected = self.files[number]
+            file = ByteSource.from_path(expected.path)
+            if file.size != expected.size:
+                raise CorruptError("a file of the folder has changed", file=expected.path)
+            if len(self._open) == _OPEN_FILES:
+                self._open.popitem(last=False)[1].close()
+        self._open[number] = file
+        return file
+
+    def close(self) -> None:
+        """Close the files. Storages whose bytes are in them can no longer be read."""
+        self._is_closed = True
+        while self._open:
+            self._open.popitem()[1].close()
+
+
+def _members(folder: str) -> Iterator[str]:
+    """Yield the paths of the files that PyTorch wrote, those of `data.pkl` and its storages among them."""
+    for name in sorted(os.listdir(folder)):
+        path = os.path.join(folder, name)
+        if os.path.isfile(path) and name in _TOP_FILES:
+            yield path
+        elif name in _TOP_FOLDERS and os.path.isdir(path):
+            yield from _below(path, name)
+
+
+def _below(folder: str, top: str) -> Iterator[str]:
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            # Beside a `data.pkl` of other programs is a `data` with anything; the keys of storages are numbers.
+            if f"{top}/" != STORAGE_FOLDER or name.isdecimal():
+                path = os.path.join(place, name)
+                if os.path.isfile(path):
+                    yield path
+
+
+class FolderArchive(ZipArchive):
+    """The files of an unpacked archive as its members. They have no checksums.
+
+    Args:
+        source: the folder.
+        limits: resource limits.
+    """
+
+    source: FolderSource
+
+    def _directory(self) -> dict[str, Member]:
+        members: dict[str, Member] = {}
+        for file, start in zip(self.source.files, self.source.starts):
+            name = f"{ROOT_FOLDER}/{file.name}"
+            members[name] = Member(name, STORED, 0, 0, file.size, file.size, start, start + file.size)
+        return members
+
+    def _start(self, member: Member) -> int:
+        return member.header
+
+    def crc_of(self, name: str) -> int:
+        """See `ZipArchive.crc_of`: it is computed."""
+        member = self.member(name)
+        crc = 0
+        for start in range(member.header, member.limit, _CHUNK_BYTES):
+            length = min(_CHUNK_BYTES, member.limit - start)
+            crc = crc32(self.source.read_exact(start, length, name), crc)
+        return crc

@@ -1,0 +1,110 @@
+"""Cells of graphs as one block each in pictures: what `module` writes as `nn.LSTMCell` is one box that opens."""
+
+from __future__ import annotations
+
+from attrs import evolve
+
+from ...errors import T7BridgeError
+from ...graph.lua import TorchObject
+from ...limits import Limits
+from ...nn.blocks import Block, Flow
+from ...nn.mapping import ModuleSpec
+from ...nn.state_dict import state_dict
+from ..cells import cells_in
+
+CELL = "cell"
+"""The mark of such a block."""
+
+
+def with_cells(blocks: list[Block], module: TorchObject, path: str, limits: Limits) -> list[Block]:
+    """Return the blocks of a model, each before those inside it, with one for each cell that is recognized.
+
+    The layers of a cell are inside its block. The blocks that are given stay as they are.
+
+    Args:
+        blocks: of the model.
+        module: the model.
+        path: its path in the file.
+        limits: resource limits.
+    """
+    root = blocks[0].spec
+    if root is None or not any(block.spec is not None and block.spec.graph for block in blocks):
+        return blocks
+    try:
+        found = cells_in(root, state_dict(module, path, limits, own_keys=True))
+    except T7BridgeError:  # the model has layers without a plan
+        return blocks
+    cells: dict[int, list[tuple[str, ModuleSpec, set[int]]]] = {}
+    """Kind, module and nodes of each cell, by the id of its graph."""
+    for cell, nodes in found:
+        if len(nodes) > 1:
+            cells.setdefault(id(cell.graph), []).append((cell.kind.name, cell.module, nodes))
+    if not cells:
+        return blocks
+    copies: dict[int, Block] = {}
+    for block in reversed(blocks):  # inner blocks first
+        inside = [copies[id(inner)] for inner in block.inside]
+        copy = evolve(
+            block, inside=inside, flows=list(block.flows), lines=list(block.lines), summary=list(block.summary)
+        )
+        if block.spec is not None and block.inside:
+            for kind, spec, nodes in cells.get(id(block.spec), ()):
+                _enclose(copy, kind, spec, {id(inside[number - 1]) for number in nodes})
+        copies[id(block)] = copy
+    return list(copies[id(blocks[0])].walk())
+
+
+def _enclose(graph: Block, kind: str, spec: ModuleSpec, members: set[int]) -> None:
+    """Put blocks of a graph into one block, in the place of the last of them.
+
+    Args:
+        graph: the block of the graph.
+        kind: of the cell, `LSTM`.
+        spec: the module that the members are.
+        members: the ids of their blocks.
+    """
+    title = kind
+    sizes = [str(argument) for argument in spec.args[:2] if isinstance(argument, int)]
+    if len(sizes) == 2:
+        title += f" {' → '.join(sizes)}"
+    cell = Block("", title, "graph", CELL, target=spec.target, path=graph.path)
+    places = [number for number, block in enumerate(graph.inside) if id(block) in members]
+    cell.inside = [graph.inside[number] for number in places]
+    cell.parameters = sum(block.parameters for block in cell.inside)
+    cell.shape = cell.inside[-1].shape
+    inner = {number: place for place, number in enumerate(places)}
+    first_end = len(cell.inside)
+    cell.inside += [Block("", "", "end", lines=["input"]), Block("", "", "end", lines=["output"])]
+    # The graph keeps the order in which its blocks run: the cell stands where its last block was.
+    outer: dict[int, int] = {}
+    kept: list[Block] = []
+    for number, block in enumerate(graph.inside):
+        if number == places[-1]:
+            cell_place = len(kept)
+            kept.append(cell)
+        elif number not in inner:
+            outer[number] = len(kept)
+            kept.append(block)
+    outside: dict[tuple[int, int], list[str]] = {}
+    within: dict[tuple[int, int], list[str]] = {}
+    for flow in graph.flows:
+        start_inside = flow.start in inner
+        end_inside = flow.end in inner
+        if start_inside and end_inside:
+            within.setdefault((inner[flow.start], inner[flow.end]), []).append(flow.label)
+            continue
+        start = cell_place if start_inside else outer[flow.start]
+        end = cell_place if end_inside else outer[flow.end]
+        # The label says which part of the value is taken: inside the cell it says by whom.
+        outside.setdefault((start, end), []).append("" if end_inside else flow.label)
+        if end_inside:
+            within.setdefault((first_end, inner[flow.end]), []).append(flow.label)
+        if start_inside:
+            within.setdefault((inner[flow.start], first_end + 1), []).append("")
+    cell.flows = [Flow(start, end, _joined(labels)) for (start, end), labels in within.items()]
+    graph.inside = kept
+    graph.flows = [Flow(start, end, _joined(labels)) for (start, end), labels in outside.items()]
+
+
+def _joined(labels: list[str]) -> str:
+    return ", ".join(dict.fromkeys(filter(None, labels)))
