@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.resources import files
 from typing import Any, ClassVar
@@ -47,7 +47,6 @@ from ..nn.layouts import compacted
 from ..nn.mapping import ModuleSpec, specs_in
 from ..nn.places import choose_module, find_models, is_criterion
 from ..nn.registry import load_classes
-from ..nn.state_dict import state_dict
 from ..report import Report, check_strict
 from ..text import listed
 from .modules import lua_document
@@ -188,7 +187,7 @@ def _page(
     name = os.path.basename(source.name)
     model = generate(module, path, index_base=request.index_base, limits=request.limits, source=name, lift=request.lift)
     report = Report(source.name, folder, "t7", "pt", "module", source_bytes=source.size, notes=model.notes)
-    json_data = _noted_data(module, path, report, request.limits)
+    json_data = _noted_data(model.state.data, module, path, report, request.limits)
     check_strict(report, request.strict)
     config = _config(json_data, document.first, module, request.index_base, report)
     sampling = _sampling_of(module, path, document.first, request.index_base, model.is_stateful, request.limits)
@@ -222,16 +221,18 @@ def _write(page: _Page, request: WriteModule) -> Report:
     return report
 
 
-def _noted_data(module: TorchObject, path: str, report: Report, limits: Limits) -> dict[str, Any]:
+def _noted_data(
+    data: Mapping[str, Any], module: TorchObject, path: str, report: Report, limits: Limits
+) -> dict[str, Any]:
     """Return the tables of a module's fields as data for JSON; notes say which fields these are, and which are not.
 
     Args:
+        data: the values of these fields.
         module: the module.
         path: its path.
         report: receives the notes.
         limits: resource limits.
     """
-    data = state_dict(module, path, limits).data
     json_data = _json_data(data, limits)
     in_config: list[tuple[str, str, Any]] = []
     omitted: list[tuple[str, str, Any]] = []
@@ -381,7 +382,7 @@ def _config(
     return config
 
 
-def _json_data(data: dict[str, Any], limits: Limits) -> dict[str, Any]:
+def _json_data(data: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
     """Return the tables of a module's fields as data for JSON, without those that contain themselves or are too deep.
 
     Text that is not UTF-8 has escapes, as in names of tensors.
