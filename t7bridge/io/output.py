@@ -252,14 +252,19 @@ class FileOutput(Output):
             fd = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | BINARY, 0o666)
             if replaced is not None:
                 os.chmod(self._temporary, inherited_mode(fd, replaced))
+            super().__init__(os.fdopen(fd, "r+b", buffering=0), self.path)
+            self._blocks = Blocks(fd)
+            self._transfers = Transfers(fd, self.path)
         except FileNotFoundError as error:
             message = "cannot be written: its folder does not exist"
             raise WriteError(message, file=self.path, hint="Create it first.") from error
         except OSError as error:
             raise WriteError(f"cannot be written: {error.strerror}", file=self.path) from error
-        super().__init__(os.fdopen(fd, "r+b", buffering=0), self.path)
-        self._blocks = Blocks(fd)
-        self._transfers = Transfers(fd, self.path)
+        except BaseException:
+            # A signal, which waits for the call that makes the file: on a busy disk that takes a while.
+            with contextlib.suppress(OSError):
+                os.unlink(self._temporary)
+            raise
 
     @property
     def temporary(self) -> str:

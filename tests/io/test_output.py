@@ -271,3 +271,17 @@ def test_folder_that_takes_no_file(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(WriteError, match="cannot be written: Not a directory"):
         FileOutput(tmp_path / "file" / "out")
+
+
+def test_a_signal_while_the_file_is_made_leaves_none(tmp_path, monkeypatch):
+    """A signal is heard when the call that makes the file returns."""
+    make = os.open
+
+    def interrupted(*arguments):
+        os.close(make(*arguments))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "open", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        FileOutput(tmp_path / "x")
+    assert list(tmp_path.iterdir()) == []
