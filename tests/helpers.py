@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import re
 import struct
@@ -53,6 +54,16 @@ def layer_files() -> dict[str, Path]:
     paths = [*package.glob("torchmodules/layers/*.py"), *package.glob("workshop/packages/*/modules.py")]
     homes = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in sorted(paths)}
     return {home: path for home, path in homes.items() if path.stem != "__init__"}
+
+
+def module_of(path: Path) -> Any:
+    """Return a program as a module of its own, whose name no other has."""
+    spec = importlib.util.spec_from_file_location(f"program_{path.parent.name}_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def name_of(path: Path) -> str:

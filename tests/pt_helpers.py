@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 import struct
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import TESTFILES
+from helpers import TESTFILES, module_of
 
 from t7bridge import Limits, PtReader
 from t7bridge.formats import Origin, PtMeaning, Unpickler
@@ -24,13 +23,7 @@ PT = TESTFILES / "pt"
 
 def torch_describe(value: Any) -> Any:
     """Describe a value as PyTorch sees it, by the very function that made the JSON of the corpus."""
-    path = TESTFILES / "gen" / "pt_describe.py"
-    spec = importlib.util.spec_from_file_location("pt_describe", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.describe(value)
+    return module_of(TESTFILES / "gen/pt_describe.py").describe(value)
 
 
 def torch_type(name: str) -> Any:

@@ -5,31 +5,24 @@ from __future__ import annotations
 import contextlib
 import functools
 import http.server
-import importlib.util
 import json
 import shutil
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from browser import Browser
-from helpers import ROOT
+from helpers import ROOT, module_of
 
 PATIENCE = 120.0
 HAS_NODE = shutil.which("node") is not None and shutil.which("npm") is not None
 
 
-def builder() -> ModuleType:
+def builder() -> Any:
     """`site/build.py` as a module."""
-    spec = importlib.util.spec_from_file_location("site_build", ROOT / "site/build.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of(ROOT / "site/build.py")
 
 
 class _Server(http.server.SimpleHTTPRequestHandler):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 
 import pytest
-from helpers import ROOT
+from helpers import ROOT, module_of
 
 import t7bridge
 
@@ -67,11 +66,7 @@ def test_measure(files, tmp_path):
 
 def test_table_in_the_readme(files, tmp_path):
     """The table goes between the marks of a page, the rest stays; one without marks is refused. README has a part."""
-    spec = importlib.util.spec_from_file_location("benchmarks_main", ROOT / "benchmarks" / "__main__.py")
-    assert spec is not None
-    assert spec.loader is not None
-    program = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(program)
+    program = module_of(ROOT / "benchmarks/__main__.py")
     page = tmp_path / "README.md"
     page.write_text((ROOT / "README.md").read_text())
     text = program.table([program.Row("x.t7 to x.pt", "cp", 1.0, 1.25, 22.4)])

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 
 import pytest
-from helpers import ROOT
+from helpers import ROOT, module_of
 
 from t7bridge.layers import registered_layers
 
@@ -18,10 +17,7 @@ DOCUMENT = ROOT / "docs" / "layers.md"
 @pytest.fixture(scope="module")
 def generator():
     """The script as a module."""
-    spec = importlib.util.spec_from_file_location("generate_layers", GENERATOR)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of(GENERATOR)
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import written
+from helpers import module_of, written
 
 import t7bridge
 from t7bridge import Table, Tensor, TorchObject
@@ -130,12 +129,7 @@ def cleared(module: TorchObject) -> TorchObject:
 def page(path: Path, folder: Path) -> torch.nn.Module:
     """The model of the page that is written for a file."""
     t7bridge.write_module(path, folder)
-    spec = importlib.util.spec_from_file_location(f"page_of_{folder.name}", folder / "model.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    found: torch.nn.Module = module.load()
+    found: torch.nn.Module = module_of(folder / "model.py").load()
     return found
 
 

@@ -8,7 +8,6 @@ output, where `...` is any text; `sh` has commands alone; `python` is run, with 
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 import os
@@ -26,7 +25,7 @@ from typing import Any
 
 import pytest
 from attrs import define
-from helpers import ROOT
+from helpers import ROOT, module_of
 
 from t7bridge import cli
 from t7bridge.cli import parser_for
@@ -211,12 +210,7 @@ def test_wrong_output_is_found() -> None:
 
 def notebooks() -> Any:
     """The script that makes the notebooks, as a module."""
-    spec = importlib.util.spec_from_file_location("generate_notebooks", ROOT / "docs/generate_notebooks.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of(ROOT / "docs/generate_notebooks.py")
 
 
 @pytest.mark.slow

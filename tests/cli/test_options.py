@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import re
 from collections.abc import Callable
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 from attrs.exceptions import FrozenInstanceError
-from helpers import ROOT, run_here
+from helpers import ROOT, module_of, run_here
 
 import t7bridge
 from t7bridge import Report, cli, formats
@@ -89,12 +88,7 @@ def check_signature(function: Callable[..., Any], options: dict[str, Option], mo
 
 def options_page() -> Any:
     """docs/generate_options.py as a module."""
-    spec = importlib.util.spec_from_file_location("generate_options", ROOT / "docs" / "generate_options.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of(ROOT / "docs/generate_options.py")
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from helpers import TESTFILES
+from helpers import TESTFILES, module_of
 
 import t7bridge
 from t7bridge import Table, TorchObject
@@ -35,11 +34,8 @@ def test_a_folder_each(tmp_path: Path) -> None:
     assert any(note.code == "several-models" and "netG, nets.D" in note.message for note in report.notes)
     for name, source, shape in (("netG", GENERATOR, (1, 8, 1, 1)), ("nets.D", LENET, (1, 1, 32, 32))):
         folder = tmp_path / "out" / name
-        spec = importlib.util.spec_from_file_location("model", folder / "model.py")
-        module: Any = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
-        spec.loader.exec_module(module)  # type: ignore[union-attr]
         example = torch.randn(shape)
-        assert torch.equal(module.load()(example), t7bridge.load_module(source)(example))
+        assert torch.equal(module_of(folder / "model.py").load()(example), t7bridge.load_module(source)(example))
         assert json.loads((folder / "config.json").read_text())["checkpoint"] == {"order": "bgr"}
 
 
