@@ -30,7 +30,6 @@ def run(arguments: Any, folder: str) -> dict[str, Any]:
     target = arguments[-1]
     is_folder = arguments[0] == "module"
     if is_folder:
-        shutil.rmtree(WORK, ignore_errors=True)
         arguments[-1] = str(WORK / target.removesuffix(".zip"))
     elif arguments[0] in ("convert", "draw"):
         arguments[-1] = str(OUT / target)
@@ -43,7 +42,7 @@ def run(arguments: Any, folder: str) -> dict[str, Any]:
             code = error.code if isinstance(error.code, int) else 2
     if is_folder and code == 0:
         pack(pathlib.Path(arguments[-1]), OUT / target)
-    shutil.rmtree(WORK, ignore_errors=True)
+    shutil.rmtree(WORK, ignore_errors=True)  # after an error, too
     texts = [text.getvalue().replace(f"{WORK}/", "").replace(f"{OUT}/", "") for text in (output, messages)]
     return {"code": code, "output": texts[0], "messages": texts[1]}
 

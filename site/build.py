@@ -102,10 +102,10 @@ def compile_library(runtime: Path, library: Path) -> None:
 def pack(folder: Path, target: Path) -> None:
     """Pack a folder into a zip archive that is the same each time."""
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for file in sorted(path for path in folder.rglob("*") if path.is_file()):
-            archive.writestr(
-                zipfile.ZipInfo(file.relative_to(folder).as_posix()), file.read_bytes(), zipfile.ZIP_DEFLATED
-            )
+        for file in sorted(folder.rglob("*")):
+            if file.is_file():
+                member = zipfile.ZipInfo(file.relative_to(folder).as_posix())
+                archive.writestr(member, file.read_bytes(), zipfile.ZIP_DEFLATED)
 
 
 def scripts_of_drawings() -> list[str]:
@@ -123,16 +123,9 @@ def scripts_of_drawings() -> list[str]:
 def write_pages(target: Path) -> None:
     """Write the page, which loads nothing but itself, and the one that may load a file from an address."""
     import t7bridge
-    from t7bridge.conversion.options import options_of
-    from t7bridge.conversion.request import Convert
 
     scripts = " ".join(scripts_of_drawings())
     template = (SITE / "index.html").read_text("utf-8")
-    dtype = ""
-    if "dtype" in options_of(Convert):
-        names = "".join(f"<option>{name}</option>" for name in ("float32", "float16", "bfloat16"))
-        choices = f'<option value="">as they are</option>{names}'
-        dtype = f'<label>Floats <select id="dtype" title="--dtype">{choices}</select></label>'
     for name, connect in (("index.html", "'self'"), ("address.html", "'self' https:")):
         policy = (
             f"default-src 'none'; script-src 'self' blob: 'wasm-unsafe-eval' {scripts}; worker-src blob:; "
@@ -144,7 +137,6 @@ def write_pages(target: Path) -> None:
             policy=policy,
             version=html.escape(t7bridge.__version__),
             home=HOME,
-            dtype=dtype,
             from_hidden="" if has_address else "hidden",
             link_hidden="hidden" if has_address else "",
         )

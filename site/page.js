@@ -5,7 +5,7 @@ const base = new URL(".", location.href).href;
 const LUA = /^format +a Lua Torch file$/m; // as `inspect` says it
 
 let worker;
-let asked = new Map(); // questions to the worker by number
+const asked = new Map(); // questions to the worker by number
 let count = 0;
 let ready;
 let current = null; // the file that is shown
@@ -60,18 +60,18 @@ async function ask(message, progress) {
 }
 
 async function restart() {
+  say("Loading Python again …");
   worker.terminate();
   for (const question of asked.values()) question.reject(new Cancelled());
   asked.clear();
   begin();
   await ready;
   for (const file of opened) file.place = (await ask({ type: "open", files: [file.file] })).place;
+  say("Ready.");
 }
 
-async function cancel() {
-  say("Cancelled. Loading Python again …");
-  await restart();
-  say("Ready.");
+function refused(error) {
+  say(`Python does not start: ${error.message}`, true);
 }
 
 class Cancelled extends Error {}
@@ -128,50 +128,50 @@ async function show(entry) {
     offer(entry);
     say(entry.failed ? `${entry.name} cannot be read.` : `${entry.name}: ${size(entry.file.size)}.`, entry.failed);
   }
-  if ($("tab-drawing").ariaSelected === "true") await draw(entry);
-  else if (!entry.failed) draw(entry).catch(() => {});
+  draw(entry);
 }
 
 async function draw(entry) {
-  if (entry.failed) {
-    $("drawing").replaceChildren(element("p", { textContent: "There is nothing to draw." }));
+  entry.drawing ??= drawn(entry);
+  const drawing = entry.drawing;
+  let content;
+  try {
+    content = await drawing;
+  } catch {
+    if (entry.drawing === drawing) entry.drawing = null; // cancelled: drawn when it is looked at
     return;
   }
-  if (entry.drawing === null) {
-    entry.drawing = (async () => {
-      const answer = await verb(entry, ["draw", ...part(entry), entry.name, "-o", "drawing.html"]);
-      return { file: answer.outputs[0]?.file, messages: answer.messages };
-    })();
-  }
-  const { file, messages } = await entry.drawing;
-  if (current !== entry) return;
-  if (!file) {
-    $("drawing").replaceChildren(element("p", { textContent: messages }));
-    return;
-  }
-  if (entry.frame !== $("drawing").firstChild || !entry.frame) {
-    const html = new Blob([await file.text()], { type: "text/html" });
-    entry.frame = element("iframe", { title: `Drawing of ${entry.name}`, src: URL.createObjectURL(html) });
-    entry.frame.setAttribute("sandbox", "allow-scripts");
-    $("drawing").replaceChildren(entry.frame);
-  }
+  // Meanwhile there may be another file, or another part of this one. A frame that is shown again loads again.
+  const isWanted = current === entry && entry.drawing === drawing;
+  if (isWanted && content !== $("drawing").firstChild) $("drawing").replaceChildren(content);
+}
+
+async function drawn(entry) {
+  if (entry.failed) return element("p", { textContent: "There is nothing to draw." });
+  const answer = await verb(entry, ["draw", ...part(), entry.name, "-o", "drawing.html"]);
+  if (!answer.outputs.length) return element("p", { textContent: answer.messages });
+  const html = new Blob([await answer.outputs[0].file.text()], { type: "text/html" });
+  const frame = element("iframe", { title: `Drawing of ${entry.name}`, src: URL.createObjectURL(html) });
+  frame.setAttribute("sandbox", "allow-scripts");
+  return frame;
+}
+
+function redraw() {
+  if (current) draw(current);
 }
 
 // Converting
 
 function offer(entry) {
   const stem = entry.name.replace(/\.[^.]*$/, "") || "model";
-  const targets = [
-    [".pt", ["convert"], `${stem}.pt`],
-    [".safetensors", ["convert"], `${stem}.safetensors`],
-    [".npz", ["convert"], `${stem}.npz`],
-    [".t7", ["convert"], `${stem}.t7`],
-  ].filter(([suffix]) => !entry.name.endsWith(suffix));
-  if (entry.isLua) targets.push(["model.py with its weights", ["module"], `${stem}.zip`]);
-  targets.push(["drawing, .svg", ["draw"], `${stem}.svg`]);
+  const suffixes = [".pt", ".safetensors", ".npz", ".t7"].filter((suffix) => !entry.name.endsWith(suffix));
+  const targets = suffixes.map((suffix) => [suffix, "convert", stem + suffix]);
+  if (entry.isLua) targets.push(["model.py with its weights", "module", `${stem}.zip`]);
+  targets.push(["drawing, .svg", "draw", `${stem}.svg`]);
   $("targets").replaceChildren(
-    ...targets.map(([label, [name], target], index) => {
-      const button = element("button", { type: "button", textContent: label, disabled: busy || Boolean(entry.failed) });
+    ...targets.map(([label, name, target], index) => {
+      const isReadable = entry.text !== null && !entry.failed;
+      const button = element("button", { type: "button", textContent: label, disabled: busy || !isReadable });
       if (index === 0) button.className = "first";
       button.onclick = () => convert(entry, name, target);
       return button;
@@ -188,7 +188,7 @@ function commandOf(entry, name, target) {
   const options = part();
   if (name === "convert") {
     for (const id of ["mode", "dtype", "encoding"]) {
-      const value = $(id)?.value;
+      const value = $(id).value;
       if (value && (id !== "encoding" || target.endsWith(".t7"))) options.push(`--${id}`, value);
     }
     return ["convert", ...options, entry.name, target];
@@ -273,12 +273,12 @@ function choose(tab) {
     $(name).tabIndex = name === tab ? 0 : -1;
     $(panel).hidden = name !== tab;
   }
-  if (tab === "tab-drawing" && current) draw(current).catch((error) => say(error.message, true));
+  if (tab === "tab-drawing") redraw();
 }
 
 $("choose").onclick = () => $("files").click();
 $("files").onchange = () => take($("files").files);
-$("cancel").onclick = cancel;
+$("cancel").onclick = () => restart().catch(refused);
 $("tab-text").onclick = () => choose("tab-text");
 $("tab-drawing").onclick = () => choose("tab-drawing");
 $("views").onkeydown = (event) => {
@@ -289,9 +289,8 @@ $("views").onkeydown = (event) => {
 };
 $("sample").onclick = async () => take([new File([await sample], "resnet_small.t7")]);
 $("at").onchange = () => {
-  if (!current) return;
-  current.drawing = null;
-  if ($("tab-drawing").ariaSelected === "true") draw(current).catch((error) => say(error.message, true));
+  for (const entry of opened) entry.drawing = null;
+  redraw();
 };
 $("from").onsubmit = async (event) => {
   event.preventDefault();
@@ -325,4 +324,4 @@ if (parent !== window) {
 const sample = fetch("sample.t7").then((response) => response.blob());
 begin()
   .then(() => say("Ready."))
-  .catch((error) => say(`Python does not start: ${error.message}`, true));
+  .catch(refused);

@@ -5,11 +5,11 @@
 // where a browser has none, to memory.
 
 const OUT = "/out";
-const HANDLES = 8; // files that one run may write; handles can only be made between runs
+const HANDLES = 8; // files on disk that one run may write; handles can only be made between runs
 let python;
 let run;
 let folder; // of the private file system, or null
-let spare = [];
+const spare = []; // files on disk that are not used yet
 let mounted = 0;
 let reader;
 let garbage;
@@ -36,7 +36,7 @@ async function start(base, session) {
   await openStore(session);
   python.FS.filesystems.WORKERFS.stream_ops.read = readFile;
   python.FS.mkdir(OUT);
-  if (folder) python.FS.mount(diskFiles(python.FS), {}, OUT);
+  python.FS.mount(outputFiles(python.FS), {}, OUT);
   run = python.runPython("import sys; sys.path.insert(0, '/lib/t7bridge'); import bridge; bridge.run");
   await fill();
   postMessage({ type: "ready" });
@@ -71,7 +71,7 @@ async function fill() {
   if (!folder) return;
   while (spare.length < HANDLES) {
     const file = await folder.getFileHandle(crypto.randomUUID(), { create: true });
-    spare.push({ file, access: await file.createSyncAccessHandle() });
+    spare.push({ file, access: await file.createSyncAccessHandle(), isOnDisk: true });
   }
 }
 
@@ -84,32 +84,55 @@ function open({ files, number }) {
 
 async function answer({ number, args, cwd, expected }) {
   writing = { number, expected, written: 0, told: 0 };
-  const before = new Set(names());
   const result = run(args, cwd).toJs({ dict_converter: Object.fromEntries });
   const outputs = [];
-  for (const name of names()) if (!before.has(name)) outputs.push({ name, file: await taken(name) });
+  for (const name of python.FS.readdir(OUT)) {
+    if (!name.startsWith(".")) outputs.push({ name, file: await taken(`${OUT}/${name}`) });
+  }
   await fill();
   postMessage({ type: "done", number, ...result, outputs });
 }
 
-function names() {
-  return python.FS.readdir(OUT).filter((name) => !name.startsWith("."));
-}
-
-async function taken(name) {
-  const path = `${OUT}/${name}`;
+async function taken(path) {
   const node = python.FS.lookupPath(path).node;
-  if (!node.disk) {
-    const bytes = python.FS.readFile(path);
-    python.FS.unlink(path);
-    return new Blob([bytes]);
-  }
-  const { file, access } = node.disk;
+  const { file, access } = node.store;
   access.flush();
   access.close();
-  node.disk = null; // the file is the page's now
+  node.store = null; // the file is the page's now
   python.FS.unlink(path);
   return file.getFile();
+}
+
+// What a file on disk and its handle are, in memory: for browsers that have none, and where all handles are used.
+function inMemory() {
+  let bytes = new Uint8Array(0);
+  let size = 0;
+  const resize = (length) => {
+    if (length > bytes.length) {
+      const grown = new Uint8Array(Math.max(length, 2 * bytes.length));
+      grown.set(bytes.subarray(0, size));
+      bytes = grown;
+    }
+    bytes.fill(0, Math.min(size, length), length);
+    size = length;
+  };
+  const access = {
+    getSize: () => size,
+    truncate: resize,
+    flush() {},
+    close() {},
+    read(buffer, { at }) {
+      const part = bytes.subarray(at, Math.max(at, Math.min(at + buffer.length, size)));
+      buffer.set(part);
+      return part.length;
+    },
+    write(buffer, { at }) {
+      if (at + buffer.length > size) resize(at + buffer.length);
+      bytes.set(buffer, at);
+      return buffer.length;
+    },
+  };
+  return { file: { getFile: () => new Blob([bytes.subarray(0, size)]) }, access };
 }
 
 function tell(bytes) {
@@ -119,12 +142,9 @@ function tell(bytes) {
   postMessage({ type: "progress", number: writing.number, written: writing.written, expected: writing.expected });
 }
 
-// A file system of Emscripten whose files are those of the origin's private file system. 
-function diskFiles(FS) {
-  const errors = { notEmpty: 55, noEntry: 44, noSpace: 51, invalid: 28 };
-  const system = {
-    mount: () => create(null, "/", 0o40777),
-  };
+// A file system of Emscripten whose files are those of the origin's private file system.
+function outputFiles(FS) {
+  const errors = { notEmpty: 55, noEntry: 44, invalid: 28 };
   function create(parent, name, mode) {
     const node = FS.createNode(parent, name, mode, 0);
     node.node_ops = nodes;
@@ -134,7 +154,7 @@ function diskFiles(FS) {
     if (parent) parent.contents[name] = node;
     return node;
   }
-  const sizeOf = (node) => (node.disk ? node.disk.access.getSize() : 4096);
+  const sizeOf = (node) => (node.store ? node.store.access.getSize() : 4096);
   const nodes = {
     getattr(node) {
       const time = new Date(node.time);
@@ -146,7 +166,7 @@ function diskFiles(FS) {
     },
     setattr(node, attributes) {
       if (attributes.mode !== undefined) node.mode = attributes.mode;
-      if (attributes.size !== undefined && node.disk) node.disk.access.truncate(attributes.size);
+      if (attributes.size !== undefined && node.store) node.store.access.truncate(attributes.size);
     },
     lookup(parent, name) {
       const node = parent.contents[name];
@@ -155,13 +175,7 @@ function diskFiles(FS) {
     },
     mknod(parent, name, mode) {
       const node = create(parent, name, mode);
-      if (FS.isFile(mode)) {
-        node.disk = spare.pop();
-        if (!node.disk) {
-          delete parent.contents[name];
-          throw new FS.ErrnoError(errors.noSpace);
-        }
-      }
+      if (FS.isFile(mode)) node.store = spare.pop() ?? inMemory();
       return node;
     },
     rename(node, parent, name) {
@@ -183,16 +197,17 @@ function diskFiles(FS) {
     readdir: (node) => [".", "..", ...Object.keys(node.contents)],
   };
   function discard(node) {
-    if (!node.disk) return;
-    node.disk.access.truncate(0);
-    spare.push(node.disk);
-    node.disk = null;
+    if (node.store?.isOnDisk) {
+      node.store.access.truncate(0);
+      spare.push(node.store);
+    }
+    node.store = null;
   }
   const streams = {
     read: (stream, buffer, offset, length, position) =>
-      stream.node.disk.access.read(buffer.subarray(offset, offset + length), { at: position }),
+      stream.node.store.access.read(buffer.subarray(offset, offset + length), { at: position }),
     write(stream, buffer, offset, length, position) {
-      const written = stream.node.disk.access.write(buffer.subarray(offset, offset + length), { at: position });
+      const written = stream.node.store.access.write(buffer.subarray(offset, offset + length), { at: position });
       stream.node.time = Date.now();
       tell(written);
       return written;
@@ -205,5 +220,5 @@ function diskFiles(FS) {
       return position;
     },
   };
-  return system;
+  return { mount: () => create(null, "/", 0o40777) };
 }

@@ -87,6 +87,17 @@ class Page:
         self.wait("document.getElementById('text').textContent !== '…'")
         return self.text("text")
 
+    def drawing(self, at: str) -> str:
+        """Ask for the drawing of a part; return its address when it is shown."""
+        before = self.browser.run("document.getElementById('drawing').firstChild?.src ?? ''")
+        self.browser.run(
+            f"document.getElementById('at').value = {json.dumps(at)};"
+            "document.getElementById('at').dispatchEvent(new Event('change'))"
+        )
+        shown = "document.getElementById('drawing').firstChild"
+        self.wait(f"{shown} && ({shown}.src ?? '') !== {json.dumps(before)}")
+        return str(self.browser.run(f"{shown}.src"))
+
     def targets(self) -> list[str]:
         """What the page offers to save."""
         return list(self.browser.run("[...document.querySelectorAll('#targets button')].map(b => b.textContent)"))
