@@ -128,9 +128,8 @@ def _decode(data: bytes, kind: dtype) -> list[Any]:
     """Return the Python numbers of bytes."""
     if kind.letter == "e":
         return _halves(data, kind.byteorder)
-    numbers = list(
-        struct.unpack(f"{kind.byteorder}{len(data) // struct.calcsize('<' + kind.letter)}{kind.letter}", data)
-    )
+    count = len(data) // struct.calcsize(f"<{kind.letter}")
+    numbers = list(struct.unpack(f"{kind.byteorder}{count}{kind.letter}", data))
     if kind.kind == "c":
         return [complex(real, imaginary) for real, imaginary in zip(numbers[::2], numbers[1::2])]
     return numbers
@@ -182,9 +181,7 @@ def _encode(values: list[Any], kind: dtype) -> bytearray:
     values = [value.real if isinstance(value, complex) else value for value in values]
     if kind.letter == "e":
         data = bytearray(b"".join([_half(float(value)) for value in values]))
-        if not kind.isnative or _NATIVE == ">":
-            return _swapped(data, 2) if kind.byteorder == ">" else data
-        return data
+        return _swapped(data, 2) if kind.byteorder == ">" else data
     floats = typed_array(kind.letter, map(_single, values) if kind.letter == "f" else map(float, values))
     if not kind.isnative:
         floats.byteswap()
@@ -218,8 +215,6 @@ def _steps(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
 
 class ndarray:
     """An array: a view of bytes, with a shape and strides in bytes."""
-
-    __array_priority__ = 0.0
 
     def __init__(
         self, data: Any, kind: dtype, shape: Sequence[int], strides: Sequence[int] | None = None, offset: int = 0
@@ -307,13 +302,11 @@ class ndarray:
 
     def tolist(self) -> Any:
         """Return the elements as nested lists; of no dimensions, the element."""
-        items = self.values()
         if not self.shape:
-            return items[0]
-        for extent in reversed(self.shape[1:]):
-            count = len(items) // extent if extent else math.prod(self.shape[: self.shape.index(extent)])
-            items = [items[extent * number : extent * (number + 1)] for number in range(count)]
-        return items
+            return self.item()
+        if self.ndim == 1:
+            return self.values()
+        return [row.tolist() for row in self]
 
     def item(self) -> Any:
         """Return the only element."""
@@ -894,16 +887,11 @@ def moveaxis(values: ndarray, source: int, target: int) -> ndarray:
 
 
 def where(condition: ndarray, one: Any, other: Any) -> ndarray:
-    """Return elements of one array where a condition holds, else of another."""
-    left, right, kind = _operands(one, other) if isinstance(one, ndarray) or isinstance(other, ndarray) else (
-        asarray(one), asarray(other), result_type(asarray(one), asarray(other))
-    )  # fmt: skip
-    shape = _common_shape(condition.shape, _common_shape(left.shape, right.shape))
-    result = broadcast(right, shape).astype(kind).copy()
-    chosen = broadcast(condition, shape).reshape(-1)
-    flat = result.reshape(-1)
-    flat[chosen] = broadcast(left, shape).astype(kind).reshape(-1)[chosen]
-    return result
+    """Return elements of one array where a condition holds, else of another; one of the two may be a number."""
+    left, right, kind = _operands(one, other)
+    shape = _common_shape(condition.shape, left.shape)
+    conditions, first, second = (broadcast(values, shape).values() for values in (condition, left, right))
+    return _from([a if holds else b for holds, a, b in zip(conditions, first, second)], kind, shape)
 
 
 def copyto(target: ndarray, source: ndarray, casting: str) -> None:

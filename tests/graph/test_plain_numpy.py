@@ -205,8 +205,9 @@ def compare_verbs(files: list[Path], folder: Path) -> int:
         work = folder / f"work{number}"
         work.mkdir()
         target = folder / f"{number}.json"
-        program = VERBS.format(names=names, folder=str(work), files=list(map(str, files)), target=str(target))
-        subprocess.run([sys.executable, "-c", program], check=True)
+        program = folder / f"{number}.py"
+        program.write_text(VERBS.format(names=names, folder=str(work), files=list(map(str, files)), target=str(target)))
+        subprocess.run([sys.executable, program], cwd=ROOT, check=True)
         results.append(json.loads(target.read_text()))
     with_numpy, without = results
     for key, result in with_numpy.items():
