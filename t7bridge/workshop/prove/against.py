@@ -33,7 +33,7 @@ from ...nn.state_dict import state_dict
 from ...torchmodules.build import live_module, load_weights, make_module
 from ...torchmodules.factories import Factory
 from .judge import judged
-from .layer import LiveLayer, NotRunError, doubles, in_double, to_doubles, to_torch
+from .layer import LiveLayer, NotRunError, doubles, first_line, in_double, to_doubles, to_torch
 from .nodes import Node
 from .proof import AGREES, DIFFERS, NOT_RECORDED, LayerProof, Proof
 from .rounding import UNIT, unit_of
@@ -213,8 +213,8 @@ def _from_folder(path: str) -> nn.Module:
         model: nn.Module = module.load()
         model.register_forward_hook(_without_state)
     except Exception as error:  # the user's code may raise anything
-        text = (str(error).splitlines() or [""])[0][:200]
-        raise ModelError(f"model.py returns no model: {type(error).__name__}: {text}", file=source) from error
+        text = f"{type(error).__name__}: {first_line(error)}"
+        raise ModelError(f"model.py returns no model: {text}", file=source) from error
     return model
 
 

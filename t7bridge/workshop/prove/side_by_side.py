@@ -24,6 +24,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from ...data import define
 from ...errors import ModelError
 from ...text import listed
+from .layer import first_line
 
 CLOSE = 1e-9
 """Largest difference of two values that are the same, relative to their norm: both are computed in double precision."""
@@ -269,8 +270,7 @@ class Watched:
             self.outputs = [Digest.of(item) for item in self.result]
             self.origin = self._origin(outputs)
         except Exception as error:  # the user's code may raise anything
-            first_line = (str(error).splitlines() or [""])[0]
-            self.error = f"{type(error).__name__}: {first_line[:200]}"
+            self.error = f"{type(error).__name__}: {first_line(error)}"
         finally:
             with torch.no_grad():
                 for name, item in model.named_buffers():

@@ -22,7 +22,7 @@ from ...torchmodules.build import live_module
 from ...torchmodules.layers.recurrent import MaskZero
 from ..cells import Recurrence, recognized, recurrence
 from .inputs import fitting_inputs, guess_inputs
-from .layer import doubles, drawn, flat, in_double
+from .layer import doubles, drawn, first_line, flat, in_double
 from .proof import AGREES, DIFFERS, NOT_RECORDED, LayerProof, Proof
 from .rounding import TINY, Deviation, measure
 from .side_by_side import Comparison, compare, normalizes
@@ -295,8 +295,8 @@ def _outputs(
             output = next(flat(model(inputs.transpose(0, 1))))
             return output.reshape(batch, -1, output.shape[-1]).transpose(0, 1)
     except Exception as error:  # the user's code may raise anything
-        first_line = (str(error).splitlines() or [""])[0]
-        raise ModelError(f"a model does not accept sequences: {type(error).__name__}: {first_line[:200]}") from error
+        text = f"{type(error).__name__}: {first_line(error)}"
+        raise ModelError(f"a model does not accept sequences: {text}") from error
 
 
 def _outputs_of_steps(model: nn.Module, inputs: Any, states: Sequence[tuple[int, int, int]]) -> torch.Tensor:
