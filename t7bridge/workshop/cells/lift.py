@@ -67,15 +67,12 @@ def cells_in(root: ModuleSpec, state: StateDict) -> list[tuple[GraphCell, set[in
 def _nodes_of(cell: GraphCell) -> set[int]:
     """Return the nodes from the inputs of a cell to its outputs."""
     nodes = graph_of(cell.graph).nodes
-    found: set[int] = set()
-    stack = [*cell.outputs]
-    while stack:
-        number = stack.pop()
-        if number in found:
-            continue
-        found.add(number)
-        stack += [link[0] for link in nodes[number - 1].takes if link[0] and link not in cell.inputs]
-    return found
+
+    def takes(number: int) -> list[Link]:
+        return [link for link in nodes[number - 1].takes if link not in cell.inputs]
+
+    outputs: list[Link] = [(number, ()) for number in cell.outputs]
+    return {number for number, _ in upstream(outputs, takes)} - {0}  # without the input of the graph
 
 
 def _accepted(root: ModuleSpec, state: StateDict, only_torch: bool) -> tuple[list[GraphCell], dict[str, list[str]]]:

@@ -178,7 +178,7 @@ class _Stacks:
         """Return why a sequencer is no layers over sequences, by its inputs' kinds; empty if it may be."""
         if not self._is_at_one_place(spec):
             return "a module in it has several places"
-        obstacle = _obstacle_to_unrolling(spec, kinds)
+        obstacle = _obstacle_inside(spec, kinds)
         if obstacle:
             return obstacle
         layers = [_unmasked(layer) for layer in _inside(spec)]
@@ -416,7 +416,7 @@ def _takes_list(spec: ModuleSpec, kinds: set[str]) -> bool:
     return not isinstance(last_output, Tensor)
 
 
-def _obstacle_to_unrolling(spec: ModuleSpec, kinds: set[str]) -> str:
+def _obstacle_inside(spec: ModuleSpec, kinds: set[str]) -> str:
     """Return what in a sequencer prevents layers over sequences, by its inputs' kinds; empty for nothing."""
     if _not_in_torch(spec):
         return _not_in_torch(spec)
@@ -505,15 +505,13 @@ def _following(group: list[ModuleSpec], rest: list[ModuleSpec]) -> list[ModuleSp
     if len(group) == 1:
         return more
     # The dropout after each layer of the group is the same, if any: group[1] is the first one's, or the second layer.
-    return more if _rate_of_dropout(group[1]) == _rate_of_dropout(more[0]) else []
-
-
-def _rate_of_dropout(spec: ModuleSpec) -> Any:
-    """Return the rate of a dropout; `None` for other layers."""
-    return _dropout_rate(spec) if spec.target == _DROPOUT else None
+    return more if _dropout_rate(group[1]) == _dropout_rate(more[0]) else []
 
 
 def _dropout_rate(spec: ModuleSpec) -> Any:
+    """Return the rate of a dropout; `None` for other layers."""
+    if spec.target != _DROPOUT:
+        return None
     return spec.args[0] if spec.args else spec.kwargs.get("p", 0.5)
 
 

@@ -20,7 +20,7 @@ from ... import formats
 from ...conversion.inputs import Inputs, parse_inputs
 from ...conversion.template import torch_weights
 from ...conversion.tree import to_torch as torch_values
-from ...data import define, np
+from ...data import np
 from ...errors import ModelError, T7BridgeError
 from ...graph.lua import Table, TorchObject, Value
 from ...graph.tensor import Tensor
@@ -33,9 +33,9 @@ from ...nn.state_dict import state_dict
 from ...torchmodules.build import live_module, load_weights, make_module
 from ...torchmodules.factories import Factory
 from .judge import judged
-from .layer import LiveLayer, NotRunError, doubles, in_double, to_doubles, to_torch
+from .layer import LiveLayer, NotRunError, doubles, first_line, in_double, to_doubles, to_torch
 from .nodes import Node
-from .proof import AGREES, DIFFERS, NOT_RECORDED, LayerProof, Proof
+from .proof import AGREES, DIFFERS, NOT_RECORDED, LayerProof, Proof, Subject
 from .rounding import UNIT, unit_of
 from .runs import Recorded, is_whole, own_parameters, recorded
 from .two_models import TwoModels
@@ -84,112 +84,104 @@ def _not_run(module: TorchObject, path: str, listed: set[str], limits: Limits) -
 # References outside the file
 
 
-@define
-class Subject:
-    """A model that is proved against a reference outside its file.
+def compared(subject: Subject, reference: Any, inputs: Inputs, factory: str | None) -> Proof:
+    """Return the verdicts on a model by a reference; see `prove`."""
+    if isinstance(reference, (tuple, list)):
+        pairs = reference if isinstance(reference, list) else [reference]
+        return _by_pairs(subject, pairs)
+    model, label = _opened(reference, factory, subject.limits)
+    if isinstance(model, Table):
+        return _by_recording(subject, model, label)
+    return TwoModels(subject, in_double(model).eval(), label, inputs).proof()
 
-    Attributes:
-        model: the model.
-        path: its path in the file.
-        name: the file's name.
-        limits: resource limits.
-    """
 
-    model: TorchObject
-    path: str
-    name: str
-    limits: Limits
+def _by_pairs(subject: Subject, pairs: list[Any]) -> Proof:
+    """Return the verdicts by pairs of an input and an output."""
+    if any(not isinstance(pair, (tuple, list)) or len(pair) != 2 for pair in pairs):
+        raise ModelError("a reference is not a pair of an input and an output")
+    limits = subject.limits
+    recordings = [(_values(inputs, limits), _values(wanted, limits)) for inputs, wanted in pairs]
+    layers = []
+    for number, (inputs, wanted) in enumerate(recordings, 1):
+        layers.append(_whole(subject, inputs, wanted, f"pair {number}"))
+    return Proof(subject.file, layers, "expected outputs")
 
-    def against(self, reference: Any, inputs: Inputs, factory: str | None) -> Proof:
-        """Return the verdicts; see `prove`."""
-        if isinstance(reference, (tuple, list)):
-            pairs = reference if isinstance(reference, list) else [reference]
-            return self._pairs(pairs)
-        model, label = self._opened(reference, factory)
-        if isinstance(model, Table):
-            return self._recording(model, label)
-        other = in_double(model).eval()
-        return TwoModels(self.model, self.path, self.name, self.limits, other, label, inputs).proof()
 
-    def _pairs(self, pairs: list[Any]) -> Proof:
-        """Return the verdicts by pairs of an input and an output."""
-        if any(not isinstance(pair, (tuple, list)) or len(pair) != 2 for pair in pairs):
-            raise ModelError("a reference is not a pair of an input and an output")
-        recordings = [(self._values(inputs), self._values(wanted)) for inputs, wanted in pairs]
-        layers = []
-        for number, (inputs, wanted) in enumerate(recordings, 1):
-            layers.append(self._whole(inputs, wanted, f"pair {number}"))
-        return Proof(self.name, layers, "expected outputs")
+def _values(value: Any, limits: Limits) -> Recorded:
+    """Return a value of the user's as recorded values; other objects are read as `--input` is."""
+    if isinstance(value, (list, tuple)):
+        return [_values(item, limits) for item in value]
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray):
+        value = Tensor.from_numpy(value)
+    if isinstance(value, Example):
+        value = value.value
+    if isinstance(value, (Tensor, Table)):
+        return recorded(value)
+    return _values(parse_inputs([value], limits=limits), limits)
 
-    def _values(self, value: Any) -> Recorded:
-        """Return a value of the user's as recorded values; other objects are read as `--input` is."""
-        if isinstance(value, (list, tuple)):
-            return [self._values(item) for item in value]
-        if isinstance(value, torch.Tensor):
-            value = value.detach().cpu().numpy()
-        if isinstance(value, np.ndarray):
-            value = Tensor.from_numpy(value)
-        if isinstance(value, Example):
-            value = value.value
-        if isinstance(value, (Tensor, Table)):
-            return recorded(value)
-        return self._values(parse_inputs([value], limits=self.limits))
 
-    def _whole(self, inputs: Recorded, wanted: Recorded, label: str) -> LayerProof:
-        """Return the verdict on the model as a whole, run on one input in evaluation mode."""
-        # Tied tensors count once.
-        tensors = {id(tensor): tensor for tensor in state_dict(self.model, self.path, self.limits).tensors.values()}
-        count = sum(tensor.numel for tensor in tensors.values())
-        proof = LayerProof(self.path, self.model.class_name, DIFFERS, parameters=count)
-        try:
-            unit = unit_of(wanted) or unit_of(inputs) or UNIT["float32"]
-            layer = LiveLayer.build(self.model, self.path, unit, self.limits)
-            layer.module.eval()
-            node = Node(0, unit, layer, to_doubles(inputs))
-            node.run()
-        except (NotRunError, T7BridgeError) as error:
-            proof.reason = f"{label}: {error}"
-            return proof
-        expected = doubles(to_torch(wanted))
-        difference = node.compare(expected, WHOLE)
-        proof.verdict = AGREES if difference.excess <= 1 else DIFFERS
-        proof.reason = "; ".join(filter(None, (label, difference.reason)))
-        proof.write(difference, expected)
+def _whole(subject: Subject, inputs: Recorded, wanted: Recorded, label: str) -> LayerProof:
+    """Return the verdict on the model as a whole, run on one input in evaluation mode."""
+    model = subject.model
+    path = subject.path
+    limits = subject.limits
+    # Tied tensors count once.
+    tensors = {id(tensor): tensor for tensor in state_dict(model, path, limits).tensors.values()}
+    count = sum(tensor.numel for tensor in tensors.values())
+    proof = LayerProof(path, model.class_name, DIFFERS, parameters=count)
+    try:
+        unit = unit_of(wanted) or unit_of(inputs) or UNIT["float32"]
+        layer = LiveLayer.build(model, path, unit, limits)
+        layer.module.eval()
+        node = Node(0, unit, layer, to_doubles(inputs))
+        node.run()
+    except (NotRunError, T7BridgeError) as error:
+        proof.reason = f"{label}: {error}"
         return proof
+    expected = doubles(to_torch(wanted))
+    difference = node.compare(expected, WHOLE)
+    proof.verdict = AGREES if difference.excess <= 1 else DIFFERS
+    proof.reason = "; ".join(filter(None, (label, difference.reason)))
+    proof.write(difference, expected)
+    return proof
 
-    def _recording(self, table: Table, place: str) -> Proof:
-        """Return the verdict by a table of an input and an output."""
-        inputs = recorded(table.get("input"))
-        wanted = recorded(table.get("output"))
-        if not is_whole(inputs) or not is_whole(wanted):
-            raise ModelError("the file holds no recording", file=place, expected="a table with input and output")
-        return Proof(self.name, [self._whole(inputs, wanted, "the whole model")], "recorded outputs")
 
-    def _opened(self, reference: Any, factory: str | None) -> tuple[nn.Module | Table, str]:
-        """Return the live model of a reference, or the table of a recording, and its name."""
-        if isinstance(reference, nn.Module):
-            return reference, type(reference).__name__
-        if isinstance(reference, TorchObject):
-            return live_module(reference, limits=self.limits), reference.class_name
-        if isinstance(reference, Mapping) and factory is not None:
-            return _from_factory(factory, torch_values(dict(reference)), factory), factory
-        path = str(reference)
-        name = os.path.basename(path.rstrip(os.sep))
-        if isinstance(reference, (str, os.PathLike)) and os.path.isdir(reference):
-            return _from_folder(path), name
-        if factory is not None:
-            return _from_factory(factory, torch_weights(reference, self.limits), path), name
-        document = formats.open(reference, limits=self.limits)
-        if document.spec.values == formats.LUA:
-            value = document.first
-            if isinstance(value, Table) and ("input" in value or "output" in value):
-                return value, path
-            place, model = choose_module(value, None, document.path)
-            return live_module(model, place, limits=self.limits), name
-        if _is_torchscript(reference):
-            return torch.jit.load(reference), name  # type: ignore[no-untyped-call]
-        hint = "Name its constructor: --module package:factory."
-        raise ModelError("a state dict is not a model without its code", file=document.path, hint=hint)
+def _by_recording(subject: Subject, table: Table, place: str) -> Proof:
+    """Return the verdict by a table of an input and an output."""
+    inputs = recorded(table.get("input"))
+    wanted = recorded(table.get("output"))
+    if not is_whole(inputs) or not is_whole(wanted):
+        raise ModelError("the file holds no recording", file=place, expected="a table with input and output")
+    return Proof(subject.file, [_whole(subject, inputs, wanted, "the whole model")], "recorded outputs")
+
+
+def _opened(reference: Any, factory: str | None, limits: Limits) -> tuple[nn.Module | Table, str]:
+    """Return the live model of a reference, or the table of a recording, and its name."""
+    if isinstance(reference, nn.Module):
+        return reference, type(reference).__name__
+    if isinstance(reference, TorchObject):
+        return live_module(reference, limits=limits), reference.class_name
+    if isinstance(reference, Mapping) and factory is not None:
+        return _from_factory(factory, torch_values(dict(reference)), factory), factory
+    path = str(reference)
+    name = os.path.basename(path.rstrip(os.sep))
+    if isinstance(reference, (str, os.PathLike)) and os.path.isdir(reference):
+        return _from_folder(path), name
+    if factory is not None:
+        return _from_factory(factory, torch_weights(reference, limits), path), name
+    document = formats.open(reference, limits=limits)
+    if document.spec.values == formats.LUA:
+        value = document.first
+        if isinstance(value, Table) and ("input" in value or "output" in value):
+            return value, path
+        place, model = choose_module(value, None, document.path)
+        return live_module(model, place, limits=limits), name
+    if _is_torchscript(reference):
+        return torch.jit.load(reference), name  # type: ignore[no-untyped-call]
+    hint = "Name its constructor: --module package:factory."
+    raise ModelError("a state dict is not a model without its code", file=document.path, hint=hint)
 
 
 def _is_torchscript(path: Any) -> bool:
@@ -213,8 +205,8 @@ def _from_folder(path: str) -> nn.Module:
         model: nn.Module = module.load()
         model.register_forward_hook(_without_state)
     except Exception as error:  # the user's code may raise anything
-        text = (str(error).splitlines() or [""])[0][:200]
-        raise ModelError(f"model.py returns no model: {type(error).__name__}: {text}", file=source) from error
+        text = f"{type(error).__name__}: {first_line(error)}"
+        raise ModelError(f"model.py returns no model: {text}", file=source) from error
     return model
 
 

@@ -40,6 +40,12 @@ class RefusedError(NotRunError):
     """A layer does not accept a value that Lua's layer accepted."""
 
 
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, cut; empty if it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else ""
+
+
 # Values
 
 
@@ -81,8 +87,7 @@ def drawn(module: nn.Module, spec: Any) -> Values:
     try:
         return mapped(example(module, spec), torch.Tensor.double)
     except (RuntimeError, TypeError) as error:
-        text = (str(error).splitlines() or [""])[0][:200]
-        raise ModelError(f"PyTorch cannot make an input: {text}", found=inputs_text(spec)) from error
+        raise ModelError(f"PyTorch cannot make an input: {first_line(error)}", found=inputs_text(spec)) from error
 
 
 # Layers
@@ -173,7 +178,7 @@ class LiveLayer:
                 warnings.simplefilter("ignore")
                 return torch.func.functional_call(self.module, self.tensors, (own,))
         except _REFUSALS as error:
-            text = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+            text = first_line(error) or type(error).__name__
             raise RefusedError(f"does not accept the recorded input: {text}") from error
 
     def _replayed(self, value: Values) -> Values:
@@ -286,7 +291,7 @@ def gradients(layer: LiveLayer, value: Values) -> list[torch.Tensor]:
             outputs_of_layer = outputs_of_layer[: len(slopes)]
             results = torch.autograd.grad(outputs_of_layer, leaves_of_inputs, slopes, allow_unused=True)
         except RuntimeError as error:
-            raise NotRunError(f"has no gradient: {str(error).splitlines()[0][:150]}") from error
+            raise NotRunError(f"has no gradient: {first_line(error)[:150]}") from error
     computed = []
     for leaf, result in zip(leaves_of_inputs, results):
         # An input that the outputs do not depend on has none.

@@ -1,4 +1,4 @@
-"""Verdicts of a proof, as data: one for each layer, and their summary."""
+"""What is proved, and the verdicts, as data: one for each layer, and their summary."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from ...text import counted, one_line, printable
 if TYPE_CHECKING:
     import torch
 
+    from ...graph.lua import TorchObject
+    from ...limits import Limits
     from .rounding import Deviation
 
 AGREES = "agrees"
@@ -27,6 +29,23 @@ NOTE = "proof: "
 UPDATED = "the weights were updated after the last forward pass, as training does"
 _NAMED = 3
 """Maximum number of layers that a sentence names."""
+
+
+@define(frozen=True)
+class Subject:
+    """A model that is proved against a reference outside its file.
+
+    Attributes:
+        model: the model.
+        path: its path in the file.
+        file: the file's name.
+        limits: resource limits.
+    """
+
+    model: TorchObject
+    path: str
+    file: str
+    limits: Limits
 
 
 @define(eq=False)

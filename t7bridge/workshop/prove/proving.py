@@ -16,7 +16,7 @@ from ...io.platform import require_torch
 from ...io.source import Readable, require_file
 from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.places import choose_module, layer_names
-from .proof import Proof
+from .proof import Proof, Subject
 
 
 @verb
@@ -105,8 +105,8 @@ def prove(request: Prove) -> Proof:
         proof = references.recorded_values(value, name, request.at, request.limits)
     else:
         path, model = choose_module(value, request.at, name)
-        subject = references.Subject(model, path, name, request.limits)
-        proof = subject.against(request.against, request.input, request.factory)
+        subject = Subject(model, path, name, request.limits)
+        proof = references.compared(subject, request.against, request.input, request.factory)
     names = layer_names(value, request.limits)
     for layer in proof.layers:
         layer.layer = names.get(layer.path, ("", ""))[0]

@@ -24,6 +24,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from ...data import define
 from ...errors import ModelError
 from ...text import listed
+from .layer import first_line
 
 CLOSE = 1e-9
 """Largest difference of two values that are the same, relative to their norm: both are computed in double precision."""
@@ -93,9 +94,20 @@ def _match(values: list[Digest], others: list[Digest]) -> bool:
     return len(values) == len(others) and all(map(Digest.matches, values, others))
 
 
+def _tensors(value: Any) -> list[torch.Tensor]:
+    """Return the tensors of a value."""
+    return [item for item in tree_leaves(value) if isinstance(item, torch.Tensor)]
+
+
 def _floats(value: Any) -> list[torch.Tensor]:
-    """Return the tensors of a value whose elements are not whole numbers."""
-    return [item for item in tree_leaves(value) if isinstance(item, torch.Tensor) and item.is_floating_point()]
+    """Return the tensors of a value that are of a floating-point type."""
+    return [item for item in _tensors(value) if item.is_floating_point()]
+
+
+def _is_whole(value: Any) -> bool:
+    """Return whether a value has tensors, and all their elements are whole numbers, of whatever type."""
+    tensors = _tensors(value)
+    return bool(tensors) and all(not item.is_floating_point() or torch.equal(item, item.round()) for item in tensors)
 
 
 def _own_tensors(layer: nn.Module) -> dict[str, torch.Tensor]:
@@ -180,8 +192,9 @@ class Call:
         layer: the layer.
         weights: what tells its weights apart, without the bias, sorted.
         bias: the same of the bias; `None` if it has none.
-        inputs: the values that it got.
-        origin: of these.
+        inputs: the values of a floating-point type that it got.
+        is_whole: whether it got whole numbers alone, as tokens are, of whatever type.
+        origin: of its inputs.
         stored: the input, if it is one tensor, for the same layer of the other model.
         outputs: the values that it returned, and the statistics that it updated.
         partner: the run of the first model with the same weights; `None` without one.
@@ -193,6 +206,7 @@ class Call:
     weights: list[tuple[int, int]]
     bias: tuple[int, int] | None
     inputs: list[Digest]
+    is_whole: bool
     origin: Origin
     stored: torch.Tensor | None = field(default=None, repr=False)
     outputs: list[Digest] = field(factory=list)
@@ -201,12 +215,14 @@ class Call:
 
 
 def _same_inputs(call: Call, other: Call) -> bool:
-    """Return whether two layers got the same.
+    """Return whether two layers got the same, or tokens, of which the outputs tell whether they are right.
 
-    Whole numbers, the tokens of an embedding, count from 0 in one model and from 1 in the other, and may be floats in
-    one: whether they are right, the outputs tell.
+    Tokens may count from 0 in one model and from 1 in the other, and may be floats in one, or one-hot vectors.
     """
-    return not call.inputs or not other.inputs or _match(call.inputs, other.inputs)
+    has_integers = not call.inputs or not other.inputs
+    if has_integers and call.is_whole and other.is_whole:
+        return True
+    return _match(call.inputs, other.inputs)
 
 
 class Watched:
@@ -249,13 +265,12 @@ class Watched:
             with self._hooks(model, training), torch.enable_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 result = model(self._leaf(value, INPUT))
-            outputs = [item for item in tree_leaves(result) if isinstance(item, torch.Tensor)]
+            outputs = _tensors(result)
             self.result = [item.detach() for item in outputs]
             self.outputs = [Digest.of(item) for item in self.result]
             self.origin = self._origin(outputs)
         except Exception as error:  # the user's code may raise anything
-            first_line = (str(error).splitlines() or [""])[0]
-            self.error = f"{type(error).__name__}: {first_line[:200]}"
+            self.error = f"{type(error).__name__}: {first_line(error)}"
         finally:
             with torch.no_grad():
                 for name, item in model.named_buffers():
@@ -328,7 +343,8 @@ class Watched:
         weights = {name: _key(item) for name, item in _own_tensors(layer).items()}
         bias = weights.pop("bias", None)
         inputs = [Digest.of(item) for item in tensors]
-        call = Call(place, layer, sorted(weights.values()), bias, inputs, self._origin(tensors))
+        is_whole = _is_whole([args, kwargs])
+        call = Call(place, layer, sorted(weights.values()), bias, inputs, is_whole, self._origin(tensors))
         call.partner = self._partner(call)
         self.calls.append(call)
         # Layers run without a graph: it would only take memory.
@@ -357,7 +373,7 @@ class Watched:
             self._room -= tensor.numel()
         if call.partner is None:
             return tensor
-        call.has_input = _match(call.inputs, call.partner.inputs)
+        call.has_input = _same_inputs(call, call.partner)
         if call.has_input or call.partner.stored is None:
             return tensor
         wanted = call.partner.stored.clone()

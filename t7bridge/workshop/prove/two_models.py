@@ -13,8 +13,6 @@ from torch import nn
 from ...conversion.inputs import Inputs, parse_inputs
 from ...data import define
 from ...errors import ModelError
-from ...graph.lua import TorchObject
-from ...limits import Limits
 from ...nn.output_shapes import Example, inputs_text
 from ...nn.plan import build_plan
 from ...nn.state_dict import state_dict
@@ -22,8 +20,8 @@ from ...torchmodules.build import live_module
 from ...torchmodules.layers.recurrent import MaskZero
 from ..cells import Recurrence, recognized, recurrence
 from .inputs import fitting_inputs, guess_inputs
-from .layer import doubles, drawn, flat, in_double
-from .proof import AGREES, DIFFERS, NOT_RECORDED, LayerProof, Proof
+from .layer import doubles, drawn, first_line, flat, in_double
+from .proof import AGREES, DIFFERS, NOT_RECORDED, LayerProof, Proof, Subject
 from .rounding import TINY, Deviation, measure
 from .side_by_side import Comparison, compare, normalizes
 
@@ -42,19 +40,13 @@ class TwoModels:
     """A Lua model that is compared with a second model.
 
     Attributes:
-        model: the model.
-        path: its path in the file.
-        file: the file's name.
-        limits: resource limits.
+        subject: the Lua model.
         other: the second model, live, in double precision and evaluation mode.
         name: of that.
         inputs: of both; empty if they are inferred.
     """
 
-    model: TorchObject
-    path: str
-    file: str
-    limits: Limits
+    subject: Subject
     other: nn.Module
     name: str
     inputs: Inputs
@@ -72,7 +64,7 @@ class TwoModels:
                 return self._over_steps(what)
             except ModelError as error:  # it may take one step, as the Lua model does
                 problem = error
-        mine = in_double(live_module(self.model, self.path, limits=self.limits))
+        mine = in_double(live_module(self.subject.model, self.subject.path, limits=self.subject.limits))
         first, spec = self._on_accepted_input(mine)
         if first.theirs.error and problem is not None:
             raise problem
@@ -94,7 +86,7 @@ class TwoModels:
             texts += [f"in training, {text}" for text in _new(in_training, texts)]
         # The layers are shown as they are where a difference shows first.
         shown = next((comparison for comparison in comparisons if comparison.texts), first)
-        proof = Proof(self.file, against=f"layers of {self.name}", reference=self.name, differences=texts)
+        proof = Proof(self.subject.file, against=f"layers of {self.name}", reference=self.name, differences=texts)
         proof.misplaced = any(comparison.misplaced for comparison in comparisons)
         proof.modes = f"{' and '.join(map(inputs_text, specs))} in {mode}"
         proof.layers = [*_layers(shown), _whole(mine, shown, bool(texts))]
@@ -102,8 +94,8 @@ class TwoModels:
 
     def _recurrence(self) -> Recurrence | None:
         """Return what the model is, if it is recurrent."""
-        state = state_dict(self.model, self.path, self.limits, own_keys=True)
-        plan = build_plan(self.model, self.path, 0, self.limits, state)
+        state = state_dict(self.subject.model, self.subject.path, self.subject.limits, own_keys=True)
+        plan = build_plan(self.subject.model, self.subject.path, 0, self.subject.limits, state)
         return recurrence(recognized(plan, state).plan.root)
 
     def _on_accepted_input(self, mine: nn.Module) -> tuple[Comparison, Any]:
@@ -139,10 +131,10 @@ class TwoModels:
     def _specs(self) -> list[Any]:
         """Return the inputs that both may accept: the user's, or the smallest and those of ImageNet."""
         if self.inputs:
-            return [parse_inputs(self.inputs, limits=self.limits)]
-        specs = [fitting_inputs(self.model, self.path, self.limits)]
+            return [parse_inputs(self.inputs, limits=self.subject.limits)]
+        specs = [fitting_inputs(self.subject.model, self.subject.path, self.subject.limits)]
         for side in _SIDES:
-            guess = guess_inputs(self.model, side)
+            guess = guess_inputs(self.subject.model, side)
             if guess is not None and guess not in specs:
                 specs.append(guess)
         return specs
@@ -153,7 +145,7 @@ class TwoModels:
         Raises:
             ModelError: the second model does not accept sequences, or returns something else.
         """
-        mine = in_double(live_module(self.model, self.path, 0, self.limits, lift=True))
+        mine = in_double(live_module(self.subject.model, self.subject.path, 0, self.subject.limits, lift=True))
         if what.takes_tokens:
             spec = Example("", (_STEPS, _BATCH), bounds=(0, what.inputs - 1))
             inputs = drawn(mine, spec).long()
@@ -173,7 +165,7 @@ class TwoModels:
         whole = LayerProof("root", type(mine).__name__, verdict, runs=len(answer.outputs))
         whole.parameters = sum(item.numel() for item in mine.parameters())
         whole.write(deviation_of([wanted[-len(answer.outputs) :]], [answer.outputs]), [answer.outputs])
-        proof = Proof(self.file, [whole], f"steps of {self.name}", reference=self.name, differences=differences)
+        proof = Proof(self.subject.file, [whole], f"steps of {self.name}", reference=self.name, differences=differences)
         proof.misplaced = answer.is_unexplained
         proof.modes = f"{answer.form} from states of zero in evaluation mode"
         return proof
@@ -295,8 +287,8 @@ def _outputs(
             output = next(flat(model(inputs.transpose(0, 1))))
             return output.reshape(batch, -1, output.shape[-1]).transpose(0, 1)
     except Exception as error:  # the user's code may raise anything
-        first_line = (str(error).splitlines() or [""])[0]
-        raise ModelError(f"a model does not accept sequences: {type(error).__name__}: {first_line[:200]}") from error
+        text = f"{type(error).__name__}: {first_line(error)}"
+        raise ModelError(f"a model does not accept sequences: {text}") from error
 
 
 def _outputs_of_steps(model: nn.Module, inputs: Any, states: Sequence[tuple[int, int, int]]) -> torch.Tensor:

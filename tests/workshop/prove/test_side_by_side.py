@@ -16,6 +16,7 @@ from torch import nn
 import t7bridge
 from t7bridge import Table, Tensor
 from t7bridge.cli import main
+from t7bridge.workshop.prove.side_by_side import compare
 
 
 class Block(nn.Module):
@@ -207,6 +208,76 @@ def test_models_may_be_written_in_any_way(source, subtests):
     proof = t7bridge.prove(source, against=twin, input=["2x3x16x16"])
     assert (proof.exit_code, proof.misplaced) == (1, False)
     assert proof.differences == ["then Written stops: ValueError: no"]
+
+
+class Rows(nn.Module):
+    """A table whose rows are chosen by numbers of any type, counted from `first`."""
+
+    def __init__(self, first: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.arange(12.0).sin().view(4, 3))
+        self.first = first
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the rows."""
+        return self.weight[tokens.long() - self.first]
+
+
+class Matrix(nn.Module):
+    """The same numbers as a matrix that multiplies vectors of any type."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = Rows(0).weight
+
+    def forward(self, vector: torch.Tensor) -> torch.Tensor:
+        """Return the product."""
+        return vector.double() @ self.weight.double()
+
+
+class Called(nn.Module):
+    """A layer whose input is made of that of the model."""
+
+    def __init__(self, layer: nn.Module, make: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.layer, self.make = layer, make
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Call the layer."""
+        return self.layer(self.make(x))
+
+
+def test_the_outputs_tell_whether_tokens_are_right():
+    """They may be integers in one model and floats in the other, or one-hot, counted from 0 or 1; wrong ones differ."""
+    tokens = torch.tensor([[1.0, 2.0], [3.0, 2.0]], dtype=torch.float64)
+
+    def one_hot(x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.one_hot(x.long() - 1, 4).double()
+
+    right = (
+        Called(Rows(1), lambda x: x),
+        Called(Rows(1), torch.Tensor.long),
+        Called(Rows(0), lambda x: x.long() - 1),
+        Called(Matrix(), one_hot),
+    )
+    for mine in right:
+        for theirs in (right[1], right[2]):
+            assert compare(mine, theirs, "Net", tokens, training=False).differences == []
+        for wrong in (Called(Rows(0), lambda x: x), Called(Rows(0), torch.Tensor.long)):
+            comparison = compare(mine, wrong, "Net", tokens, training=False)
+            assert len(comparison.differences) == 1
+            assert comparison.differing == {id(comparison.mine.calls[0])}
+    comparison = compare(right[1], Called(Rows(0), lambda x: x), "Net", tokens, training=False)
+    assert comparison.differences == ["Net computes another Rows: layer (layer)"]
+
+
+def test_integers_made_of_other_numbers_are_no_tokens():
+    """A layer that multiplies gets something else if its input is cut to integers before."""
+    x = torch.tensor([[0.5, 1.5, -2.25, 3.0]], dtype=torch.float64)
+    mine = Called(Matrix(), lambda x: x)
+    comparison = compare(mine, Called(Matrix(), torch.Tensor.long), "Net", x, training=False)
+    assert comparison.differences == ["values come from the input in the .t7 and nothing in Net: before layer (layer)"]
+    assert compare(mine, Called(Matrix(), lambda x: x), "Net", x, training=False).differences == []
 
 
 @pytest.mark.slow
