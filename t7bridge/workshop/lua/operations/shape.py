@@ -226,14 +226,19 @@ def cat(b: Builder, tensors: Any, dim: Place) -> Any:
     return b.concatenate(tensors, dim)
 
 
-@operation("tril triu", "nn.CMulTable with nn.Constant; counted positions, where the extents depend on the inputs")
+@operation(
+    "tril triu",
+    "nn.CMaxTable and nn.CMinTable with bounds by the mask; counted positions, where the extents depend on the inputs",
+)
 def triangle_of(b: Builder, self: Any, diagonal: int) -> Any:
     """Return the lower or upper triangle of matrices, and 0 elsewhere."""
-    if is_known(self.shape[-2:]):
-        cut = np.tril if b.kind == "tril" else np.triu
-        return b.wire(self) * b.constant(cut(np.ones(self.shape[-2:], "f4"), diagonal))
     is_lower = b.kind == "tril"
-    below = triangle(b, self.shape[-2:], diagonal if is_lower else diagonal - 1)
+    size = self.shape[-2:]
+    if is_known(size):
+        cut = np.tril if is_lower else np.triu
+        is_outside = b.constant(cut(np.ones(size, bool), diagonal) == 0)
+        return masked(b, b.wire(self), is_outside, 0.0)
+    below = triangle(b, size, diagonal if is_lower else diagonal - 1)
     mask = below if is_lower else 1 - below
     number = number_of(self)
     if number is None:
