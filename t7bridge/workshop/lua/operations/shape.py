@@ -22,7 +22,7 @@ from ..build import (
     with_extents,
 )
 from ..layers import LuaLayer, make
-from ..sizes import CannotError, Extent, fixed, is_known
+from ..sizes import CannotError, Extent, fixed, in_example, is_known
 from .elementwise import filled as masked
 from .elementwise import is_nonzero, reduced
 
@@ -135,20 +135,16 @@ def _range(extent: Any, start: Any, end: Any) -> tuple[Any, Any]:
     One that does not needs no condition, as nn.Narrow raises an error beyond the end.
     """
     begin = 0 if start is None else start
-    size = _in_example(extent)
-    if _in_example(begin) < 0:
-        begin = begin + extent if -_in_example(begin) <= size else 0
-    elif _in_example(begin) > size:
+    size = in_example(extent)
+    if in_example(begin) < 0:
+        begin = begin + extent if -in_example(begin) <= size else 0
+    elif in_example(begin) > size:
         begin = extent
     if end is None or end == _END:
         return begin, extent
-    if _in_example(end) > size and extent <= end:
+    if in_example(end) > size and extent <= end:
         return begin, extent
-    return begin, end + extent if _in_example(end) < 0 else end
-
-
-def _in_example(extent: Any) -> int:
-    return extent.in_example if isinstance(extent, Extent) else extent
+    return begin, end + extent if in_example(end) < 0 else end
 
 
 def strided(b: Builder, value: Any, place: int, start: int, count: int, step: int) -> Any:
