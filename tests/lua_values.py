@@ -14,6 +14,7 @@ OTHERS = torch.tensor([[1.0, inf, inf, nan, -0.5, 0.25, inf, -3e38]])
 TENTHS = torch.tensor([[0.3, 0.6, 0.7, -0.3, 5.5, -7.0]])
 DIVISORS = torch.tensor([[0.1, 0.1, 0.1, 0.1, -2.0, 2.0]])
 WHOLE = torch.tensor([[-7, 7, 12345, 0]])
+MATRIX = torch.tensor([[1.0, nan, inf, -inf, -2.0, nan, nan, -inf, 3.0]])
 
 
 class Of(nn.Module):
@@ -36,6 +37,10 @@ VALUES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "where_left": (lambda x: torch.where(x.isnan(), 0.0, x), (FLOATS,)),
     "masked_fill": (lambda x: x.masked_fill(x < 0, -1.0), (FLOATS,)),
     "masked_constant": (lambda x: x.masked_fill(torch.tensor([True, False] * 4), 2.0), (FLOATS,)),
+    "lower_triangle": (lambda x: x.reshape(-1, 3, 3).tril(), (MATRIX,)),
+    "upper_triangle": (lambda x: x.reshape(-1, 3, 3).triu(1), (MATRIX,)),
+    "lower_of_any_size": (lambda x: x.tril(-1), (MATRIX.reshape(1, 3, 3),)),
+    "upper_of_any_size": (lambda x: x.triu(), (MATRIX.reshape(1, 3, 3),)),
     "xlogy": (torch.xlogy, (FLOATS.abs(), OTHERS.abs())),
     "nansum": (lambda x: x[:, :2].nansum(1), (FLOATS,)),
     **{

@@ -49,7 +49,7 @@ ALLOWED: dict[str, set[str]] = {
     "formats/torchfile": GRAPH | {"formats/t7", "torchfile"},
     "torchfile": GRAPH | {"formats/t7"},
     "nn": GRAPH | {"values"},
-    "lua": {"workshop/lua"},
+    "lua": {"workshop/lua"},  # its public names, as `layers` has those of nn: for other packages, imported by no room
     "layers": {"data", "errors", "graph", "nn", "torchmodules"},
     "torchmodules": GRAPH | {"nn"},
     "codegen": GRAPH | {"nn"},

@@ -1,8 +1,8 @@
 """A Lua model as a PyTorch state dict, and PyTorch's tensors as new elements of the Lua tensors that they come from.
 
-`save_module` writes a field `t7bridge` into each module with weights, and one into the root; see `lua/objects.py`. They
-are read back here: the model's current state dict becomes the recorded one, and vice versa. Knows neither formats nor
-PyTorch.
+`save_module` writes a field `t7bridge` into each module with weights, and one into the root; see
+`workshop/lua/objects.py`. They are read back here: the model's current state dict becomes the recorded one, and vice
+versa. Knows neither formats nor PyTorch.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from runtime_helpers import as_torch, difference, gradient_difference, run
 
 from t7bridge import state_dict
 from t7bridge.torchmodules import live_module
+from t7bridge.workshop.packages.w2nn.modules import ClippedMSECriterion, HuberCriterion
 
 
 @cache
@@ -90,6 +91,17 @@ def test_gradients_are_those_of_lua(subtests):
 def test_exceptions_are_still_needed(name):
     """A case that is named as unequal is."""
     assert gradients(name)
+
+
+@pytest.mark.parametrize("largest", [1e6, float("inf")])
+def test_loss_of_a_clipped_input_is_exact(largest):
+    """The loss of w2nn's clipped criterions is that of the bounds, however far outside of these the input is."""
+    input = torch.tensor([[largest, -largest, 0.5]])
+    target = torch.tensor([[0.3, 0.3, 0.3]])
+    wanted = torch.nn.functional.mse_loss(input.clamp(0, 1), target)
+    torch.testing.assert_close(ClippedMSECriterion()(input, target), wanted)
+    huber = HuberCriterion((3,), clip=(0.0, 1.0))
+    torch.testing.assert_close(huber(input, target), wanted / 2)
 
 
 def test_keys_are_those_of_the_state_dict(subtests):

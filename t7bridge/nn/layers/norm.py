@@ -324,21 +324,16 @@ register_layer(
 )
 
 
-def local_response(k: str) -> Row:
-    """Map a normalization across planes, by the name of the field of its constant."""
-    return of_runtime(
-        "norm.LocalResponseNorm",
-        integer("size"),
-        plain="LocalResponseNorm",
-        alpha=number("alpha", 1e-4),
-        beta=number("beta", 0.75),
-        k=number(k, 1.0),
-    )
-
-
 register_layer(
     module={
-        "nn.SpatialCrossMapLRN": local_response("k|K"),
+        "nn.SpatialCrossMapLRN": of_runtime(
+            "norm.LocalResponseNorm",
+            integer("size"),
+            plain="LocalResponseNorm",
+            alpha=number("alpha", 1e-4),
+            beta=number("beta", 0.75),
+            k=number("k|K", 1.0),
+        ),
         "nn.Normalize": of_runtime("norm.Normalize", number("p"), eps=number("eps", 1e-10)),
     },
     scratch="paddedRatio accumRatio scale cross norm normp buffer2",

@@ -8,7 +8,10 @@ import sympy
 
 from ...data import define, np
 from .layers import LuaLayer, LuaNode, make, row, sequential
-from .sizes import Place, Shape, Sizes
+from .sizes import Shape, Sizes
+
+Place = tuple[int, int]
+"""An input and one of its dimensions, both 0-based."""
 
 _OF_LAST = ("nn.Linear", "nn.TemporalConvolution", "nn.SeqLSTM")
 """Layers that check the extent of the last dimension themselves."""

@@ -1,4 +1,4 @@
-"""Sizes that depend on those of the inputs: PyTorch's symbols, the conditions on them, and layers that check these.
+"""Sizes that depend on those of the inputs: PyTorch's symbols, and the conditions on them.
 
 `torch.export` gives each extent of an input that is not fixed a symbol, and each extent of other values an expression
 of the symbols. Where the source or a builder must decide by a size, or needs it as a number, the example decides, and
@@ -37,8 +37,6 @@ from ...data import define
 
 Shape = tuple[Any, ...]
 """Extents: integers, and `Extent`s."""
-Place = tuple[int, int]
-"""An input and one of its dimensions, both 0-based."""
 
 _MOST_SIZES = 1 << 14
 """Sizes for which a condition is computed; one that needs more fixes its size."""
@@ -168,10 +166,14 @@ def is_known(shape: Iterable[Any]) -> bool:
     return not any(isinstance(extent, Extent) for extent in shape)
 
 
+def in_example(extent: Any) -> int:
+    """Return an extent in the example, of which the model then needs nothing."""
+    return extent.in_example if isinstance(extent, Extent) else extent
+
+
 def are_equal(*extents: Any) -> bool:
     """Return whether extents are equal in the example, which the model then needs; if not, it needs nothing."""
-    sizes = {extent.in_example if isinstance(extent, Extent) else extent for extent in extents}
-    if len(sizes) > 1:
+    if len({in_example(extent) for extent in extents}) > 1:
         return False
     open_extents = [extent for extent in extents if isinstance(extent, Extent)]
     if not open_extents:

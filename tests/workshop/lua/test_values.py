@@ -29,6 +29,19 @@ def test_lua_computed_what_pytorch_does(subtests, tmp_path):
             assert sorted(classes) == sorted(recorded[name]["classes"].decode().split())
 
 
+@pytest.mark.parametrize("name", ["rounded_down", "rounded_to_zero"])
+def test_rounded_quotients_are_loaded_again(name, tmp_path):
+    """The class that Lua divides by is known to `load_module` with each way to round."""
+    function, inputs = VALUES[name]
+    t7bridge.save_module(Of(function).eval(), tmp_path / "m.t7", inputs, allow=("layers",))
+    again = t7bridge.load_module(tmp_path / "m.t7")
+    own = [value.clone().requires_grad_() for value in inputs]
+    quotients = again(own)
+    torch.testing.assert_close(quotients, function(*inputs))
+    quotients.sum().backward()
+    assert not any(value.grad.any() for value in own)
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_whole_numbers_that_floats_do_not_hold_are_refused(name, tmp_path):
     """Products beyond 2^24, and bytes that wrap around."""

@@ -1,4 +1,4 @@
-"""The operations of the table, one file per family. Importing this module fills `lua.build.OPERATIONS`."""
+"""The operations of the table, one file per family. Importing this module fills `build.OPERATIONS`."""
 
 from . import complex, elementwise, image, linear, recurrent, shape
 

@@ -22,7 +22,7 @@ from ..build import (
     with_extents,
 )
 from ..layers import LuaLayer, make
-from ..sizes import CannotError, Extent, fixed, is_known
+from ..sizes import CannotError, Extent, fixed, in_example, is_known
 from .elementwise import filled as masked
 from .elementwise import is_nonzero, reduced
 
@@ -135,20 +135,16 @@ def _range(extent: Any, start: Any, end: Any) -> tuple[Any, Any]:
     One that does not needs no condition, as nn.Narrow raises an error beyond the end.
     """
     begin = 0 if start is None else start
-    size = _in_example(extent)
-    if _in_example(begin) < 0:
-        begin = begin + extent if -_in_example(begin) <= size else 0
-    elif _in_example(begin) > size:
+    size = in_example(extent)
+    if in_example(begin) < 0:
+        begin = begin + extent if -in_example(begin) <= size else 0
+    elif in_example(begin) > size:
         begin = extent
     if end is None or end == _END:
         return begin, extent
-    if _in_example(end) > size and extent <= end:
+    if in_example(end) > size and extent <= end:
         return begin, extent
-    return begin, end + extent if _in_example(end) < 0 else end
-
-
-def _in_example(extent: Any) -> int:
-    return extent.in_example if isinstance(extent, Extent) else extent
+    return begin, end + extent if in_example(end) < 0 else end
 
 
 def strided(b: Builder, value: Any, place: int, start: int, count: int, step: int) -> Any:
@@ -226,14 +222,19 @@ def cat(b: Builder, tensors: Any, dim: Place) -> Any:
     return b.concatenate(tensors, dim)
 
 
-@operation("tril triu", "nn.CMulTable with nn.Constant; counted positions, where the extents depend on the inputs")
+@operation(
+    "tril triu",
+    "nn.CMaxTable and nn.CMinTable with bounds by the mask; counted positions, where the extents depend on the inputs",
+)
 def triangle_of(b: Builder, self: Any, diagonal: int) -> Any:
     """Return the lower or upper triangle of matrices, and 0 elsewhere."""
-    if is_known(self.shape[-2:]):
-        cut = np.tril if b.kind == "tril" else np.triu
-        return b.wire(self) * b.constant(cut(np.ones(self.shape[-2:], "f4"), diagonal))
     is_lower = b.kind == "tril"
-    below = triangle(b, self.shape[-2:], diagonal if is_lower else diagonal - 1)
+    size = self.shape[-2:]
+    if is_known(size):
+        cut = np.tril if is_lower else np.triu
+        is_outside = b.constant(cut(np.ones(size, bool), diagonal) == 0)
+        return masked(b, b.wire(self), is_outside, 0.0)
+    below = triangle(b, size, diagonal if is_lower else diagonal - 1)
     mask = below if is_lower else 1 - below
     number = number_of(self)
     if number is None:

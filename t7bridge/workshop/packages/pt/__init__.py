@@ -16,7 +16,7 @@ from t7bridge.layers import (
 )
 
 _OF_ONE = "sin cos tan asin acos atan sinh cosh asinh atanh floor ceil trunc round isnan isinf"
-_OF_TWO = "atan2 pow fmod remainder floor_divide"
+_OF_TWO = "atan2 pow fmod remainder floor_divide trunc_divide"
 
 
 def _function_of_one(lua: Lua) -> str:

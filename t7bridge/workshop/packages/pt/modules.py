@@ -28,16 +28,18 @@ class Pairwise(Layer):
     """A function of each pair of elements.
 
     Args:
-        name: in PyTorch: `atan2`.
+        name: in PyTorch: `atan2`; `floor_divide` or `trunc_divide` for quotients that are
+            rounded down, or to 0.
     """
 
     name: str
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take two tensors of one shape; return one."""
-        if self.name == "floor_divide":
-            # The function of this name has no gradient.
-            return torch.div(*inputs, rounding_mode="floor")
+        rounding, _, operation = self.name.partition("_")
+        if operation == "divide":
+            # The functions of these names have no gradient, or do not exist.
+            return torch.div(*inputs, rounding_mode=rounding)
         output: Tensor = getattr(torch, self.name)(*inputs)
         return output
 

@@ -103,6 +103,11 @@ class FixedConv2d(nn.Conv2d):
             self.register_buffer(name, None if value is None else value.detach())
 
 
+def _with_gradient_of(input: Tensor, value: Tensor) -> Tensor:
+    """Return a value whose gradient passes to the input unchanged."""
+    return with_gradient(input, lambda gradient, _: gradient, lambda _: value.clone())
+
+
 class WeightedSquaresCriterion(Layer):
     """The mean of squared differences, each multiplied by a weight before it is
     squared.
@@ -126,8 +131,7 @@ class WeightedSquaresCriterion(Layer):
         """Return the weighted differences; Lua's gradient is that by these."""
         weight = self.weight.reshape(input.shape[1:])
         difference = (clipped - target.reshape(input.shape)) * weight
-        # The value is the difference; the gradient passes to the input unchanged.
-        return input + (difference - input).detach()
+        return _with_gradient_of(input, difference)
 
 
 class HuberCriterion(WeightedSquaresCriterion):
@@ -168,10 +172,8 @@ class ClippedMSECriterion(Layer):
         scalar.
         """
         difference = input.clamp(self.low, self.high) - target.reshape(input.shape)
-        # The value is the difference; the gradient passes to the input unchanged.
-        difference = input + (difference - input).detach()
         # Lua's gradient is half that of the loss by the differences.
-        half = difference.square().mean() / 2
+        half = _with_gradient_of(input, difference).square().mean() / 2
         return half + half.detach()
 
 
