@@ -20,9 +20,9 @@ from attrs import field
 
 from ..data import define
 from ..report import Printed
-from ..text import and_more, clean, counted
-from .groups import FIRST, Group, Groups
-from .journal import BATCH, DONE, FAILED, FOREIGN, NOTHING, PLANNED, STATUSES, Journal, Record, Rows, Twins, batches
+from ..text import clean, counted
+from .groups import Group, Groups, Names
+from .journal import BATCH, DONE, FAILED, FOREIGN, NOTHING, PLANNED, STATUSES, Journal, Record, Rows, batches
 from .names import PAGES
 from .places import LEFT_OUT, Folder
 from .workers import NO_PICTURE, picture_of
@@ -111,7 +111,7 @@ class ZooReport(Printed):
     losses: dict[str, int] = field(factory=dict)
     proofs: dict[str, int] = field(factory=dict)
     layers: list[Layer] = field(factory=list)
-    twins: list[Twins] = field(factory=list, repr=False)
+    twins: list[Names] = field(factory=list, repr=False)
     twin_files: int = 0
     left_out: dict[str, int] = field(factory=dict)
     seconds: float = 0.0
@@ -212,9 +212,8 @@ def _layer_line(layer: Layer) -> str:
     return f"no mapping for {layer.class_name}: {counted(layer.times, 'layer')} in {counted(layer.files, 'file')}"
 
 
-def _twins_line(twins: Twins) -> str:
-    shown = twins.first[:_TWINS_SHOWN]
-    return f"{twins.count:,} files are equal: {', '.join(shown)}{and_more(twins.count - len(shown))}"
+def _twins_line(twins: Names) -> str:
+    return f"{twins.count:,} files are equal: {twins.listed(_TWINS_SHOWN)}"
 
 
 # Summary of a journal
@@ -227,7 +226,7 @@ def summarize(output: str, journal: Journal, options: dict[str, Any], left_out: 
     report.counts = {status: counts[status] for status in STATUSES}
     report.proofs = dict(sorted(journal.proofs().items()))
     report.left_out = {key: left_out[key] for key in LEFT_OUT if left_out.get(key)}
-    report.twins, report.twin_files = journal.find_twins(_SHOWN, FIRST)
+    report.twins, report.twin_files = journal.find_twins(_SHOWN)
     failures, warnings = Groups(), Groups()
     losses: Counter[str] = Counter()
     layers: dict[str, Layer] = {}
@@ -346,7 +345,7 @@ def _named(group: Group) -> dict[str, Any]:
     }
 
 
-def _page_row(report: ZooReport, row: Record, twins: Twins | None) -> list[Any]:
+def _page_row(report: ZooReport, row: Record, twins: Names | None) -> list[Any]:
     """Return a file as a row of the page: its order is that of `ROW` in `report.html`."""
     losses = _losses(row) if row.status == DONE else []
     equal = [twins.count, twins.first[0]] if twins else 0
