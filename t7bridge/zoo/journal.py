@@ -329,16 +329,10 @@ class Journal:
         for _, *row in self._by_name(_FIELDS, "files", condition):
             yield _record(row)
 
-    def record_at(self, place: int, condition: str = "TRUE") -> Record:
-        """Return the file at a place in that order, from 0.
-
-        Raises:
-            IndexError: there is none.
-        """
-        rows = self.query(f"SELECT {_FIELDS} FROM files WHERE {condition} ORDER BY name LIMIT 1 OFFSET ?", place)
-        if not rows:
-            raise IndexError(place)
-        return _record(rows[0])
+    def records_at(self, start: int, count: int, condition: str = "TRUE") -> list[Record]:
+        """Return the files from a place in that order on, from 0: so many, or those that there are."""
+        text = f"SELECT {_FIELDS} FROM files WHERE {condition} ORDER BY name LIMIT ? OFFSET ?"
+        return [_record(row) for row in self.query(text, count, start)]
 
     def _by_name(
         self, columns: str, table: str, condition: str = "TRUE", joined: str = "", values: Iterable[str] = ()
@@ -583,8 +577,15 @@ class Rows(Sequence[Record]):
 
     def __getitem__(self, place: int | slice) -> Record | list[Record]:
         if isinstance(place, slice):
-            return [self[index] for index in range(*place.indices(len(self)))]
+            indices = range(*place.indices(len(self)))
+            if not indices:
+                return []
+            # All between the ends in one query: SQLite finds a place by passing all rows before it.
+            start = min(indices[0], indices[-1])
+            end = max(indices[0], indices[-1]) + 1
+            return self.journal.records_at(start, end - start, PRESENT)[:: indices.step]
         index = place if place >= 0 else len(self) + place
-        if index < 0:
+        records = self.journal.records_at(index, 1, PRESENT) if index >= 0 else []
+        if not records:
             raise IndexError(place)
-        return self.journal.record_at(index, PRESENT)
+        return records[0]
