@@ -190,7 +190,13 @@ def counts_line(counts: dict[str, int]) -> str:
 
 def left_out_text(left_out: dict[str, int]) -> str:
     """Return how many files and folders in the sources are not inputs, as a part of a sentence."""
-    return ", ".join(counted(count, *LEFT_OUT[key]) for key, count in left_out.items())
+    return ", ".join(f"{count:,} {_left_out_name(key, count)}" for key, count in left_out.items())
+
+
+def _left_out_name(key: str, count: int) -> str:
+    """Return what one or several of a kind of files and folders that are not inputs are called."""
+    one, several = LEFT_OUT[key]
+    return one if count == 1 else several
 
 
 def _first(items: Sequence[Any], what: str, line: Any) -> Iterator[str]:
@@ -295,6 +301,7 @@ def write_reports(report: ZooReport, folder: Folder) -> None:
         **summary,
         "failures": [_named(group) for group in report.failures[:_LISTED]],
         "warnings": [_named(group) for group in report.warnings[:_LISTED]],
+        "left_out": [[count, _left_out_name(key, count)] for key, count in report.left_out.items()],
         "pages": pages,
         "rows": first_rows,
     }
