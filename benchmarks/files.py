@@ -1,4 +1,4 @@
-"""Benchmark files, written here byte by byte, independently of the programs under test."""
+"""Benchmark files, written here byte by byte, independently of the programs under test, but for a model of layers."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def small_tensors(path: Path, count: int = 50_000) -> None:
 
 
 def flat_model(path: Path, count: int) -> None:
-    """A sequence of layers, every other one with weights."""
+    """A sequence of layers, every other one with weights, written by t7bridge."""
     from t7bridge import Table, Tensor, TorchObject, save
 
     modules = Table()

@@ -1,7 +1,7 @@
 """Text from files, made safe for terminals, pages, pictures and logs; lists, counts and numbers in messages; `repr`s.
 
 `show` is one bounded line for any value, the `repr` of everything in the graph: in constant time, whatever it is.
-Imports nothing of the package.
+Imports nothing of the package but `data`.
 """
 
 from __future__ import annotations

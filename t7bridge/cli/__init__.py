@@ -221,8 +221,11 @@ def _help() -> str:
 
     lines: list[str] = []
     for line in text.split("\n"):
-        # Rows of the two lists are indented; what continues one begins below its text.
-        indent = " " * (len(line) - len(line[2:].partition("  ")[2].lstrip())) if line.startswith("  ") else ""
+        indent = ""
+        if line.startswith("  "):
+            # A row of a list: a name, at least two spaces, and a text. What continues the row begins below the text.
+            _, _, row_text = line.strip().partition("  ")
+            indent = " " * (len(line) - len(row_text.lstrip()))
         lines += textwrap.wrap(line, width, subsequent_indent=indent) or [""]
     return "\n".join(lines)
 

@@ -17,7 +17,7 @@ from ..conversion.options import options_of
 from ..errors import ModelError, T7BridgeError
 from ..text import counted, printable
 from .parsers import arguments_of
-from .streams import DONE, FAILED, failed, is_styled, print_hint, print_json, print_notes
+from .streams import DONE, FAILED, failed, is_styled, print_hint, print_json, print_notes, terminal_width
 
 if TYPE_CHECKING:
     from ..report import Note, Report
@@ -145,7 +145,7 @@ def inspect(options: argparse.Namespace) -> int:
     if options.json:
         print_json(summary.to_json(), indent=1)
         return DONE
-    width = os.get_terminal_size().columns if sys.stdout.isatty() else 0
+    width = terminal_width() if sys.stdout.isatty() else 0
     for number, line in enumerate(summary.lines(width)):
         sys.stdout.write(_styled(line, number, len(summary.header)) + "\n")
     if summary.layers and sys.stderr.isatty():
@@ -167,7 +167,7 @@ def _styled(line: str, number: int, header: int) -> str:
     """
     if not is_styled(sys.stdout):
         return line
-    width = os.get_terminal_size().columns
+    width = terminal_width()
     if len(line) > width:
         line = line[: width - 1] + "…"
     if number < header:

@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Any
 
-from ..text import and_more, counted, printable, printable_json
+from ..text import counted, printable, printable_json
 from ..zoo import convert_zoo, counts_line, left_out_text
 from .parsers import arguments_of
 from .streams import DONE, FAILED, QUIET, print_json
@@ -106,9 +106,7 @@ class Display:
             (plan.gone, "not among the sources now; their outputs stay"),
         ):
             if names.count:
-                shown = names.first[:_NAMES]
-                more = and_more(names.count - len(shown))
-                self._line(f"{counted(names.count, 'input')} {what}: {', '.join(shown)}{more}")
+                self._line(f"{counted(names.count, 'input')} {what}: {names.listed(_NAMES)}")
 
     def file(self, row: Any) -> None:
         """Print why a file failed, for the first ones."""

@@ -413,8 +413,6 @@ class _Web(Server):
     async def _begin(self) -> bytes | Copy:
         async with await self._answer(0, _FIRST_BYTES) as answer:
             if answer.status == 200:
-                self.size = _announced(answer)
-                self._stamp = stamp_of(answer.headers)
                 return await self._copied(answer)
             if answer.status != 416:  # no part of an empty file can be asked for
                 answer.raise_for_status()
@@ -448,14 +446,15 @@ class _Web(Server):
     async def _copy(self) -> Copy:
         async with await self._answer() as answer:
             answer.raise_for_status()
-            size = _announced(answer)
-            if self._stamp is not None:
-                self._compare(size, answer)
-            self.size = size
-            self._stamp = stamp_of(answer.headers)
             return await self._copied(answer)
 
     async def _copied(self, answer: Any) -> Copy:
+        """Return a copy of an answer that is the whole file, the same file as before if there was an answer before."""
+        size = _announced(answer)
+        if self._stamp is not None:
+            self._compare(size, answer)
+        self.size = size
+        self._stamp = stamp_of(answer.headers)
         copy = _new_copy()
         try:
             await _stream(answer, copy, self._name)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import stat
+import weakref
 from collections.abc import Iterable, Iterator
 from typing import IO, Any, Union
 
@@ -247,12 +248,14 @@ class FileOutput(Output):
         self._sync = sync or replaced is not None
         folder = os.path.dirname(self.path)
         self._temporary = os.path.join(folder, temporary_name())
+        # Whatever ends this object: an error or a signal here or before `with` has begun, or a program that forgets it.
+        self._remove = weakref.finalize(self, _remove, self._temporary)
         try:
             # Mode 0o666 minus the umask, as any other program's new file.
             fd = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | BINARY, 0o666)
+            super().__init__(os.fdopen(fd, "r+b", buffering=0), self.path)
             if replaced is not None:
                 os.chmod(self._temporary, inherited_mode(fd, replaced))
-            super().__init__(os.fdopen(fd, "r+b", buffering=0), self.path)
             self._blocks = Blocks(fd)
             self._transfers = Transfers(fd, self.path)
         except FileNotFoundError as error:
@@ -260,11 +263,6 @@ class FileOutput(Output):
             raise WriteError(message, file=self.path, hint="Create it first.") from error
         except OSError as error:
             raise WriteError(f"cannot be written: {error.strerror}", file=self.path) from error
-        except BaseException:
-            # A signal, which waits for the call that makes the file: on a busy disk that takes a while.
-            with contextlib.suppress(OSError):
-                os.unlink(self._temporary)
-            raise
 
     @property
     def temporary(self) -> str:
@@ -355,8 +353,7 @@ class FileOutput(Output):
             self._transfers.stop()
         with contextlib.suppress(OSError):
             self._file.close()
-        with contextlib.suppress(OSError):
-            os.unlink(self._temporary)
+        self._remove()
 
     def __enter__(self) -> FileOutput:
         return self
@@ -370,6 +367,12 @@ class FileOutput(Output):
         except BaseException:
             self.discard()
             raise
+
+
+def _remove(path: str) -> None:
+    """Remove a temporary file, if there is one."""
+    with contextlib.suppress(OSError):
+        os.unlink(path)
 
 
 def temporary_name() -> str:

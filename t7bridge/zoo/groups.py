@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from attrs import field
 
 from ..data import define
+from ..text import and_more
 
-VARYING = re.compile(r"'[^']*'|(?<![A-Za-z0-9])-?\d(?:[\d ,.]*\d)?")
+_VARYING = re.compile(r"('[^']*'|(?<![A-Za-z0-9])-?\d(?:[\d ,.]*\d)?)")
 """Parts of a message that differ between files with the same problem: quoted names, and numbers of their own."""
 FIRST = 20
 """Names that a sample has."""
@@ -34,6 +35,11 @@ class Names:
         self.count += 1
         if len(self.first) < FIRST:
             self.first.append(name)
+
+    def listed(self, most: int) -> str:
+        """Return the first names, and the number of the others: `a, b, and 7 more`."""
+        shown = self.first[:most]
+        return ", ".join(shown) + and_more(self.count - len(shown))
 
     def __str__(self) -> str:
         return f"{self.first[0]}, …" if self.count > 1 else "".join(self.first)
@@ -70,21 +76,17 @@ class Groups:
 
     def add(self, message: str, name: str, kind: str = "") -> None:
         """Put a file into the group of a message."""
-        fixed = VARYING.split(message)
-        varying = VARYING.findall(message)
-        key = (kind, *fixed)
+        parts = _VARYING.split(message)
+        key = (kind, *parts[::2])
         group = self._groups.get(key)
         if group is None:
             if len(self._groups) == _MOST_GROUPS:
                 self.others += 1
                 return
-            parts: list[str | None] = [*fixed, *varying]
-            parts[::2] = fixed
-            parts[1::2] = varying
             group = self._groups[key] = Group(kind, parts)
-        for place, part in enumerate(varying):
-            if group.parts[2 * place + 1] != part:
-                group.parts[2 * place + 1] = None
+        for place in range(1, len(parts), 2):
+            if group.parts[place] != parts[place]:
+                group.parts[place] = None
         group.names.add(name)
 
     def __iter__(self) -> Iterator[Group]:

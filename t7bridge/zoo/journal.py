@@ -25,6 +25,7 @@ from attrs import field, fields
 
 from ..data import define
 from ..errors import CorruptError, ModelError, T7BridgeError
+from .groups import FIRST, Names
 
 PLANNED, DONE, FAILED, NOTHING, FOREIGN = "planned", "done", "failed", "nothing", "foreign"
 STATUSES = (DONE, FAILED, NOTHING, FOREIGN, PLANNED)
@@ -232,14 +233,6 @@ class Fresh:
     ours: bool
 
 
-@define
-class Twins:
-    """Inputs of equal content: how many there are, and the first names."""
-
-    count: int
-    first: list[str] = field(factory=list)
-
-
 class Journal:
     """The journal of an output folder, opened by one run at a time.
 
@@ -336,18 +329,14 @@ class Journal:
         for _, *row in self._by_name(_FIELDS, "files", condition):
             yield _record(row)
 
-    def record_at(self, place: int, condition: str = "TRUE") -> Record:
-        """Return the file at a place in that order, from 0.
+    def records_at(self, start: int, count: int, condition: str = "TRUE") -> list[Record]:
+        """Return the files from a place in that order on, from 0: so many, or those that there are."""
+        text = f"SELECT {_FIELDS} FROM files WHERE {condition} ORDER BY name LIMIT ? OFFSET ?"
+        return [_record(row) for row in self.query(text, count, start)]
 
-        Raises:
-            IndexError: there is none.
-        """
-        rows = self.query(f"SELECT {_FIELDS} FROM files WHERE {condition} ORDER BY name LIMIT 1 OFFSET ?", place)
-        if not rows:
-            raise IndexError(place)
-        return _record(rows[0])
-
-    def _by_name(self, columns: str, table: str, condition: str = "TRUE", joined: str = "") -> Iterator[Any]:
+    def _by_name(
+        self, columns: str, table: str, condition: str = "TRUE", joined: str = "", values: Iterable[str] = ()
+    ) -> Iterator[Any]:
         """Yield rows of a table by name, in batches: a cursor that stays open would see changes of its table.
 
         Args:
@@ -355,12 +344,12 @@ class Journal:
             table: the table that has the names.
             condition: of the rows, in SQL.
             joined: other tables, in SQL.
+            values: of the condition, for each `?` in it.
         """
         select = f"SELECT {table}.name, {columns} FROM {table} {joined}"
+        text = f"{select} WHERE {table}.name > ? AND {condition} ORDER BY {table}.name LIMIT {BATCH}"
         last_name: str | bytes = ""
-        while rows := self.query(
-            f"{select} WHERE {table}.name > ? AND {condition} ORDER BY {table}.name LIMIT {BATCH}", last_name
-        ):
+        while rows := self.query(text, last_name, *values):
             yield from rows
             last_name = rows[-1][0]
 
@@ -402,9 +391,9 @@ class Journal:
                 "INSERT OR IGNORE INTO inputs VALUES (?, ?, ?, ?, ?, NULL, NULL)", lines
             ).rowcount
             if added < len(lines):
-                self._check_twins(batch)
+                self._check_places(batch)
 
-    def _check_twins(self, inputs: list[Record]) -> None:
+    def _check_places(self, inputs: list[Record]) -> None:
         """Refuse different files with one name; the same file may be listed by several sources."""
         for item in inputs:
             ((place,),) = self.query("SELECT place FROM inputs WHERE name = ?", item.name)
@@ -452,12 +441,12 @@ class Journal:
         """Return whether an input has an identity."""
         return bool(self.query("SELECT 1 FROM identities WHERE key = ?", key))
 
-    def mark_gone(self, most: int) -> tuple[int, list[str]]:
-        """Mark files that are not among the inputs as gone; return how many were not marked before, and first names."""
+    def mark_gone(self) -> Names:
+        """Mark files that are not among the inputs as gone; return those that were not marked before."""
         condition = f"status != '{GONE}' AND name NOT IN (SELECT name FROM inputs)"
-        first = self.query(f"SELECT name FROM files WHERE {condition} ORDER BY name LIMIT ?", most)
-        count = self._base.execute(f"UPDATE files SET status = '{GONE}' WHERE {condition}").rowcount
-        return count, [_unpack(name) for (name,) in first]
+        first = self.query(f"SELECT name FROM files WHERE {condition} ORDER BY name LIMIT {FIRST}")
+        count = self.execute(f"UPDATE files SET status = '{GONE}' WHERE {condition}")
+        return Names(count, [_unpack(name) for (name,) in first])
 
     def plan_work(self, large: int, most: int | None) -> tuple[int, int]:
         """Choose the files to convert; return their number and total size.
@@ -509,44 +498,34 @@ class Journal:
         """Yield the files that failed, or that have notes or layers without an equivalent."""
         return self.records(f"{PRESENT} AND (status = '{FAILED}' OR notes != '{_NOTHING}' OR layers != '{_NOTHING}')")
 
-    def find_twins(self, most: int, first: int) -> tuple[list[Twins], int]:
+    def find_twins(self, most: int) -> tuple[list[Names], int]:
         """Find inputs of equal content, for `with_twins` too.
 
         Args:
             most: number of contents to return, those of most files first.
-            first: number of names to return of each.
 
         Returns:
-            The contents, and the number of all files that have the content of another.
+            The files of each content, and the number of all files that have the content of another.
         """
         # Empty files are equal, and nobody needs to know.
         equal = f"SELECT hash, count(*) AS files, min(name) AS first FROM files WHERE {PRESENT} AND bytes > 0"
         self.execute("CREATE TEMP TABLE twins (hash TEXT PRIMARY KEY, files INTEGER, first TEXT) WITHOUT ROWID")
         self.execute(f"INSERT INTO twins {equal} AND hash != '' GROUP BY hash HAVING count(*) > 1")
-        contents = self.query(f"SELECT hash, files FROM twins ORDER BY files DESC, first LIMIT {most}")
-        twins = {key: Twins(count) for key, count in contents}
+        contents = self.query(f"SELECT hash FROM twins ORDER BY files DESC, first LIMIT {most}")
+        twins = {key: Names() for (key,) in contents}
         if twins:
             marks = ", ".join("?" * len(twins))
-            for key, name in self._names_with(f"hash IN ({marks})", *twins):
-                if len(twins[key].first) < first:
-                    twins[key].first.append(name)
+            condition = f"{PRESENT} AND bytes > 0 AND hash IN ({marks})"
+            for name, key in self._by_name("hash", "files", condition, values=twins):
+                twins[key].add(_unpack(name))
         ((total,),) = self.query("SELECT coalesce(sum(files), 0) FROM twins")
         return list(twins.values()), total
 
-    def _names_with(self, condition: str, *values: str) -> Iterator[tuple[str, str]]:
-        """Yield hash and name of files that meet a condition, by name."""
-        select = f"SELECT hash, name FROM files WHERE {PRESENT} AND bytes > 0 AND {condition} AND name > ?"
-        last_name: str | bytes = ""
-        while rows := self.query(f"{select} ORDER BY name LIMIT {BATCH}", *values, last_name):
-            for key, name in rows:
-                yield key, _unpack(name)
-            last_name = rows[-1][1]
-
-    def with_twins(self) -> Iterator[tuple[Record, Twins | None]]:
+    def with_twins(self) -> Iterator[tuple[Record, Names | None]]:
         """Yield all files by name, each with the number of files of its content and the first of these."""
         joined = "LEFT JOIN twins ON twins.hash = files.hash AND files.bytes > 0"
         for _, count, first, *row in self._by_name(f"twins.files, twins.first, {_FIELDS}", "files", PRESENT, joined):
-            yield _record(row), Twins(count, [_unpack(first)]) if count else None
+            yield _record(row), Names(count, [_unpack(first)]) if count else None
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -598,8 +577,15 @@ class Rows(Sequence[Record]):
 
     def __getitem__(self, place: int | slice) -> Record | list[Record]:
         if isinstance(place, slice):
-            return [self[index] for index in range(*place.indices(len(self)))]
+            indices = range(*place.indices(len(self)))
+            if not indices:
+                return []
+            # All between the ends in one query: SQLite finds a place by passing all rows before it.
+            start = min(indices[0], indices[-1])
+            end = max(indices[0], indices[-1]) + 1
+            return self.journal.records_at(start, end - start, PRESENT)[:: indices.step]
         index = place if place >= 0 else len(self) + place
-        if index < 0:
+        records = self.journal.records_at(index, 1, PRESENT) if index >= 0 else []
+        if not records:
             raise IndexError(place)
-        return self.journal.record_at(index, PRESENT)
+        return records[0]

@@ -179,21 +179,14 @@ def scratch_output(place: str) -> Iterator[str]:
         yield os.path.join(folder, re.split(r"[/\\]", place)[-1])
 
 
-_existing_folders: set[str] = set()
-"""Folders made or seen by `_make_folder`: thousands of outputs go into the same few."""
-_FOLDERS_KEPT = 10_000
-
-
 def _make_folder(folder: str) -> None:
-    """Make a folder unless it existed when last checked."""
-    if folder and folder not in _existing_folders:
-        try:
-            os.makedirs(folder, exist_ok=True)
-        except OSError as error:
-            raise WriteError(f"the folder cannot be created: {error.strerror}", file=folder) from error
-        if len(_existing_folders) == _FOLDERS_KEPT:
-            _existing_folders.clear()
-        _existing_folders.add(folder)
+    """Make a folder unless it exists."""
+    if not folder or os.path.isdir(folder):
+        return
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise WriteError(f"the folder cannot be created: {error.strerror}", file=folder) from error
 
 
 def heads(places: Sequence[str], count: int) -> Iterator[bytes | None]:

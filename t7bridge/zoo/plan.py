@@ -22,7 +22,7 @@ from ..formats import FORMATS, LUA, formats_with
 from ..formats.table import HEAD_BYTES, identify
 from ..io.copy import digest
 from ..limits import DEFAULT_LIMITS, Limits
-from .groups import FIRST, Names
+from .groups import Names
 from .journal import DONE, FAILED, FOREIGN, GONE, PLANNED, Fresh, Journal, Record, batches
 from .names import OutputNames, safe_name
 from .places import Folder, heads, identity, is_inside, join, list_source, local_path, roots_of
@@ -247,7 +247,7 @@ def make_plan(
     names = OutputNames(journal, settings.suffix)
     for batch in batches(journal.inputs()):
         _compare(batch, journal, names, folder, settings, plan, retry_failed)
-    plan.gone.count, plan.gone.first = journal.mark_gone(FIRST)
+    plan.gone = journal.mark_gone()
     if names.any_wanted:
         for output in journal.outputs():
             names.reserve(output)

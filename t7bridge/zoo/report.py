@@ -20,9 +20,9 @@ from attrs import field
 
 from ..data import define
 from ..report import Printed
-from ..text import and_more, clean, counted
-from .groups import FIRST, Group, Groups
-from .journal import BATCH, DONE, FAILED, FOREIGN, NOTHING, PLANNED, STATUSES, Journal, Record, Rows, Twins, batches
+from ..text import clean, counted
+from .groups import Group, Groups, Names
+from .journal import BATCH, DONE, FAILED, FOREIGN, NOTHING, PLANNED, STATUSES, Journal, Record, Rows, batches
 from .names import PAGES
 from .places import LEFT_OUT, Folder
 from .workers import NO_PICTURE, picture_of
@@ -111,7 +111,7 @@ class ZooReport(Printed):
     losses: dict[str, int] = field(factory=dict)
     proofs: dict[str, int] = field(factory=dict)
     layers: list[Layer] = field(factory=list)
-    twins: list[Twins] = field(factory=list, repr=False)
+    twins: list[Names] = field(factory=list, repr=False)
     twin_files: int = 0
     left_out: dict[str, int] = field(factory=dict)
     seconds: float = 0.0
@@ -190,7 +190,13 @@ def counts_line(counts: dict[str, int]) -> str:
 
 def left_out_text(left_out: dict[str, int]) -> str:
     """Return how many files and folders in the sources are not inputs, as a part of a sentence."""
-    return ", ".join(counted(count, *LEFT_OUT[key]) for key, count in left_out.items())
+    return ", ".join(f"{count:,} {_left_out_name(key, count)}" for key, count in left_out.items())
+
+
+def _left_out_name(key: str, count: int) -> str:
+    """Return what one or several of a kind of files and folders that are not inputs are called."""
+    one, several = LEFT_OUT[key]
+    return one if count == 1 else several
 
 
 def _first(items: Sequence[Any], what: str, line: Any) -> Iterator[str]:
@@ -212,9 +218,8 @@ def _layer_line(layer: Layer) -> str:
     return f"no mapping for {layer.class_name}: {counted(layer.times, 'layer')} in {counted(layer.files, 'file')}"
 
 
-def _twins_line(twins: Twins) -> str:
-    shown = twins.first[:_TWINS_SHOWN]
-    return f"{twins.count:,} files are equal: {', '.join(shown)}{and_more(twins.count - len(shown))}"
+def _twins_line(twins: Names) -> str:
+    return f"{twins.count:,} files are equal: {twins.listed(_TWINS_SHOWN)}"
 
 
 # Summary of a journal
@@ -227,7 +232,7 @@ def summarize(output: str, journal: Journal, options: dict[str, Any], left_out: 
     report.counts = {status: counts[status] for status in STATUSES}
     report.proofs = dict(sorted(journal.proofs().items()))
     report.left_out = {key: left_out[key] for key in LEFT_OUT if left_out.get(key)}
-    report.twins, report.twin_files = journal.find_twins(_SHOWN, FIRST)
+    report.twins, report.twin_files = journal.find_twins(_SHOWN)
     failures, warnings = Groups(), Groups()
     losses: Counter[str] = Counter()
     layers: dict[str, Layer] = {}
@@ -296,6 +301,7 @@ def write_reports(report: ZooReport, folder: Folder) -> None:
         **summary,
         "failures": [_named(group) for group in report.failures[:_LISTED]],
         "warnings": [_named(group) for group in report.warnings[:_LISTED]],
+        "left_out": [[count, _left_out_name(key, count)] for key, count in report.left_out.items()],
         "pages": pages,
         "rows": first_rows,
     }
@@ -346,7 +352,7 @@ def _named(group: Group) -> dict[str, Any]:
     }
 
 
-def _page_row(report: ZooReport, row: Record, twins: Twins | None) -> list[Any]:
+def _page_row(report: ZooReport, row: Record, twins: Names | None) -> list[Any]:
     """Return a file as a row of the page: its order is that of `ROW` in `report.html`."""
     losses = _losses(row) if row.status == DONE else []
     equal = [twins.count, twins.first[0]] if twins else 0

@@ -285,3 +285,27 @@ def test_a_signal_while_the_file_is_made_leaves_none(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         FileOutput(tmp_path / "x")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+def test_a_file_that_cannot_be_prepared_leaves_none(tmp_path, monkeypatch):
+    """The system may make a file and then refuse to change its mode."""
+
+    def refuse(*arguments):
+        raise PermissionError(1, "Operation not permitted")
+
+    path = tmp_path / "out"
+    path.write_bytes(b"old")
+    monkeypatch.setattr(os, "chmod", refuse)
+    with pytest.raises(WriteError, match="cannot be written: Operation not permitted"):
+        FileOutput(path, force=True)
+    assert names(tmp_path) == ["out"]
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+def test_a_forgotten_output_leaves_none(tmp_path):
+    """A signal may come before `with` has begun, and a program may not use it."""
+    output = FileOutput(tmp_path / "x")
+    output.write(b"abc")
+    del output
+    assert names(tmp_path) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sqlite3
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from attrs import asdict
 
 from t7bridge.errors import CorruptError, T7BridgeError
 from t7bridge.zoo import Journal, Record
+from t7bridge.zoo.journal import Rows
 
 NAMES = ["a.t7", "b/\u00e9.t7", "c\udcff.t7", "d\udce9\u00e9.t7", "e \U0001f600.t7", "f\udc80.t7"]
 """Names of ASCII, of other letters, and of bytes that are not UTF-8, as Python has them."""
@@ -128,6 +130,32 @@ def test_many_rows_are_read_in_batches(tmp_path: Path) -> None:
         assert [row.bytes for row in journal.work()] == [2500, 2499]
         assert journal.plan_work(1, None)[0] == 2496
     assert sum(row.status == "done" for row in copy.records()) == 5
+
+
+def test_parts_of_the_rows_are_one_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of a report are a sequence as a list is; a part of it is read at once, not row by row."""
+    wanted = [f"n{number}" for number in range(8)]
+    with opened(tmp_path / "j") as journal:
+        plan(journal, [Record(name=name) for name in (*wanted, "n9")])
+        journal.record([Record(number=9, name="n9", status="gone")])
+        rows = Rows(journal)
+        queries: list[str] = []
+        query = Journal.query
+
+        def counted(self: Journal, text: str, *values: object) -> list[object]:
+            queries.append(text)
+            return query(self, text, *values)
+
+        monkeypatch.setattr(Journal, "query", counted)
+        places = (None, -9, -3, 0, 2, 7, 9)
+        for part in itertools.starmap(slice, itertools.product(places, places, (None, -3, -1, 2))):
+            queries.clear()
+            assert [row.name for row in rows[part]] == wanted[part]
+            assert len(queries) <= 2
+        assert [rows[place].name for place in (0, 7, -1, -8)] == ["n0", "n7", "n7", "n0"]
+        for place in (8, -9):
+            with pytest.raises(IndexError):
+                rows[place]
 
 
 def test_journals_of_older_releases(tmp_path: Path) -> None:

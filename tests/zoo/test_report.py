@@ -198,11 +198,10 @@ def test_memory_does_not_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             nonlocal alive
             alive -= 1
 
-    for module in ("journal", "plan", "places"):
-        if module != "plan":
-            monkeypatch.setattr(f"t7bridge.zoo.{module}.Record", Counted)
-        if module != "places":
-            monkeypatch.setattr(f"t7bridge.zoo.{module}.batches", partial(batches, size=20))
+    for module in ("journal", "places"):
+        monkeypatch.setattr(f"t7bridge.zoo.{module}.Record", Counted)
+    for module in ("journal", "plan"):
+        monkeypatch.setattr(f"t7bridge.zoo.{module}.batches", partial(batches, size=20))
     monkeypatch.setattr("t7bridge.zoo.journal.BATCH", 20)
     monkeypatch.setattr("t7bridge.zoo.report.PAGE_ROWS", 20)
     monkeypatch.setattr("t7bridge.zoo.run._COMMIT_SECONDS", 0.0)
@@ -262,6 +261,8 @@ def test_equal_files_and_what_is_left_out(tmp_path: Path) -> None:
     assert summary["left_out"] == {"hidden": 1, "broken_links": 1}
     assert "3 files are equal: a.t7, b.t7, c/d.t7\n" in str(report)
     assert "left out: 1 hidden file or folder, 1 broken link\n" in str(report)
+    data = json.loads(Page((tmp_path / "out/report.html").read_text()).scripts["application/json"])
+    assert data["left_out"] == [[1, "hidden file or folder"], [1, "broken link"]]
     assert {row[0]: row[-1] for row in rows_of(tmp_path / "out") if row[-1]} == {
         name: [3, "a.t7"] for name in ("a.t7", "b.t7", "c/d.t7")
     }

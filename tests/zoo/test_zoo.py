@@ -132,6 +132,13 @@ def test_lost_output(small: Path, tmp_path: Path) -> None:
     assert tree(tmp_path / "out") == before
 
 
+def test_a_removed_folder_is_made_again(small: Path, tmp_path: Path) -> None:
+    """A folder that is removed between two runs of one process is made again, with the folders in it."""
+    for _ in range(2):
+        assert convert(small, tmp_path / "out").counts["done"] == 2
+        shutil.rmtree(tmp_path / "out")
+
+
 def test_retry_failed(small: Path, tmp_path: Path) -> None:
     """Failed files are retried only on request."""
     convert(small, tmp_path / "out")
