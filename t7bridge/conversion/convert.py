@@ -342,9 +342,9 @@ def _fill_template(document: Document, template: Document, output: Output, reque
         report.note("warning", f"of the template, {content.message}", code="trailing")
     value = value_of(document, request, report)
     if request.edits is not None:
-        from .edited import renamed
+        from .edited import edited
 
-        value = renamed(value, request.edits, report, request.limits)
+        value = edited(value, request.edits, report, request.limits)
     try:
         report.notes += fill_template(content.roots, value, request.partial)
     except ModelError as error:
