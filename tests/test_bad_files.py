@@ -62,7 +62,7 @@ def test_refused_in_python(subtests, tmp_path):
                     continue
                 with bounded(), pytest.raises(errors.T7BridgeError) as caught:
                     run()
-                assert isinstance(caught.value, getattr(errors, kind)), action
+                assert type(caught.value) is getattr(errors, kind), action
                 assert words in str(caught.value), action
                 assert caught.value.file.startswith(str(BAD / name)), action
                 assert list(folder.iterdir()) == [], action

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from functools import cached_property
-from typing import IO, Any, NoReturn
+from typing import IO, Any, NoReturn, TypeVar
 
 from ..errors import ModelError, UnsupportedError, WriteError
 from ..formats.pt import writer as pt_writer
@@ -193,12 +193,90 @@ def _closed() -> ModelError:
     return ModelError("the writer is closed", hint="Write everything before close(), or inside the `with` block.")
 
 
-def _own_file(target: PathLike | IO[bytes] | Output, force: bool) -> FileOutput | None:
-    """Return the file that a writer creates for a path; `None` for an open one."""
-    return FileOutput(target, force=force) if isinstance(target, (str, os.PathLike)) else None
+_Writer = TypeVar("_Writer", bound="_FileWriter")
 
 
-class T7Writer(t7_writer.T7Writer):
+class _FileWriter:
+    """What the public writers do with their file: one at a path is created, and takes its name when they are closed."""
+
+    _output: Output
+    _file: FileOutput | None = None
+    """The file that is created for a path; `None` if the target is an open one."""
+    _is_closed = True  # until there is a file
+
+    def _opened(self, target: PathLike | IO[bytes] | Output, force: bool) -> IO[bytes] | Output:
+        """Return the target, or the file that is created for it if it is a path."""
+        self._is_closed = False
+        if not isinstance(target, (str, os.PathLike)):
+            return target
+        self._file = FileOutput(target, force=force)
+        return self._file
+
+    @cached_property
+    def _adopter(self) -> Adopter:
+        """One for all values, so that tensors of different values share memory in the file as in Python."""
+        return Adopter()
+
+    def _complete(self) -> None:
+        """Write what the file has after its values."""
+        raise NotImplementedError
+
+    def _has_unwritten(self) -> bool:
+        """Return whether values would be lost if the writer ended without `close`."""
+        raise NotImplementedError
+
+    def _end(self) -> None:
+        """Accept nothing more."""
+        self._is_closed = True
+
+    def close(self) -> None:
+        """Complete the file: one at a path takes its name. Closing again does nothing.
+
+        Raises:
+            ModelError: of a `.pt`: nothing was written.
+            TargetExistsError: the name was taken meanwhile.
+            WriteError: the disk reports an error.
+        """
+        if self._is_closed:
+            return
+        try:
+            self._complete()
+            self._end()
+            if self._file is not None:
+                self._file.commit()
+        except BaseException:
+            self._discard()
+            raise
+
+    def _discard(self) -> None:
+        """Close without a file at the path."""
+        self._end()
+        if self._file is not None:
+            self._file.discard()
+
+    def __enter__(self: _Writer) -> _Writer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._discard()
+
+    def __del__(self) -> None:
+        if self._is_closed:
+            return
+        has_unwritten = self._has_unwritten()
+        self._discard()
+        if has_unwritten:
+            raise WriteError(
+                "was not written, as its writer was never closed",
+                file=self._output.name or "a .pt file",
+                hint="Call close(), or write inside `with`.",
+            )
+
+
+class T7Writer(_FileWriter, t7_writer.T7Writer):
     """Writes values to a `.t7` file, one after another, as Lua's `torch.DiskFile` does.
 
     An object already written becomes a reference to it, so that sharing and cycles are kept, between values too:
@@ -235,16 +313,9 @@ class T7Writer(t7_writer.T7Writer):
         referenced: bool = True,
         payloads: list[Storage] | None = None,
     ) -> None:
-        self._file = _own_file(target, force)
-        output: Any = target if self._file is None else self._file
         self._checksums: dict[int, int] = {}
         """The CRC-32 of each storage in memory that was written, by identity: the writer keeps them alive."""
-        super().__init__(output, layout, referenced=referenced, payloads=payloads)
-
-    @cached_property
-    def _adopter(self) -> Adopter:
-        """One for all values, so that tensors of different values share memory in the file as in Python."""
-        return Adopter()
+        super().__init__(self._opened(target, force), layout, referenced=referenced, payloads=payloads)
 
     def write(self, value: Any) -> None:
         """Write one value and everything inside it, after those before.
@@ -286,55 +357,18 @@ class T7Writer(t7_writer.T7Writer):
         """Write one value, as `write` does; the name is that of Lua's method."""
         self.write(value)
 
-    def close(self) -> None:
-        """Finish the file: one at a path takes its name. Closing again does nothing.
+    def _complete(self) -> None:
+        self.flush()
 
-        Raises:
-            TargetExistsError: the name was taken meanwhile.
-            WriteError: the disk reports an error.
-        """
-        if isinstance(self._stream, _Closed):
-            return
-        try:
-            self.flush()
-            self._stream: Any = _Closed()
-            if self._file is not None:
-                self._file.commit()
-        except BaseException:
-            self._discard()
-            raise
+    def _has_unwritten(self) -> bool:
+        return self._file is not None and self._file.position > 0
 
-    def __enter__(self) -> T7Writer:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self._discard()
-
-    def _discard(self) -> None:
-        """Close without a file at the path."""
-        self._stream = _Closed()
-        if self._file is not None:
-            self._file.discard()
-
-    def __del__(self) -> None:
-        file = getattr(self, "_file", None)
-        if file is not None and not isinstance(getattr(self, "_stream", None), _Closed):
-            has_values = file.position > 0
-            self._discard()
-            if has_values:
-                raise _never_closed(file.path)
+    def _end(self) -> None:
+        super()._end()
+        self._stream: Any = _Closed()
 
 
-def _never_closed(name: str) -> WriteError:
-    """Return the error for a file that was not written, as its writer was not closed."""
-    hint = "Call close(), or write inside `with`."
-    return WriteError("was not written, as its writer was never closed", file=name, hint=hint)
-
-
-class PtWriter(pt_writer.PtWriter):
+class PtWriter(_FileWriter, pt_writer.PtWriter):
     """Writes a `.pt` file that `torch.load(weights_only=True)` reads, also by memory map.
 
     Each storage is written once, with all its elements, so that sharing, offsets and strides are those of the
@@ -369,17 +403,12 @@ class PtWriter(pt_writer.PtWriter):
         place: pt_writer.Place | None = None,
         allow_foreign: bool = False,
     ) -> None:
-        self._file = _own_file(target, force)
-        output: Any = target if self._file is None else self._file
-        self._is_closed = False
         self._values: list[Any] = []
         """The values written so far, as the file will have them."""
+        self._record: Any = None
+        """What writes the record, if there is one: see `finish`."""
+        output = self._opened(target, force)
         super().__init__(output, keep_device=keep_device, place=place, allow_foreign=allow_foreign)
-
-    @cached_property
-    def _adopter(self) -> Adopter:
-        """One for all values, so that tensors of different values share memory in the file as in Python."""
-        return Adopter()
 
     @cached_property
     def _tree(self) -> Tree:
@@ -416,53 +445,20 @@ class PtWriter(pt_writer.PtWriter):
         return value
 
     def finish(self, record: Any = None) -> None:
-        """Write the archive, as `close` does; `record` as for the writer of one value."""
-        if self._is_closed:
-            return
-        self._is_closed = True
+        """Write the file, and close the writer as `close` does; `record` as for the writer of one value."""
+        self._record = record
+        self.close()
+
+    def _complete(self) -> None:
+        if not self._values:
+            raise ModelError("a .pt holds a value, and none was written")
         if len(self._values) > 1:
             super().write(self._values)
+        super().finish(self._record)
+
+    def _has_unwritten(self) -> bool:
+        return bool(self._values)
+
+    def _end(self) -> None:
+        super()._end()
         self._values = []
-        super().finish(record)
-
-    def close(self) -> None:
-        """Write the file: one at a path takes its name. Closing again does nothing.
-
-        Raises:
-            ModelError: nothing was written.
-            TargetExistsError: the name was taken meanwhile.
-            WriteError: the disk reports an error.
-        """
-        if self._is_closed:
-            return
-        if not self._values:
-            self._discard()
-            raise ModelError("a .pt holds a value, and none was written")
-        try:
-            self.finish()
-            if self._file is not None:
-                self._file.commit()
-        except BaseException:
-            self._discard()
-            raise
-
-    def __enter__(self) -> PtWriter:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self._discard()
-
-    def _discard(self) -> None:
-        """Close without a file."""
-        self._is_closed = True
-        if self._file is not None:
-            self._file.discard()
-
-    def __del__(self) -> None:
-        if not getattr(self, "_is_closed", True):
-            self._discard()
-            if self._values:
-                raise _never_closed(self._output.name or "a .pt file")

@@ -43,14 +43,16 @@ class Attempt(Convert):
                 options[name] = getattr(request, name)
         # In `tree` mode there are no state dicts; `note_ignored` says so.
         has_rules = request.mode == "auto" and bool(request.rename or request.strip)
+        # A template's tensors keep their types; `note_ignored` says so.
+        dtype = request.dtype if request.template is None else None
         edits: Edits | None = None
-        if has_rules or request.dtype is not None:
+        if has_rules or dtype is not None:
             from .edits import Edits
 
             edits = Edits(
                 rename=request.rename if has_rules else (),
                 strip=request.strip if has_rules else (),
-                dtype=request.dtype,
+                dtype=dtype,
             )
         return cls(**{**options, "edits": edits, **facts})
 

@@ -55,11 +55,11 @@ class Beside:
     def __bool__(self) -> bool:
         return bool(self.data or self.own)
 
-    def config(self, from_lua: bool) -> dict[str, Any]:
-        """Return the content of a `config.json`, with words on what it means."""
+    def config(self, from_lua: bool, index_base: int = 1) -> dict[str, Any]:
+        """Return the content of a `config.json`, with words on what it means; the arguments are those of `about`."""
         parts = {"data": self.own, "checkpoint": self.data}
         config: dict[str, Any] = {name: part for name, part in parts.items() if part}
-        words = about(config, from_lua)
+        words = about(config, from_lua, index_base)
         if words:
             config["about"] = words
         return config
@@ -187,7 +187,7 @@ class _Collector:
         if pairs and is_log and has_numbers:
             self.left_out.append(str(path))
             return _NOTHING
-        return _dict(pairs) if pairs else _NOTHING
+        return _json_dict(pairs) if pairs else _NOTHING
 
     def _array(self, value: Tensor | NumpyArray, path: Path, is_prepared: bool) -> Any:
         """Return a small array as lists if it says how inputs are prepared, or is text; else `_NOTHING`."""
@@ -217,7 +217,7 @@ def _scalar(value: Any) -> Any:
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
 
 
-def _dict(pairs: list[tuple[Any, Any]]) -> Any:
+def _json_dict(pairs: list[tuple[Any, Any]]) -> Any:
     """Return a dict for JSON, whose keys are texts; of keys with one text a list of pairs."""
     keys = [_scalar(key) if isinstance(key, (bool, int, float, str, bytes)) else str(key) for key, _ in pairs]
     texts = [key if isinstance(key, str) else json.dumps(key) for key in keys]
@@ -273,10 +273,10 @@ def _numbers_of(value: dict[str, Any]) -> Iterator[Any]:
 
 def _counts_from_one(numbers: Any) -> bool:
     """Return whether numbers are those from 1 on, at least two, each once."""
-    found = list(numbers)
-    if len(found) < 2 or not all(type(number) is int for number in found):
+    counted = list(numbers)
+    if len(counted) < 2 or not all(type(number) is int for number in counted):
         return False
-    return sorted(found) == list(range(1, len(found) + 1))
+    return sorted(counted) == list(range(1, len(counted) + 1))
 
 
 def _are_texts(values: Any) -> bool:

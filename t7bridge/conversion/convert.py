@@ -118,10 +118,8 @@ def convert(request: Convert) -> Report:
             document.source.read_all()
         else:
             part = Path.parse(request.at).get(document.value)
-            if goal.values != LUA and _has_model(part):
-                from .beside import beside
-
-                around = beside(document.value, part)
+            if goal.values != LUA:
+                around = _around(part, document.value)
             document.narrow(part)
         # A record describes the whole file, not a part of it.
         attempt = Attempt.of(request, model=model, record=request.record and request.at is None)
@@ -168,11 +166,15 @@ def convert(request: Convert) -> Report:
     return report
 
 
-def _has_model(part: Any) -> bool:
-    """Return whether a part of a file is a model or a state dict, or has one in it."""
+def _around(part: Any, root: Any) -> Beside | None:
+    """Return what stands beside a part of a file that is a model or a state dict, or has one in it; else `None`."""
     from .checkpoints import has_states
 
-    return has_states(part)
+    if not has_states(part):
+        return None
+    from .beside import beside
+
+    return beside(root, part)
 
 
 def _add_metadata(document: Document, around: Beside | None) -> None:
@@ -342,9 +344,9 @@ def _fill_template(document: Document, template: Document, output: Output, reque
         report.note("warning", f"of the template, {content.message}", code="trailing")
     value = value_of(document, request, report)
     if request.edits is not None:
-        from .edited import renamed
+        from .edited import edited
 
-        value = renamed(value, request.edits, report, request.limits)
+        value = edited(value, request.edits, report, request.limits)
     try:
         report.notes += fill_template(content.roots, value, request.partial)
     except ModelError as error:

@@ -17,6 +17,7 @@ from ..text import counted, listed
 from ..values.casts import Casts
 from .checkpoints import is_optimizer, plain_states
 from .edits import Edits
+from .naming import Naming
 from .simplified import Simplified
 
 if TYPE_CHECKING:
@@ -42,7 +43,9 @@ def edited(
     Raises:
         ModelError: there is no state dict, or there are several; or two keys get one name.
     """
-    value = renamed(value, edits, report, limits, modules)
+    if edits.naming:
+        state = _only_state_dict(value, modules, report.source)
+        value = _renamed(value, state, edits.naming, report, limits)
     if edits.casts is not None:
         cast = _Cast(edits.casts, limits)
         value = cast.run(value)
@@ -52,16 +55,12 @@ def edited(
     return value
 
 
-def renamed(
-    value: Any,
-    edits: Edits,
-    report: Report,
-    limits: Limits = DEFAULT_LIMITS,
-    modules: StateDicts | None = None,
-) -> Any:
-    """Return a value whose only state dict has new names, if any are asked for; see `edited`."""
-    if not edits.naming:
-        return value
+def _only_state_dict(value: Any, modules: StateDicts | None, file: str) -> dict[Any, Any]:
+    """Return the state dict of a value whose keys are to be renamed.
+
+    Raises:
+        ModelError: there is none, or there are several.
+    """
     states: list[tuple[str, dict[Any, Any]]]
     if modules is not None and modules.state_dicts:
         states = [*modules.states()]
@@ -70,19 +69,28 @@ def renamed(
         if not states and isinstance(value, dict) and any(isinstance(item, Tensor) for item in value.values()):
             states = [("root", value)]  # of a module with more data of its own than tensors
     if not states:
-        raise ModelError("there is no state dict whose keys could be renamed", file=report.source)
+        raise ModelError("there is no state dict whose keys could be renamed", file=file)
     if len(states) > 1:
         paths = listed((path for path, _ in states), 12)
         raise ModelError(
             "there are several state dicts, and rules for names are about the keys of one",
-            file=report.source,
+            file=file,
             found=paths,
             hint="Name one with --at (at=… in Python).",
         )
     ((_, state),) = states
-    new_state = edits.naming.renamed(state)
+    return state
+
+
+def _renamed(value: Any, state: dict[Any, Any], naming: Naming, report: Report, limits: Limits) -> Any:
+    """Return a value in which one state dict has new names.
+
+    Raises:
+        ModelError: two keys get one name.
+    """
+    new_state = naming.renamed(state)
     keys = [key for key in state if isinstance(key, str)]
-    for sentence in edits.naming.unused_in_words(keys):
+    for sentence in naming.unused_in_words(keys):
         report.note("warning", sentence, code="renamed")
     changed = sum(old != new for old, new in zip(state, new_state))
     if changed:

@@ -19,7 +19,7 @@ apply one after the other, each to what the ones before have made of a key.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from attrs import field
@@ -208,12 +208,6 @@ class Naming:
                 result.setdefault(self.name(f"{module}.", count=False).removesuffix("."), facts)
         return result
 
-    def unused(self) -> Iterator[Rule]:
-        """Yield the rules that have renamed nothing."""
-        for rule in self.rules:
-            if not rule.count:
-                yield rule
-
     def unused_in_words(self, keys: Iterable[str]) -> list[str]:
         """Return a sentence for each rule that has renamed nothing.
 
@@ -221,7 +215,7 @@ class Naming:
             keys: the keys that there were.
         """
         shown = listed(list(keys), _SHOWN)
-        return [f"{rule} renames nothing; the keys are {shown}" for rule in self.unused()]
+        return [f"{rule} renames nothing; the keys are {shown}" for rule in self.rules if not rule.count]
 
 
 def _rules_of(renames: Renames) -> list[Rule]:

@@ -8,7 +8,7 @@ package asks for the format of a file. A format is a module in this folder, load
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..data import face
 from ..errors import ModelError, T7BridgeError, UnknownFormatError, UnsupportedError, about_file
@@ -91,41 +91,82 @@ def open(source: Readable | ByteSource, *, limits: Limits | None = None, **optio
             hint=f"{WHOLE_CHECKPOINT} makes one file of the folder.",
         )
     with about_file(opened.name):
-        try:
-            spec = format_of(opened, limits)
-        except OtherArchiveError as error:
-            if len(error.models) != 1:
-                raise
-            return _open_inside(opened, error, limits, options)
+        spec = format_of(opened, limits)
+        if isinstance(spec, OtherArchive):
+            return _open_inside(spec, limits, options)
         return module_of(spec).read(opened, limits, **options)  # type: ignore[no-any-return]
 
 
-class OtherArchiveError(UnknownFormatError):
+class OtherArchive(NamedTuple):
     """A zip archive of none of the formats, which may have models inside.
 
     Attributes:
+        source: its file.
         archive: its members.
-        models: names of the members whose suffix is that of a format.
     """
 
+    source: ByteSource
     archive: ZipArchive
-    models: list[str]
+
+    @property
+    def title(self) -> str:
+        """A description of the archive by the names of its members."""
+        for title, member in _ARCHIVES.items():
+            if member in self.archive.members:
+                return title
+        return "a zip archive"
+
+    @property
+    def models(self) -> list[str]:
+        """The names of the members whose suffix is that of a format."""
+        return [name for name in self.archive.members if _is_model(name)]
+
+    def member(self, name: str, limits: Limits) -> tuple[ByteSource, Limits]:
+        """Return a member as a source of its own, whose bytes are checked, and the limits for what is in it.
+
+        Closing the source closes the archive.
+
+        Raises:
+            CorruptError: the member does not have its CRC-32.
+            LimitError: too many archives are inside one another.
+        """
+        if not limits.nested_files:
+            raise limits.exceeded("nested_files", "archives are nested in one another")
+        return _Inside(self.source, self.archive, name), limits._replace(nested_files=limits.nested_files - 1)
+
+    def refusal(self) -> UnknownFormatError:
+        """Return the error for an archive that is not read."""
+        names = list(self.archive.members)
+        return UnknownFormatError(
+            f"is {self.title}, but not one of PyTorch",
+            file=self.source.name,
+            expected="the file of a model" if names else "members",
+            found=few(names, 4, 60) or "no members",
+            hint=_hint_for(self.source.name, self.models, names),
+        )
 
 
-def _open_inside(source: ByteSource, error: OtherArchiveError, limits: Limits, options: dict[str, Any]) -> Document:
-    """Open the one model inside an archive of another kind."""
-    (name,) = error.models
-    member = Inside(source, error.archive, name)
-    document = open(member, limits=limits, **options)
-    document.described = f"{_title_of(list(error.archive.members))} with {document.title} inside"
-    others = [other for other in error.archive.members if other != name]
-    if others:
-        text = f"{name:.80} inside the archive is read; left out are {few(others, longest=60)}"
-        document.add_note(Note("info", "", text, code="left-out", count=len(others)))
+def _open_inside(other: OtherArchive, limits: Limits, options: dict[str, Any]) -> Document:
+    """Open the model inside an archive of another kind.
+
+    Raises:
+        UnknownFormatError: there is none, or there are several.
+    """
+    models = other.models
+    if len(models) != 1:
+        raise other.refusal()
+    (name,) = models
+    member, inner_limits = other.member(name, limits)
+    document = open(member, limits=inner_limits, **options)
+    document.described = f"{other.title} with {document.title} inside"
+    left_out = [member_name for member_name in other.archive.members if member_name != name]
+    if left_out:
+        text = f"{name:.80} inside the archive is read; left out are {few(left_out, longest=60)}"
+        document.add_note(Note("info", "", text, code="left-out", count=len(left_out)))
     return document
 
 
-class Inside(PiecesSource):
+class _Inside(PiecesSource):
     """A member of a zip archive as a source of its own, whose bytes are checked; closing it closes the archive.
 
     Args:
@@ -165,8 +206,8 @@ def _folder_of(path: PathLike) -> str:
     return ""
 
 
-def format_of(source: ByteSource, limits: Limits | None = None, *, installed: bool = True) -> FormatSpec:
-    """Return the format of a file by its content, whatever its name.
+def format_of(source: ByteSource, limits: Limits | None = None, *, installed: bool = True) -> FormatSpec | OtherArchive:
+    """Return the format of a file by its content, whatever its name; a zip archive of none of them as such.
 
     Args:
         source: the file.
@@ -175,7 +216,6 @@ def format_of(source: ByteSource, limits: Limits | None = None, *, installed: bo
 
     Raises:
         UnknownFormatError: the format is not supported; the message says what the file is.
-        OtherArchiveError: it is a zip archive of none of the formats.
     """
     head = source.read(0, HEAD_BYTES)
     signature = identify(head, installed=installed)
@@ -212,12 +252,10 @@ def _behind_user_block(source: ByteSource) -> FormatSpec | None:
 _LEAST_USER_BLOCK = 512
 
 
-def _archive_format(source: ByteSource, specs: list[FormatSpec], limits: Limits | None, installed: bool) -> FormatSpec:
-    """Return which of several formats a zip archive has, by the names of its members; PyTorch's if it is damaged.
-
-    Raises:
-        OtherArchiveError: it has none of them.
-    """
+def _archive_format(
+    source: ByteSource, specs: list[FormatSpec], limits: Limits | None, installed: bool
+) -> FormatSpec | OtherArchive:
+    """Return which of several formats a zip archive has, by the names of its members; PyTorch's if it is damaged."""
     from .pt.zip import ZipArchive
 
     try:
@@ -229,17 +267,7 @@ def _archive_format(source: ByteSource, specs: list[FormatSpec], limits: Limits 
     for spec in (*specs, *added):
         if spec.members is not None and spec.members(names):
             return spec
-    models = [name for name in names if _is_model(name)]
-    error = OtherArchiveError(
-        f"is {_title_of(names)}, but not one of PyTorch",
-        file=source.name,
-        expected="the file of a model" if names else "members",
-        found=few(names, 4, 60) or "no members",
-        hint=_hint_for(source.name, models, names),
-    )
-    error.archive = archive
-    error.models = models
-    raise error
+    return OtherArchive(source, archive)
 
 
 def _is_model(name: str) -> bool:
@@ -247,14 +275,6 @@ def _is_model(name: str) -> bool:
     folder, _, base = name.rpartition("/")
     is_hidden = base.startswith(".") or "__MACOSX" in folder
     return not is_hidden and os.path.splitext(base)[1].lower() in SUFFIXES
-
-
-def _title_of(names: list[str]) -> str:
-    """Return a description of a zip archive by the names of its members."""
-    for title, member in _ARCHIVES.items():
-        if member in names:
-            return title
-    return "a zip archive"
 
 
 _ARCHIVES = {

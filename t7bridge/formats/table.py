@@ -302,7 +302,7 @@ def _is_npz(names: Sequence[str]) -> bool:
 
 
 _PT_MEMBERS = ("data.pkl", "model.json", "archive_format", "serialized_exported_program.json", ".data/extern_modules")
-"""Members by which PyTorch's archives are known; see `pt/archive.py`."""
+"""Members by which PyTorch's archives are known; see `pt/members.py`."""
 
 
 def _is_pt(names: Sequence[str]) -> bool:

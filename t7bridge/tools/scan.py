@@ -256,10 +256,9 @@ def _scan_source(source: ByteSource, limits: Limits, report: ScanReport) -> None
         _judge_array(source, 0, source.size, limits, report)
         return
     # What a reader of another package does with a file, nobody here can say.
-    try:
-        spec = formats.format_of(source, limits, installed=False)
-    except formats.OtherArchiveError as error:
-        _scan_archive(source, error, limits, report)
+    spec = formats.format_of(source, limits, installed=False)
+    if isinstance(spec, formats.OtherArchive):
+        _scan_archive(spec, limits, report)
         return
     report.format = spec.name
     if spec.values == formats.LUA:
@@ -279,20 +278,17 @@ def _scan_source(source: ByteSource, limits: Limits, report: ScanReport) -> None
             _scan_members(document.content, limits, report)
 
 
-def _scan_archive(source: ByteSource, other: formats.OtherArchiveError, limits: Limits, report: ScanReport) -> None:
+def _scan_archive(other: formats.OtherArchive, limits: Limits, report: ScanReport) -> None:
     """Scan the members of a zip archive of another program, such as a checkpoint of stable-baselines.
 
     Raises:
         UnknownFormatError: none of them is a file of a known format.
     """
-    inner_limits = limits._replace(nested_files=limits.nested_files - 1)
     is_known = False
     for name in other.archive.members:
         of_member = ScanReport(name)
         try:
-            if not limits.nested_files:
-                raise limits.exceeded("nested_files", "archives are nested in one another")
-            member = formats.Inside(source, other.archive, name)
+            member, inner_limits = other.member(name, limits)
             _scan_loose(member, inner_limits, of_member)
         except T7BridgeError as error:
             of_member.error = str(error)
@@ -300,7 +296,7 @@ def _scan_archive(source: ByteSource, other: formats.OtherArchiveError, limits: 
         _add_inside(report, of_member, name)
     report.format = "zip"
     if not is_known:
-        raise other
+        raise other.refusal()
 
 
 def _add_inside(report: ScanReport, of_file: ScanReport, name: str) -> None:

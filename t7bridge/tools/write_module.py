@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from attrs import asdict
 
 from ..codegen.generate import MADE_BY, Generated, generate
-from ..conversion.beside import about, beside, config_text
+from ..conversion.beside import beside, config_text
 from ..conversion.options import (
     AT,
     CLASSES,
@@ -189,7 +189,10 @@ def _page(
     report = Report(source.name, folder, "t7", "pt", "module", source_bytes=source.size, notes=model.notes)
     json_data = _noted_data(model.state.data, module, path, report, request.limits)
     check_strict(report, request.strict)
-    config = _config(json_data, document.first, module, request.index_base, report)
+    around = beside(document.first, module)
+    around.own = json_data
+    around.note(report, "config.json")
+    config = around.config(from_lua=True, index_base=request.index_base)
     sampling = _sampling_of(module, path, document.first, request.index_base, model.is_stateful, request.limits)
     texts = {"model.py": model.text.encode()}
     if sampling is not None:
@@ -366,20 +369,6 @@ def _numbered(table: Table) -> list[str]:
     # All are texts, each is there once, and the table has nothing else.
     is_vocabulary = len(texts) == len(items) == len(set(texts)) == len(table)
     return [text.decode("utf-8", "surrogateescape") for text in texts] if is_vocabulary else []
-
-
-def _config(
-    data: dict[str, Any], checkpoint: Value, module: TorchObject, index_base: int, report: Report
-) -> dict[str, Any]:
-    """Return the content of `config.json`: data of the module's fields, what stands beside it, and what that means."""
-    around = beside(checkpoint, module)
-    around.note(report, "config.json")
-    parts = {"data": data, "checkpoint": around.data}
-    config: dict[str, Any] = {name: part for name, part in parts.items() if part}
-    words = about(config, from_lua=True, index_base=index_base)
-    if words:
-        config["about"] = words
-    return config
 
 
 def _json_data(data: Mapping[str, Any], limits: Limits) -> dict[str, Any]:

@@ -194,3 +194,14 @@ def test_finish_is_close_in_a_stream() -> None:
     writer.close()
     assert len(stream.getvalue()) == size
     assert PtReader(stream.getvalue()).read() == {"a": 1}
+
+
+def test_finish_is_close_at_a_path(tmp_path: Path) -> None:
+    """The file takes its name, and nothing is left beside it."""
+    path = tmp_path / "out.pt"
+    with PtWriter(path) as writer:
+        writer.write({"a": np.arange(3)})
+        writer.finish()
+        assert list(tmp_path.iterdir()) == [path]
+    assert list(tmp_path.iterdir()) == [path]
+    assert t7bridge.load(path)["a"].tolist() == [0, 1, 2]

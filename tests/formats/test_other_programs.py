@@ -16,7 +16,7 @@ import pytest
 from helpers import TESTFILES
 
 import t7bridge
-from t7bridge.errors import CorruptError, UnknownFormatError, UnsupportedError
+from t7bridge.errors import CorruptError, LimitError, UnknownFormatError, UnsupportedError
 
 CHECKPOINT = TESTFILES / "pt/checkpoint_adam.pt"
 
@@ -64,6 +64,18 @@ def test_several_models_have_an_address_each(tmp_path: Path, monkeypatch: pytest
     for members in ({}, {"a.txt": b"x"}):
         with pytest.raises(UnknownFormatError, match="is a zip archive, but not one of PyTorch"):
             t7bridge.open(archive(Path("other.zip"), members))
+
+
+def test_archives_inside_one_another_are_bounded(tmp_path: Path) -> None:
+    """Each is opened to look into it, so that without a bound a small file would be thousands."""
+    path = archive(tmp_path / "nested.zip", {"a.pth": CHECKPOINT.read_bytes()})
+    for _ in range(3):
+        archive(path, {"a.pth": path.read_bytes()})
+    with t7bridge.open(path) as document:
+        assert document.format == "pt"
+    archive(path, {"a.pth": path.read_bytes()})
+    with pytest.raises(LimitError, match="nested_files"):
+        t7bridge.open(path)
 
 
 def test_archives_are_scanned(tmp_path: Path) -> None:

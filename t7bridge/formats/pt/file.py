@@ -69,8 +69,12 @@ class PtReader:
         _depth: int = 0,
     ) -> None:
         folder = _folder_of(source)
-        opened: tuple[ByteSource, int] = _part("unpacked").opened(folder, limits) if folder else ByteSource.open(source)
-        self.source, self._start = opened
+        self.source: ByteSource
+        if folder:
+            self.source = _part("unpacked").FolderSource(folder, limits)
+            self._start = 0
+        else:
+            self.source, self._start = ByteSource.open(source)
         self._origin = Origin(self.source, limits, forbid, partial(_nested, _depth), judge)
         self._value: Any = _UNSET
         self._archive: PtArchive | None = None

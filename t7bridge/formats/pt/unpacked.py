@@ -15,26 +15,29 @@ from itertools import accumulate
 
 from ...data import define
 from ...errors import CorruptError, T7BridgeError
-from ...io.copy import crc32
 from ...io.source import ByteSource, DerivedSource, PathLike
 from ...limits import DEFAULT_LIMITS, Limits
 from ..table import is_unpacked
-from .members import DATA_MEMBER, ROOT_FOLDER, STORAGE_FOLDER
+from .members import (
+    ALIGNMENT_MEMBER,
+    BYTEORDER_MEMBER,
+    CONSTANTS_MEMBER,
+    DATA_MEMBER,
+    FORMAT_MEMBER,
+    MODEL_MEMBER,
+    ROOT_FOLDER,
+    STORAGE_FOLDER,
+    VERSION_MEMBER,
+)
 from .zip import STORED, Member, ZipArchive
 
 _TOP_FILES = {
-    *(DATA_MEMBER, "constants.pkl", "attributes.pkl", "bytecode.pkl", "traced_inputs.pkl"),
-    *("version", "byteorder", ".format_version", ".storage_alignment", "model.json"),
+    *(DATA_MEMBER, CONSTANTS_MEMBER, "attributes.pkl", "bytecode.pkl", "traced_inputs.pkl"),
+    *(VERSION_MEMBER, BYTEORDER_MEMBER, FORMAT_MEMBER, ALIGNMENT_MEMBER, MODEL_MEMBER),
 }
 """Files of an archive; others of the folder are not its."""
 _TOP_FOLDERS = ("data", ".data", "constants", "code", "extra", "tensors", "traced_inputs", ".t7bridge")
 _OPEN_FILES = 32
-_CHUNK_BYTES = 1 << 20
-
-
-def opened(folder: PathLike, limits: Limits) -> tuple[FolderSource, int]:
-    """Return the files of an unpacked archive as a source, and the offset at which it begins."""
-    return FolderSource(folder, limits), 0
 
 
 def folder_of(path: str) -> str:
@@ -189,9 +192,5 @@ class FolderArchive(ZipArchive):
 
     def crc_of(self, name: str) -> int:
         """See `ZipArchive.crc_of`: it is computed."""
-        member = self.member(name)
-        crc = 0
-        for start in range(member.header, member.limit, _CHUNK_BYTES):
-            length = min(_CHUNK_BYTES, member.limit - start)
-            crc = crc32(self.source.read_exact(start, length, name), crc)
-        return crc
+        source, offset = self.span(name)
+        return self._computed_crc(self.member(name), source, offset)

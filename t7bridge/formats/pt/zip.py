@@ -147,14 +147,17 @@ class ZipArchive:
         """
         member = self.member(name)
         source, offset = self.span(name)
-        if member.method != STORED or not member.crc:
-            return
+        if member.method == STORED and member.crc:
+            self._check(member, self._computed_crc(member, source, offset))
+
+    def _computed_crc(self, member: Member, source: ByteSource, offset: int) -> int:
+        """Return the CRC-32 of a member's bytes, from a source and their offset in it."""
         crc = 0
         end = offset + member.size
         for position in range(offset, end, _CHUNK_BYTES):
             length = min(_CHUNK_BYTES, end - position)
             crc = crc32(source.read_exact(position, length, member.name), crc)
-        self._check(member, crc)
+        return crc
 
     def crc_of(self, name: str) -> int:
         """Return the CRC-32 of a member, as the directory has it."""
