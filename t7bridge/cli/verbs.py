@@ -88,7 +88,9 @@ def _to_stdout(options: argparse.Namespace) -> int:
         return failed("standard output requires --to FORMAT, and excludes --json")
     with tempfile.TemporaryDirectory(prefix="t7bridge-stdout-") as folder:
         path = os.path.join(folder, "out")
-        print_notes(t7bridge.convert(**{**arguments_of(options, "convert"), "target": path}).notes)
+        # A stream is one file: it has no place beside it.
+        arguments = {**arguments_of(options, "convert"), "target": path, "config": False}
+        print_notes(t7bridge.convert(**arguments).notes)
         with open(path, "rb") as file:
             shutil.copyfileobj(file, (sys.__stdout__ or sys.stdout).buffer, 1 << 20)
         sys.stdout.flush()

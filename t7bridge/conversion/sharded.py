@@ -24,6 +24,7 @@ from ..io.source import ByteSource
 from ..limits import DEFAULT_LIMITS
 from ..report import Report, check_strict
 from ..text import counted
+from .options import byte_count
 from .request import note_ignored
 from .state_dicts import note_texts
 from .targets import named_value
@@ -50,7 +51,7 @@ def write_shards(document: Document, goal: FormatSpec, request: Attempt) -> Repo
 
 
 def _written(document: Document, goal: FormatSpec, request: Attempt) -> Report:
-    size = request.shard_size or 0
+    size = byte_count(request.shard_size or 0)
     if size < 1:
         raise ModelError("the size of a shard is a positive number of bytes", found=str(size))
     target = local_target(request.target)

@@ -46,21 +46,25 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
         FormatError: the index is damaged.
     """
     index, _ = ByteSource.open(source)
-    notes: list[Note] = []
-    return Document("shards", index, lambda: [_tensors(index, limits, notes)], notes=notes)
+    document = Document("shards", index, lambda: [_tensors(index, limits, document)])
+    return document
 
 
-def _tensors(index: ByteSource, limits: Limits, notes: list[Note]) -> dict[str, Tensor]:
-    """Return the tensors of all files, in the order of the index."""
+def _tensors(index: ByteSource, limits: Limits, document: Document) -> dict[str, Tensor]:
+    """Return the tensors of all files, in the order of the index; the document gets their strings, and notes."""
     weight_map = _weight_map(index, limits)
     folder = os.path.dirname(index.name)
     state_dicts: dict[str, Any] = {}
     """The content of each file."""
     for file in files_of(index, limits):
-        value = open_file(join(folder, file), limits=limits).value
+        shard = open_file(join(folder, file), limits=limits)
+        value = shard.value
         if not isinstance(value, dict):
             raise CorruptError("a file of a checkpoint is not a state dict", file=join(folder, file))
         state_dicts[file] = value
+        # What is said of the whole stands in one file, the first of those that `convert` writes.
+        for name, text in shard.metadata.items():
+            document.metadata.setdefault(name, text)
     tensors: dict[str, Tensor] = {}
     for name, file in weight_map.items():
         tensor = state_dicts[file].get(name)
@@ -71,7 +75,7 @@ def _tensors(index: ByteSource, limits: Limits, notes: list[Note]) -> dict[str, 
         names = [str(name) for name in state_dict if name not in weight_map]
         if names:
             text = f"{file} has {len(names)} values that the index does not name; they are left out"
-            notes.append(Note("warning", names[0], text, code="left-out", count=len(names)))
+            document.add_note(Note("warning", names[0], text, code="left-out", count=len(names)))
     return tensors
 
 

@@ -119,7 +119,7 @@ class Document:
         format: name of the format, as in `--to`.
         source: the file.
         layout: how the values are encoded: a `T7Layout`; of a `.pt` its kind (`zip`, `legacy`, …); else `None`.
-        metadata: strings stored in the file besides its values.
+        metadata: strings stored in the file besides its values; of a checkpoint in several files once these are read.
         described: what the file is, where its reader knows more than the format's title: `a Keras model, an HDF5 file`.
     """
 

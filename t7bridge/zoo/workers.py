@@ -143,7 +143,9 @@ def _write(record: Record, settings: Settings, source: str, target: str) -> None
 
         report = write_module(source, target, force=True, limits=settings.limits, **settings.options)
     else:
-        report = convert(source, target, to=settings.to, force=True, limits=settings.limits, **settings.options)
+        # One output a file: files that stand beside it are not in the journal, and could replace those of others.
+        options = {**settings.options, "force": True, "limits": settings.limits, "config": False}
+        report = convert(source, target, to=settings.to, **options)
     record.mode, record.tensors = report.mode, report.tensors
     record.layers = [[note.path, note.class_name, note.message] for note in report.notes if note.code == "unmapped"]
     _keep_notes(record, report.notes)
