@@ -254,7 +254,8 @@ def _documented(text: str, options: Iterable[Option]) -> str:
     return text[:end] + "".join(rows) + text[end:]
 
 
-_UNITS = {"K": 1, "M": 2, "G": 3, "T": 4}
+_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+"""The powers of 1000 or 1024."""
 
 
 def byte_count(size: float | str) -> int:
@@ -272,7 +273,8 @@ def byte_count(size: float | str) -> int:
         raise ModelError(f"{size!r} is not a size", expected="bytes, or a size such as 512M, 2GB, 2GiB")
     number, unit, suffix = match.groups()
     base = 1000 if (suffix or "").upper() == "B" else 1024
-    return int(number) * base ** _UNITS.get((unit or "").upper(), 0)
+    factor: int = base ** _UNITS[(unit or "").upper()]
+    return int(number) * factor
 
 
 FORCE = option("replace existing files", default=False, group="output")

@@ -127,8 +127,12 @@ def test_a_checkpoint_that_is_replaced(tmp_path: Path) -> None:
     assert names(folder) == ["model-00001-of-00009.bin", "model.safetensors"]
     with pytest.raises(TargetExistsError):
         t7bridge.convert(tmp_path / "in.pt", target, shard_size=1_000)
-    t7bridge.convert(tmp_path / "in.pt", target, shard_size=20_000, force=True)
+    for _ in range(2):
+        t7bridge.convert(tmp_path / "in.pt", target, shard_size=20_000, force=True)
     assert "model.safetensors" not in names(folder)
+    for size in (20_000, 1 << 30):
+        with pytest.raises(TargetExistsError, match="is the input file itself"):
+            t7bridge.convert(folder, target, shard_size=size, force=True)
     assert len(t7bridge.load_state_dict(folder)) == len(state())
 
 
