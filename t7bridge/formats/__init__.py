@@ -418,7 +418,7 @@ __getattr__ = face(
             "ALIGNMENT_MEMBER BYTEORDER_MEMBER DATA_MEMBER FORMAT_MEMBER ID_MEMBER RECORD_MEMBER VERSION_MEMBER"
         ),
         "pt.modules": "ScriptModule is_module module_state_dict parse_classes",
-        "pt.pickle.meaning": "Origin PtMeaning",
+        "pt.pickle.context": "Origin PickleContext",
         "pt.pickle.names": "SAFE WEIGHTS_ONLY is_forbidden",
         "pt.pickle.pickler": "PickleWriter",
         "pt.pickle.unpickler": "Unpickler",

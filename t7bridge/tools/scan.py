@@ -18,7 +18,7 @@ from ..conversion.options import JSON, LIMITS, option, takes, verb
 from ..data import define
 from ..errors import T7BridgeError, UnknownFormatError
 from ..formats.pt.archive import judge_array
-from ..formats.pt.pickle.meaning import Origin
+from ..formats.pt.pickle.context import Origin
 from ..formats.pt.pickle.names import is_forbidden
 from ..formats.pt.unpacked import folder_of, unpacked_files
 from ..formats.pt.zip import ZipArchive

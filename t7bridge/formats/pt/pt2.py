@@ -94,7 +94,7 @@ def read_pt2(archive: PtArchive) -> ScriptModule:
     else:
         entries += _old_parts(archive)
     for folder in (_WEIGHTS, _CONSTANTS):
-        archive.meaning(folder).storages.finish()
+        archive.context(folder).storages.complete_untyped_and_views()
     module = ScriptModule(entries, archive.origin.notes)
     _add_constants(module)
     _note_members(archive)
@@ -124,9 +124,9 @@ def _note_members(archive: PtArchive) -> None:
         prefixes.setdefault(description, []).append(prefix)
     for description, starts in prefixes.items():
         names = [name for name in archive.names() if name.startswith(tuple(starts))]
-        archive.leave_out(f"{description} of the archive left out ({{}})", names)
+        archive.note_left_out(f"{description} of the archive left out ({{}})", names)
     unread = [name for name in archive.unread() if _is_payload(name) and archive.zip.members[archive.root + name].size]
-    archive.leave_out(f"{len(unread)} members that no tensor refers to are left out: {{}}", unread, "warning")
+    archive.note_left_out(f"{len(unread)} members that no tensor refers to are left out: {{}}", unread, "warning")
 
 
 def _is_payload(name: str) -> bool:
@@ -168,7 +168,7 @@ def _payload(archive: PtArchive, folder: str, payload: Fields) -> Any:
     if member is None:
         raise CorruptError("a tensor's member is not in the archive", path=path, found=shown(key))
     if payload.values.get("use_pickle"):
-        tensor = archive.nested(f"{folder}{key}")
+        tensor = archive.value_of_nested_file(f"{folder}{key}")
         if not is_tensor(tensor):
             raise CorruptError("a tensor's member holds another value", path=path, found=shown(tensor))
         return tensor
@@ -176,19 +176,19 @@ def _payload(archive: PtArchive, folder: str, payload: Fields) -> Any:
     element = _element(meta.values.get("dtype"), path)
     if meta.values.get("layout", _STRIDED) != _STRIDED:
         raise UnsupportedError("a tensor is not strided", path=path, found=f"layout {shown(meta.values['layout'])}")
-    meaning = archive.meaning(folder)
-    root_storage = meaning.storages.roots.get(key)
+    context = archive.context(folder)
+    root_storage = context.storages.roots.get(key)
     if root_storage is None:
         if member.size % element.itemsize:
             raise CorruptError(
                 "a storage has no whole number of elements", path=path, found=f"{member.size} bytes of {element.name}"
             )
-        root_storage = meaning.storages.get(key, element, member.size // element.itemsize, _device(meta))
+        root_storage = context.storages.get(key, element, member.size // element.itemsize, _device(meta))
     size = [_integer(item, path) for item in meta.get("sizes", list)]
     stride = [_integer(item, path) for item in meta.get("strides", list)]
     # Tensors of one member may have different element types.
-    storage = meaning.storages.retype(root_storage, element)
-    tensor = view(meaning, storage, _integer(meta.values.get("storage_offset"), path), size, stride)
+    storage = context.storages.retype(root_storage, element)
+    tensor = view(context, storage, _integer(meta.values.get("storage_offset"), path), size, stride)
     tensor.is_parameter = bool(payload.values.get("is_param"))
     tensor.requires_grad = bool(meta.values.get("requires_grad")) and has_gradient(element)
     return tensor
@@ -216,7 +216,7 @@ def _old_parts(archive: PtArchive) -> Iterator[tuple[str, Any, bool]]:
     """Yield the tensors of an archive of 2.1 to 2.6."""
     for part, in_state in (("serialized_state_dict", True), ("serialized_constants", False)):
         # An empty member is as good as none.
-        members = [member for member in (f"{part}.pt", f"{part}.json") if archive.small(member)]
+        members = [member for member in (f"{part}.pt", f"{part}.json") if archive.read_member(member)]
         if members:
             yield from _tensors_of_dictionary(archive, members[0], "", in_state)
         elif in_state:
@@ -227,7 +227,7 @@ def _tensors_of_dictionary(
     archive: PtArchive, member: str, prefix: str, in_state: bool
 ) -> Iterator[tuple[str, Any, bool]]:
     """Yield the tensors of a dictionary written by `torch.save`."""
-    for name, value in Fields(archive.nested(member), member).values.items():
+    for name, value in Fields(archive.value_of_nested_file(member), member).values.items():
         if not isinstance(name, str):
             raise CorruptError("a tensor's name is not text", path=member, found=shown(name))
         if is_tensor(value):

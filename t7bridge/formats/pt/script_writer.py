@@ -142,7 +142,7 @@ def _of_module(module: _Module, _: Naming) -> Reduction:
     """Return how a module is pickled: an object whose state is its values, then its submodules."""
     state = {name: value for name, (value, _) in module.values.items()}
     state.update(module.modules)
-    return Reduction(PythonGlobal(module.module, "Module"), new=True, state=state)
+    return Reduction(PythonGlobal(module.module, "Module"), is_new=True, state=state)
 
 
 FORMS[_Module] = _of_module

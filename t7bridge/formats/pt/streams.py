@@ -41,7 +41,7 @@ from ...io.source import ByteSource
 from ...limits import DEFAULT_LIMITS, Limits
 from ..fields import shown
 from .members import LEGACY_MAGIC, LEGACY_PROTOCOL
-from .pickle.meaning import Origin, PtMeaning
+from .pickle.context import Origin, PickleContext
 from .pickle.tensors import view
 from .pickle.unpickler import Unpickler
 from .storages import LEGACY_PARTS, NO_IDS, STORAGE_CLASSES, StorageTable, is_count, text
@@ -66,8 +66,8 @@ def is_legacy(source: ByteSource, start: int, limits: Limits) -> bool:
     """
     if source.read(start, len(_MAGIC_BYTES)) == _MAGIC_BYTES:
         return True
-    pickle = Unpickler(source, start, source.size, PtMeaning(Origin(source, limits)))
-    pickle.restrict(_FEW_OPERATIONS)
+    pickle = Unpickler(source, start, source.size, PickleContext(Origin(source, limits)))
+    pickle.limit_operations(_FEW_OPERATIONS)
     try:
         value = pickle.load()
     except T7BridgeError:
@@ -91,8 +91,8 @@ def read_stream(origin: Origin, start: int) -> tuple[Any, str, StorageTable]:
     """
     source = origin.source
     table = StorageTable(one_type=True)
-    meaning = PtMeaning(origin, table)
-    pickles = Unpickler(source, start, source.size, meaning)
+    context = PickleContext(origin, table)
+    pickles = Unpickler(source, start, source.size, context)
     try:
         value = pickles.load()
     except FormatError as error:
@@ -103,7 +103,7 @@ def read_stream(origin: Origin, start: int) -> tuple[Any, str, StorageTable]:
         ) from error
     is_legacy_format = type(value) is int and value == LEGACY_MAGIC
     if is_legacy_format:
-        meaning.resolve = partial(_storage_or_class, table)
+        context.resolve_id = partial(_storage_or_class, table)
         version = pickles.load()
         if version != LEGACY_PROTOCOL:
             raise CorruptError(
@@ -111,12 +111,12 @@ def read_stream(origin: Origin, start: int) -> tuple[Any, str, StorageTable]:
             )
         pickles.load()  # information about the machine, unused
         # Only the value may have persistent ids.
-        meaning.id_parts = LEGACY_PARTS
+        context.id_parts = LEGACY_PARTS
         value = pickles.load()
-        meaning.id_parts = NO_IDS
+        context.id_parts = NO_IDS
         _place_storages(pickles, table)
-    table.finish()
-    origin.notes += pickles.load_rest()
+    table.complete_untyped_and_views()
+    origin.notes += pickles.load_following()
     return value, "legacy" if is_legacy_format else "pickle", table
 
 
@@ -126,7 +126,7 @@ def _storage_or_class(table: StorageTable, saved_id: Any) -> Any:
         if len(saved_id) > 1 and isinstance(saved_id[1], PythonGlobal):
             return saved_id[1]
         raise CorruptError("a persistent id names a module that does not exist")
-    return table.of_id(saved_id)
+    return table.storage_of_id(saved_id)
 
 
 def _place_storages(pickles: Unpickler, table: StorageTable) -> None:
@@ -134,7 +134,7 @@ def _place_storages(pickles: Unpickler, table: StorageTable) -> None:
     keys = pickles.load()
     if not isinstance(keys, list):
         raise CorruptError("has no list of storage keys", offset=pickles.position)
-    table.claim_rest()
+    table.settle_untyped()
     names = [text(key) or key for key in keys]
     for name in names:
         storage = table.roots.get(name) if isinstance(name, (str, int)) else None
@@ -162,7 +162,7 @@ def _elements(pickles: Unpickler, element: ElementType, expected: int | None = N
         CorruptError: the number is another.
     """
     count_offset = pickles.position
-    (count,) = struct.unpack("<q", pickles.take(8, "the size of a storage"))
+    (count,) = struct.unpack("<q", pickles.read_bytes(8, "the size of a storage"))
     if expected is not None and count != expected:
         raise CorruptError(
             "a storage has another size than its tensors claim",
@@ -339,20 +339,20 @@ def _read_storages(pickles: Unpickler, table: StorageTable, values: dict[Hashabl
         if root is None:
             raise CorruptError("a storage is part of a missing one", offset=offset)
         values[key] = table.part(root, first_element, count)
-    table.finish()
+    table.complete_untyped_and_views()
 
 
-def _read_tensors(pickles: Unpickler, meaning: PtMeaning, values: dict[Hashable, Any]) -> None:
+def _read_tensors(pickles: Unpickler, context: PickleContext, values: dict[Hashable, Any]) -> None:
     """Add the tensors to the values by key, which has the storages."""
     for entry_offset, key, storage_key, _ in _entries(pickles, "a tensor has no key, storage and class"):
         storage = values.get(storage_key) if isinstance(storage_key, (int, str)) else None
         if not isinstance(storage, Storage):
             what = "tensor" if isinstance(storage, Tensor) else "missing storage"
             raise CorruptError(f"a tensor is on a {what}", offset=entry_offset)
-        (dimensions,) = struct.unpack("<i4x", pickles.take(8, "a tensor"))
-        if not 0 <= dimensions <= meaning.limits.dimensions:
+        (dimensions,) = struct.unpack("<i4x", pickles.read_bytes(8, "a tensor"))
+        if not 0 <= dimensions <= context.limits.dimensions:
             raise CorruptError(f"a tensor has {dimensions} dimensions", offset=entry_offset)
-        numbers = struct.unpack(f"<{2 * dimensions + 1}q", pickles.take(16 * dimensions + 8, "a tensor"))
+        numbers = struct.unpack(f"<{2 * dimensions + 1}q", pickles.read_bytes(16 * dimensions + 8, "a tensor"))
         size = numbers[:dimensions]
         stride = numbers[dimensions:-1]
         offset = numbers[-1]
@@ -360,7 +360,7 @@ def _read_tensors(pickles: Unpickler, meaning: PtMeaning, values: dict[Hashable,
             size = (0,)
             stride = (1,)
             offset = 0
-        values[key] = view(meaning, storage, offset, size, stride)
+        values[key] = view(context, storage, offset, size, stride)
 
 
 def _value_or_class(values: dict[Hashable, Any], saved_id: Any) -> Any:
@@ -395,7 +395,7 @@ def read_tar(origin: Origin, start: int = 0) -> tuple[Any, str, StorageTable]:
     members = tar_members(source, origin.limits)
     values: dict[Hashable, Any] = {}  # storages and tensors, by key
     table = StorageTable()
-    meaning = PtMeaning(origin, table, partial(_value_or_class, values))
+    context = PickleContext(origin, table, partial(_value_or_class, values))
     missing = [name for name in ("storages", "tensors", "pickle") if name not in members]
     if missing:
         raise CorruptError(
@@ -407,11 +407,11 @@ def read_tar(origin: Origin, start: int = 0) -> tuple[Any, str, StorageTable]:
 
     def pickles(name: str) -> Unpickler:
         start, size = members[name]
-        return Unpickler(source, start, start + size, meaning, name)
+        return Unpickler(source, start, start + size, context, name)
 
     _read_storages(pickles("storages"), table, values)
-    _read_tensors(pickles("tensors"), meaning, values)
+    _read_tensors(pickles("tensors"), context, values)
     pickle = pickles("pickle")
     value = pickle.load()
-    origin.notes += pickle.load_rest("pickle")
+    origin.notes += pickle.load_following("pickle")
     return value, "tar", table
