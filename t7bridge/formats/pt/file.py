@@ -444,14 +444,14 @@ def writer(
         output: the output file.
         pt_format: `zip`, `legacy` for PyTorch 0.2 to 1.5, or `torchscript`.
         keep_device: whether tensors keep the device that they name.
-        map_location: the replacement of each device; see `writer.placed`.
+        map_location: the replacement of each device; see `writer.device_mapper`.
         allow_foreign: whether names of other packages are written.
         limits: bound what a TorchScript archive repeats.
 
     Raises:
         ModelError: `map_location` names no device.
     """
-    place = writers.placed(map_location, keep_device)
+    place = writers.device_mapper(map_location, keep_device)
     if pt_format == "torchscript":
         from .script_writer import ScriptWriter
 

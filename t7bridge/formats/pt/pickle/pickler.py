@@ -49,16 +49,16 @@ class PickleWriter:
     Args:
         storage_ref: returns the names of a storage in the pickle: its key, which is the member with its bytes below
             `data/`, and PyTorch's name of its device.
-        old: whether PyTorch 0.2 to 1.5 must be able to read it: there a storage's name has an extra part for views.
+        is_legacy: whether PyTorch 0.2 to 1.5 must be able to read it: there a storage's name has a part more, for views.
         allow_foreign: whether classes and functions of other packages are named. Otherwise their objects are written as
             plain data; see `plain`.
     """
 
     def __init__(
-        self, storage_ref: Callable[[Storage], tuple[str, str]], *, old: bool = False, allow_foreign: bool = False
+        self, storage_ref: Callable[[Storage], tuple[str, str]], *, is_legacy: bool = False, allow_foreign: bool = False
     ) -> None:
         self._storage_ref = storage_ref
-        self._old = old
+        self._is_legacy = is_legacy
         self._naming = Naming(allow_foreign)
         self.plain = self._naming.left_out
         """The foreign names that were left out, and the values that would have them."""
@@ -286,7 +286,7 @@ class PickleWriter:
             UnsupportedError: the format has no such storage, or the storage was named with another class.
         """
         is_untyped = storage.storage_class == "UntypedStorage"
-        if is_untyped and self._old:
+        if is_untyped and self._is_legacy:
             raise UnsupportedError(
                 "PyTorch 0.2 to 1.5 have no storages of this element type", hint="Use the current format."
             )
@@ -305,7 +305,7 @@ class PickleWriter:
         self._text(key)
         self._text(location)
         self._integer(storage.count)
-        if self._old:  # the part of another storage that it is: none
+        if self._is_legacy:  # the part of another storage that it is: none
             self._out += opcodes.NONE
         self._out += opcodes.TUPLE + opcodes.BINPERSID
 
