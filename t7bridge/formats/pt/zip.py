@@ -32,8 +32,8 @@ _DESCRIPTOR = b"PK\x07\x08"
 _LOCAL_HEADER = struct.Struct("<4sHHHHHIIIHH")
 """Signature, version, flags, method, time, date, CRC, packed size, size; lengths of name and extra fields."""
 _CENTRAL_HEADER = struct.Struct("<4sHHHHHHIIIHHHHHII")
-"""Signature, two versions, flags, method, time, date, CRC, packed size, size; lengths of name, extra fields and comment;
-disk, internal and external attributes, offset of the local header."""
+"""Signature, two versions, flags, method, time, date, CRC, packed size, size; lengths of name, extra fields and
+comment; disk, internal and external attributes, offset of the local header."""
 _END_RECORD = struct.Struct("<4sHHHHIIH")
 """Signature, disk, first disk of the directory, entries here and in all, size and offset of the directory; length of
 the comment."""
@@ -360,7 +360,7 @@ class ZipArchive:
             if attributes & _FOLDER and size:
                 raise self._fault(member, "is marked as a folder, and PyTorch reads no bytes of it")
             # What miniz, with which PyTorch reads archives, refuses in any entry, whether it is asked for or not.
-            if disk not in (0, 1):  # the only one is 0, or 1 for some writers
+            if disk not in (0, 1):  # 0 is the only one; miniz takes 1, too
                 raise self._fault(member, "is on another disk of an archive split over several files", UnsupportedError)
             if flags & _MASKED:
                 raise self._fault(member, "is in an encrypted directory", UnsupportedError)
@@ -453,7 +453,7 @@ class ZipArchive:
                 if not packed:
                     packed = self.source.read_exact(position, min(_CHUNK_BYTES, end - position), member.name)
                     position += len(packed)
-                # One byte more than expected, to detect excess data. What did not fit into the piece comes with the next.
+                # One byte more than expected, to detect excess data. What does not fit comes with the next piece.
                 piece = unpacker.decompress(packed, min(_CHUNK_BYTES, remaining_bytes + 1))
                 packed = unpacker.unconsumed_tail
                 remaining_bytes -= len(piece)

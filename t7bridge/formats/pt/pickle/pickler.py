@@ -49,7 +49,7 @@ class PickleWriter:
     Args:
         storage_ref: returns the names of a storage in the pickle: its key, which is the member with its bytes below
             `data/`, and PyTorch's name of its device.
-        is_legacy: whether PyTorch 0.2 to 1.5 must be able to read it: there a storage's name has a part more, for views.
+        is_legacy: whether PyTorch 0.2 to 1.5 must be able to read it: there storages have a part more in their ids.
         allow_foreign: whether classes and functions of other packages are named. Otherwise their objects are written as
             plain data; see `plain`.
     """
