@@ -259,7 +259,7 @@ class Window:
             least_bytes = 2
             available += 1
         if count * least_bytes > available:
-            expected = f"at most {self.remaining // least_bytes} in the {counted(self.remaining, 'byte')} left"
+            expected = f"at most {available // least_bytes} in the {counted(self.remaining, 'byte')} left"
             text = f"a count claims more than the file holds: {what}"
             raise self.fault(text, TruncatedError, expected=expected, found=f"{count}")
 
