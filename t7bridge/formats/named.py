@@ -197,6 +197,7 @@ def write_order(named: NamedTensors) -> list[Name]:
             covered[view.storage] = view.offset + tensor.numel
 
     def sort_key(steps: Name) -> tuple[Any, ...]:
+        """Return width, descending; the name, of views the first of their storage; then their order on the storage."""
         name = ".".join(steps)
         width = named.tensors[steps].element.itemsize
         view = named.views.get(steps)

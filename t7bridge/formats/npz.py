@@ -157,6 +157,7 @@ def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written
     named = NamedTensors.of(value)
     dotted(named.tensors)  # refuses names that would be one
     writer = ZipWriter(output)
+    # Only tensors that share memory need an order: they are one run of bytes in the file if possible.
     order = write_order(named) if named.views else list(named.tensors)
     for steps in order:
         tensor = named.tensors[steps]

@@ -123,7 +123,6 @@ def numpy_value(array: NumpyArray) -> np.ndarray:
     """
     order = array.dtype.order if array.dtype.order in ("<", ">") else "="
     code = array.dtype.code
-
     not_plain = UnsupportedError(f"a numpy array of type {code[:20]!r} is not an array of plain elements")
     has_size = array.dtype.itemsize > 0 or code == "?"  # the code of booleans that states no size
     if not isinstance(array.data, bytes) or not has_size:

@@ -124,6 +124,7 @@ class PtReader:
             self._archive = _part("archive").PtArchive(self._origin)
             return self._kind_of_zip(self._archive)
         if kind == "tar":
+            # Readers of zip archives begin at the end of a file.
             if ends_as_zip(self.source):
                 refuse_two(self.source, title=signature.title if signature else "")
             return "tar"
@@ -382,6 +383,7 @@ def read_pickle_with(
     table.roots.update(storages)
 
     def storage_with_device(saved_id: Any) -> Any:
+        """Return the storage of a persistent id, with the device that the id names."""
         # The device of a storage is in the pickle only. An id of another form is refused by the table.
         if isinstance(saved_id, tuple) and len(saved_id) >= ZIP_PARTS:
             _storage, _class, key, location, *_ = saved_id

@@ -590,10 +590,9 @@ def _unpacked(value: PythonObject) -> Any:
     if cpp_name.endswith("LinearPackedParamsBase"):
         return state
     if cpp_name.endswith("EmbeddingPackedParamsBase") and len(state) > 1:
-        # A version, then the list of tensors, of which the first is the weight.
-        tensors = state[1]
+        _version, tensors, *_others = state
         if isinstance(tensors, list) and tensors:
-            return tensors[0]
+            return tensors[0]  # the weight
     return value
 
 

@@ -276,9 +276,9 @@ def _integer(value: Any, path: str) -> int:
     return number
 
 
-_SCRIPT_FILES = pattern(rb"\b(?:torch|ops\.aten)\.(save|from_file)\s*\(|\baten::(save|from_file)\b")
+_FILE_OPERATIONS = pattern(rb"\b(?:torch|ops\.aten)\.(save|from_file)\s*\(|\baten::(save|from_file)\b")
 """The operations of TorchScript that write or read files, in source and in bytecode."""
-_COMPILED = (".so", ".dll", ".dylib", ".cubin", ".hsaco", ".ptx", ".spv", ".cpp", ".o")
+_COMPILED_SUFFIXES = (".so", ".dll", ".dylib", ".cubin", ".hsaco", ".ptx", ".spv", ".cpp", ".o")
 # Allowed: operators of every library but those for files, without names of Python's machinery (`__`); comparisons and
 # shifts of ATen, which have such names; PyTorch's functions of sizes and its checks; and Python's arithmetic, of whose
 # module `operator` the excluded functions call whatever they are given.
@@ -328,11 +328,11 @@ def effects(archive: ZipArchive, limits: Limits) -> Iterator[tuple[str, str]]:
 def _effects_of_member(archive: ZipArchive, name: str, limits: Limits) -> list[tuple[str, str]]:
     """Return what one member reaches, judging by the suffix of its name: pairs as `effects` yields them."""
     lower_name = name.lower()
-    if lower_name.endswith(_COMPILED):
+    if lower_name.endswith(_COMPILED_SUFFIXES):
         return [("compiled code", name)]
     if lower_name.endswith((".py", "bytecode.pkl")):
         operators = set()
-        for match in _SCRIPT_FILES.finditer(archive.read(name)):
+        for match in _FILE_OPERATIONS.finditer(archive.read(name)):
             in_source, in_bytecode = match.groups()
             operators.add(in_source or in_bytecode)
         return [("script operation", f"aten::{operator.decode()}") for operator in sorted(operators)]

@@ -174,8 +174,8 @@ class StorageTable:
 
         Args:
             storage: the whole.
-            start: first element of the part.
-            count: its elements.
+            start: first element of the part, 0-based.
+            count: number of its elements.
 
         Raises:
             CorruptError: the part is not inside.

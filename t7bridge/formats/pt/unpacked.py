@@ -192,6 +192,7 @@ class FolderArchive(ZipArchive):
     source: FolderSource
 
     def _directory(self) -> dict[str, Member]:
+        """Return the files as stored members, in a root folder as PyTorch writes it."""
         members: dict[str, Member] = {}
         for file, start in zip(self.source.files, self.source.starts):
             name = f"{ROOT_FOLDER}/{file.name}"

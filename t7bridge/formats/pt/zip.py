@@ -593,7 +593,7 @@ class ZipWriter:
         self.members.append(member)
 
     def settle(self) -> None:
-        """Wait for pending copies, and write what depends on them.
+        """Wait for pending copies, and write the descriptors again with the CRCs that are known now.
 
         Raises:
             T7BridgeError: a source has become shorter or is damaged, or the output does not accept the bytes.

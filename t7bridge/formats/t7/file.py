@@ -212,6 +212,7 @@ def _refuse_unexplained(values: _Values) -> None:
     first_end = values.ends[0]
     last_end = values.ends[-1]
     rest_start = source.read(last_end, 1 << 12)
+    # A file that is one value, and a value with the record of a `.pt` after it, are explained to the last byte.
     if not values.bytes_after and len(values.roots) == 1:
         return
     if rest_start.startswith(PT_RECORD_START):
@@ -220,13 +221,14 @@ def _refuse_unexplained(values: _Values) -> None:
     if is_whole_rest and not rest_start.strip() and values.reader.layout.encoding == "ascii":
         return  # white space at the end of a text
     if _is_empty(first_value):
-        # What follows an empty table may be read as values by accident: it does not count.
+        # What follows an empty table may be read as values by accident: it does not count. At least half of the file
+        # must be explained.
         unexplained_bytes = source.size - first_end
         is_refused = unexplained_bytes > first_end
     else:
         unexplained_bytes = values.bytes_after
         are_scalars = all(value is None or isinstance(value, (bool, float, bytes)) for value in values.roots)
-        # A nil explains nothing: zeros are read as nil.
+        # At least half of the file again; but a nil explains nothing: zeros are read as nil.
         is_most = first_value is None or unexplained_bytes > last_end
         is_refused = bool(values.reason) and are_scalars and is_most
     if is_refused:

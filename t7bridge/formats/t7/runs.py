@@ -230,6 +230,7 @@ class View:
     tag = tags.TORCH
 
     def __init__(self, tensor: Tensor, storage: Storage, stream: BinaryInput, sign: str) -> None:
+        """Prepare the form of a tensor on a storage, in a byte order `<` or `>`."""
         layout = stream.layout
         self._source = stream.source
         self._order = layout.byte_order
@@ -238,11 +239,14 @@ class View:
         self._rank = len(tensor.size)
         self._width = layout.long_size if tensor.element is INT64 else tensor.element.itemsize
         long = "q" if layout.long_size == 8 else "i"
-        # A tensor's class and rank; sizes, strides and offset; the storage's tag, number, class and count.
-        first = _encoded_class(tensor.version, tensor.lua_class, sign) + struct.pack(sign + "i", self._rank)
-        second = _encoded_class(storage.version, storage.lua_class, sign)
-        self._fixed = first, struct.pack(sign + "i", tags.TORCH), second
-        self._row = struct.Struct(f"{sign}{len(first)}s{2 * self._rank + 1}{long}4si{len(second)}s{long}")
+        # The bytes that are the same in all: a tensor's class and rank; the storage's tag; its class.
+        tensor_head = _encoded_class(tensor.version, tensor.lua_class, sign) + struct.pack(sign + "i", self._rank)
+        storage_tag = struct.pack(sign + "i", tags.TORCH)
+        storage_head = _encoded_class(storage.version, storage.lua_class, sign)
+        self._fixed = tensor_head, storage_tag, storage_head
+        # Between them the sizes, strides and offset, and the storage's number; at the end the number of its elements.
+        numbers = 2 * self._rank + 1
+        self._row = struct.Struct(f"{sign}{len(tensor_head)}s{numbers}{long}4si{len(storage_head)}s{long}")
 
     @classmethod
     def like(cls, tensor: Tensor, stream: BinaryInput, sign: str) -> View | None:
@@ -257,9 +261,9 @@ class View:
         begin = at + self._row.size
         if begin > len(window):
             return None
-        first, *longs, tag, storage_number, second, count = self._row.unpack_from(window, at)
+        tensor_head, *longs, storage_tag, storage_number, storage_head, count = self._row.unpack_from(window, at)
         # A storage that was written before has another number.
-        if (first, tag, second) != self._fixed or storage_number != number + 1 or count < 0:
+        if (tensor_head, storage_tag, storage_head) != self._fixed or storage_number != number + 1 or count < 0:
             return None
         size = tuple(longs[: self._rank])
         stride = tuple(longs[self._rank : -1])

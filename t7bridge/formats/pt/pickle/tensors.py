@@ -521,8 +521,8 @@ def _meta(context: PickleContext, dtype: TorchConstant, size: Any, stride: Any, 
 # Written forms
 
 
-def whole(storage: Storage) -> Storage:
-    """Return the storage with the same bytes of which one is a view as another element type.
+def without_retyping(storage: Storage) -> Storage:
+    """Return the storage of which another is a view of all bytes as another element type; itself if it is none.
 
     One that is a part of another, as PyTorch had them until 1.5, stays a storage of its own: today's files cannot
     express the relation.
@@ -533,12 +533,18 @@ def whole(storage: Storage) -> Storage:
 
 
 def _untyped(storage: Storage) -> NamedStorage:
-    storage = whole(storage)
+    """Return the persistent id of a storage without an element type."""
+    storage = without_retyping(storage)
     return NamedStorage(storage, "UntypedStorage", storage.nbytes)
 
 
 def _of_storage(storage: Storage, _: Naming) -> NamedStorage:
-    if whole(storage) is not storage or not storage.element.torch_storage:
+    """Return the persistent id of a storage in the value, outside of any tensor.
+
+    Raises:
+        UnsupportedError: PyTorch has no storage class for its element type, or it is a view as another type.
+    """
+    if without_retyping(storage) is not storage or not storage.element.torch_storage:
         raise UnsupportedError(f"a storage of {storage.element.name} outside of a tensor cannot be written to a .pt")
     return NamedStorage(storage, storage.element.torch_storage, storage.count)
 
@@ -554,7 +560,7 @@ def _dense(tensor: Tensor, extras: TensorExtras | None, naming: Naming) -> Reduc
     if min(tensor.stride, default=0) < 0:
         raise UnsupportedError("PyTorch has no negative strides", hint="Write a copy of the tensor: its numpy().")
     element = tensor.element
-    storage = whole(tensor.storage or Storage.empty(element))
+    storage = without_retyping(tensor.storage or Storage.empty(element))
     # The empty tensor of Lua, without dimensions, has shape (0,) in PyTorch.
     stride = tensor.stride if tensor.size or tensor.is_scalar else (1,)
     requires_grad = tensor.requires_grad and has_gradient(element)
@@ -623,22 +629,24 @@ def _of_parameter(data: Any, requires_grad: bool, hooks: Any, state: Any = UNSET
 
 
 def _of_quantized(value: QuantizedTensor, _: Naming) -> Reduction:
-    """Return the call for a quantized tensor, by tensor or by channels."""
+    """Return the call for a quantized tensor, by tensor or by channels: see `_quantized`, which reads it."""
     tensor = value.tensor
     element = tensor.element
-    storage = whole(tensor.storage or Storage.empty(element))
+    storage = without_retyping(tensor.storage or Storage.empty(element))
+    # The storage may be of another element type, and is named with the class of this one.
+    count = storage.nbytes // element.itemsize
     scheme: tuple[Any, ...] = (TorchConstant("qscheme", value.scheme), value.scale, value.zero_point)
     if value.axis is not None:
         scheme = (*scheme, value.axis)
     return call_of(
         "torch._utils._rebuild_qtensor",
-        NamedStorage(storage, element.torch_storage, storage.nbytes // element.itemsize),
+        NamedStorage(storage, element.torch_storage, count),
         tensor.offset,
         tensor.shape,
         tensor.stride,
         scheme,
         tensor.requires_grad,
-        OrderedDict(),
+        _hooks(None),
     )
 
 
@@ -646,7 +654,7 @@ def _of_sparse(value: SparseTensor, _: Naming) -> Reduction:
     """Return the call for a sparse tensor, by coordinates or by compressed rows or columns."""
     if value.is_parameter:
         data = evolve(value, is_parameter=False, requires_grad=False)
-        return _of_parameter(data, value.requires_grad, OrderedDict())
+        return _of_parameter(data, value.requires_grad, _hooks(None))
     parts: tuple[Any, ...]
     if value.plain_indices is not None:
         parts = (value.indices, value.plain_indices, value.values, value.size)
