@@ -92,7 +92,7 @@ Source: PyTorch 2.13 `caffe2/serialize/inline_container.cc` `PyTorchStreamReader
 
 
 class PtArchive:
-    """A zip archive that PyTorch wrote.
+    """A zip archive that PyTorch wrote: pickles and storages below a root folder.
 
     Args:
         origin: the file.

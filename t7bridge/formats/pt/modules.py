@@ -188,7 +188,7 @@ class VisitedModules:
 
 @define
 class ScriptModule:
-    """Content of an archive of modules.
+    """The parameters, buffers, attributes and constants in an archive of TorchScript, the C++ API or torch.export.
 
     Attributes:
         entries: everything but the modules themselves: of each module its parameters, its buffers and its other
@@ -671,6 +671,7 @@ def _pickled_content(module: PythonObject) -> Any:
             content.append((_text_name(name), buffer, True))
     # A quantized module adds its weights to the state dict as they are.
     content += [(name, value, False) for name, value in _quantized_entries(module, attributes).items()]
+    # PyTorch has `None` for a submodule that is off.
     submodules = [(_text_name(name), value) for name, value in attributes["_modules"].items() if is_module(value)]
     return content, submodules, sum(len(attributes[part]) for part in MODULE_PARTS)
 

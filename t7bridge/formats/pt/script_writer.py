@@ -52,7 +52,7 @@ _TypedValues = dict[str, tuple[Any, str]]
 
 @define(frozen=True)
 class _Optimizer:
-    """State of an optimizer in C++.
+    """The options and the state that C++ has of one optimizer, with their types.
 
     Attributes:
         options: of a group, with their types.
@@ -100,7 +100,7 @@ _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
 
 @define(eq=False)
 class _Module:
-    """One module of the archive.
+    """One module of the archive that is written: its class, attributes and submodules.
 
     Attributes:
         number: of its class; each module has a class of its own.
@@ -358,7 +358,11 @@ def _is_optimizer(value: Any) -> bool:
 
 
 def _optimizer_of(value: Mapping[str, Any]) -> _Optimizer:
-    """Return the optimizer whose options the groups have; of several the one with the most."""
+    """Return the optimizer of C++ whose options all groups have; of several the one with the most, which says most.
+
+    Raises:
+        UnsupportedError: there is none.
+    """
     names = set.intersection(*(set(group) for group in value["param_groups"]))
     candidates = [optimizer for optimizer in _OPTIMIZERS.values() if set(optimizer.options) <= names]
     if not candidates:

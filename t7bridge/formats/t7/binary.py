@@ -1,4 +1,4 @@
-"""Lua Torch's binary encoding: the primitives, in both directions."""
+"""Lua Torch's binary encoding: integers, floats, strings and arrays of elements, read and written."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WORTH_LOADING = 20_000
 
 
 class BinaryInput(Window):
-    """Reads primitives of a binary file at a moving position.
+    """Reads the integers, floats, strings and arrays of a binary file at a moving position.
 
     Bytes are read through a window that grows while reading is sequential and shrinks when a payload is skipped, so
     that the headers of a large file cost little.
@@ -263,7 +263,7 @@ class BinaryInput(Window):
 
 
 class BinaryWriter:
-    """Writes primitives of a binary file, in the byte order and with the size of longs of a layout."""
+    """Writes the integers, floats, strings and arrays of a binary file, in the encoding of a layout."""
 
     plain_nans = 0
     """Every NaN keeps its bits."""

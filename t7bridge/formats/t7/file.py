@@ -1,4 +1,4 @@
-"""Whole `.t7` files."""
+"""Whole `.t7` files: all their values, and what follows these."""
 
 from __future__ import annotations
 

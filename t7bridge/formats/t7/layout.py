@@ -86,7 +86,7 @@ WritePayload = Callable[[Any, TorchObject], None]
 
 
 class PayloadClass(Protocol):
-    """A class with two static methods, as decorated by `register_class`."""
+    """The interface of what `register_class` decorates: a class with two static methods."""
 
     @staticmethod
     def read(reader: Any, obj: TorchObject) -> None:
@@ -99,7 +99,7 @@ class PayloadClass(Protocol):
 
 @define(frozen=True)
 class Payload:
-    """Layout of the objects of one class after the class name.
+    """How the objects of one Lua class are read and written after their class name.
 
     Attributes:
         read: fills an object, whose `fields` is an empty table, from the reader.

@@ -297,7 +297,7 @@ class T7Reader:
 
 
 class _Failure(NamedTuple):
-    """A layout under which a value cannot be read.
+    """A failed attempt to read a value under one layout.
 
     Attributes:
         reached: how far reading came, in bytes of the file.

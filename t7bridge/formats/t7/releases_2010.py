@@ -53,7 +53,7 @@ _HEAD_BYTES = 1 << 12
 
 @define(frozen=True)
 class _Kind:
-    """Encoding of one kind of value.
+    """How one kind of field (int, double, object, …) is encoded in a file of 2010 or 2011.
 
     Attributes:
         method: end of the names of the reader's and the writer's methods for it: `int` for `read_int`.
@@ -100,7 +100,7 @@ _KINDS: dict[str, _Kind] = {
 
 @define(frozen=True)
 class _Item:
-    """One value of an object.
+    """One value that an old class writes: a field of its objects.
 
     Attributes:
         kind: its encoding.

@@ -1,4 +1,4 @@
-"""Lua Torch's ascii encoding: the primitives, in both directions.
+"""Lua Torch's ascii encoding: integers, floats, strings and arrays of elements, read and written.
 
 Numbers are separated by white space; after each call that reads numbers or raw bytes one line feed is passed over.
 Strings, and the elements of Byte and Char storages, are raw bytes here too. Arrays without elements write nothing.
@@ -56,7 +56,7 @@ def _words_of_plain_line(line: bytes, is_large: bool) -> int:
 
 
 class TextInput(Window):
-    """Reads primitives of a file in ascii at a moving position. The same methods as `BinaryInput`."""
+    """Reads the numbers, strings and arrays of a file in ascii at a moving position. Methods as in `BinaryInput`."""
 
     is_text = True
     _has_carriage_returns = False
@@ -274,7 +274,7 @@ _NAN = struct.pack(">d", math.nan)
 
 
 class TextWriter:
-    """Writes primitives as text, in Lua Torch's ascii encoding. The same methods as `BinaryWriter`."""
+    """Writes numbers, strings and arrays in Lua Torch's ascii encoding. The same methods as `BinaryWriter`."""
 
     def __init__(self, output: Output, layout: T7Layout) -> None:
         self.output = output

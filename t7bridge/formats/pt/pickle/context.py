@@ -109,7 +109,7 @@ def _key_parts(key: Any) -> int:
 
 
 class Work(Budget):
-    """The elements that calls may copy and keys may hash, in proportion to the bytes of the file.
+    """Budget for the elements that calls copy and keys that are hashed, in proportion to the bytes of the file.
 
     Args:
         limits: resource limits.

@@ -45,6 +45,7 @@ class _Table(NamedTuple):
 def _read_table() -> _Table:
     """Return the table of `weights_only.txt`: lines of a kind, a word, and what is said about the word."""
     uses: dict[str, list[str]] = {}
+    """By each name: `call` and `new`, as far as the loader calls it or makes objects of it."""
     operations: list[str] = []
     attributes: list[str] = []
     modules: dict[str, str] = {}
@@ -59,9 +60,9 @@ def _read_table() -> _Table:
         elif kind == "attribute":
             attributes.append(word)
         else:
-            modules[word] = rest[0]
-    called = frozenset(name for name, rest in uses.items() if "call" in rest)
-    constructed = frozenset(name for name, rest in uses.items() if "new" in rest)
+            (modules[word],) = rest
+    called = frozenset(name for name, name_uses in uses.items() if "call" in name_uses)
+    constructed = frozenset(name for name, name_uses in uses.items() if "new" in name_uses)
     return _Table(frozenset(uses), called, constructed, frozenset(operations), frozenset(attributes), modules)
 
 

@@ -34,9 +34,12 @@ _MARK, _APPENDS, _SETITEMS, _BUILD = map(_Raw, (opcodes.MARK, opcodes.APPENDS, o
 
 @define(frozen=True, eq=False)
 class _End:
-    """Finish a value: a tuple from the items since the mark, or a call from its constructor and arguments.
+    """An entry on the stack of what is to be written: a tuple or a call of which all parts have been written.
 
-    If they refer to the value itself, they have built it already.
+    Attributes:
+        value: the value that ends here: a tuple of the items since the mark, or the result of the call. If the parts
+            refer to it, they have built it already.
+        call: the call of constructor and arguments; `None` for a tuple.
     """
 
     value: Any
@@ -247,7 +250,7 @@ class PickleWriter:
         self._memoize(value)
 
     def _global(self, value: PythonGlobal) -> None:
-        """Write a name as protocol 2 does: two lines of text.
+        """Write a name as protocol 2 does: two lines of text. One that the safe loader refuses is noted in `blocking`.
 
         Raises:
             UnsupportedError: it does not fit on a line.

@@ -302,7 +302,7 @@ def _filled(context: PickleContext, target: Any, source: Any) -> Any:
 
 
 def _set_attributes(context: PickleContext, value: OrderedDict[Any, Any], state: Any) -> Any:
-    """Set the attributes of an `OrderedDict`: `_metadata` of a state dict. None may shadow those of the class."""
+    """Set the attributes of an `OrderedDict`: `_metadata` of a state dict. No attribute may shadow one of the class."""
     if state is None:  # which CPython's BUILD ignores
         return value
     if not isinstance(state, dict):
@@ -725,8 +725,9 @@ def _set_array_state(context: PickleContext, value: NumpyArray, state: Any) -> N
         raise CorruptError("a numpy array receives an invalid state", found=f"a tuple of {len(state)}")
     value.dtype = dtype
     value.fortran = bool(fortran)
-    # A string of Python 2 was already decoded as UTF-8, if valid.
-    return _set_elements(value, shape, data.encode() if isinstance(data, str) else data)
+    if isinstance(data, str):  # a `str` of Python 2, whose bytes happened to be UTF-8, and were decoded
+        data = data.encode()
+    return _set_elements(value, shape, data)
 
 
 def _class_of_dtype(dtype: PythonObject | PythonGlobal) -> str:

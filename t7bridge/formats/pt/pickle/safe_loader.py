@@ -186,7 +186,7 @@ def refused(source: ByteSource, position: int, end: int, parts: int, operations:
 
 
 class _SafeLoader:
-    """The loop over one pickle.
+    """Interprets one pickle as the safe loader does, over stand-ins for values, up to what it refuses.
 
     Args:
         data: its bytes.
