@@ -254,7 +254,7 @@ class Unpickler:
             elif op == BINUNICODE:
                 size = _unpack_u4(buffer, pos)[0]
                 stop = pos + 4 + size
-                if stop > len(buffer):
+                if stop > len(buffer):  # then the buffer is read on, and begins at `pos`
                     stop -= pos
                     pos = self._need(pos, stop)
                     buffer, safe = self._buffer, self._safe
