@@ -64,11 +64,13 @@ _WEIGHT_FOLDERS = ("data/", "constants/", "weights/", "tensors/", "xl_model_weig
 
 
 def _is_version(data: bytes) -> bool:
+    """Return whether PyTorch accepts the content of a member with the version of the archive's format."""
     number = re.match(rb"\s*\+?(\d{1,9})", data)
     return number is not None and 1 <= int(number[1]) <= _NEWEST_VERSION
 
 
 def _is_text(data: bytes) -> bool:
+    """Return whether bytes are UTF-8."""
     try:
         data.decode()
     except UnicodeDecodeError:
@@ -77,6 +79,7 @@ def _is_text(data: bytes) -> bool:
 
 
 _NEWEST_VERSION = 10
+"""The newest version that PyTorch 2.13 reads."""
 _DESCRIPTIONS: dict[str, Callable[[bytes], bool]] = {
     VERSION_MEMBER: _is_version,
     OLD_VERSION_MEMBER: _is_version,
@@ -84,7 +87,7 @@ _DESCRIPTIONS: dict[str, Callable[[bytes], bool]] = {
     FORMAT_MEMBER: lambda data: True,
     ID_MEMBER: _is_text,
 }
-"""Members that PyTorch reads beside the value: whether it takes their bytes.
+"""Members that PyTorch reads beside the value, each with a function that tells whether it accepts their bytes.
 
 Source: PyTorch 2.13 `caffe2/serialize/inline_container.cc` `PyTorchStreamReader::init`, `getAllRecords`,
 `torch/serialization.py` `_load`.

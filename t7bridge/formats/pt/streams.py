@@ -126,8 +126,10 @@ def read_stream(origin: Origin, start: int) -> tuple[Any, str, StorageTable]:
 def _storage_or_class(table: StorageTable, saved_id: Any) -> Any:
     """Return the value of a persistent id: a storage; or a class, of ("module", class, file, source code)."""
     if isinstance(saved_id, tuple) and saved_id and text(saved_id[0]) == "module":
-        if len(saved_id) > 1 and isinstance(saved_id[1], PythonGlobal):
-            return saved_id[1]
+        _module, *others = saved_id
+        cls = others[0] if others else None
+        if isinstance(cls, PythonGlobal):
+            return cls
         raise CorruptError("a persistent id names a module that does not exist")
     return table.storage_of_id(saved_id)
 
@@ -416,8 +418,9 @@ def _read_tensors(pickles: Unpickler, context: PickleContext, values: dict[Hasha
 def _value_or_class(values: dict[Hashable, Any], saved_id: Any) -> Any:
     """Return a tensor or storage by its key, as text; or a class that comes with its source."""
     if isinstance(saved_id, tuple):
-        if saved_id and isinstance(saved_id[0], PythonGlobal):
-            return saved_id[0]
+        cls = saved_id[0] if saved_id else None  # its source code follows
+        if isinstance(cls, PythonGlobal):
+            return cls
         raise CorruptError("a persistent id names no class")
     key: Any = text(saved_id) or saved_id
     # Keys are numbers in the other members: addresses. Longer texts are none, and `int` takes long for them.

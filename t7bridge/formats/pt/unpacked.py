@@ -151,7 +151,8 @@ class FolderSource(DerivedSource):
         """Close the files. Storages whose bytes are in them can no longer be read."""
         self._is_closed = True
         while self._open:
-            self._open.popitem()[1].close()
+            _number, file = self._open.popitem()
+            file.close()
 
 
 def _member_paths(folder: str) -> Iterator[str]:

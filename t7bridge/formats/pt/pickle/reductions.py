@@ -514,8 +514,9 @@ def _dtype(context: PickleContext, code: Any, *options: Any) -> Any:
     """Return an element type of numpy by its code, `f4` or `<f4`."""
     if isinstance(code, bytes):  # a `str` of Python 2
         code = code.decode("latin1")
-    if code[:1] in _BYTE_ORDERS:
-        return NumpyDtype(code[1:], code[0])
+    order = code[:1]
+    if order in _BYTE_ORDERS:
+        return NumpyDtype(code[1:], order)
     return NumpyDtype(code)
 
 
