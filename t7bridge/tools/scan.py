@@ -327,7 +327,7 @@ def _judge_array(source: ByteSource, start: int, size: int, limits: Limits, repo
     try:
         judge_array(origin, source, start, size)
     finally:  # names in front of damage would have been called
-        _add_pickled(origin.unsafe, origin.uses, report)
+        _add_pickled(origin.unsafe_names, origin.refused_uses, report)
 
 
 def _scan_pt(source: ByteSource | str, limits: Limits, report: ScanReport) -> None:

@@ -207,7 +207,7 @@ class PtArchive:
         """Return the value of a member that is a whole file, by its whole name."""
         self.zip.check(name)
         source, start = self.zip.span(name)
-        return self.origin.reader(self.origin, source.window(start, self.zip.members[name].size))
+        return self.origin.read_nested(self.origin, source.window(start, self.zip.members[name].size))
 
     def context(self, folder: str = STORAGE_FOLDER) -> PickleContext:
         """Return what resolves the names in the pickles whose storages are in a folder below the root folder.

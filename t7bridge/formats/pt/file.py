@@ -245,12 +245,12 @@ class PtReader:
     @property
     def judged(self) -> dict[str, bool]:
         """The names that PyTorch's safe loader does not know, and whether each runs code or reaches the system."""
-        return self._origin.unsafe
+        return self._origin.unsafe_names
 
     @property
     def uses(self) -> list[str]:
         """What the safe loader refuses besides names, of a file that is judged."""
-        return list(self._origin.uses)
+        return list(self._origin.refused_uses)
 
     # The parts of a zip archive
 
@@ -358,8 +358,8 @@ def _value_of_nested_file(depth: int, origin: Origin, source: ByteSource) -> Any
         # Names are only collected from all members where they are not refused: for `scan`.
         if not origin.forbid:
             inner.read_others()
-        origin.unsafe.update(inner.judged)
-        origin.uses.update(dict.fromkeys(inner.uses))
+        origin.unsafe_names.update(inner.judged)
+        origin.refused_uses.update(dict.fromkeys(inner.uses))
 
 
 def read_pickle_with(

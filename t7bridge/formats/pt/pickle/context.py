@@ -160,14 +160,14 @@ class Origin:
         source: the file.
         limits: resource limits.
         forbid: whether names that run code or reach the system are refused.
-        reader: returns the value of a whole file inside this one, from this and its source; without it such a file
+        read_nested: returns the value of a whole file inside this one, from this and its source; without it such a file
             stays unread (`NotImplemented`).
-        is_judged: whether each pickle is also read as PyTorch's safe loader reads it, for `uses`.
+        is_judged: whether each pickle is also read as PyTorch's safe loader reads it, for `refused_uses`.
 
     Attributes:
-        unsafe: names that PyTorch's safe loader does not know, in the order of the file: path → whether it runs code or
-            reaches the system.
-        uses: what the safe loader refuses besides names: operations of pickles, and uses of what it knows.
+        unsafe_names: those that PyTorch's safe loader does not know, in the order of the file: by the path, whether it
+            runs code or reaches the system.
+        refused_uses: what the safe loader refuses besides names: operations of pickles, and uses of what it knows.
         notes: what is left out of its value, and other information for users.
     """
 
@@ -176,43 +176,43 @@ class Origin:
         source: ByteSource,
         limits: Limits = DEFAULT_LIMITS,
         forbid: bool = False,
-        reader: Callable[[Origin, ByteSource], Any] = lambda origin, source: NotImplemented,
+        read_nested: Callable[[Origin, ByteSource], Any] = lambda origin, source: NotImplemented,
         is_judged: bool = False,
     ) -> None:
         self.source = source
         self.limits = limits
         self.forbid = forbid
-        self.reader = reader
+        self.read_nested = read_nested
         self.is_judged = is_judged
-        self.unsafe: dict[str, bool] = {}
-        self.uses: dict[str, None] = {}
+        self.unsafe_names: dict[str, bool] = {}
+        self.refused_uses: dict[str, None] = {}
         self.notes: list[Note] = []
 
     def note_unsafe_name(self, module: str, name: str) -> None:
         """Note a name that PyTorch's safe loader does not know."""
         path = f"{module}.{name}"
-        if path not in self.unsafe:
-            self.unsafe[path] = is_forbidden(module, name)
+        if path not in self.unsafe_names:
+            self.unsafe_names[path] = is_forbidden(module, name)
 
     @contextmanager
     def forgetting_if_unreadable(self) -> Iterator[None]:
-        """Read bytes that may not be a pickle at all: if reading fails, the `uses` found in them are forgotten.
+        """Read bytes that may not be a pickle at all: if reading fails, the refused uses found in them are forgotten.
 
         They stay if an unsafe name was found before the failure: then the bytes are a pickle, and damaged.
         """
-        unsafe_before = len(self.unsafe)
-        uses_before = dict(self.uses)
+        unsafe_before = len(self.unsafe_names)
+        uses_before = dict(self.refused_uses)
         try:
             yield
         except T7BridgeError:
-            if len(self.unsafe) == unsafe_before:
-                self.uses = uses_before
+            if len(self.unsafe_names) == unsafe_before:
+                self.refused_uses = uses_before
             raise
 
     @property
     def foreign(self) -> list[str]:
         """The unsafe names that few checkpoints hold: of other packages than PyTorch, numpy and Python's own data."""
-        return [path for path, runs_code in self.unsafe.items() if runs_code or not is_ordinary(path)]
+        return [path for path, runs_code in self.unsafe_names.items() if runs_code or not is_ordinary(path)]
 
 
 class PickleContext:
@@ -332,14 +332,14 @@ class PickleContext:
     def note_refused_use(self, use: str) -> None:
         """Note a use of what PyTorch's safe loader knows that it refuses, or may refuse, if the file is judged."""
         if self.origin.is_judged and not self.is_script:
-            self.origin.uses[use] = None
+            self.origin.refused_uses[use] = None
 
     def _judge(self, value: PythonGlobal) -> None:
         """Refuse or record a name that PyTorch's safe loader does not know."""
         if value.path in WEIGHTS_ONLY or (self.is_script and value.path.startswith(SCRIPT_MODULES)):
             return
         self.origin.note_unsafe_name(value.module, value.name)
-        if self.origin.forbid and self.origin.unsafe[value.path]:
+        if self.origin.forbid and self.origin.unsafe_names[value.path]:
             raise ForbiddenGlobalError(
                 f"the pickle names {value.path:.200}, which runs code or reaches the system",
                 hint="Do not load this file in PyTorch; `t7bridge scan` lists all that it names.",

@@ -482,7 +482,7 @@ def _load_from_bytes(context: PickleContext, data: bytes | bytearray) -> Any:
     """Return a storage that was pickled as an embedded file: by anything but `torch.save`."""
     context.work.spend(len(data))
     origin = context.origin
-    value = origin.reader(origin, ByteSource.from_bytes(bytes(data), origin.source.name))
+    value = origin.read_nested(origin, ByteSource.from_bytes(bytes(data), origin.source.name))
     return value if isinstance(value, Storage) else NotImplemented
 
 

@@ -153,7 +153,7 @@ class Unpickler:
             for module, name in verdict.names:
                 context.origin.note_unsafe_name(module, name)
             if verdict.use:
-                context.origin.uses[verdict.use] = None
+                context.origin.refused_uses[verdict.use] = None
 
     def _load(self) -> Any:
         """Read one pickle from `position` on, and name file, member and offset in any error."""
