@@ -106,21 +106,37 @@ def read_stream(origin: Origin, start: int) -> tuple[Any, str, StorageTable]:
         ) from error
     is_legacy_format = type(value) is int and value == LEGACY_MAGIC
     if is_legacy_format:
-        context.resolve_id = partial(_storage_or_class, table)
-        version = pickles.load()
-        if version != LEGACY_PROTOCOL:
-            raise CorruptError(
-                "has a protocol that no release used", offset=start, expected=str(LEGACY_PROTOCOL), found=shown(version)
-            )
-        pickles.load()  # information about the machine, unused
-        # Only the value may have persistent ids.
-        context.id_parts = LEGACY_PARTS
-        value = pickles.load()
-        context.id_parts = NO_IDS
-        _locate_storages(pickles, table)
+        value = _read_after_magic(pickles, context, start)
     table.complete_untyped_and_views()
     origin.notes += pickles.load_following()
     return value, "legacy" if is_legacy_format else "pickle", table
+
+
+def _read_after_magic(pickles: Unpickler, context: PickleContext, start: int) -> Any:
+    """Read the pickles after the magic number, and locate the storages after them; return the value.
+
+    Args:
+        pickles: positioned after the magic number.
+        context: of these pickles; its storages are located.
+        start: offset of the file's first byte, for errors.
+
+    Raises:
+        CorruptError: the protocol is another, or the storages are not those that the value names.
+    """
+    table = context.storages
+    context.resolve_id = partial(_storage_or_class, table)
+    version = pickles.load()
+    if version != LEGACY_PROTOCOL:
+        raise CorruptError(
+            "has a protocol that no release used", offset=start, expected=str(LEGACY_PROTOCOL), found=shown(version)
+        )
+    pickles.load()  # information about the machine, unused
+    # Only the value may have persistent ids.
+    context.id_parts = LEGACY_PARTS
+    value = pickles.load()
+    context.id_parts = NO_IDS
+    _locate_storages(pickles, table)
+    return value
 
 
 def _storage_or_class(table: StorageTable, saved_id: Any) -> Any:
@@ -229,14 +245,8 @@ def tar_members(source: ByteSource, limits: Limits = DEFAULT_LIMITS) -> dict[str
                 found=f"{source.size - data_start}",
             )
         if kind == b"x":  # an extended header, of the member that follows
-            if size > _MAX_PAX_BYTES:
-                raise LimitError(
-                    "the archive has an extended header of too many bytes",
-                    offset=data_start,
-                    expected=f"at most {_MAX_PAX_BYTES}, which is fixed",
-                    found=f"{size}",
-                )
-            if not reason and not _is_plain_pax(source.read_exact(data_start, size, "an extended header")):
+            extended_header = _extended_header(source, data_start, size)
+            if not reason and not _is_plain_pax(extended_header):
                 reason = "an extended header that PyTorch does not write"
         elif kind in b"0\0":  # a file
             members[name] = (data_start, size)
@@ -256,6 +266,22 @@ def tar_members(source: ByteSource, limits: Limits = DEFAULT_LIMITS) -> dict[str
             hint="Do not unpack it: such archives are made to deceive.",
         )
     return members
+
+
+def _extended_header(source: ByteSource, start: int, size: int) -> bytes:
+    """Return the content of an extended header.
+
+    Raises:
+        LimitError: it is larger than any that is needed.
+    """
+    if size > _MAX_PAX_BYTES:
+        raise LimitError(
+            "the archive has an extended header of too many bytes",
+            offset=start,
+            expected=f"at most {_MAX_PAX_BYTES}, which is fixed",
+            found=f"{size}",
+        )
+    return source.read_exact(start, size, "an extended header")
 
 
 def _name_and_size(start: int, header: bytes) -> tuple[str, int]:
