@@ -284,7 +284,8 @@ class ScriptWriter(PtWriter):
             for position, parameter in enumerate(group["params"]):
                 module.values[f"params/{position}"] = (_number(parameter, path), "str")
             module.modules["options"] = self._new_module(self._in_cpp_types(group, optimizer.options, path))
-            _refuse_rest(group, {"params": "", **optimizer.options}, path)
+            written = {"params": "the numbers above", **optimizer.options}
+            _refuse_rest(group, written, path)
         return root
 
     def _in_cpp_types(self, values: Mapping[str, Any], kinds: dict[str, str], path: str) -> _TypedValues:

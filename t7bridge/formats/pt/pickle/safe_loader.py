@@ -219,7 +219,7 @@ class _SafeLoader:
         for _ in range(operations):
             code = self._data.read(1)[0]
             if code == _STOP:
-                self._stack.pop()
+                self._stack.pop()  # the value, which must be there
                 return
             handler = handlers.get(code)
             if handler is None:

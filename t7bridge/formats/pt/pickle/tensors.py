@@ -662,6 +662,7 @@ def _of_sparse(value: SparseTensor, _: Naming) -> Reduction:
         parts = (value.indices, value.values, value.size, value.is_coalesced)
     else:
         parts = (value.indices, value.values, value.size)
+    # PyTorch's function makes tensors of all layouts.
     return call_of("torch._utils._rebuild_sparse_tensor", TorchConstant("layout", value.layout), parts)
 
 
