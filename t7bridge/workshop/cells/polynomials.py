@@ -144,7 +144,7 @@ _Value = Any
 
 
 class Values:
-    """The values of one graph: `_RULES` has the method for each class of layers that is understood.
+    """The values of one graph. Each class of layers that is understood names its method here (`Traits.polynomial`).
 
     Args:
         spec: the graph.
@@ -162,7 +162,7 @@ class Values:
         """The first link to each value."""
         self._values: list[_Value] = []
         """The input of the graph, and then the output of each node."""
-        self._recorded = lookup(spec.obj, "innode.data.input") if spec.obj is not None else None
+        self._recorded_input = lookup(spec.obj, "innode.data.input") if spec.obj is not None else None
         """The last input of the graph, if the file has it."""
 
     def atom(self, atom: Atom) -> Poly:
@@ -173,10 +173,15 @@ class Values:
         return (((number,), 1.0),)
 
     def value(self, link: Link, size: int | None = None) -> Rows:
-        """Return the value of a link as an atom of which nothing else is known, except perhaps its size."""
+        """Return the value of a link as an atom of which nothing else is known, except perhaps its size.
+
+        Args:
+            link: the link.
+            size: its number of features, if known; that of an input is taken from the file if it is recorded.
+        """
         number, path = link
-        if number == 0:
-            recorded = self._recorded
+        if number == 0:  # the input of the graph, or an element of it
+            recorded = self._recorded_input
             for index in path:
                 items = items_of(recorded) or []
                 recorded = items[index] if 0 <= index < len(items) else None
@@ -185,17 +190,21 @@ class Values:
         return Rows(self.atom(Atom("value", link)), size)
 
     def run(self) -> Iterator[tuple[int, Rows]]:
-        """Yield the number and value of each node that returns one; meanwhile `rename` may replace it."""
+        """Yield the number and value of each node that returns rows of features.
+
+        Before it asks for the next, the caller may replace the value by an atom (`rename`), which the nodes after use.
+        """
         self._values = [self.value((0, ()))]
         for number, node in enumerate(self._graph.nodes, 1):
             value = self._output_of_node(number, node)
             self._values.append(value)
-            if isinstance(value, Rows) and value.parts == 1:
+            if isinstance(value, Rows) and value.parts == 1:  # not a list, nor cut into several rows
                 yield number, value
                 # Not `value`, which may have been replaced meanwhile.
                 self.links.setdefault(self._values[number].poly, (number, ()))
 
     def _output_of_node(self, number: int, node: GraphNode) -> _Value:
+        """Return the output of a node; an atom if nothing is known of what its module computes."""
         inputs = [self.fetch(link) for link in node.takes]
         value = inputs[0] if len(inputs) == 1 else inputs
         if node.module is None:
@@ -211,7 +220,7 @@ class Values:
         self._values[number] = self.value((number, ()), self._values[number].size)
 
     def fetch(self, link: Link) -> _Value:
-        """Return the value of a link."""
+        """Return the value of a link, and note the link of a value that has none yet."""
         number, path = link
         value = self._values[number]
         for depth, index in enumerate(path, 1):
@@ -235,7 +244,7 @@ class Values:
         """
         facts = traits_of(spec.target)
         if spec.kwargs.get("inplace"):
-            raise UnknownValue
+            raise UnknownValue  # it would change its input, which other nodes may use
         try:
             output: _Value
             if facts.polynomial:
@@ -274,8 +283,8 @@ class Values:
     def combined(self, spec: ModuleSpec, key: str, value: _Value, operation: str) -> _Value:
         """Add, subtract or multiply values."""
         first, *others = (_rows(item, any_parts=True) for item in value)
-        sizes = {item.size for item in (first, *others)} - {None}
-        if len(sizes) > 1 or any(other.parts != first.parts for other in others):
+        known_sizes = {item.size for item in (first, *others)} - {None}
+        if len(known_sizes) > 1 or any(other.parts != first.parts for other in others):
             raise UnknownValue
         poly = first.poly
         for other in others:
@@ -289,7 +298,8 @@ class Values:
                 poly = times(poly, other.poly)
         if len(poly) > _MOST_TERMS:
             raise UnknownValue
-        return Rows(poly, sizes.pop() if sizes else None, first.parts)
+        size = known_sizes.pop() if known_sizes else None
+        return Rows(poly, size, first.parts)
 
     def constant(self, spec: ModuleSpec, key: str, value: _Value, operation: str) -> _Value:
         """Add a number, or multiply with it."""
@@ -333,8 +343,8 @@ class Values:
         return _cut(value, spec.args)
 
     def split(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
-        """List the rows of each example."""
-        return self._split(value, spec.args[0], spec.kwargs.get("n_input_dims"))
+        """List the rows of each example, as nn.SplitTable does."""
+        return self._split(value, dim=spec.args[0], dims=spec.kwargs.get("n_input_dims"))
 
     def _split(self, value: _Value, dim: int, dims: int | None) -> list[_Value]:
         """List the rows of each example.
@@ -356,12 +366,13 @@ class Values:
     def selected(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
         """Select one row of each example."""
         dim, index = spec.args
-        return self._split(value, dim, None)[index]
+        return self._split(value, dim, dims=None)[index]
 
     def narrowed(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
         """Return a range of features."""
         rows = _rows(value)
         dim, start, length = spec.args
+        # The features are the second and last dimension of a batch.
         if dim not in (1, -1) or rows.size is None:
             raise UnknownValue
         if start < 0 or length < 1 or start + length > rows.size:
@@ -379,6 +390,11 @@ class Values:
         return Rows(polynomial(terms), length)
 
     def _slice_of_atom(self, atom: Atom, start: int, length: int) -> Poly:
+        """Return a range of the features of an atom.
+
+        Raises:
+            UnknownValue: it is a value of which nothing else is known.
+        """
         if atom.kind == "value":
             raise UnknownValue
         if atom.kind in FUNCTIONS:
@@ -391,7 +407,7 @@ class Values:
     # Lists
 
     def joined(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
-        """Join the features of several values."""
+        """Join the features of several values, as nn.JoinTable does; `linear` multiplies each with its own columns."""
         # The features are the second or last dimension of a batch, or the only one of an example.
         dim = spec.args[0]
         dims_of_example = spec.kwargs.get("n_input_dims")
