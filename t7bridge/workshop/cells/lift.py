@@ -54,7 +54,7 @@ def cells_in(root: ModuleSpec, state: StateDict) -> list[tuple[GraphCell, set[in
         root: the plan of the model.
         state: its state dict.
     """
-    accepted, _ = _accepted(root, state, False)
+    accepted, _ = _accepted(root, state, only_torch=False)
     remaining: dict[int, set[int]] = {}
     """The nodes of each graph that are in no cell, by its id."""
     for cell in accepted:
@@ -76,7 +76,13 @@ def _nodes_of(cell: GraphCell) -> set[int]:
 
 
 def _accepted(root: ModuleSpec, state: StateDict, only_torch: bool) -> tuple[list[GraphCell], dict[str, list[str]]]:
-    """Return the cells that become single modules, and the paths of the graphs in which others stay, by the reason."""
+    """Return the cells that become single modules, and the paths of the graphs in which others stay, by the reason.
+
+    Args:
+        root: the plan of the model.
+        state: its state dict.
+        only_torch: whether cells that `torch.nn` lacks are left out.
+    """
     graphs = _graphs(root)
     carried_over = _carried_over(graphs, state)
     cells: list[GraphCell] = []

@@ -178,12 +178,13 @@ class Search:
         self.obstacles: list[str] = []
 
     def run(self) -> Search:
-        """Search all nodes."""
+        """Search all nodes, and return the search with its `cells` and `obstacles`."""
         for number, value in self._values.run():
             reasons: list[str] = []
-            with suppress(UnknownValue):
+            with suppress(UnknownValue):  # a product of values with too many terms: this is not a cell
                 if self._is_new_value_of_cell(number, value.poly, reasons):
-                    self._values.rename(number)
+                    self._values.replace_by_atom(number)
+            # A value that is like several kinds of cells is listed as the first.
             self.obstacles += reasons[:1]
         return self
 
@@ -200,7 +201,7 @@ class Search:
         """
         incomplete = [self._bindings[atom] for atom in self._atoms_in(poly) if atom in self._bindings]
         for cell in CELLS:
-            last = [*cell.formulas][-1]
+            *_, last = cell.formulas
             for position, (letter, text) in enumerate(cell.formulas.items()):
                 if position == 0:
                     starts = [_Binding(cell)]
@@ -255,6 +256,11 @@ class Search:
 
         A sum of products may be read in several orders: the first reading whose gates are sums of a cell counts, or
         else the first of all, so that the obstacle can be said.
+
+        Args:
+            text: the formula.
+            poly: the value.
+            start: what was read of the cell before.
         """
         readings = [evolve(start, values=values) for values in self._readings(text, poly, start)]
         for reading in readings:
@@ -263,7 +269,13 @@ class Search:
         return readings[0] if readings else None
 
     def _readings(self, text: str, poly: Poly, start: _Binding) -> list[Mapping[str, Poly]]:
-        """Return all that the letters of a formula may stand for in a value; empty if it is another function."""
+        """Return all that the letters of a formula may stand for in a value; empty if it is another function.
+
+        Args:
+            text: the formula.
+            poly: the value.
+            start: what was read of the cell before.
+        """
         pattern = list(formula(text))
         readings = list(self._match(pattern, list(poly), start.values))
         if readings or not start.cell.layers:
@@ -464,10 +476,11 @@ class Search:
                 target = cell.reset_first_target
         gates = {letter: self._gate(binding.values[letter], letter) for letter in cell.gates}
         x, h = self._input_and_state(binding, gates)
+        # The first gate tells the sizes, if it sees both values; all others must have them too.
         first = cell.gates[0]
         _check_products(first, gates[first], (x, h))
-        input_size = gates[first].products[x].size[1]
-        size = gates[first].products[h].size[0]
+        _, input_size = gates[first].products[x].size
+        size, _ = gates[first].products[h].size
         for letter, gate in gates.items():
             _check_gate(letter, gate, (x, h), size)
         if reset_biases is not None:
@@ -596,7 +609,13 @@ class Search:
         return x, h
 
     def _ranks(self, values: list[Poly], binding: _Binding, gates: dict[str, _Gate]) -> dict[Poly, int]:
-        """Return how likely each value is the last output (see `_rank_as_state`), without those that cannot be."""
+        """Return how likely each value is the last output (see `_rank_as_state`), without those that cannot be.
+
+        Args:
+            values: the two that the gates' matrices multiply.
+            binding: what the letters of the formulas stand for.
+            gates: the sums of the gates, by letter.
+        """
         ranks: dict[Poly, int] = {}
         for value in values:
             if binding.values.get("h", value) != value:
@@ -714,7 +733,7 @@ def _check_gate(letter: str, gate: _Gate, inputs: tuple[Poly, ...], size: int) -
     blocks = (*gate.products.values(), *gate.vectors, *gate.peepholes.values())
     if {block.size[0] for block in blocks} != {size}:
         raise _NotACell(f"the {word} has another size")
-    if len(gate.vectors) > 2:
+    if len(gate.vectors) > 2:  # PyTorch has two: of the input, and of the last output
         raise _NotACell(f"the {word} has {len(gate.vectors)} biases")
     # Of a highway layer the number is an argument, `gate_bias`.
     if gate.constant and letter != "t":

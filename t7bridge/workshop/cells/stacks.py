@@ -148,7 +148,8 @@ class _Stacks:
 
     def _has_ties(self, specs: Iterable[ModuleSpec]) -> bool:
         """Return whether another layer has the same weights as one of these modules."""
-        return any(self._places[id(spec)][0] in self._tied for spec in specs)
+        prefixes = [prefix for prefix, _ in (self._places[id(spec)] for spec in specs)]
+        return not self._tied.isdisjoint(prefixes)
 
     def _is_at_one_place(self, spec: ModuleSpec) -> bool:
         """Return whether a module and all inside it have one place."""

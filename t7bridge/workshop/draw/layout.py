@@ -581,13 +581,14 @@ def _groups(box: Box, levels: list[list[int]], leaving: list[list[Flow]], cuts: 
             if nodes:
                 _attach(box, groups, groups[0].members[0], nodes, flows, inf)
             continue
+        (node_of_cut,) = levels[cut]
         is_single_arrow = len(nodes) == 1 and len(flows) == 1 and next_cut < len(levels)
         if is_single_arrow:
-            groups.append(_Group(nodes, above=levels[cut][0], label=flows[0].label))
+            groups.append(_Group(nodes, above=node_of_cut, label=flows[0].label))
             # Centred at 0, as the nodes of a group are placed relative to each other.
             box.inside[nodes[0]].x = -box.inside[nodes[0]].width / 2
         elif nodes:
-            _attach(box, groups, levels[cut][0], nodes, flows, enough)
+            _attach(box, groups, node_of_cut, nodes, flows, enough)
     return groups
 
 

@@ -256,7 +256,14 @@ def _fill_of_mark(mark: str, style: str) -> str:
 
 
 def _edge(start: Block, end: Block, label: str, numbers: dict[int, int]) -> str:
-    """Return an arrow. Graphviz has none between clusters: it links two nodes, and is clipped at the clusters."""
+    """Return an arrow. Graphviz has none between clusters: it links two nodes, and is clipped at the clusters.
+
+    Args:
+        start: the block that it leaves, which may be a cluster.
+        end: the block that it enters, likewise.
+        label: its text.
+        numbers: of all blocks, by id.
+    """
     options = []
     if label:
         options.append(f'label="{_quoted(label)}"')
@@ -463,7 +470,7 @@ def is_page(path: str) -> bool:
 
 
 def as_page(graph: str, places: str, title: str) -> str:
-    """Return a page.
+    """Return a page as HTML, with the programs that show it; no other script may run in it.
 
     Args:
         graph: the graph; see `as_data`.
@@ -471,6 +478,7 @@ def as_page(graph: str, places: str, title: str) -> str:
         title: of the page.
     """
     theme, style, *scripts = map(_web, ("theme.css", "page.css", "layout.js", "page.js"))
+    # The policy allows the scripts with these hashes.
     hashes = " ".join(f"'sha256-{_script_hash(script)}'" for script in scripts)
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src {hashes}"
     return (

@@ -204,6 +204,11 @@ def _prepared(
 
     Without values or a type that the user states, an input has numbers, or indices if the module accepts no numbers.
 
+    Args:
+        module: in evaluation mode.
+        inputs: the example inputs.
+        dynamic: names of the dimensions that may have other sizes.
+
     Raises:
         ModelError: the module does not accept the inputs, or these have no such dynamic dimension.
     """

@@ -1,6 +1,4 @@
-"""Lua models for other programs: `write_module` writes PyTorch source with its state dict, and what a checkpoint of a
-language model has to sample text; `export` ONNX and `.pt2`.
-"""
+"""`export`: Lua models for other programs, as ONNX or `.pt2`."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ def library(home: str) -> Library:
     return models
 
 
-def calling(factory: Factory, classes: int) -> Factory | None:
+def with_classes(factory: Factory, classes: int) -> Factory | None:
     """Return a factory with another number of classes; `None` if it has none to choose."""
     other = factory.calling(num_classes=classes)
     try:

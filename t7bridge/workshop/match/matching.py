@@ -33,7 +33,7 @@ from ...limits import Limits
 from ...report import Report
 from ...text import listed
 from .libraries import LIBRARIES, NEAR, Candidate, Library, library, signature
-from .pairing import find
+from .pairing import pair_parts
 from .places import graph_of
 from .result import Ambiguity, KnownModel, Match, Pair, WriteMatch
 from .sides import (
@@ -562,6 +562,7 @@ class _Matching:
     def _pair_siblings(self, line: Line) -> None:
         """Pair the other keys of the modules of a mapped pair of keys, if their names are the same: bias with bias."""
         name = name_of(line.source)
+        # Of a module, which ends in a dot, the name is empty.
         if not name or sibling(line.target, name) != line.target:
             return
         for key in self._unpaired():
@@ -616,7 +617,7 @@ class _Matching:
 
     def _attempt(self, source: _Parts, target: _Parts) -> _Attempt:
         """Match parts by the evidence, without pairing their keys yet."""
-        conclusions = find(
+        conclusions = pair_parts(
             source.parts,
             target.parts,
             repeated={*source.firsts_of_tied.values(), *target.firsts_of_tied.values()},

@@ -29,6 +29,9 @@ from .sides import Class, Part, classify
 PartList = list[Part]
 Label = Any
 """What is equal for parts that may be counterparts: their class, or, of paired ones, a number that only both have."""
+_SOURCE = 0
+_TARGET = 1
+"""The sides, as places in pairs of something of both."""
 
 Graphs = Callable[[], tuple[Graph | None, Graph | None]]
 """Returns the graphs of both sides. Called after `classify`, and only if something depends on it."""
@@ -56,7 +59,7 @@ class Conclusions:
     doubts: list[tuple[PartList, PartList, str]] = field(factory=list)
 
 
-def find(
+def pair_parts(
     source: PartList,
     target: PartList,
     repeated: Container[str],
@@ -252,15 +255,15 @@ class _Solver:
                 continue
             self.pairs[right.number] = (left.number, why)
             label = right.number  # that of no other pair
-            self._labels[0][left.number] = label
-            self._labels[1][right.number] = label
+            self._labels[_SOURCE][left.number] = label
+            self._labels[_TARGET][right.number] = label
             is_new = True
         return is_new
 
     def _unpaired(self, scope: _Scope) -> _Classes:
         """Return the parts of a scope that are not paired."""
         return _Classes(
-            [part for part in scope.source if self._labels[0][part.number] is part.cls],
+            [part for part in scope.source if self._labels[_SOURCE][part.number] is part.cls],
             [part for part in scope.target if part.number not in self.pairs],
         )
 
@@ -328,8 +331,8 @@ class _Solver:
         all_names_agree = _names_agree(scope)
         has_pairs = False
         for sources, targets in self._pairable(scope):
-            source_names = _by_name(sources, scope.depths[0])
-            target_names = _by_name(targets, scope.depths[1])
+            source_names = _by_name(sources, scope.depths[_SOURCE])
+            target_names = _by_name(targets, scope.depths[_TARGET])
             if source_names.keys() != target_names.keys() or len(source_names) < len(sources):
                 continue
             names = sorted(source_names)
@@ -374,9 +377,14 @@ class _Solver:
         """Return the parts of a class in the order of both sides; `None` if a side has none, or both differ.
 
         The order is that in which they run, or else that of the numbered list that they are in.
+
+        Args:
+            scope: parts of both sides, among which are those of the class.
+            sources: the parts of the class on one side.
+            targets: as many on the other.
         """
-        source_row = self._in_running_order(sources, 0)
-        target_row = self._in_running_order(targets, 1)
+        source_row = self._in_running_order(sources, _SOURCE)
+        target_row = self._in_running_order(targets, _TARGET)
         if source_row and target_row:
             return source_row, target_row
         source_list = _list_with(sources, scope.source)
@@ -398,8 +406,8 @@ class _Solver:
             source: a numbered list of the source, with layers of other classes.
             target: one of the target.
         """
-        source_labels = self._labels_of(source, 0)
-        target_labels = self._labels_of(target, 1)
+        source_labels = self._labels_of(source, _SOURCE)
+        target_labels = self._labels_of(target, _TARGET)
         common = set(source_labels) & set(target_labels)
         order = [label for label in source_labels if label in common]
         return order == [label for label in target_labels if label in common]
@@ -409,7 +417,7 @@ class _Solver:
 
         Args:
             parts: the parts.
-            side: 0 for the source, 1 for the target.
+            side: `_SOURCE` or `_TARGET`.
         """
         graph = self._graphs[side]
         if graph is None:
@@ -421,7 +429,7 @@ class _Solver:
         return row if all(graph.is_before(part, following) for part, following in pairwise(row)) else []
 
     def _labels_of(self, parts: PartList, side: int) -> list[Label]:
-        """Return the labels of parts of a side, 0 for the source, 1 for the target."""
+        """Return the labels of parts of a side, `_SOURCE` or `_TARGET`."""
         return [self._labels[side][part.number] for part in parts]
 
     def _pair_lists(self, scope: _Scope) -> bool:
@@ -460,10 +468,10 @@ class _Solver:
                 if source.lengths == target.lengths:
                     yield source, target
         for source in source_rows:
-            for cut in self._cut_alike(scope.target, 1, source):
+            for cut in self._cut_alike(scope.target, _TARGET, source):
                 yield source, cut
         for target in target_rows:
-            for cut in self._cut_alike(scope.source, 0, target):
+            for cut in self._cut_alike(scope.source, _SOURCE, target):
                 yield cut, target
 
     def _cut_alike(self, parts: PartList, side: int, rows: _GroupList) -> Iterator[_GroupList]:
@@ -473,10 +481,11 @@ class _Solver:
 
         Args:
             parts: those of the side.
-            side: 0 for the source, 1 for the target.
+            side: `_SOURCE` or `_TARGET`.
             rows: the list of groups of the other side.
         """
-        labels = {label for group in rows.groups for label in self._labels_of(group, 1 - side)}
+        other_side = _TARGET if side == _SOURCE else _SOURCE
+        labels = {label for group in rows.groups for label in self._labels_of(group, other_side)}
         for layers in _lists_of_layers(parts):
             places = [place for place, label in enumerate(self._labels_of(layers, side)) if label in labels]
             # The layers with these labels have to follow one another without a gap.
@@ -495,8 +504,8 @@ class _Solver:
         They are if their groups have the same layers one by one, if no other list can have these layers, and if no
         group can begin one layer later on one side.
         """
-        groups = [Counter(self._labels_of(group, 0)) for group in source.groups]
-        target_groups = [Counter(self._labels_of(group, 1)) for group in target.groups]
+        groups = [Counter(self._labels_of(group, _SOURCE)) for group in source.groups]
+        target_groups = [Counter(self._labels_of(group, _TARGET)) for group in target.groups]
         if groups != target_groups:
             return False
         inside: Counter[Label] = sum(groups, Counter())
@@ -524,9 +533,13 @@ class _Solver:
             scope: the scope.
             inside: how often each label is in a list; both lists have the same.
         """
-        source_counts = Counter(self._labels_of(scope.source, 0))
-        target_counts = Counter(self._labels_of(scope.target, 1))
-        return {label for label, count in inside.items() if not source_counts[label] == target_counts[label] == count}
+        source_counts = Counter(self._labels_of(scope.source, _SOURCE))
+        target_counts = Counter(self._labels_of(scope.target, _TARGET))
+        outside = set()
+        for label, count in inside.items():
+            if source_counts[label] != count or target_counts[label] != count:
+                outside.add(label)
+        return outside
 
     def _have_order(self, source: _GroupList, target: _GroupList) -> bool:
         """Return whether the numbers of both lists are an order, and graphs do not say another one."""
@@ -548,10 +561,10 @@ class _Solver:
             outside: labels that parts outside of the lists have, too.
         """
         for left, right in zip(source.groups, target.groups):
-            labels = self._labels_of(left, 0)
+            labels = self._labels_of(left, _SOURCE)
             if len(labels) < 2 or outside.isdisjoint(labels):
                 continue
-            if not all(self._defined) or labels != self._labels_of(right, 1):
+            if not all(self._defined) or labels != self._labels_of(right, _TARGET):
                 return False
         return True
 
@@ -581,8 +594,8 @@ def _by_name(parts: PartList, depth: int) -> dict[str, Part]:
 def _names_agree(scope: _Scope) -> bool:
     """Return whether all parts of classes that both sides have are called the same."""
     shared = {part.cls for part in scope.source} & {part.cls for part in scope.target}
-    source = _by_name([part for part in scope.source if part.cls in shared], scope.depths[0])
-    target = _by_name([part for part in scope.target if part.cls in shared], scope.depths[1])
+    source = _by_name([part for part in scope.source if part.cls in shared], scope.depths[_SOURCE])
+    target = _by_name([part for part in scope.target if part.cls in shared], scope.depths[_TARGET])
     return source.keys() == target.keys() and all(part.cls == target[name].cls for name, part in source.items())
 
 
@@ -593,8 +606,8 @@ def _names_differ(pairs: list[tuple[Part, Part]], depths: tuple[int, int]) -> bo
         pairs: parts of source and target.
         depths: see `_Scope`.
     """
-    source_names = [".".join(left.path[depths[0] :]) for left, _ in pairs]
-    target_names = [".".join(right.path[depths[1] :]) for _, right in pairs]
+    source_names = [".".join(left.path[depths[_SOURCE] :]) for left, _ in pairs]
+    target_names = [".".join(right.path[depths[_TARGET] :]) for _, right in pairs]
     if source_names == target_names or sorted(source_names) != sorted(target_names):
         return False
     # Numbers alone are places in a list.
@@ -605,14 +618,19 @@ def _names_differ(pairs: list[tuple[Part, Part]], depths: tuple[int, int]) -> bo
 
 
 def _numbered(parts: PartList) -> list[tuple[PartList, bool]]:
-    """Return the lists that parts are in, in natural order, and whether the number is the last step of their paths."""
+    """Return the numbered lists that parts are in, in the order of their numbers.
+
+    Returns:
+        The parts of each list, and whether the number is the last step of their paths. Parts that are in a list and in
+        a list around it are in both.
+    """
     lists: dict[tuple[int, tuple[str, ...]], dict[int, PartList]] = {}
     """The parts of each list by number; a list is known by the step that is a number, and the path without it."""
     for part in parts:
         for depth, step in enumerate(part.path):
             match = _STEP.fullmatch(step)
             if match:
-                before, number, behind = match.groups()
+                before, number, behind = match.groups()  # `_l`, the number, `_reverse`
                 kind = f"{before or ''}*{behind or ''}"
                 path = (*part.path[:depth], kind, *part.path[depth + 1 :])
                 lists.setdefault((depth, path), {}).setdefault(int(number), []).append(part)
@@ -620,7 +638,9 @@ def _numbered(parts: PartList) -> list[tuple[PartList, bool]]:
     for (depth, path), members in lists.items():
         # `1` and `01` are the same number.
         if all(len(same) == 1 for same in members.values()):
-            rows.append(([members[number][0] for number in sorted(members)], depth == len(path) - 1))
+            in_order = [part for number in sorted(members) for part in members[number]]
+            is_last_step = depth == len(path) - 1
+            rows.append((in_order, is_last_step))
     return rows
 
 

@@ -74,8 +74,8 @@ class Graph:
         other_node = self.nodes.get(other.number)
         if node is None or other_node is None:
             return False
-        if node == other_node:  # inside of a module whose own graph is not known
-            return True
+        if node == other_node:
+            return True  # inside of a module whose own graph is not known: nothing says otherwise
         depends = self.before[other_node] & self.bits[node]
         # A node that is called several times may also depend on the other: then neither is first.
         is_circular = self.before[node] & self.bits[other_node]

@@ -27,7 +27,7 @@ from ...io.source import ByteSource, PathLike, inputs_protected
 from ...nn.layouts import compacted, reblocked, reshape
 from ...report import Note, Printed, Report, check_strict, escaped, joined
 from ...text import counted, extents, one_line, printable
-from .libraries import calling, other_classes, signature
+from .libraries import other_classes, signature, with_classes
 from .sides import BATCHES, Gates, Shape, Side, fits, in_target_order, is_sorted, name_of
 
 
@@ -283,7 +283,7 @@ class Match(Printed):
         source_layers, target_layers = (signature(side.tensors, side.derived) for side in sides)
         classes = other_classes(source_layers, target_layers)
         if classes is not None and factory is not None:
-            other = calling(factory, classes)
+            other = with_classes(factory, classes)
             if other is not None:
                 yield f"only the number of classes differs: {other}"
         if self.ambiguous:
@@ -392,11 +392,12 @@ def write_match(request: WriteMatch) -> None:
         state = compacted(state)
     edits = Edits(dtype=request.dtype)
     state = edited(state, edits, report)
-    check_strict(report, request.strict)
+    check_strict(report, request.strict)  # before anything is written
     with FileOutput(path, force=request.force, sync=request.sync) as output:
         writer = PtWriter(output)
         writer.write(state)
         writer.finish()
+        # What the conversion of types has lost is known when all elements are written.
         output.wait()
         edits.note_written(report)
         check_strict(report, request.strict)
@@ -407,7 +408,7 @@ def write_match(request: WriteMatch) -> None:
 
 
 def _write_model(request: WriteMatch) -> None:
-    """Write the target's `.t7` with the weights of the source in its model."""
+    """Write the target's `.t7` with the weights of the source in its model, which is modified."""
     match = request.found
     report = match.report
     target = match.target_side

@@ -391,9 +391,10 @@ def _memory(tensor: Tensor) -> tuple[int, int, int]:
 
 
 def is_sorted(side: Side) -> bool:
-    """Return whether the keys of a side are not in the order of definition, as far as they show it.
+    """Return whether the keys of a side are sorted by name, and not in the order of definition, as far as they show it.
 
-    safetensors and HDF5 sort keys. PyTorch's modules define a weight before its bias.
+    safetensors and HDF5 sort keys. PyTorch's modules define a weight before its bias. Those of models, and of lists of
+    tensors, are in the order of definition.
     """
     if side.has_graph or side.lists:
         return False
@@ -697,7 +698,10 @@ def classify(source: list[Part], target: list[Part]) -> None:
 
 
 def names_between(source: Part, target: Part) -> dict[str, str]:
-    """Map the tensors of one part to those of another: by name, or by shape if no name is the same."""
+    """Return the names in the source of the tensors of a paired target part, by their names in the target.
+
+    They are the same names, or, if no name is the same, those of tensors of the same shape.
+    """
     common = {name: name for name in target.shapes if name in source.shapes}
     # Names of PyTorch's layers mean what they say: a weight is no bias, whatever its shape.
     if common or _NAMES_OF_LAYERS.issuperset([*source.shapes, *target.shapes]):

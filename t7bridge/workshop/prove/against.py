@@ -48,7 +48,14 @@ number."""
 
 
 def recorded_values(value: Value, name: str, at: str | None, limits: Limits) -> Proof:
-    """Return the verdicts on the models in a value; criterions, which record no target, are left out."""
+    """Return the verdicts on the models in a value; criterions, which record no target, are left out.
+
+    Args:
+        value: the content of a file.
+        name: of the file.
+        at: the path of the only model that is meant; `None` for all.
+        limits: resource limits.
+    """
     proof = Proof(name)
     models = find_modules(value)
     if at is not None or not models:

@@ -161,6 +161,7 @@ class _EnteredLayers(Kinds):
         facts = traits_of(spec.target)
         calls_before = self._calls
         if facts.flow is narrowed:
+            # A range of the elements of a list: each keeps its index.
             start, length = spec.args
             output = listed([kind.at(index) for index in range(start, start + min(length, _MOST_ELEMENTS))])
         elif facts.flow is not None:
@@ -242,7 +243,13 @@ def _from_record(value: Any) -> Spec:
 
 
 def _example(spec: ModuleSpec, obj: TorchObject, side: int) -> Spec:
-    """Return an input of a layer, by its own fields; `None` if these do not determine one."""
+    """Return an input of a layer, by its own fields; `None` if these do not determine one.
+
+    Args:
+        spec: the layer in the plan.
+        obj: the layer in Lua.
+        side: height and width of images.
+    """
     facts = traits_of(spec.target)
     if facts.takes_list or facts.output is unknown:
         return None
@@ -285,6 +292,7 @@ def _features(obj: TorchObject, like: str) -> int:
         obj: the layer.
         like: the class of torch.nn that it is like.
     """
+    # A class has it in one of these fields; the others count as 0.
     counts = [_size(obj.get(field)) for field in ("nInputPlane", "inputSize", "inputsize", "inputFrameSize")]
     weight = obj.get("weight")
     if like == "Linear" and isinstance(weight, Tensor) and weight.ndim == 2:

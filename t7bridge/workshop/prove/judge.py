@@ -148,7 +148,7 @@ def judged(model: TorchObject, path: str, limits: Limits) -> list[LayerProof]:
         runs_in_other_mode = runs(model, path, limits, in_other_mode=True)
         others = _judged_in_one_mode(runs_in_other_mode, limits, in_other_mode=True)
         if _count(others, AGREES) > _count(layers, AGREES):
-            _note_mode(others, layers)
+            _note_mode(others, before=layers)
             layers = others
     _note_update(layers)
     return [layer.proof() for layer in layers]
@@ -421,6 +421,11 @@ class Judge:
     def _check(self, number: int, outcome: Outcome, node: Node) -> None:
         """Run a layer whose input is known, and compare its output with the recorded one, if that is in the file.
 
+        Args:
+            number: of the run.
+            outcome: receives the verdict.
+            node: the layer and its input, to be run.
+
         Raises:
             RefusedError: it would return much more than is recorded.
             NotRunError: it cannot be run.
@@ -460,7 +465,7 @@ class Judge:
         outcome.has_weights = any(member.has_weights for member in members)
         outcome.has_recorded_shape = sizes(recorded) == sizes(node.values)
         # A random layer returns something else each time: only what is close in every element was not drawn anew.
-        if _is_small(difference, members) and (difference.is_close or not node.is_random):
+        if _is_within_limits(difference, members) and (difference.is_close or not node.is_random):
             outcome.decide(AGREES, _with_others(outcome, members))
         else:
             doubt = _doubt(run, node, recorded)
@@ -566,7 +571,13 @@ def _with_others(outcome: Outcome, members: list[Outcome]) -> str:
 
 
 def _doubt(run: Run, node: Node, recorded: list[torch.Tensor]) -> str:
-    """Return why a layer that computes something else may still be right; empty if it cannot be."""
+    """Return why a layer that computes something else may still be right; empty if it cannot be.
+
+    Args:
+        run: the run of the layer.
+        node: what it computes.
+        recorded: its output in the file.
+    """
     if _is_empty(recorded):
         return NEVER_COMPUTED
     if node.is_random:
@@ -576,7 +587,7 @@ def _doubt(run: Run, node: Node, recorded: list[torch.Tensor]) -> str:
     return _other_passes(node, recorded)
 
 
-def _is_small(difference: Deviation, members: list[Outcome]) -> bool:
+def _is_within_limits(difference: Deviation, members: list[Outcome]) -> bool:
     """Return whether rounding explains a difference, or the tolerance of an approximate function covers it.
 
     Args:

@@ -123,6 +123,7 @@ class Node:
         try:
             return self.function(layer, value)
         except (IndexError, RuntimeError, TypeError, ValueError) as error:
+            # Of a concatenation: layers raise `NotRunError` themselves.
             raise RefusedError("the outputs of its modules do not fit along its dimension") from error
 
     def outputs_of_nodes(self) -> Iterator[NodeOutput]:

@@ -632,6 +632,7 @@ def _container_of(run: Run) -> tuple[ModuleSpec, Flow, bool] | None:
     obj = run.obj
     recording = recording_of(obj)
     if recording.flow is not None:
+        # Lua runs other modules than PyTorch: the class of PyTorch does not matter.
         children = {str(number): child for number, child in enumerate(_children_of(obj))}
         return _spec(run, Call(""), children), recording.flow, recording.transparent
     layer = layer_of(obj.class_name)
@@ -764,10 +765,12 @@ class RecordedValues(Domain[PassedValue]):
         return PassedValue(joined=joined, parts=list(values), is_computed=True)
 
     def merge(self, value: PassedValue, dims: int, apply: Callable[[PassedValue], PassedValue]) -> PassedValue:
-        """Apply a function to a view of a tensor with fewer dimensions."""
+        """Apply a function to a tensor whose first dimensions are merged, so that `dims` remain; see `Domain.merge`.
+
+        Of a tensor that is not contiguous there is no such view, and the value is not known.
+        """
         tensor = value.value
         if isinstance(tensor, Tensor):
-            # The first dimensions become one, so that `dims` remain.
             merged = max(len(tensor.size) - dims + 1, 1)
             size = (prod(tensor.size[:merged]), *tensor.size[merged:])
             is_possible = merged <= len(tensor.size) and tensor.stride == contiguous(tensor.size)

@@ -157,7 +157,7 @@ class Operation:
         name = re.sub("(?<!^)(?=[A-Z][a-z])", "_", name).lower()  # from CamelCase
         options = []
         for attribute in dir(node):
-            # Sizes of the tensors are no options.
+            # What the gradient needs is saved: `_saved_padding`. Sizes of the tensors are no options.
             if not attribute.startswith("_saved_") or "sym_" in attribute or attribute.endswith("sizes"):
                 continue
             try:
@@ -262,7 +262,13 @@ class RecordedPass:
         self._run(model, value, training)
 
     def _run(self, model: nn.Module, value: Any, training: bool) -> None:
-        """Run the model; what it does to its buffers is undone."""
+        """Run the model, and set the attributes; what it does to its buffers is undone.
+
+        Args:
+            model: the model.
+            value: its input.
+            training: whether normalization is in training mode.
+        """
         buffers = {name: item.clone() for name, item in model.named_buffers()}
         try:
             with self._hooks(model, training), torch.enable_grad(), warnings.catch_warnings():
@@ -293,6 +299,7 @@ class RecordedPass:
                 if _own_tensors(layer):
                     begin = partial(self._begin, place)
                     handles.append(layer.register_forward_pre_hook(begin, with_kwargs=True))
+                    # Also if the layer raises an error, so that each beginning has an end.
                     handles.append(layer.register_forward_hook(self._end, always_call=True))
         try:
             yield
@@ -513,7 +520,13 @@ class Comparison:
         return bool(differing)
 
     def _compare_layers(self, mine: Call, theirs: Call, place: str) -> None:
-        """Describe why two layers with the same weights return different values for the same input."""
+        """Describe why two layers with the same weights return different values for the same input.
+
+        Args:
+            mine: the run of the layer in the first model.
+            theirs: that in the second.
+            place: where they are, in words.
+        """
         has_options = self._note_options(
             type(theirs.layer).__name__, _options_of(mine.layer), _options_of(theirs.layer), place
         )
@@ -569,7 +582,13 @@ class Comparison:
             self._note(text, where)
 
     def _note_options_of_chains(self, mine: list[Operation], theirs: list[Operation], where: str) -> bool:
-        """Note the options that differ between operations of one name, and return whether there are any."""
+        """Note the options that differ between operations of one name, and return whether there are any.
+
+        Args:
+            mine: the operations of the first model, in order.
+            theirs: those of the second.
+            where: their place, in words.
+        """
         differ = False
         for name in dict.fromkeys(operation.name for operation in mine):
             my_operations = [operation for operation in mine if operation.name == name]

@@ -118,6 +118,11 @@ class TwoModels:
         """Compare both on images of another size that both accept; `None` if there is none.
 
         In one size, ceil mode, padding and adaptive pooling may make no difference.
+
+        Args:
+            mine: the first model, live.
+            spec: the input of the first comparison.
+            first: that comparison.
         """
         for height, width in _OTHER_SIZES:
             resized = _resized(spec, height, width)
@@ -396,7 +401,13 @@ def _layers(comparison: Comparison) -> list[LayerProof]:
 
 
 def _whole(mine: nn.Module, comparison: Comparison, differs: bool) -> LayerProof:
-    """Return the verdict on the output of the model."""
+    """Return the verdict on the output of the model.
+
+    Args:
+        mine: the first model.
+        comparison: of both, whose outputs are measured.
+        differs: whether anything differs, in this comparison or another.
+    """
     whole = LayerProof("root", type(mine).__name__, DIFFERS if differs else AGREES, runs=0, reason="the whole")
     deviation = deviation_of(doubles(comparison.theirs.result), comparison.mine.result)
     whole.write(deviation, comparison.mine.result)
