@@ -106,7 +106,7 @@ def graph_of(spec: ModuleSpec) -> GraphSpec:
 
 @define(frozen=True)
 class Atom:
-    """A factor of a product.
+    """A factor of a product: what is not written as a sum of products itself.
 
     Attributes:
         kind: `value`, the output of a node or an input; `matrix`, the product of a block of a matrix with a value;
@@ -126,7 +126,7 @@ class Atom:
 
 @define(frozen=True)
 class Rows:
-    """A value whose rows are examples.
+    """A value whose rows are examples, each feature of which is a polynomial.
 
     Attributes:
         poly: each feature of an example.
@@ -430,7 +430,7 @@ class Values:
 
 
 class _Passed(Domain[_Value]):
-    """The values in a container: everything but a list of known values is unknown.
+    """The values in a container, as a domain of `nn/walk`: everything but a list of known values is unknown.
 
     Args:
         values: the values of the graph.

@@ -1,4 +1,5 @@
-"""The cells in one graph: nodes that compute an LSTM, a GRU or the like.
+"""The cells in one graph: nodes that compute an LSTM, a GRU or the like, whose values, as polynomials of atoms, are
+those of a formula in `kinds`.
 
 However a model arranges its layers, equal functions are equal polynomials (see `polynomials`): a cell is recognized by
 what it computes, never by names. Knows neither formats nor PyTorch.
@@ -69,7 +70,7 @@ class _Binding:
 
 @define(eq=False)
 class _Gate:
-    """The sum of a gate.
+    """The sum to which a gate's function is applied, `W x + U h + b`, by the kinds of its terms.
 
     Attributes:
         products: the blocks of matrices, by the values that they multiply.
@@ -102,7 +103,7 @@ class _Reset:
 
 @define(eq=False)
 class GraphCell:
-    """A cell of a graph.
+    """A recognized cell of a graph, and the module that it becomes.
 
     Attributes:
         kind: its kind.
@@ -149,7 +150,7 @@ def upstream(links: Iterable[Link], takes: Callable[[int], Iterable[Link]]) -> s
 
 
 class Search:
-    """Finds the cells of a graph.
+    """Finds the cells of a graph, by reading the formulas of each kind of cell in the values of its nodes.
 
     Args:
         spec: the graph.
@@ -295,7 +296,7 @@ class Search:
         """
         for gate in dict.fromkeys(self._sigmoids(number for term, _ in poly for number in term)):
             for total in self._values_times_matrices(self._values.atoms[gate].of):
-                atom = self._values.atom(Atom("value", total))
+                atom = self._values.atom(Atom("value", total))  # told from others by the sum, as it has no link
                 gate_itself: Poly = (((gate,), 1.0),)
                 one_minus_gate: Poly = (((), 1.0), ((gate,), -1.0))
                 for factor in (gate_itself, one_minus_gate):

@@ -1,4 +1,4 @@
-"""Cells of graphs as one block each in pictures: what `module` writes as `nn.LSTMCell` is one box that opens."""
+"""Recognized cells as one block each in pictures: what `module` writes as `nn.LSTMCell` is a box that opens."""
 
 from __future__ import annotations
 

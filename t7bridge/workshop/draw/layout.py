@@ -88,7 +88,7 @@ _BETWEEN_LABELS = 8
 
 @define(eq=False)
 class Line:
-    """An arrow between two boxes of a box.
+    """An arrow between two boxes that are inside the same box.
 
     Attributes:
         start: number of the box it leaves.
@@ -120,7 +120,7 @@ class Line:
 
 @define(eq=False)
 class Box:
-    """A block with its position.
+    """A block of a drawing with its position, and the boxes and arrows inside it.
 
     Attributes:
         block: the block.
@@ -318,7 +318,7 @@ class _Group:
 
 @define(frozen=True)
 class _Columns:
-    """Groups in columns.
+    """Where the groups of a box are, in columns.
 
     Attributes:
         places: left edge and top of each group.

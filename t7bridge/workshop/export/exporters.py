@@ -83,39 +83,23 @@ def export_onnx(
         raise UnsupportedError(f"{error.name} is not installed", hint=hint) from error
     values, arguments, wanted = _prepared(module, inputs, dynamic)
     exported_module = _with_layers_of_onnx(module)
-    table = _translations(opset18)
     names = [item.name for item in _flat(inputs)]
     shapes = _dynamic_shapes(arguments, dynamic)
     arguments_of_other_sizes: tuple[Any, ...] = ()
     if not _OF_IMAGES.keys().isdisjoint(dynamic):
         # The program itself checks which sizes it is for; what becomes of it in ONNX does not.
         with _quiet():
-            program_of_torch = _exported(_to_program, exported_module, arguments, shapes)
-            arguments_of_other_sizes = _of_other_sizes(program_of_torch, arguments, dynamic)
-
-    def to_onnx(part: nn.Module, arguments_of_part: tuple[Any, ...], dynamic_shapes: Any) -> Any:
-        # Of a part of the module, which is exported to find what is refused, names do not matter.
-        is_whole = part is exported_module
-        return torch.onnx.export(
-            part,
-            arguments_of_part,
-            dynamo=True,
-            opset_version=OPSET,
-            input_names=names if is_whole else None,
-            output_names=list(outputs) if outputs and is_whole else None,
-            dynamic_shapes=dynamic_shapes,
-            custom_translation_table=table,
-            verbose=False,
-        )
-
+            program = _exported(_to_program, exported_module, arguments, shapes)
+            arguments_of_other_sizes = _of_other_sizes(program, arguments, dynamic)
+    to_onnx = _onnx_exporter(exported_module, names, list(outputs), _translations(opset18))
     with _quiet():
-        program = _exported(to_onnx, exported_module, arguments, shapes)
-        ids_of_inputs = {id(value) for value in program.model.graph.inputs}
-        for value in program.model.graph.outputs:
+        onnx_program = _exported(to_onnx, exported_module, arguments, shapes)
+        ids_of_inputs = {id(value) for value in onnx_program.model.graph.inputs}
+        for value in onnx_program.model.graph.outputs:
             # The exporter gives an output that is an input the name of the argument of `forward`.
             if value.name in names and id(value) not in ids_of_inputs:
                 value.name += "_out"
-        program.save(path)
+        onnx_program.save(path)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _ONLY_ERRORS
 
@@ -135,6 +119,36 @@ def export_onnx(
         difference = max(difference, _largest_difference(computed_of_others, wanted_of_others, path))
     names_of_outputs = [output.name for output in session.get_outputs()]
     return Exported(names, names_of_outputs, difference, f"onnxruntime {onnxruntime.__version__}")
+
+
+def _onnx_exporter(
+    module: nn.Module, names: list[str], output_names: list[str], table: dict[Any, Callable[..., Any]]
+) -> Callable[[nn.Module, tuple[Any, ...], Any], Any]:
+    """Return a function that exports a module, or a part of it, as ONNX, as `_exported` calls it.
+
+    Args:
+        module: the whole.
+        names: of its inputs.
+        output_names: of its outputs; empty for the exporter's names.
+        table: the ONNX nodes of operations that the exporter lacks.
+    """
+
+    def to_onnx(part: nn.Module, arguments: tuple[Any, ...], dynamic_shapes: Any) -> Any:
+        # Of a part of the module, which is exported to find what is refused, names do not matter.
+        is_whole = part is module
+        return torch.onnx.export(
+            part,
+            arguments,
+            dynamo=True,
+            opset_version=OPSET,
+            input_names=names if is_whole else None,
+            output_names=output_names if output_names and is_whole else None,
+            dynamic_shapes=dynamic_shapes,
+            custom_translation_table=table,
+            verbose=False,
+        )
+
+    return to_onnx
 
 
 def export_pt2(module: nn.Module, inputs: Examples, path: str, dynamic: Sequence[str] = ()) -> Exported:

@@ -1,4 +1,5 @@
-"""`match`: map the keys of one state dict to another's. The user's mapping comes first, then the evidence (`pairing`).
+"""`match`: map the keys of one state dict to another's. The user's mapping comes first, then the evidence (`pairing`),
+by which parts, each the tensors of one module, are paired.
 
 A file has one pair a line, source first, with white space between; `#` begins a comment:
 
@@ -181,7 +182,7 @@ def _recurrent_match(source: Side) -> Match | None:
     if not words:
         return None
     report = Report(source.name, notes=source.notes)
-    return Match([], [], [*source.tensors], [], report, source, recurrent=words)
+    return Match(unmatched_source=[*source.tensors], report=report, source_side=source, recurrent=words)
 
 
 def _best_of_libraries(source: Side, request: MatchKeys) -> Match:
@@ -221,7 +222,7 @@ def _best_of_libraries(source: Side, request: MatchKeys) -> Match:
     if matches:
         best = _best_of(matches)
     else:
-        best = Match([], [], list(source.tensors), [], Report(source.name), source, Side(""))
+        best = Match(unmatched_source=list(source.tensors), report=Report(source.name), source_side=source)
         nearest.sort(key=lambda candidate: -candidate.share)
         best.nearest = str(nearest[0]) if nearest else ""
     best.asked = asked
@@ -255,7 +256,7 @@ def _match_with(candidate: Candidate, source: Side, lines: list[Line], request: 
 
 @define(frozen=True)
 class _Parts:
-    """Parts of a side that are paired.
+    """Parts of a side that are to be paired; of tied ones perhaps only the first.
 
     Attributes:
         parts: the parts.
@@ -390,13 +391,13 @@ class _Matching:
         self._note_result(pairs, derived)
         self._report.tensors = len(pairs)
         return Match(
-            pairs,
-            self._ambiguous,
-            unmatched,
-            [key for key in self._unpaired() if key not in doubtful],
-            self._report,
-            self._source,
-            self._target,
+            pairs=pairs,
+            ambiguous=self._ambiguous,
+            unmatched_source=unmatched,
+            unmatched_target=[key for key in self._unpaired() if key not in doubtful],
+            report=self._report,
+            source_side=self._source,
+            target_side=self._target,
         )
 
     def _note_result(self, pairs: list[Pair], derived: list[str]) -> None:
@@ -721,7 +722,7 @@ def _memory_of_part(side: Side, part: Part) -> frozenset[Any]:
 
 @define(frozen=True)
 class Line:
-    """One pair.
+    """One pair of keys or modules that the user's mapping states.
 
     Attributes:
         source: a key; a prefix, which ends in a dot; or `-`.

@@ -1,4 +1,5 @@
-"""Pairing of parts by what tells them apart. The order of keys in a file, or of a class's definitions, pairs nothing.
+"""Pairing of the parts of two models, each the tensors of one module, by what tells them apart. The order of keys in a
+file, or of a class's definitions, pairs nothing.
 
 1. A class has one part on each side.
 2. Parts are at the same place in the graphs of both models.
@@ -190,7 +191,7 @@ class _GroupList:
 
 
 class _Solver:
-    """Pairs the parts of two models.
+    """Pairs the parts of two models by the rules of this file, each part at most once.
 
     Args:
         source: the parts of one side.

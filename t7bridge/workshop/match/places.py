@@ -1,4 +1,5 @@
-"""Places of parts in the graphs of both models: parts with the same surroundings, however far one looks.
+"""Places of parts, each the tensors of one module, in the graphs of two models: those with the same surroundings,
+however far one looks, have one color.
 
 Colors are refined until they no longer change (Weisfeiler and Leman, 1968): the color of a part is its class, then its
 class with the colors of what it takes and of what takes it, and so on. Parts of one color are not told apart.
@@ -178,7 +179,7 @@ def _numbered(values: Sequence[Mapping[str, Any]]) -> list[dict[str, int]]:
 
 
 class _Flow:
-    """The data flow between the parts of shared classes.
+    """The data flow between the parts of classes that both sides have equally often; other nodes are passed through.
 
     Args:
         graph: the data flow between all parts.

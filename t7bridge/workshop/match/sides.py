@@ -1,6 +1,7 @@
-"""The two sides of a match: state dicts from files, models and dicts, as sequences of parts.
+"""The two sides of a match: state dicts from files, models and dicts, as sequences of parts, each the tensors of one
+module.
 
-A part has the tensors of a module. Parts that look alike are of one class: by the names and shapes of their tensors, as
+Parts that look alike are of one class: by the names and shapes of their tensors, as
 strictly as both sides allow. Models have a data flow between their parts, and cells, whose order of gates shapes do not
 show: i f g o in PyTorch, i f o g in char-rnn.
 """
@@ -56,7 +57,7 @@ ORDERS = {4: "ifgo", 3: "rzn"}
 
 @define(frozen=True)
 class Gates:
-    """Reordering of the rows of a source into the order of the target.
+    """Reordering of the gates in the rows of a recurrent layer's tensor into the order of the target.
 
     Attributes:
         order: the source block of each target block.
@@ -69,7 +70,7 @@ class Gates:
 
 @define(eq=False)
 class Side:
-    """One state dict of a match.
+    """One state dict of a match, and what is known of the model that it comes from.
 
     Attributes:
         name: of the file, or its name in messages.

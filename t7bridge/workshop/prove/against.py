@@ -118,7 +118,7 @@ def _by_pairs(subject: Subject, pairs: list[Any]) -> Proof:
     recordings = [(_values(inputs, limits), _values(wanted, limits)) for inputs, wanted in pairs]
     layers = []
     for number, (inputs, wanted) in enumerate(recordings, 1):
-        layers.append(_whole(subject, inputs, wanted, f"pair {number}"))
+        layers.append(_verdict_on_whole(subject, inputs, wanted, f"pair {number}"))
     return Proof(subject.file, layers, "expected outputs")
 
 
@@ -137,7 +137,7 @@ def _values(value: Any, limits: Limits) -> Recorded:
     return _values(parse_inputs([value], limits=limits), limits)
 
 
-def _whole(subject: Subject, inputs: Recorded, wanted: Recorded, label: str) -> LayerProof:
+def _verdict_on_whole(subject: Subject, inputs: Recorded, wanted: Recorded, label: str) -> LayerProof:
     """Return the verdict on the model as a whole, run on one input in evaluation mode.
 
     Args:
@@ -167,7 +167,7 @@ def _whole(subject: Subject, inputs: Recorded, wanted: Recorded, label: str) -> 
     difference = node.compare(expected, FACTOR_OF_WHOLE)
     proof.verdict = AGREES if difference.excess <= 1 else DIFFERS
     proof.reason = "; ".join(filter(None, (label, difference.reason)))
-    proof.write(difference, expected)
+    proof.set_numbers(difference, expected)
     return proof
 
 
@@ -177,7 +177,7 @@ def _by_recording(subject: Subject, table: Table, place: str) -> Proof:
     wanted = recorded(table.get("output"))
     if not is_complete(inputs) or not is_complete(wanted):
         raise ModelError("the file holds no recording", file=place, expected="a table with input and output")
-    return Proof(subject.file, [_whole(subject, inputs, wanted, "the whole model")], "recorded outputs")
+    return Proof(subject.file, [_verdict_on_whole(subject, inputs, wanted, "the whole model")], "recorded outputs")
 
 
 def _opened(reference: Any, factory: str | None, limits: Limits) -> tuple[nn.Module | Table, str]:

@@ -436,6 +436,7 @@ class Judge:
             inputs = node.input_values()
             if _normalized_by_running_statistics(node.layer, inputs):
                 node.layer.module.eval()
+            # Looked at before it is computed: a damaged field may ask for more memory than there is.
             total = sum(map(prod, node.layer.shapes(inputs) or ()))
             if total > _MOST_TIMES_LARGER * max(sum(recorded_sizes), _ALWAYS_COMPUTED):
                 raise RefusedError(f"would return {total} elements, {sum(recorded_sizes)} are recorded")

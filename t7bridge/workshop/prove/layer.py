@@ -155,6 +155,7 @@ class LiveLayer:
         if in_other_mode and isinstance(saved_mode, bool):
             is_training = not is_training
         module.train(is_training)
+        # Only gradients with respect to inputs are asked for.
         for parameter in module.parameters():
             parameter.requires_grad_(False)
         return cls(obj, in_double(module), unit)

@@ -94,7 +94,7 @@ class LayerProof:
             data["class" if name == "class_name" else name] = value
         return data
 
-    def write(self, difference: Deviation, compared: list[torch.Tensor]) -> None:
+    def set_numbers(self, difference: Deviation, compared: list[torch.Tensor]) -> None:
         """Set the numbers of a comparison.
 
         Args:

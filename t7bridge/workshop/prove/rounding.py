@@ -125,7 +125,7 @@ def expected_errors(exact: list[torch.Tensor], perturbed: list[list[torch.Tensor
 
 @define(eq=False)
 class Deviation:
-    """Numbers of one comparison.
+    """How far computed values are from recorded ones.
 
     Attributes:
         reason: why the two cannot be compared element by element; empty where they can.

@@ -1,4 +1,5 @@
-"""The runs of the layers of a Lua model, in order, and which of the values that they recorded are still in memory.
+"""The runs of the layers of a Lua model in its last pass, in order, and which of the values that they recorded are
+unchanged in the file.
 
 A domain of `nn/walk`: a value is what Lua recorded of it. The flow of a container determines the inputs of the modules
 inside: the previous layer's `output` in a sequence, the same value for all branches. What a class keeps besides, as a
@@ -272,7 +273,7 @@ class Place:
 
 @define(eq=False)
 class Pass:
-    """One pass through a model.
+    """One pass through a model: a call of its `forward` in Lua, and perhaps of its `backward`.
 
     Attributes:
         in_other_mode: whether the model ran in another mode than that in which it was saved.
@@ -292,7 +293,7 @@ class Pass:
 
 @define(frozen=True)
 class Joined:
-    """The outputs of modules that a container only joins.
+    """The outputs of modules that a container only concatenates.
 
     Attributes:
         parts: the outputs.

@@ -172,7 +172,7 @@ class Operation:
 
 @define(eq=False)
 class Origin:
-    """Where a value comes from.
+    """Where a value comes from: which layers' results, by which operations.
 
     Attributes:
         sources: the numbers of the calls whose results it is made of, or `INPUT`.
@@ -442,7 +442,7 @@ class RecordedPass:
 
 @define(eq=False)
 class Comparison:
-    """Two models on one input in one mode.
+    """The differences of two models on one input in one mode, each described where it arises.
 
     Attributes:
         mine: the first.

@@ -93,7 +93,7 @@ class TwoModels:
         proof = Proof(self.subject.file, against=f"layers of {self.name}", reference=self.name, differences=texts)
         proof.misplaced = any(comparison.misplaced for comparison in comparisons)
         proof.modes = f"{' and '.join(map(inputs_text, specs))} in {mode}"
-        proof.layers = [*_layers(shown), _whole(mine, shown, differs=bool(texts))]
+        proof.layers = [*_verdicts_on_layers(shown), _verdict_on_output(mine, shown, differs=bool(texts))]
         return proof
 
     def _recurrence(self) -> Recurrence | None:
@@ -180,7 +180,7 @@ class TwoModels:
         whole = LayerProof("root", type(mine).__name__, verdict, runs=len(answer.outputs))
         whole.parameters = sum(item.numel() for item in mine.parameters())
         last_steps = wanted[-len(answer.outputs) :]
-        whole.write(deviation_of([last_steps], [answer.outputs]), [answer.outputs])
+        whole.set_numbers(deviation_of([last_steps], [answer.outputs]), [answer.outputs])
         proof = Proof(self.subject.file, [whole], f"steps of {self.name}", reference=self.name, differences=differences)
         proof.misplaced = answer.is_unexplained
         proof.modes = f"{answer.form} from states of zero in evaluation mode"
@@ -379,7 +379,7 @@ def _new(comparison: Comparison, texts: list[str]) -> list[str]:
     return [text for text in comparison.differences if text not in texts]
 
 
-def _layers(comparison: Comparison) -> list[LayerProof]:
+def _verdicts_on_layers(comparison: Comparison) -> list[LayerProof]:
     """Return the verdicts on the first model's layers with weights, by the second's layers with the same weights."""
     partners = {id(call.partner): call for call in comparison.theirs.calls}
     layers: list[LayerProof] = []
@@ -400,7 +400,7 @@ def _layers(comparison: Comparison) -> list[LayerProof]:
     return layers
 
 
-def _whole(mine: nn.Module, comparison: Comparison, differs: bool) -> LayerProof:
+def _verdict_on_output(mine: nn.Module, comparison: Comparison, differs: bool) -> LayerProof:
     """Return the verdict on the output of the model.
 
     Args:
@@ -410,7 +410,7 @@ def _whole(mine: nn.Module, comparison: Comparison, differs: bool) -> LayerProof
     """
     whole = LayerProof("root", type(mine).__name__, DIFFERS if differs else AGREES, runs=0, reason="the whole")
     deviation = deviation_of(doubles(comparison.theirs.result), comparison.mine.result)
-    whole.write(deviation, comparison.mine.result)
+    whole.set_numbers(deviation, comparison.mine.result)
     if deviation.reason:
         whole.reason = f"the whole; {deviation.reason}"
     return whole
