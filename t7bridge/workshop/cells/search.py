@@ -182,7 +182,7 @@ class Search:
         """Search all nodes, and return the search with its `cells` and `obstacles`."""
         for number, value in self._values.run():
             reasons: list[str] = []
-            with suppress(UnknownValue):  # a product of values with too many terms: this is not a cell
+            with suppress(UnknownValue):  # terms of a reading cancel each other: it is not a cell
                 if self._is_new_value_of_cell(number, value.poly, reasons):
                     self._values.replace_by_atom(number)
             # A value that is like several kinds of cells is listed as the first.

@@ -475,6 +475,7 @@ def _obstacle_inside(spec: ModuleSpec, kinds: set[str]) -> str:
     if _not_in_torch(spec):
         return _not_in_torch(spec)
     layers = [_unmasked(layer) for layer in _inside(spec)]
+    # A cell that torch.nn repeats itself, or a layer that treats each step by itself, however many there are.
     for layer in layers:
         is_by_row = layer.target in _BY_ROW or traits_of(layer.target).over_dim
         if not _rows_of(layer) and not is_by_row:

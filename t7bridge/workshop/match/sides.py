@@ -420,7 +420,7 @@ def in_target_order(side: Side, tensors: Mapping[str, Any]) -> OrderedDict[str, 
     if side.cells is None:
         result = OrderedDict((key, tensors[key]) for key in side.keys)
     else:
-        # Cells were matched as the layers of PyTorch that they are; their weights go back to the Lua layers inside.
+        # Cells were matched as the modules of PyTorch that they are; their weights go back to the Lua layers inside.
         of_layers = {**tensors, **undo(side.cells.pieces, tensors, side.layers)}
         result = OrderedDict((key, of_layers[key]) for key in (*side.layers, *side.others))
     if side.metadata is not None:

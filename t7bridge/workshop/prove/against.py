@@ -208,7 +208,7 @@ def _opened(reference: Any, factory: str | None, limits: Limits) -> tuple[nn.Mod
         value = document.first
         if isinstance(value, Table) and ("input" in value or "output" in value):
             return value, path
-        place, model = choose_module(value, None, document.path)
+        place, model = choose_module(value, at=None, file=document.path)
         return live_module(model, place, limits=limits), name
     if _is_torchscript(reference):
         return torch.jit.load(reference), name  # type: ignore[no-untyped-call]

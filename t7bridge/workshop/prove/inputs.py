@@ -71,13 +71,14 @@ def _planned(model: TorchObject) -> ModuleSpec:
 
 
 def _guess(plan: ModuleSpec, side: int) -> Spec:
-    """Return an input that a model may accept; see `guess_inputs`."""
+    """Return an input that a model may accept, by its plan; see `guess_inputs`."""
     entered = _EnteredLayers(side)
+    the_input: Origin = ()
     try:
-        entered(plan, Kind("any", origin=()))
+        entered(plan, Kind("any", origin=the_input))
     except (*FLOW_ERRORS, RecursionError):
         return None
-    return entered.example(())
+    return entered.example(the_input)
 
 
 class _EnteredLayers(Kinds):

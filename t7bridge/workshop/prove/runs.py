@@ -373,6 +373,7 @@ class Run:
     @property
     def step(self) -> int:
         """The step of a recurrent module, from 1."""
+        # Outside of a sequence what is recorded is that of the last step alone.
         step_in_sequence, count = self.step_and_count or (0, 1)
         # The field has the step that would come next; it may count on over several sequences.
         next_step = self.obj.get("step")
@@ -403,7 +404,8 @@ class Run:
             place, obj, inputs, self.model_pass, step_and_count=self.step_and_count, places_in_copy=self.places_in_copy
         )
         if self.model_pass.run_counts:
-            # What is recorded differs between the readings, and with it sometimes what runs.
+            # The first reading has found which run of a module is the last. What is recorded differs between the
+            # readings, and with it sometimes what runs: then only a module that runs once is known to be the last.
             if self.first_reading is not None and len(self.inside) < len(self.first_reading.inside):
                 run.first_reading = self.first_reading.inside[len(self.inside)]
                 run.is_last = run.first_reading.is_last
@@ -562,7 +564,7 @@ class Memory:
 
     def _note_gradients(self, number: int, run: Run) -> None:
         """Note where the backward of a run wrote the gradient with respect to its input."""
-        # Layers that pass a gradient on, as nn.View does, do not write it.
+        # Layers that pass a gradient on, as nn.View does, do not write it; those in place write it where it was.
         passed_on = set()
         if not run.in_place:
             passed_on = {id(tensor.storage) for tensor in tensors_in(run.grad_output)}
