@@ -143,6 +143,8 @@ def lua_values(draw: Any, elements: list[ElementType] | None = None) -> Any:
         else:
             node.upvalues = draw(_upvalues(inside, node.tag))
     root: Any = draw(st.sampled_from(nodes))
+    if draw(st.booleans()):
+        root = Table.from_list([*loose, *tensors])
     for _ in range(draw(st.sampled_from((0, 0, 0, 1, 40, 300)))):  # nesting
         root = Table([1.0], [root]) if draw(st.booleans()) else Table([b"inner"], [root])
     return root
