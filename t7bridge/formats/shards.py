@@ -46,17 +46,19 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
         FormatError: the index is damaged.
     """
     index, _ = ByteSource.open(source)
-    document = Document("shards", index, lambda: [_tensors(index, limits, document)])
-    return document
+    metadata: dict[str, str] = {}
+    notes: list[Note] = []
+    return Document("shards", index, lambda: [_tensors(index, limits, metadata, notes)], metadata=metadata, notes=notes)
 
 
-def _tensors(index: ByteSource, limits: Limits, document: Document) -> dict[str, Tensor]:
+def _tensors(index: ByteSource, limits: Limits, metadata: dict[str, str], notes: list[Note]) -> dict[str, Tensor]:
     """Return the tensors of all files that the index names, in the order of the index.
 
     Args:
         index: the index.
         limits: resource limits.
-        document: receives the strings of the files, and notes on what they have besides.
+        metadata: receives the strings of the files; of several with one name, that of the first file.
+        notes: receives what the files have besides.
 
     Raises:
         CorruptError: a file lacks a tensor, or is not a state dict.
@@ -73,7 +75,7 @@ def _tensors(index: ByteSource, limits: Limits, document: Document) -> dict[str,
         state_dicts[file] = value
         # What is said of the whole stands in one file, the first of those that `convert` writes.
         for name, text in shard.metadata.items():
-            document.metadata.setdefault(name, text)
+            metadata.setdefault(name, text)
     tensors: dict[str, Tensor] = {}
     for name, file in weight_map.items():
         tensor = state_dicts[file].get(name)
@@ -84,7 +86,7 @@ def _tensors(index: ByteSource, limits: Limits, document: Document) -> dict[str,
         names = [str(name) for name in state_dict if name not in weight_map]
         if names:
             text = f"{file} has {len(names)} values that the index does not name; they are left out"
-            document.add_note(Note("warning", names[0], text, code="left-out", count=len(names)))
+            notes.append(Note("warning", names[0], text, code="left-out", count=len(names)))
     return tensors
 
 

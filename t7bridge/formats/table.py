@@ -112,6 +112,7 @@ class Document:
         source: the file.
         load: reads all values of the file.
         content: the result of the format's own reader: a `T7File`, a `PtReader`; `None` if it adds nothing.
+        metadata: strings besides the values; `load` may add some.
         notes: what reading left out, filled by `load`.
         warn: issues a warning if the file is incomplete; receives the stack depth.
         forget: releases what `load` and `content` keep.
@@ -139,7 +140,7 @@ class Document:
     ) -> None:
         self.format = format
         self.source = source
-        self.metadata = metadata or {}
+        self.metadata = metadata if metadata is not None else {}
         self.described = ""
         self._notes = notes if notes is not None else []
         self._warn = warn
