@@ -162,6 +162,8 @@ def inspect(options: argparse.Namespace) -> int:
 def _styled(line: str, number: int, header: int) -> str:
     """Style a line of the summary on a terminal: names in its header are faint, heads of tables bold.
 
+    Rows of tables are cut to the width, as they could not be read below one another otherwise; sentences go on below.
+
     Args:
         line: the line.
         number: its number, from 0.
@@ -170,7 +172,8 @@ def _styled(line: str, number: int, header: int) -> str:
     if not is_styled(sys.stdout):
         return line
     width = terminal_width()
-    if len(line) > width:
+    is_row = number >= header and not line.startswith("shapes: ")
+    if is_row and len(line) > width:
         line = line[: width - 1] + "…"
     if number < header:
         name, space, value = line.partition("  ")
