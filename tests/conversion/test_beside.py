@@ -131,7 +131,10 @@ def test_it_follows_from_file_to_file(tmp_path: Path) -> None:
     t7bridge.convert(tmp_path / "net.npz", tmp_path / "net.pt")
     assert config_of(tmp_path / "net.config.json") == config
     tensors = {name: torch.zeros(2) for name in "ab"}
-    for number, text in enumerate(("not JSON", "[]", '{"data": 1}', '{"model_type": "bert"}')):
+    deep = '{"data":' + '{"a":' * 100 + "1" + "}" * 101  # which would be mostly indentation
+    wide = '{"data": {"a": [' + "1," * 1_000_001 + "1]}}"
+    others = ("not JSON", "[]", '{"data": 1}', '{"model_type": "bert"}', deep, wide)
+    for number, text in enumerate(others):
         target = tmp_path / f"{number}.pt"
         safetensors.torch.save_file(tensors, tmp_path / "other.safetensors", {"config": text, "format": "pt"})
         report = t7bridge.convert(tmp_path / "other.safetensors", target)
