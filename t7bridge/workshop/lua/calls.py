@@ -10,12 +10,12 @@ from attrs import field
 from ...data import define, np
 from ...errors import T7BridgeError, UnsupportedError
 from . import whole
-from .build import EMPTY, OF_COMPLEX, OPERATIONS, Builder, Operation, Wire, counted
+from .build import EMPTY, OF_COMPLEX, OPERATIONS, Builder, Operation, Wire, range_at_runtime
 from .exporting import is_tensor
 from .layers import LuaNode, WeightRef, make
-from .sizes import CannotError, Extent, is_known
+from .sizes import CannotError, Extent, is_static
 from .trace import CallRef, TracedCall, tree_leaves, tree_map
-from .values import Complex, Const, Missing, Scaled, Steps, Stored
+from .values import Complex, Const, Missing, OpenRange, Scaled, Stored
 
 BY_PARTS = """
 alias contiguous detach dropout expand expand_as broadcast_to feature_dropout flatten positive reshape reshape_as
@@ -195,7 +195,7 @@ class ProgramBuilder(Builder):
     def _plain_args(self, call: TracedCall, entry: Operation | None, args: dict[str, Any]) -> dict[str, Any]:
         """Return arguments of the kinds that an operation takes: few take steps, or tensors with a scale."""
         if not call.op.startswith(("aten.index.", "aten.embedding_bag")):  # these have layers of their own
-            args = tree_map(lambda item: counted(self, item) if isinstance(item, Steps) else item, args)
+            args = tree_map(lambda item: range_at_runtime(self, item) if isinstance(item, OpenRange) else item, args)
         if entry is None or not entry.scaled:
             args = tree_map(lambda item: self.wire(item) if isinstance(item, Scaled) else item, args)
         return args
@@ -247,7 +247,7 @@ class ProgramBuilder(Builder):
         for item in tree_leaves(arguments):
             if isinstance(item, CallRef):
                 extents += self.env[item.name].shape
-        return prod(extents) if is_known(extents) else inf
+        return prod(extents) if is_static(extents) else inf
 
     def _bounds_of(self, item: Any, is_double: bool) -> whole.Bounds | None:
         """Return the bounds of an argument; `None` if it is neither a number nor a value."""

@@ -87,8 +87,8 @@ def _factor(shape: Any, dims: list[int], normalization: int) -> float:
 @operation("_fft_c2c", "nn.MM with nn.Constant for each dimension", complex=True)
 def between_complex(b: Builder, self: Any, dim: Any, normalization: int, forward: bool) -> Any:
     """Transform complex numbers, or real ones that were made complex."""
-    for place in dim:
-        self = _transformed(b, self, place % len(self.shape), -1 if forward else 1)
+    for axis in dim:
+        self = _transformed(b, self, axis % len(self.shape), -1 if forward else 1)
     return product(b, self, _factor(self.shape, dim, normalization))
 
 
@@ -99,16 +99,16 @@ def from_real(b: Builder, self: Wire, dim: Any, normalization: int, onesided: bo
     count = self.shape[last]
     cosines, sines = _turns(count, count // 2 + 1 if onesided else None)
     value = Complex(along(b, self, last, cosines), along(b, self, last, -sines))
-    for place in dim[:-1]:
-        value = _transformed(b, value, place % len(self.shape), -1)
+    for axis in dim[:-1]:
+        value = _transformed(b, value, axis % len(self.shape), -1)
     return product(b, value, _factor(self.shape, dim, normalization))
 
 
 @operation("_fft_c2r", "nn.MM with nn.Constant for each dimension", complex=True)
 def to_real(b: Builder, self: Complex, dim: Any, normalization: int, last_dim_size: int) -> Any:
     """Transform the first half of the last dimension of complex numbers back to real ones."""
-    for place in dim[:-1]:
-        self = _transformed(b, self, place % len(self.shape), 1)
+    for axis in dim[:-1]:
+        self = _transformed(b, self, axis % len(self.shape), 1)
     last = dim[-1] % len(self.shape)
     cosines, sines = (matrix.T for matrix in _turns(last_dim_size, last_dim_size // 2 + 1))
     weights = np.full((len(cosines), 1), 2.0)  # but the first and the middle one, every frequency occurs twice

@@ -15,10 +15,10 @@ from typing import Any
 from ....data import np
 from ..build import (
     OPERATIONS,
+    Axis,
     Builder,
     Const,
     Learned,
-    Place,
     Scaled,
     Stored,
     Wire,
@@ -26,10 +26,11 @@ from ..build import (
     is_parameter,
     number_of,
     operation,
-    with_extents,
+    replace_axis,
+    without_axis,
 )
 from ..layers import LuaLayer, make, same, sequential, walk
-from ..sizes import CannotError, fixed, is_known
+from ..sizes import CannotError, is_static, make_static
 
 ERF = "Abramowitz and Stegun 7.1.26 (within 1.5e-7), as nn has no layer for it"
 
@@ -128,7 +129,7 @@ def _register(names: str, formula: str | Callable[..., LuaLayer]) -> None:
 
     build.__doc__ = f"{names.split()[0].partition('.')[0]} of each element."
     # The documentation names the layers for any numbers, in order, as intervals are clipped to.
-    sample = layer_of(*(0.25 + place for place in range(len(arguments))))
+    sample = layer_of(*(0.25 + number for number in range(len(arguments))))
     operation(names, ", ".join(dict.fromkeys(part.name for part in walk(sample))))(build)
 
 
@@ -159,7 +160,7 @@ def erf(b: Builder, self: Any) -> Any:
 @operation("hypot", "nn.Square, nn.CAddTable, nn.Sqrt")
 def hypot(b: Builder, self: Any, other: Any) -> Any:
     """Return the length of the hypotenuse."""
-    return (b.joined("nn.CAddTable", b.wire(self) ** 2, b.wire(other) ** 2)) ** 0.5
+    return (b.combine("nn.CAddTable", b.wire(self) ** 2, b.wire(other) ** 2)) ** 0.5
 
 
 @operation("softplus", "nn.SoftPlus")
@@ -221,7 +222,7 @@ def with_last(b: Builder, value: Any, dim: int, function: Callable[[Any], Any]) 
 
 @operation("log_softmax.int _log_softmax", "nn.LogSoftMax, in nn.Bottle or between nn.Transpose")
 @operation("softmax.int _softmax", "nn.SoftMax, nn.SpatialSoftMax, in nn.Bottle or between nn.Transpose")
-def softmax(b: Builder, self: Wire, dim: Place) -> Any:
+def softmax(b: Builder, self: Wire, dim: Axis) -> Any:
     """Apply softmax over a dimension, or its logarithm."""
     return softmax_of(b, self, dim, "nn.LogSoftMax" if "log" in b.kind else "nn.SoftMax")
 
@@ -245,19 +246,19 @@ def weight_times(b: Builder, weight: Any, other: Any, divide: bool = False) -> S
         return None
     number = number_of(other)
     if number is not None:
-        return Scaled(param, scaled.scale * (1 / number if divide else number), scaled.place)
+        return Scaled(param, scaled.scale * (1 / number if divide else number), scaled.axis)
     if not isinstance(other, (Wire, Stored)) or isinstance(weight, Scaled) or b.shape != param.shape:
         return None
-    longer = [place for place, extent in enumerate(other.shape) if extent != 1]
-    place = None
+    longer = [axis for axis, extent in enumerate(other.shape) if extent != 1]
+    axis = None
     count = 1
     if longer:
         if len(longer) > 1 or len(other.shape) != len(param.shape):
             return None
-        place = longer[0]
-        count = other.shape[place]
+        axis = longer[0]
+        count = other.shape[axis]
     scale = b.reshape(b.wire(other), (count,))
-    return Scaled(param, scale**-1 if divide else scale, place)
+    return Scaled(param, scale**-1 if divide else scale, axis)
 
 
 @operation("sub.Tensor sub.Scalar rsub.Scalar rsub.Tensor", "nn.CSubTable, nn.CAdd, nn.AddConstant")
@@ -265,7 +266,7 @@ def weight_times(b: Builder, weight: Any, other: Any, divide: bool = False) -> S
 def add(b: Builder, self: Any, other: Any, alpha: float) -> Any:
     """Add, or subtract; sums of masks are masks."""
     if b.dtype == "bool":
-        return b.expand(b.joined("nn.CMaxTable", self, other), b.shape)
+        return b.expand(b.combine("nn.CMaxTable", self, other), b.shape)
     pair = (other, self) if b.kind == "rsub" else (self, other)
     first, second = b.operands(*pair)
     if alpha != 1:
@@ -299,7 +300,7 @@ def lerp(b: Builder, self: Any, end: Wire, weight: Any) -> Any:
 @operation("maximum max.other", "nn.CMaxTable")
 def extremum(b: Builder, self: Any, other: Any) -> Any:
     """Return the larger or the smaller of two."""
-    return b.joined("nn.CMaxTable" if b.kind.startswith("max") else "nn.CMinTable", self, other)
+    return b.combine("nn.CMaxTable" if b.kind.startswith("max") else "nn.CMinTable", self, other)
 
 
 @operation("clamp.Tensor clamp_min.Tensor clamp_max.Tensor", "nn.CMaxTable, nn.CMinTable")
@@ -310,9 +311,9 @@ def clamp_between(b: Builder, self: Any, min: Any = None, max: Any = None) -> An
         return b.emit(clipped(number_of(min), number_of(max)), self)
     value = self
     if min is not None:
-        value = b.joined("nn.CMaxTable", value, min)
+        value = b.combine("nn.CMaxTable", value, min)
     if max is not None:
-        value = b.joined("nn.CMinTable", value, max)
+        value = b.combine("nn.CMinTable", value, max)
     return value
 
 
@@ -333,8 +334,8 @@ def _finite(b: Builder) -> tuple[float, float]:
 @operation("logaddexp", "nn.CMaxTable, nn.CMinTable, nn.HardTanh, nn.CSubTable, nn.SoftPlus, nn.CAddTable")
 def logaddexp(b: Builder, self: Any, other: Any) -> Any:
     """Return the logarithm of a sum of exponentials."""
-    largest = b.joined("nn.CMaxTable", self, other)
-    difference = b.joined("nn.CMinTable", self, other) - (largest >> make("nn.HardTanh", *_finite(b)))
+    largest = b.combine("nn.CMaxTable", self, other)
+    difference = b.combine("nn.CMinTable", self, other) - (largest >> make("nn.HardTanh", *_finite(b)))
     return largest + (difference >> make("nn.SoftPlus"))
 
 
@@ -370,7 +371,7 @@ def paired(b: Builder, name: str, *values: Any) -> Any:
     for value in values:
         is_number = isinstance(value, (int, float))
         tensors.append(b.constant(float(value), ()) if is_number else value)
-    return b.joined("pt.Binary", *tensors, name)
+    return b.combine("pt.Binary", *tensors, name)
 
 
 STEEP = (3e38, 1.7e308)
@@ -409,9 +410,9 @@ def nan_mask(b: Builder, value: Wire) -> Any:
         return value >> make("pt.Function", "isnan")
     value = value >> make("nn.ZeroGrad")
     element = "f8" if b.program.is_double else "f4"
-    low = b.joined("nn.CMaxTable", b.constant(np.array(-inf, element), value.shape), value)
+    low = b.combine("nn.CMaxTable", b.constant(np.array(-inf, element), value.shape), value)
     low = low >> make("nn.HardTanh", -1, 1)
-    high = b.joined("nn.CMinTable", b.constant(np.array(inf, element), value.shape), value)
+    high = b.combine("nn.CMinTable", b.constant(np.array(inf, element), value.shape), value)
     high = high >> make("nn.HardTanh", -1, 1)
     return (high - low) * 0.5  # 1 and -1 where the value is NaN, else equal
 
@@ -525,7 +526,7 @@ def logical_not(b: Builder, self: Any) -> Any:
 def logic(b: Builder, self: Any, other: Any) -> Any:
     """Combine masks."""
     name = {"and": "nn.CMulTable", "or": "nn.CMaxTable", "xor": "nn.CSubTable"}[b.kind.strip("_").rpartition("_")[2]]
-    mask = b.joined(name, _mask(b, self, "self"), _mask(b, other, "other"))
+    mask = b.combine(name, _mask(b, self, "self"), _mask(b, other, "other"))
     return mask >> make("nn.Abs") if name == "nn.CSubTable" else mask
 
 
@@ -538,7 +539,7 @@ def bucketize(b: Builder, first: Any, second: Any, /, right: bool) -> Any:
     wide = b.reshape(value, (*value.shape, 1))
     layer = is_positive(b, b.dtype_of("self") or "float32")
     if right:  # an edge counts unless it is above the element
-        is_above = b.joined("nn.CSubTable", edges, wide) >> layer
+        is_above = b.combine("nn.CSubTable", edges, wide) >> layer
         return reduced(b, "nn.Sum", 1 - is_above, [-1])
     return reduced(b, "nn.Sum", wide - edges >> layer, [-1])
 
@@ -565,12 +566,12 @@ def filled(b: Builder, value: Any, mask: Any, number: float) -> Any:
         low, high, opposite = _bounds_of_mask(b.wire(mask), number)
     result = value
     if number != -inf:
-        result = b.joined("nn.CMaxTable", low, result)
+        result = b.combine("nn.CMaxTable", low, result)
     if number != inf:
-        result = b.joined("nn.CMinTable", high, result)
+        result = b.combine("nn.CMinTable", high, result)
     if not isinstance(value, Wire) or b.dtype not in FLOATS:
         return result
-    is_lost = b.joined("nn.CMinTable", opposite, value >> is_nan())
+    is_lost = b.combine("nn.CMinTable", opposite, value >> is_nan())
     return result + nan_where(is_lost)
 
 
@@ -624,12 +625,12 @@ MOST_STEPS = 256
 POSITIONS = "the positions of extrema are not available in nn; --allow layers writes a layer"
 
 
-def _places(dim: Any, rank: int) -> list[int]:
+def _axes_of(dim: Any, rank: int) -> list[int]:
     """Return dimensions counted from the front: all by default."""
     dims = [dim] if isinstance(dim, int) else dim
     if not dims:
         return list(range(rank))
-    return sorted({place % rank for place in dims})
+    return sorted({axis % rank for axis in dims})
 
 
 @operation("any any.dim any.dims all all.dim all.dims", f"nn.Max, nn.Min; {PARTS}, nn.Abs", NOTE)
@@ -641,16 +642,16 @@ def any_of(b: Builder, self: Wire, dim: Any = None, keepdim: bool = False) -> An
 
 def reduced(b: Builder, name: str, value: Wire, dim: Any, keepdim: bool = False) -> Any:
     """Apply nn.Sum, nn.Mean, nn.Max or nn.Min over dimensions, last first."""
-    places = _places(dim, len(value.shape))
-    rest = tuple(extent for place, extent in enumerate(value.shape) if place not in places)
+    axes = _axes_of(dim, len(value.shape))
+    rest = tuple(extent for axis, extent in enumerate(value.shape) if axis not in axes)
     result = value
-    if places:
-        layers = [make(name, place + 1) for place in reversed(places)]
+    if axes:
+        layers = [make(name, axis + 1) for axis in reversed(axes)]
         result = b.emit(sequential(*layers), value, shape=rest or (1,))  # Lua has no tensor without dimensions
     if keepdim:
         shape = list(value.shape)
-        for place in places:
-            shape[place] = 1
+        for axis in axes:
+            shape[axis] = 1
         return b.reshape(result, shape)
     return result if rest else Wire(b, result.step, ())
 
@@ -667,9 +668,9 @@ def reduce(b: Builder, self: Wire, dim: Any = None, keepdim: bool = False) -> An
     value = reduced(b, name, self, dim, keepdim)
     if b.call.op not in ("aten.max.dim", "aten.min.dim") or "layers" not in b.allow:
         return value
-    place = dim % len(self.shape)
-    layer = make("pt.ArgMax", place + 1, b.kind == "min")
-    indices = b.emit(layer, self, shape=with_extents(self.shape, place) or (1,))
+    axis = dim % len(self.shape)
+    layer = make("pt.ArgMax", axis + 1, b.kind == "min")
+    indices = b.emit(layer, self, shape=without_axis(self.shape, axis) or (1,))
     return [value, b.reshape(indices, b.shape[1])]
 
 
@@ -679,13 +680,13 @@ def reduce(b: Builder, self: Wire, dim: Any = None, keepdim: bool = False) -> An
 )
 def variance(b: Builder, self: Wire, dim: Any, keepdim: bool, unbiased: Any = None, correction: Any = None) -> Any:
     """Return variances, and means."""
-    places = _places(dim, len(self.shape))
+    axes = _axes_of(dim, len(self.shape))
     if correction is None:
         correction = 0 if unbiased is False else 1
-    mean = reduced(b, "nn.Mean", self, places, True)
-    spread = reduced(b, "nn.Mean", (self - mean) ** 2, places, keepdim)
+    mean = reduced(b, "nn.Mean", self, axes, True)
+    spread = reduced(b, "nn.Mean", (self - mean) ** 2, axes, keepdim)
     if correction:
-        count = prod(fixed(*(self.shape[place] for place in places)))
+        count = prod(make_static(*(self.shape[axis] for axis in axes)))
         spread = spread * (count / (count - correction))
     if b.kind == "var_mean":
         return [spread, mean if keepdim else b.reshape(mean, spread.shape)]
@@ -710,7 +711,7 @@ def distances(b: Builder, x1: Any, x2: Any, p: float) -> Any:
     """Return the distances between the rows of two matrices."""
     rows = b.reshape(x1, (*x1.shape[:-1], 1, x1.shape[-1]))
     columns = b.reshape(x2, (*x2.shape[:-2], 1, *x2.shape[-2:]))
-    return norm(b, b.joined("nn.CSubTable", rows, columns), p, [-1], False)
+    return norm(b, b.combine("nn.CSubTable", rows, columns), p, [-1], False)
 
 
 @operation("logsumexp", "nn.Max, nn.HardTanh, nn.CSubTable, nn.Exp, nn.Sum, nn.Log, nn.CAddTable")
@@ -722,7 +723,7 @@ def logsumexp(b: Builder, self: Wire, dim: Any) -> Any:
 
 
 @operation("cumsum", "nn.MM with nn.Constant, a triangle of ones")
-def cumsum(b: Builder, self: Wire, dim: Place) -> Any:
+def cumsum(b: Builder, self: Wire, dim: Axis) -> Any:
     """Return cumulative sums."""
     _check_kind(b)
     extent = int(self.shape[dim])
@@ -745,12 +746,12 @@ def along(b: Builder, value: Wire, dim: int, matrix: Any) -> Any:
     "nn.Narrow, nn.JoinTable; as logaddexp, nn.CMaxTable or nn.CMinTable",
     missing=POSITIONS,
 )
-def cumulative(b: Builder, self: Wire, dim: Place) -> Any:
+def cumulative(b: Builder, self: Wire, dim: Axis) -> Any:
     """Return cumulative extrema, or logarithms of sums of exponentials."""
     if b.kind == "logcumsumexp":
         join = partial(logaddexp, b)
     else:
-        join = partial(b.joined, "nn.CMaxTable" if b.kind == "cummax" else "nn.CMinTable")
+        join = partial(b.combine, "nn.CMaxTable" if b.kind == "cummax" else "nn.CMinTable")
     return b.concatenate([*accumulate(_elements(b, self, dim), join)], dim)
 
 
@@ -769,7 +770,7 @@ def _elements(b: Builder, value: Wire, dim: int) -> list[Any]:
 
 
 @operation("prod.dim_int", "nn.Select, nn.CMulTable")
-def product_along(b: Builder, self: Wire, dim: Place) -> Any:
+def product_along(b: Builder, self: Wire, dim: Axis) -> Any:
     """Return products."""
     _check_kind(b)
     parts = _elements(b, self, dim)
@@ -777,14 +778,14 @@ def product_along(b: Builder, self: Wire, dim: Place) -> Any:
 
 
 @operation("cumprod", "pt.CumProd", package="layers")
-def cumprod(b: Builder, self: Wire, dim: Place) -> Any:
+def cumprod(b: Builder, self: Wire, dim: Axis) -> Any:
     """Return cumulative products."""
     _check_kind(b)
     return self >> make("pt.CumProd", dim + 1)
 
 
 @operation("sort sort.stable topk median.dim", "pt.Sort, nn.Narrow", package="layers")
-def sort(b: Builder, self: Wire, dim: Place, descending: bool = False, largest: bool = False, k: Any = None) -> Any:
+def sort(b: Builder, self: Wire, dim: Axis, descending: bool = False, largest: bool = False, k: Any = None) -> Any:
     """Return elements of a dimension in order, all, the first or the lower middle ones, and their indices."""
     start = 0
     count = self.shape[dim] if k is None else k
@@ -792,7 +793,7 @@ def sort(b: Builder, self: Wire, dim: Place, descending: bool = False, largest: 
         start = (int(count) - 1) // 2
         count = 1
     pair = self >> make("pt.Sort", dim + 1, descending or largest)
-    parts = [b.narrow(pair >> make("nn.SelectTable", place), dim, start, count) for place in (1, 2)]
+    parts = [b.narrow(pair >> make("nn.SelectTable", item), dim, start, count) for item in (1, 2)]
     return [b.reshape(part, shape) for part, shape in zip(parts, b.shape)]
 
 
@@ -800,11 +801,11 @@ def sort(b: Builder, self: Wire, dim: Place, descending: bool = False, largest: 
 def argmax(b: Builder, self: Wire, dim: int | None, keepdim: bool) -> Any:
     """Return the indices of the largest or smallest elements of a dimension, or of all."""
     if dim is None:
-        self = b.reshape(self, (1, prod(fixed(*self.shape))))
+        self = b.reshape(self, (1, prod(make_static(*self.shape))))
         dim = 1
     dim %= len(self.shape)
     layer = make("pt.ArgMax", dim + 1, b.kind == "argmin")
-    return b.reshape(b.emit(layer, self, shape=with_extents(self.shape, dim) or (1,)), b.shape)
+    return b.reshape(b.emit(layer, self, shape=replace_axis(self.shape, dim) or (1,)), b.shape)
 
 
 def repeated(layer: LuaLayer, dim: int, extent: int) -> LuaLayer:
@@ -858,8 +859,8 @@ def batch_norm(
     if use_input_stats:
         return group_norm(b, input, input.shape[1], weight, bias, eps)
     if running_mean is None:
-        places = [0, *range(2, len(input.shape))]
-        value = _standardized(input, lambda value: reduced(b, "nn.Mean", value, places, True), eps)
+        axes = [0, *range(2, len(input.shape))]
+        value = _standardized(input, lambda value: reduced(b, "nn.Mean", value, axes, True), eps)
         return _affine(b, value, weight, bias, (1, input.shape[1], *(1,) * (len(input.shape) - 2)))
     check_learned(weight, "weight")
     check_learned(bias, "bias")
@@ -920,7 +921,7 @@ def group_norm(b: Builder, input: Wire, num_groups: int, weight: Any, bias: Any,
     """Normalize over groups of channels of each example."""
     shape = input.shape
     size = (1, shape[1], *(1,) * (len(shape) - 2))
-    if not is_known(shape[2:]):
+    if not is_static(shape[2:]):
         return _affine(b, _standardized(input, lambda value: _means(b, value, num_groups), eps), weight, bias, size)
     count = prod(shape[1:]) // num_groups
     value = b.emit(normalized(3, count, eps), b.reshape(input, (shape[0], num_groups, count)))

@@ -6,9 +6,9 @@ from math import prod
 from typing import Any
 
 from ....data import np
-from ..build import OPERATIONS, Builder, Const, Stored, Wire, check_learned, is_parameter, operation, with_extents
+from ..build import OPERATIONS, Builder, Const, Stored, Wire, check_learned, is_parameter, operation, replace_axis
 from ..layers import LuaLayer, WeightRef, make
-from ..sizes import CannotError, are_equal, fixed
+from ..sizes import CannotError, decide_equal, make_static
 from .elementwise import along
 from .linear import with_weight
 from .shape import as_image, constant_pad, on_image
@@ -149,7 +149,7 @@ def _depthwise(b: Builder, input: Wire, weight: Stored, bias: Any, numbers: Any)
     Images are padded to a square with zeros, and the output is cropped.
     """
     batch, channels, height, width = input.shape
-    side = height if are_equal(height, width) else max(fixed(height, width))
+    side = height if decide_equal(height, width) else max(make_static(height, width))
     kernel, stride, pad = numbers
     input = constant_pad(b, input, [0, side - width, 0, side - height], 0.0)
     layer = make(
@@ -227,24 +227,24 @@ def _by_zeros(
     kernels = b.reshape(kernels, (groups * n_out, n_in, *kernel))
     sides: list[int] = []
     options = (_numbers(rank, value, 0)[-rank:] for value in (stride, padding, output_padding, dilation))
-    for place, (size, step, pad, extra, gap) in enumerate(zip(kernel, *options), 2):
-        kernels = b.gathered(kernels, np.arange(size)[::-1], place)
+    for axis, (size, step, pad, extra, gap) in enumerate(zip(kernel, *options), 2):
+        kernels = b.gather_constant(kernels, np.arange(size)[::-1], axis)
         if step > 1:
-            input = _spread(b, input, place, step)
+            input = _spread(b, input, axis, step)
         reach = gap * (size - 1) - pad
         sides = [reach, reach + extra, *sides]  # the last dimension first, as PyTorch pads
     input = constant_pad(b, input, sides, 0.0)
     return convolution(b, input, kernels, bias, stride=1, padding=0, dilation=dilation, groups=groups)
 
 
-def _spread(b: Builder, value: Any, place: int, step: int) -> Any:
+def _spread(b: Builder, value: Any, axis: int, step: int) -> Any:
     """Put zeros between the elements of a dimension, which are then a step apart."""
     shape = value.shape
-    extent = shape[place]
-    rows = b.reshape(value, with_extents(shape, place, extent, 1))
-    rows = b.emit(make("nn.Padding", place + 2, step - 1), rows, shape=with_extents(shape, place, extent, step))
-    flat = b.reshape(rows, with_extents(shape, place, extent * step))
-    return b.narrow(flat, place, 0, (extent - 1) * step + 1)  # nothing behind the last
+    extent = shape[axis]
+    rows = b.reshape(value, replace_axis(shape, axis, extent, 1))
+    rows = b.emit(make("nn.Padding", axis + 2, step - 1), rows, shape=replace_axis(shape, axis, extent, step))
+    flat = b.reshape(rows, replace_axis(shape, axis, extent * step))
+    return b.narrow(flat, axis, 0, (extent - 1) * step + 1)  # nothing behind the last
 
 
 @operation(
@@ -268,7 +268,7 @@ def im2col(b: Builder, self: Wire, kernel_size: Any, dilation: Any, padding: Any
     top, left = _numbers(2, padding, 0)
     value = constant_pad(b, self, [left, left, top, top], 0.0)
     lead = value.shape[:-2]
-    height, width = fixed(*value.shape[-2:])
+    height, width = make_static(*value.shape[-2:])
 
     def places_of_kernel(dimension: int, extent: int) -> Any:
         """Return the places of the kernel's elements in a dimension (rows), at each of its positions (columns)."""
@@ -282,7 +282,7 @@ def im2col(b: Builder, self: Wire, kernel_size: Any, dilation: Any, padding: Any
     # (kernel height, kernel width, positions down, positions across)
     places = rows[:, None, :, None] * width + columns[:, None, :]
     flat = b.reshape(value, (*lead, height * width))
-    return b.reshape(b.gathered(flat, places, len(lead)), b.shape)
+    return b.reshape(b.gather_constant(flat, places, len(lead)), b.shape)
 
 
 @operation(
@@ -352,7 +352,7 @@ def _pooling_layer(rank: int, is_max: bool, numbers: tuple[Any, Any, Any, Any], 
 def max_unpool(b: Builder, self: Wire, indices: Any) -> Any:
     """Return images with values at the positions of maxima, and 0 elsewhere."""
     lead = self.shape[:-2]
-    fixed(*self.shape[-2:], *b.shape[-2:])
+    make_static(*self.shape[-2:], *b.shape[-2:])
     flat = (*lead, prod(self.shape[-2:]))
     value = b.reshape(self, flat)
     places = b.reshape(indices, flat)
@@ -379,7 +379,7 @@ def adaptive_pool(b: Builder, self: Wire) -> Any:
     rank = len(self.shape) - 2
     shape = b.shape[0] if is_max else b.shape
     if rank == 3:
-        sizes = fixed(*self.shape[2:])
+        sizes = make_static(*self.shape[2:])
         if any(size % count for size, count in zip(sizes, shape[2:])):
             raise CannotError("nn has adaptive pooling in three dimensions only where sizes divide")
         kernel = _arguments([size // count for size, count in zip(sizes, shape[2:])])
@@ -405,27 +405,27 @@ def upsample(b: Builder, input: Wire, scale_factors: Any, align_corners: bool = 
             return input
         if len(factors) == 1:
             return b.emit(make("nn.SpatialUpSamplingNearest", *factors), input, shape=shape)
-    old = fixed(*old)
-    new = fixed(*new)
+    old = make_static(*old)
+    new = make_static(*new)
     if b.kind == "upsample_bilinear2d" and align_corners and old != new:
         sizes = (("oheight", new[0]), ("owidth", new[1]))
         return b.emit(make("nn.SpatialUpSamplingBilinear", sizes), input, shape=shape)
     value = input
-    for place in reversed(range(len(new))):
-        if old[place] != new[place] or scale_factors:
-            value = _along(b, value, place, new)
+    for axis in reversed(range(len(new))):
+        if old[axis] != new[axis] or scale_factors:
+            value = _along(b, value, axis, new)
     return value
 
 
-def _along(b: Builder, value: Wire, place: int, new: Any) -> Any:
+def _along(b: Builder, value: Wire, axis: int, new: Any) -> Any:
     """Interpolate along one dimension by a matrix, computed by the operation itself from unit vectors."""
     rank = len(new)
-    extent = value.shape[2 + place]
+    extent = value.shape[2 + axis]
 
     def along_place(there: Any, elsewhere: Any) -> list[Any]:
         """Return something for each dimension: one thing for that of the interpolation, another for all others."""
         values = [elsewhere] * rank
-        values[place] = there
+        values[axis] = there
         return values
 
     # An image for each element of the dimension, as a channel, that is 1 there and 0 elsewhere.
@@ -437,18 +437,18 @@ def _along(b: Builder, value: Wire, place: int, new: Any) -> Any:
     unit[diagonal] = 1
     args = {**b.call.args, "input": b.constant(unit)}
     if args["scale_factors"]:
-        args["scale_factors"] = along_place(args["scale_factors"][place], 1.0)
+        args["scale_factors"] = along_place(args["scale_factors"][axis], 1.0)
     else:
-        args["output_size"] = along_place(new[place], 2)
+        args["output_size"] = along_place(new[axis], 2)
     images = b.compute(args)
     if not isinstance(images, Const):
         raise CannotError("the interpolation cannot be computed")
     # The line of the dimension in each image is a row of the matrix.
     lines = (0, every, *along_place(every, 0))
     matrix = images.array()[lines]
-    if extent == new[place] and np.array_equal(matrix, np.eye(extent)):
+    if extent == new[axis] and np.array_equal(matrix, np.eye(extent)):
         return value
-    return along(b, value, 2 + place, matrix)
+    return along(b, value, 2 + axis, matrix)
 
 
 @operation("col2im", "pt.Fold", package="layers")

@@ -18,11 +18,11 @@ from ..build import (
     broadcast,
     first_wire,
     is_parameter,
+    lower_triangle,
     operation,
-    triangle,
 )
 from ..layers import LuaLayer, make
-from ..sizes import CannotError, Shape, fixed, is_known
+from ..sizes import CannotError, Shape, is_static, make_static
 from .elementwise import softmax_of
 
 
@@ -40,7 +40,7 @@ def applied(b: Builder, value: Wire, weight: Stored, bias: Stored | None) -> Any
     whole = b.before_view(value)
     # Two extents that depend on the inputs stay apart: no view separates them again.
     lead = _lead(whole.shape, (value.shape[0], n_in))
-    if not is_known(lead[1:]):
+    if not is_static(lead[1:]):
         apart = b.reshape(whole, (*lead, n_in))
         return b.reshape(applied(b, apart, weight, bias), (value.shape[0], n_out))
     layer = linear_layer(weight, bias)
@@ -79,7 +79,7 @@ def _aligned(b: Builder, *matrices: Any) -> list[Any]:
         values.append(b.reshape(value, (*missing, *value.shape)))
     lead = broadcast(*(value.shape[:-2] for value in values))
     like = first_wire(values, lead)
-    return [b.widened(value, (*lead, *value.shape[-2:]), like) for value in values]
+    return [b.broadcast_to(value, (*lead, *value.shape[-2:]), like) for value in values]
 
 
 def with_weight(turned: bool, channels: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -104,13 +104,13 @@ def with_weight(turned: bool, channels: int) -> Callable[[Callable[..., Any]], C
             def scaled(value: Wire, scale: Any) -> Any:
                 return value * (scale if isinstance(scale, float) else along_channels(value, scale))
 
-            if isinstance(weight, Scaled) and weight.place == 1 and options.get("groups", 1) > 1:
+            if isinstance(weight, Scaled) and weight.axis == 1 and options.get("groups", 1) > 1:
                 weight = b.wire(weight)  # the dimension is of the channels in a group
             if not isinstance(weight, Scaled):
                 own_bias = bias if is_parameter(bias, weight) else None
                 result = layer(b, input, weight, own_bias, **options)
                 return result if bias is own_bias else result + along_channels(result, bias)
-            is_of_outputs = weight.place is None or turned == (weight.place == 1)
+            is_of_outputs = weight.axis is None or turned == (weight.axis == 1)
             if is_of_outputs:
                 # The bias is not scaled: it is added behind the scale.
                 result = scaled(layer(b, input, weight.param, None, **options), weight.scale)
@@ -187,12 +187,12 @@ def bilinear(b: Builder, input1: Any, input2: Any, weight: Learned, bias: Learne
 )
 def weight_norm(b: Builder, v: Learned, g: Any, dim: int) -> Any:
     """Return a weight as direction times length."""
-    place = None if dim == -1 else dim % len(v.shape)
-    order = sorted(range(len(v.shape)), key=lambda axis: axis != place)  # the place first
-    count = 1 if place is None else v.shape[place]
+    axis = None if dim == -1 else dim % len(v.shape)
+    order = sorted(range(len(v.shape)), key=lambda dim: dim != axis)  # the axis first
+    count = 1 if axis is None else v.shape[axis]
     flat = b.reshape(b.permute(b.wire(v), order), (count, prod(v.shape) // count))
     norm = b.emit(make("nn.Square") >> make("nn.Sum", 2) >> make("nn.Sqrt"), flat, shape=(count,))
-    weight = Scaled(v, b.wire(b.reshape(b.wire(g), (count,))) / norm, place)
+    weight = Scaled(v, b.wire(b.reshape(b.wire(g), (count,))) / norm, axis)
     return [weight, norm] if b.kind.endswith("interface") else weight
 
 
@@ -231,10 +231,10 @@ def _masked(b: Builder, scores: Wire, attn_mask: Any, is_causal: bool) -> Any:
         CannotError: a constant mask leaves out all of a row, whose softmax is NaN.
     """
     is_choice = b.dtype_of("attn_mask") == "bool"
-    if is_causal and not is_known(scores.shape[-2:]):
-        return scores + (triangle(b, scores.shape[-2:], 0) >> make("nn.Log"))
+    if is_causal and not is_static(scores.shape[-2:]):
+        return scores + (lower_triangle(b, scores.shape[-2:], 0) >> make("nn.Log"))
     if is_causal:
-        mask = np.tril(np.ones(fixed(*scores.shape[-2:]), bool))
+        mask = np.tril(np.ones(make_static(*scores.shape[-2:]), bool))
     elif isinstance(attn_mask, Const):
         mask = attn_mask.array()
         if is_choice:

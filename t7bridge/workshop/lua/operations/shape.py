@@ -9,20 +9,20 @@ from typing import Any
 from ....data import np
 from ..build import (
     MOST_COUNTED,
+    Axis,
     Builder,
     Const,
-    Place,
-    Steps,
+    OpenRange,
     Stored,
     Wire,
     is_parameter,
+    lower_triangle,
     number_of,
     operation,
-    triangle,
-    with_extents,
+    replace_axis,
 )
 from ..layers import LuaLayer, make
-from ..sizes import CannotError, Extent, fixed, in_example, is_known
+from ..sizes import CannotError, Extent, in_example, is_static, make_static
 from .elementwise import filled as masked
 from .elementwise import is_nonzero, reduced
 
@@ -108,7 +108,7 @@ def overwritten(b: Builder, self: Any, src: Any) -> Any:
 
 @operation("slice_scatter select_scatter", "nn.Narrow, nn.JoinTable")
 def with_part(
-    b: Builder, self: Any, src: Any, dim: Place, index: Any = None, start: Any = None, end: Any = None, step: int = 1
+    b: Builder, self: Any, src: Any, dim: Axis, index: Any = None, start: Any = None, end: Any = None, step: int = 1
 ) -> Any:
     """Replace a range of a dimension, or one element of it."""
     extent = self.shape[dim]
@@ -117,9 +117,9 @@ def with_part(
         end = start + 1
         src = b.reshape(src, (*src.shape[:dim], 1, *src.shape[dim:]))
     begin, end = _range(extent, start, end)
-    src = b.expand(src, with_extents(self.shape, dim, (end - begin + step - 1) // step))
+    src = b.expand(src, replace_axis(self.shape, dim, (end - begin + step - 1) // step))
     if step != 1:
-        return b.replaced(self, np.arange(int(begin), int(end), step), src, dim)
+        return b.replace_at(self, np.arange(int(begin), int(end), step), src, dim)
     parts = [src]
     if begin != 0:
         parts = [b.narrow(self, dim, 0, begin), *parts]
@@ -147,20 +147,20 @@ def _range(extent: Any, start: Any, end: Any) -> tuple[Any, Any]:
     return begin, end + extent if in_example(end) < 0 else end
 
 
-def strided(b: Builder, value: Any, place: int, start: int, count: int, step: int) -> Any:
+def strided(b: Builder, value: Any, axis: int, start: int, count: int, step: int) -> Any:
     """Return every `step`-th element of a dimension."""
     if step == 1:
-        return b.narrow(value, place, start, count)
-    start, count = fixed(start, count)
-    if start + count * step <= value.shape[place]:
+        return b.narrow(value, axis, start, count)
+    start, count = make_static(start, count)
+    if start + count * step <= value.shape[axis]:
         # The first column of rows of the step.
-        part = b.narrow(value, place, start, count * step)
-        return b.select(b.reshape(part, with_extents(value.shape, place, count, step)), place + 1, 0)
-    return b.gathered(value, start + step * np.arange(count), place)
+        part = b.narrow(value, axis, start, count * step)
+        return b.select(b.reshape(part, replace_axis(value.shape, axis, count, step)), axis + 1, 0)
+    return b.gather_constant(value, start + step * np.arange(count), axis)
 
 
 @operation("select.int", "nn.Select")
-def select(b: Builder, self: Any, dim: Place, index: int) -> Any:
+def select(b: Builder, self: Any, dim: Axis, index: int) -> Any:
     """Take one element of a dimension."""
     extent = self.shape[dim]
     if isinstance(extent, int) and isinstance(index, int):
@@ -172,7 +172,7 @@ def select(b: Builder, self: Any, dim: Place, index: int) -> Any:
 
 
 @operation("slice.Tensor", "nn.Narrow; with a step nn.View and nn.Select")
-def slice_(b: Builder, self: Any, dim: Place, start: Any, end: Any, step: int) -> Any:
+def slice_(b: Builder, self: Any, dim: Axis, start: Any, end: Any, step: int) -> Any:
     """Take a range of a dimension."""
     if b.shape == self.shape:
         return self
@@ -198,26 +198,26 @@ def slice_(b: Builder, self: Any, dim: Place, start: Any, end: Any, step: int) -
     "split.Tensor split.sizes split_with_sizes chunk tensor_split.sections unsafe_chunk unsafe_split.Tensor",
     "nn.Narrow",
 )
-def split(b: Builder, self: Any, dim: Place) -> Any:
+def split(b: Builder, self: Any, dim: Axis) -> Any:
     """Cut a dimension into ranges."""
     ends = accumulate((shape[dim] for shape in b.shape), initial=0)
     return [b.narrow(self, dim, start, end - start) for start, end in pairwise(ends)]
 
 
 @operation("unbind.int", "nn.Select")
-def unbind(b: Builder, self: Any, dim: Place) -> Any:
+def unbind(b: Builder, self: Any, dim: Axis) -> Any:
     """Take each element of a dimension."""
     return [b.select(self, dim, index) for index in range(int(self.shape[dim]))]
 
 
 @operation("stack", "nn.View, nn.JoinTable")
-def stack(b: Builder, tensors: Any, dim: Place) -> Any:
+def stack(b: Builder, tensors: Any, dim: Axis) -> Any:
     """Join along a new dimension."""
     return b.concatenate([b.reshape(value, (*value.shape[:dim], 1, *value.shape[dim:])) for value in tensors], dim)
 
 
 @operation("cat concat concatenate", "nn.JoinTable")
-def cat(b: Builder, tensors: Any, dim: Place) -> Any:
+def cat(b: Builder, tensors: Any, dim: Axis) -> Any:
     """Join along a dimension."""
     return b.concatenate(tensors, dim)
 
@@ -230,11 +230,11 @@ def triangle_of(b: Builder, self: Any, diagonal: int) -> Any:
     """Return the lower or upper triangle of matrices, and 0 elsewhere."""
     is_lower = b.kind == "tril"
     size = self.shape[-2:]
-    if is_known(size):
+    if is_static(size):
         cut = np.tril if is_lower else np.triu
         is_outside = b.constant(cut(np.ones(size, bool), diagonal) == 0)
         return masked(b, b.wire(self), is_outside, 0.0)
-    below = triangle(b, size, diagonal if is_lower else diagonal - 1)
+    below = lower_triangle(b, size, diagonal if is_lower else diagonal - 1)
     mask = below if is_lower else 1 - below
     number = number_of(self)
     if number is None:
@@ -254,7 +254,7 @@ def repeat(b: Builder, self: Any, repeats: Any) -> Any:
     # A dimension that is repeated has one of extent 1 before it, which is expanded.
     before: list[Any] = []
     after: list[Any] = []
-    for extent, times in zip(value.shape, fixed(*repeats)):
+    for extent, times in zip(value.shape, make_static(*repeats)):
         if times != 1:
             before.append(1)
             after.append(times)
@@ -267,8 +267,8 @@ def repeat(b: Builder, self: Any, repeats: Any) -> Any:
 def flip(b: Builder, self: Any, dims: Any) -> Any:
     """Reverse dimensions."""
     for dim in dims:
-        place = dim % len(self.shape)
-        self = b.gathered(self, np.arange(int(self.shape[place]))[::-1], place)
+        axis = dim % len(self.shape)
+        self = b.gather_constant(self, np.arange(int(self.shape[axis]))[::-1], axis)
     return self
 
 
@@ -287,15 +287,15 @@ def pad(b: Builder, self: Any, pad: Any, /, mode: str = "", value: Any = 0) -> A
     """Pad the last dimensions by a number, or by values inside."""
     wire = b.wire(self)
     rank = len(self.shape)
-    pad = fixed(*pad)
+    pad = make_static(*pad)
     if not mode:  # only `pad` states it: constant_pad_nd, reflection_pad1d, replication_pad1d
         mode = b.kind.partition("_")[0]
     if mode == "constant":
         return constant_pad(b, wire, pad, float(value or 0))
     if mode == "circular":
-        for place, (left, right) in enumerate(zip(pad[0::2], pad[1::2]), 1):
-            extent = int(wire.shape[rank - place])  # the last dimension first
-            wire = b.gathered(wire, np.arange(-left, extent + right) % extent, rank - place)
+        for axis, (left, right) in enumerate(zip(pad[0::2], pad[1::2]), 1):
+            extent = int(wire.shape[rank - axis])  # the last dimension first
+            wire = b.gather_constant(wire, np.arange(-left, extent + right) % extent, rank - axis)
         return wire
     kind = "Reflection" if mode.startswith("reflect") else "Replication"
     if (len(pad), rank) in ((2, 3), (4, 4)):
@@ -320,7 +320,7 @@ def on_image(b: Builder, layer: LuaLayer, value: Any, shape: Any, *others: Any) 
 def constant_pad(b: Builder, value: Wire, padding: list[int], number: float) -> Wire:
     """Pad with a number; negative padding cuts."""
     rank = len(value.shape)
-    padding = list(fixed(*padding))
+    padding = list(make_static(*padding))
     if not any(padding):
         return value
     if number == 0 and len(padding) == 4 and rank == 4 and min(padding) >= 0:
@@ -328,16 +328,16 @@ def constant_pad(b: Builder, value: Wire, padding: list[int], number: float) -> 
         shape = (*value.shape[:2], value.shape[2] + top + bottom, value.shape[3] + left + right)
         return b.emit(make("nn.SpatialZeroPadding", *padding), value, shape=shape)
     for position, amount in enumerate(padding):
-        place = rank - 1 - position // 2  # the last dimension first, before and after it
+        axis = rank - 1 - position // 2  # the last dimension first, before and after it
         is_before = position % 2 == 0
-        extent = value.shape[place] + amount
+        extent = value.shape[axis] + amount
         if amount < 0:
-            value = b.narrow(value, place, -amount if is_before else 0, extent)
+            value = b.narrow(value, axis, -amount if is_before else 0, extent)
         elif amount:
-            args: tuple[Any, ...] = (place + 1, -amount if is_before else amount)
+            args: tuple[Any, ...] = (axis + 1, -amount if is_before else amount)
             if number:
                 args = (*args, rank, number)
-            value = b.emit(make("nn.Padding", *args), value, shape=with_extents(value.shape, place, extent))
+            value = b.emit(make("nn.Padding", *args), value, shape=replace_axis(value.shape, axis, extent))
     return value
 
 
@@ -353,63 +353,63 @@ def filled(b: Builder, fill_value: Any = None, value: Any = None, s: Any = None)
         if stated is not None:
             number = stated
     element = np.dtype(b.dtype if b.dtype.startswith(("float", "int")) else "f4")
-    size = b.shape if is_known(b.shape) else (1,) * len(b.shape)
+    size = b.shape if is_static(b.shape) else (1,) * len(b.shape)
     return b.constant(np.full(size, number, element), b.shape)
 
 
 @operation("index_select", "nn.Narrow and nn.JoinTable, nn.Index, nn.LookupTable")
 @operation("index.Tensor", "nn.LookupTable of nn.Constant for a parameter, nn.Narrow and nn.JoinTable, nn.Index")
-def index(b: Builder, self: Any, indices: Any = None, dim: Place = 0, index: Any = None) -> Any:
+def index(b: Builder, self: Any, indices: Any = None, dim: Axis = 0, index: Any = None) -> Any:
     """Take elements at constant positions of one dimension."""
-    used = [(place, item) for place, item in enumerate(indices or ()) if item is not None]
+    used = [(axis, item) for axis, item in enumerate(indices or ()) if item is not None]
     if not used:  # index_select
         used = [(dim, index)]
-    place, item = used[0]
-    if len(used) == 1 and indices and b.dtype_of("indices", place) == "bool":
+    axis, item = used[0]
+    if len(used) == 1 and indices and b.dtype_of("indices", axis) == "bool":
         raise CannotError("gathers by a mask")
-    if len(used) == 2 and place == 0 and isinstance(item, Steps) and item.shape == self.shape[:1]:
+    if len(used) == 2 and axis == 0 and isinstance(item, OpenRange) and item.shape == self.shape[:1]:
         # x[arange(batch), index]: one element of each example.
         return _of_each(b, self, *used[1])
     if len(used) > 1:
         self, item = _merged(b, self, used)
     if isinstance(item, Const):
-        return _at_constants(b, self, place, item.array())
+        return _at_constants(b, self, axis, item.array())
     if isinstance(item, Wire) and "layers" in b.allow:
-        return at_indices(b, self, place, item)
+        return at_indices(b, self, axis, item)
     raise CannotError("gathers by positions that depend on the inputs")
 
 
-def _at_constants(b: Builder, value: Any, place: int, numbers: Any) -> Any:
+def _at_constants(b: Builder, value: Any, axis: int, numbers: Any) -> Any:
     """Return the elements of a dimension at constant positions, which may count from the end."""
     if numbers.size and numbers.min() < 0:
-        numbers = numbers % int(value.shape[place])
-    elements = b.gathered(value, numbers, place)
-    return b.reshape(elements, with_extents(value.shape, place, *numbers.shape))
+        numbers = numbers % int(value.shape[axis])
+    elements = b.gather_constant(value, numbers, axis)
+    return b.reshape(elements, replace_axis(value.shape, axis, *numbers.shape))
 
 
 @operation("diagonal_scatter", "nn.View, nn.Narrow, nn.JoinTable")
-def with_diagonal(b: Builder, self: Any, src: Any, offset: int, dim1: Place, dim2: Place) -> Any:
+def with_diagonal(b: Builder, self: Any, src: Any, offset: int, dim1: Axis, dim2: Axis) -> Any:
     """Replace a diagonal of two dimensions."""
     flat, order = _as_rows(b, self, dim1, dim2)
-    *lead, rows, columns = (self.shape[place] for place in order)
+    *lead, rows, columns = (self.shape[axis] for axis in order)
     places = _diagonal_places(rows, columns, offset)
-    flat = b.replaced(flat, places, b.expand(src, (*lead, len(places))), len(lead))
+    flat = b.replace_at(flat, places, b.expand(src, (*lead, len(places))), len(lead))
     turned = b.reshape(flat, (*lead, rows, columns))
-    return b.permute(turned, [order.index(place) for place in range(len(order))])
+    return b.permute(turned, [order.index(axis) for axis in range(len(order))])
 
 
 @operation("diagonal", "nn.View, nn.Narrow, nn.JoinTable")
-def diagonal(b: Builder, self: Any, offset: int, dim1: Place, dim2: Place) -> Any:
+def diagonal(b: Builder, self: Any, offset: int, dim1: Axis, dim2: Axis) -> Any:
     """Return a diagonal of two dimensions as the last."""
     flat, order = _as_rows(b, self, dim1, dim2)
-    *lead, rows, columns = (self.shape[place] for place in order)
-    return b.gathered(flat, _diagonal_places(rows, columns, offset), len(lead))
+    *lead, rows, columns = (self.shape[axis] for axis in order)
+    return b.gather_constant(flat, _diagonal_places(rows, columns, offset), len(lead))
 
 
 def _as_rows(b: Builder, value: Any, dim1: int, dim2: int) -> tuple[Any, list[int]]:
     """Return a value with two dimensions as one, the last; and the order of its dimensions that leads to it."""
-    order = [place for place in range(len(value.shape)) if place not in (dim1, dim2)] + [dim1, dim2]
-    rows, columns = fixed(value.shape[dim1], value.shape[dim2])
+    order = [axis for axis in range(len(value.shape)) if axis not in (dim1, dim2)] + [dim1, dim2]
+    rows, columns = make_static(value.shape[dim1], value.shape[dim2])
     turned = b.permute(value, order)
     return b.reshape(turned, (*turned.shape[:-2], rows * columns)), order
 
@@ -419,11 +419,11 @@ def _diagonal_places(rows: int, columns: int, offset: int) -> Any:
     return np.diagonal(np.arange(rows * columns).reshape(rows, columns), offset)
 
 
-def _of_each(b: Builder, value: Any, place: int, item: Any) -> Any:
+def _of_each(b: Builder, value: Any, axis: int, item: Any) -> Any:
     """Return an element of the second dimension of each example, by an index for each."""
-    if place != 1 or not isinstance(item, Wire) or len(item.shape) != 1 or "layers" not in b.allow:
+    if axis != 1 or not isinstance(item, Wire) or len(item.shape) != 1 or "layers" not in b.allow:
         raise CannotError("gathers by positions that depend on the inputs; --allow layers writes one for each example")
-    shape = with_extents(value.shape, 1, 1)
+    shape = replace_axis(value.shape, 1, 1)
     column = b.reshape(item, (item.shape[0], *(1,) * (len(shape) - 1)))
     return b.reshape(gather(b, value, 1, b.expand(column, shape)), b.shape)
 
@@ -433,17 +433,17 @@ def _merged(b: Builder, value: Any, used: list[Any]) -> tuple[Any, Any]:
     first = used[0][0]
     count = len(used)
     extents = value.shape[first : first + count]
-    if [place for place, _ in used] != list(range(first, first + count)):
+    if [axis for axis, _ in used] != list(range(first, first + count)):
         raise CannotError("gathers in dimensions that are apart")
-    extents = fixed(*extents)
-    indices = [b.constant(item.array()) if isinstance(item, Steps) else item for _, item in used]
+    extents = make_static(*extents)
+    indices = [b.constant(item.array()) if isinstance(item, OpenRange) else item for _, item in used]
     merged = b.reshape(value, (*value.shape[:first], prod(extents), *value.shape[first + count :]))
     if all(isinstance(index, Const) for index in indices):
         numbers = [index.array() % extent for index, extent in zip(indices, extents)]  # negative ones from the end
         return merged, b.constant(np.ravel_multi_index(numbers, extents))
     total = indices[0]
     for index, extent in zip(indices[1:], extents[1:]):
-        total = b.joined("nn.CAddTable", b.wire(total) * extent, index)
+        total = b.combine("nn.CAddTable", b.wire(total) * extent, index)
     return merged, total
 
 
@@ -454,30 +454,30 @@ def _merged(b: Builder, value: Any, used: list[Any]) -> tuple[Any, Any]:
 )
 def index_put(b: Builder, self: Any, indices: Any, values: Any, accumulate: bool) -> Any:
     """Replace elements where a mask is true by one number, or replace or add to slices at indices of a dimension."""
-    used = [(place, item) for place, item in enumerate(indices) if item is not None]
-    place, item = used[0]
+    used = [(axis, item) for axis, item in enumerate(indices) if item is not None]
+    axis, item = used[0]
     if len(used) > 1:
         raise CannotError("replaces elements at positions of several dimensions")
-    if b.dtype_of("indices", place) == "bool":
+    if b.dtype_of("indices", axis) == "bool":
         number = number_of(values)
         if number is None or accumulate:
             raise CannotError("replaces elements by as many as a mask has, or adds to them")
-        rest = len(self.shape) - place - len(item.shape)
-        mask = b.reshape(item, (*(1,) * place, *item.shape, *(1,) * rest))
+        rest = len(self.shape) - axis - len(item.shape)
+        mask = b.reshape(item, (*(1,) * axis, *item.shape, *(1,) * rest))
         return b.expand(masked(b, self, mask, number), b.shape)
-    values = b.expand(values, with_extents(self.shape, place, *item.shape))
+    values = b.expand(values, replace_axis(self.shape, axis, *item.shape))
     if isinstance(item, Const):
-        item = b.constant(item.array() % int(self.shape[place]))
+        item = b.constant(item.array() % int(self.shape[axis]))
     if not accumulate and isinstance(item, Const):
         positions = item.array().reshape(-1)
-        values = b.reshape(values, with_extents(self.shape, place, len(positions)))
-        return b.replaced(self, positions, values, place)
+        values = b.reshape(values, replace_axis(self.shape, axis, len(positions)))
+        return b.replace_at(self, positions, values, axis)
     if "layers" not in b.allow or len(item.shape) > 1:
         raise CannotError("adds to elements, or chooses them by the inputs; --allow layers writes a layer")
     values = b.wire(values, self if isinstance(self, Wire) else None)
-    positions = b.reshape(item, (*(1,) * place, *item.shape, *(1,) * (len(values.shape) - place - 1)))
+    positions = b.reshape(item, (*(1,) * axis, *item.shape, *(1,) * (len(values.shape) - axis - 1)))
     positions = b.expand(b.wire(positions, values), values.shape, values)
-    return b.emit(make("pt.Scatter", place + 1, accumulate), b.wire(self, values), positions, values)
+    return b.emit(make("pt.Scatter", axis + 1, accumulate), b.wire(self, values), positions, values)
 
 
 @operation("masked_select", "nn.Narrow, nn.JoinTable")
@@ -485,49 +485,49 @@ def masked_select(b: Builder, self: Any, mask: Any) -> Any:
     """Return the elements where a constant mask is true."""
     if not isinstance(mask, Const):
         raise CannotError("the number of elements depends on the inputs")
-    numbers = np.flatnonzero(np.broadcast_to(mask.array(), fixed(*self.shape)))
-    return b.reshape(b.gathered(b.reshape(self, (1, prod(self.shape))), numbers, 1), b.shape)
+    numbers = np.flatnonzero(np.broadcast_to(mask.array(), make_static(*self.shape)))
+    return b.reshape(b.gather_constant(b.reshape(self, (1, prod(self.shape))), numbers, 1), b.shape)
 
 
 @operation("unfold", "nn.Narrow and nn.JoinTable, nn.Index; nn.View, nn.Transpose")
-def windows(b: Builder, self: Wire, dimension: Place, size: int, step: int) -> Any:
+def windows(b: Builder, self: Wire, dimension: Axis, size: int, step: int) -> Any:
     """Return the windows of a dimension, their elements last."""
     extent = int(self.shape[dimension])
     rank = len(self.shape)
     places = np.arange(0, extent - size + 1, step)[:, None] + np.arange(size)
-    frames = b.reshape(b.gathered(self, places, dimension), with_extents(self.shape, dimension, *places.shape))
+    frames = b.reshape(b.gather_constant(self, places, dimension), replace_axis(self.shape, dimension, *places.shape))
     return b.permute(frames, (*range(dimension + 1), *range(dimension + 2, rank + 1), dimension + 1))
 
 
 @operation("gather", "pt.Gather", package="layers")
-def gather(b: Builder, self: Any, dim: Place, index: Any) -> Any:
+def gather(b: Builder, self: Any, dim: Axis, index: Any) -> Any:
     """Return the elements at indices of a dimension."""
     self, index = b.wires(self, index)
-    for place, extent in enumerate(index.shape):
-        if place != dim and extent != self.shape[place]:
-            self = b.narrow(self, place, 0, extent)
+    for axis, extent in enumerate(index.shape):
+        if axis != dim and extent != self.shape[axis]:
+            self = b.narrow(self, axis, 0, extent)
     return b.emit(make("pt.Gather", dim + 1), self, index, shape=index.shape)
 
 
 @operation("scatter.src scatter.value scatter_add", "pt.Scatter", package="layers")
-def scatter(b: Builder, self: Any, dim: Place, index: Any, src: Any = None, value: Any = None) -> Any:
+def scatter(b: Builder, self: Any, dim: Axis, index: Any, src: Any = None, value: Any = None) -> Any:
     """Replace the elements at indices of a dimension, or add to them."""
     self, index, src = b.wires(self, index, b.constant(float(value), index.shape) if src is None else src)
-    for place, extent in enumerate(index.shape):
-        if place != dim and extent != self.shape[place]:
+    for axis, extent in enumerate(index.shape):
+        if axis != dim and extent != self.shape[axis]:
             raise CannotError("the indices do not cover the other dimensions")
-        src = b.narrow(src, place, 0, extent)
+        src = b.narrow(src, axis, 0, extent)
     return b.emit(make("pt.Scatter", dim + 1, b.kind == "scatter_add"), self, index, src)
 
 
-def at_indices(b: Builder, value: Any, place: int, index: Wire) -> Any:
+def at_indices(b: Builder, value: Any, axis: int, index: Wire) -> Any:
     """Return slices of a value at indices of a dimension that are computed."""
     count = prod(index.shape)
-    shape = with_extents(value.shape, place, count)
-    positions = b.reshape(index, (*(1,) * place, count, *(1,) * (len(value.shape) - place - 1)))
+    shape = replace_axis(value.shape, axis, count)
+    positions = b.reshape(index, (*(1,) * axis, count, *(1,) * (len(value.shape) - axis - 1)))
     like = value if isinstance(value, Wire) else None
-    slices = gather(b, b.wire(value, index), place, b.expand(positions, shape, like))
-    return b.reshape(slices, with_extents(value.shape, place, *index.shape))
+    slices = gather(b, b.wire(value, index), axis, b.expand(positions, shape, like))
+    return b.reshape(slices, replace_axis(value.shape, axis, *index.shape))
 
 
 def _rows(weight: Stored, padding_idx: int, scale_grad_by_freq: bool) -> Any:
@@ -547,7 +547,7 @@ def embedding(b: Builder, weight: Any, indices: Any, padding_idx: int, scale_gra
         # Only nn.LookupTable scales gradients, or leaves out those of the padding.
         has_own_gradient = scale_grad_by_freq or (numbers == padding_idx).any()
         if not has_own_gradient or not is_parameter(weight):
-            rows = b.reshape(b.gathered(weight, numbers, 0), (*numbers.shape, *weight.shape[1:]))
+            rows = b.reshape(b.gather_constant(weight, numbers, 0), (*numbers.shape, *weight.shape[1:]))
             return b.expand(rows, b.shape)
     indices = b.wire(indices)
     if not is_parameter(weight):
@@ -568,7 +568,7 @@ def steps(b: Builder, start: Any = 0, step: Any = 1) -> Any:
         raise CannotError("counts from another number than 0, or in other steps than whole ones")
     last = MOST_COUNTED * int(step)
     b.bounds[b.call.name] = (min(0, last), max(0, last))
-    return Steps(int(step), b.shape)
+    return OpenRange(int(step), b.shape)
 
 
 @operation(
@@ -602,7 +602,7 @@ def embedding_bag(
 
 def _size_of_bags(offsets: Any, indices: Wire, last: bool) -> Any:
     """Return the number of indices in each bag."""
-    if isinstance(offsets, Steps):
+    if isinstance(offsets, OpenRange):
         return offsets.step
     if not isinstance(offsets, Const):
         raise CannotError("the sizes of the bags depend on the inputs")
