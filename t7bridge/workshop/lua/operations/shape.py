@@ -23,8 +23,7 @@ from ..build import (
 )
 from ..layers import LuaLayer, make
 from ..sizes import CannotError, Extent, in_example, is_static, make_static
-from .elementwise import filled as masked
-from .elementwise import is_nonzero, reduced
+from .elementwise import fill_where, is_nonzero, reduce_over
 
 _END = 2**63 - 1
 """The end of a slice that has none."""
@@ -233,16 +232,16 @@ def triangle_of(b: Builder, self: Any, diagonal: int) -> Any:
     if is_static(size):
         cut = np.tril if is_lower else np.triu
         is_outside = b.constant(cut(np.ones(size, bool), diagonal) == 0)
-        return masked(b, b.wire(self), is_outside, 0.0)
+        return fill_where(b, b.wire(self), is_outside, 0.0)
     below = lower_triangle(b, size, diagonal if is_lower else diagonal - 1)
     mask = below if is_lower else 1 - below
     number = number_of(self)
     if number is None:
-        return masked(b, self, 1 - mask, 0.0)
+        return fill_where(b, self, 1 - mask, 0.0)
     if isfinite(number):
         return b.expand(mask * number, b.shape)
     # Infinity times the zeros would be NaN.
-    return b.expand(masked(b, mask * 0.0, mask, number), b.shape)
+    return b.expand(fill_where(b, mask * 0.0, mask, number), b.shape)
 
 
 @operation("repeat", "nn.JoinTable, nn.Replicate")
@@ -300,7 +299,7 @@ def pad(b: Builder, self: Any, pad: Any, /, mode: str = "", value: Any = 0) -> A
     kind = "Reflection" if mode.startswith("reflect") else "Replication"
     if (len(pad), rank) in ((2, 3), (4, 4)):
         sides = [*pad, 0, 0][:4]  # a signal has no height
-        return on_image(b, make(f"nn.Spatial{kind}Padding", *sides), wire, b.shape)
+        return apply_to_images(b, make(f"nn.Spatial{kind}Padding", *sides), wire, b.shape)
     if len(pad) == 6 and kind == "Replication":
         return b.emit(make("nn.VolumetricReplicationPadding", *pad), wire, shape=b.shape)
     raise CannotError("nn has no such padding for values of these dimensions")
@@ -311,7 +310,7 @@ def as_image(b: Builder, value: Any) -> Any:
     return b.reshape(value, (*value.shape[:-1], 1, value.shape[-1])) if len(value.shape) == 3 else value
 
 
-def on_image(b: Builder, layer: LuaLayer, value: Any, shape: Any, *others: Any) -> Any:
+def apply_to_images(b: Builder, layer: LuaLayer, value: Any, shape: Any, *others: Any) -> Any:
     """Apply a layer of images or volumes to a value, also to a signal, and to others that it takes besides."""
     image_shape = (*shape[:-1], 1, shape[-1]) if len(shape) == 3 else shape
     return b.reshape(b.emit(layer, as_image(b, value), *others, shape=image_shape), shape)
@@ -464,7 +463,7 @@ def index_put(b: Builder, self: Any, indices: Any, values: Any, accumulate: bool
             raise CannotError("replaces elements by as many as a mask has, or adds to them")
         rest = len(self.shape) - axis - len(item.shape)
         mask = b.reshape(item, (*(1,) * axis, *item.shape, *(1,) * rest))
-        return b.expand(masked(b, self, mask, number), b.shape)
+        return b.expand(fill_where(b, self, mask, number), b.shape)
     values = b.expand(values, replace_axis(self.shape, axis, *item.shape))
     if isinstance(item, Const):
         item = b.constant(item.array() % int(self.shape[axis]))
@@ -597,7 +596,7 @@ def embedding_bag(
     value = b.emit(layer, b.reshape(indices, lead), shape=(*lead, weight.ref.size[1]))
     if per_sample_weights is not None:
         value = value * b.reshape(per_sample_weights, (*lead, 1))
-    return reduced(b, ("nn.Sum", "nn.Mean", "nn.Max")[mode], value, [1])
+    return reduce_over(b, ("nn.Sum", "nn.Mean", "nn.Max")[mode], value, [1])
 
 
 def _size_of_bags(offsets: Any, indices: Wire, last: bool) -> Any:
