@@ -76,7 +76,7 @@ MOST_UNNAMED = 4
 
 @define(eq=False)
 class Operation:
-    """An entry of the table.
+    """An entry of the table of operations: how some of ATen's are built of Lua layers.
 
     Attributes:
         names: the operations, `aten.relu.default`.
@@ -220,7 +220,7 @@ def _full_name(name: str) -> str:
 
 @define(eq=False)
 class Builder(Emitter):
-    """Emits the steps of the operations of a program.
+    """Builds the Lua layers of a program's calls, one at a time: what the builders of operations use for that.
 
     Attributes:
         allow: other Lua packages than nn and nngraph that may be used.
@@ -410,7 +410,7 @@ class Builder(Emitter):
 
     def concatenate(self, values: list[Any], axis: int) -> Any:
         """Join values along a dimension; those without elements are left out, as Lua has none."""
-        # (0,) joins values of any rank in PyTorch, too.
+        # PyTorch joins an empty vector, of shape (0,), with values of any rank.
         values = [value for value in values if value.shape != (0,) and value.shape[axis] != 0]
         if len(values) == 1:
             return values[0]

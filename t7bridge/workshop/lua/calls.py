@@ -32,7 +32,7 @@ RANDOM = "draws random numbers, which no layer of nn does"
 
 @define(eq=False)
 class ProgramBuilder(Builder):
-    """Runs the calls of a program on values that are wires of a Lua graph.
+    """Builds all calls of a program as steps of a Lua graph, and collects what Lua cannot express.
 
     Attributes:
         problems: inexpressible operations: line in the user's source, operation and reason.
@@ -54,9 +54,10 @@ class ProgramBuilder(Builder):
             UnsupportedError: operations that cannot be expressed, all of them.
         """
         inputs = self._inputs()
+        # The values that are known before any call: tensors of the state dict, and constants.
         for name, (key, learned) in self.program.stored.items():
             shape = tuple(self.program.state[key].shape)
-            self.env[name] = Stored(WeightRef(key, 0, shape), shape, learned)
+            self.env[name] = Stored(WeightRef(key, start=0, size=shape), shape, learned)
         for name, value in self.program.constants.items():
             self.env[name] = Const(value, tuple(value.shape)) if is_tensor(value) else value
         for arguments in [*(call.args for call in self.program.calls), self.program.outputs]:

@@ -1,4 +1,4 @@
-"""Conversion of a whole module: traced, built, structured, and turned into a Torch object."""
+"""Conversion of a whole PyTorch module: traced, its calls built as Lua layers, and these turned into a Torch object."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ = _operations  # registers the operations
 
 @define(eq=False)
 class LuaModel:
-    """A PyTorch module as a Lua model.
+    """A PyTorch module converted to a Lua model in memory, from which `model.t7` and `model.lua` are written.
 
     Attributes:
         layer: the whole model, as constructor calls.

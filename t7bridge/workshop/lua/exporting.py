@@ -34,7 +34,7 @@ from .sizes import Sizes
 
 
 class Freedom(IntEnum):
-    """The extents of the inputs that may differ from the example's."""
+    """Which extents of the inputs may differ from the example's, from most to least."""
 
     ALL = 0
     BATCH = 1
@@ -444,7 +444,7 @@ def _is_internal(guard: Any, condition: Any, is_read_by_user: bool) -> bool:
 
 
 class _Traceable(TorchFunctionMode):
-    """Runs by operations that `torch.export` can trace for any size what it cannot trace, or for one size only."""
+    """While it is active, functions that `torch.export` cannot trace for any size run as others that it can."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function of PyTorch, or others that compute the same: PyTorch calls this instead of each.

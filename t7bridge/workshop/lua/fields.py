@@ -1,4 +1,4 @@
-"""The fields of freshly constructed Lua modules.
+"""The fields that the constructors of nn's classes set: a table of the classes.
 
 The table of classes has one row a class: the arguments of the constructor, stored under the same names, then the other
 fields. Sources: the `__init` functions of nn 8726825 and nngraph 3ed3b9b.
@@ -24,7 +24,7 @@ CONTAINERS = frozenset({"nn.Sequential", "nn.ConcatTable", "nn.Concat", "nn.Bott
 
 @define(frozen=True)
 class LuaClass:
-    """Fields stored by a constructor.
+    """A class of nn: the arguments of its constructor, and the fields that this sets.
 
     Attributes:
         args: names of its arguments; `-` for one that is not stored.

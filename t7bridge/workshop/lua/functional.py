@@ -1,4 +1,4 @@
-"""Exported programs rewritten: without changes in place, without blocks, and operations as parts of others."""
+"""Rewriting of exported programs: without changes in place and `with` blocks, and operations decomposed to others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values as Lua source, and long lines of it as several."""
+"""Numbers, strings, tables and tensors as Lua source; and the wrapping of long lines of Lua."""
 
 from __future__ import annotations
 

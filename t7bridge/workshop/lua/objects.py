@@ -32,7 +32,7 @@ GRADIENTS = {"weight": "gradWeight", "bias": "gradBias"}
 
 @define(eq=False)
 class ObjectMaker:
-    """Creates the objects of layers.
+    """Makes the Torch objects of Lua layers (`LuaLayer`), with the weights of a state dict.
 
     Attributes:
         element: of all tensors of the model.
@@ -55,10 +55,11 @@ class ObjectMaker:
             self._fill_lstm(obj, layer.weights)
         else:
             self._set_weights(obj, layer.weights)
+        # Without a weight, whatever the constructor was told.
         if layer.name.endswith("BatchNormalization") and "weight" not in layer.weights:
             obj["affine"] = False
         if not self.training:
-            obj["train"] = False
+            obj["train"] = False  # which `evaluate()` sets in every module
         if layer.weights:
             entries = {name: weight_entry(ref, self.weights[ref.key].shape) for name, ref in layer.weights.items()}
             obj[FIELD] = Table.of(entries)
@@ -165,7 +166,7 @@ Sources = dict[Node, dict[Node, None]]
 
 
 class _Graph:
-    """A `graph.Graph` of edges: its nodes are in the order of their first edge, and numbered so.
+    """A Torch object `graph.Graph` made of edges: its nodes are in the order of their first edge, and numbered so.
 
     Attributes:
         nodes: the object of each node.

@@ -44,7 +44,7 @@ _ROUNDED = (TruncToInt, FloorToInt, CeilToInt, RoundToInt)
 
 
 class ChangedError(Exception):
-    """More is known of the sizes than before: what was built by what was known is built again."""
+    """More has become known of the sizes while a program was built: it has to be built again."""
 
 
 class CannotError(Exception):
@@ -52,7 +52,7 @@ class CannotError(Exception):
 
 
 class Extent:
-    """An integer that depends on the sizes of the inputs.
+    """A size, or another integer, that depends on the sizes of the inputs: an expression of PyTorch's symbols.
 
     Arithmetic returns further ones, or integers where the sizes cancel out. Equal ones have the same expression.
     Comparisons of other kinds, and the conversion to a number, decide by the example and add a condition.

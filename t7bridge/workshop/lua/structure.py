@@ -1,4 +1,4 @@
-"""The steps of a program as one module: chains along PyTorch's modules are nn.Sequential, the rest is nn.gModule."""
+"""The steps of a program as one Lua module: what is a chain is an nn.Sequential, the rest an nn.gModule."""
 
 from __future__ import annotations
 

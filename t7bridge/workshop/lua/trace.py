@@ -34,14 +34,14 @@ tree_leaves = pytree.tree_leaves
 
 @define(frozen=True)
 class CallRef:
-    """The value of another call, by its name."""
+    """An argument that is the value of another call, by its name."""
 
     name: str
 
 
 @define(eq=False)
 class TracedCall:
-    """One operation.
+    """One call of an operation of ATen in a traced program.
 
     Attributes:
         name: of its value.
@@ -73,7 +73,7 @@ class TracedCall:
 
 @define(eq=False)
 class Program:
-    """A traced module.
+    """A traced PyTorch module: its inputs, state dict, and calls of ATen's operations in order.
 
     Attributes:
         inputs: name and shape of each input.

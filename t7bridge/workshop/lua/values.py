@@ -1,4 +1,4 @@
-"""Values of a program while it becomes a Lua model, but for those that are computed when the model runs, and shapes."""
+"""Kinds of values while a program becomes a Lua model: constants, tensors of the state dict, and others; shapes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Scaled:
 
 @define(eq=False)
 class Complex:
-    """Complex numbers.
+    """A value of complex numbers, which Lua lacks, as two values of real ones.
 
     Attributes:
         real: the real part, a value of any other kind.

@@ -1,4 +1,4 @@
-"""Values as nodes of a Lua graph: layers are applied to them; constants and tensors of the state dict become nodes."""
+"""Values as nodes of a Lua graph, to which layers are applied; constants and tensors of the state dict as nodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LAYERS_WITH_PARAMETER = {"nn.CMulTable": ("nn.CMul", "weight"), "nn.CAddTable": 
 
 @define(eq=False)
 class Wire(Arithmetic["Wire"]):
-    """A value computed when the model runs."""
+    """A value that is computed when the model runs: the output of a node of the Lua graph, with its shape."""
 
     b: Emitter = field(repr=False)
     step: LuaNode
@@ -57,7 +57,7 @@ def first_wire(values: Sequence[Any], shape: Shape | None = None) -> Wire | None
 
 @define(eq=False)
 class Emitter:
-    """Emits the steps of a Lua graph; a value that keeps its shape, or is one already, needs none.
+    """Builds a Lua graph: its methods apply layers to values, each as a step, a node of the graph.
 
     Attributes:
         program: the traced program.

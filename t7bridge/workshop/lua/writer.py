@@ -101,7 +101,7 @@ _Parts = list[Any]
 
 @define(eq=False)
 class _Block:
-    """A function of the source, or a container that is written where it is used.
+    """Containers of equal structure: a function of the source, or a single one that is written where it is used.
 
     Attributes:
         layers: those that it creates, which differ in arguments and prefix only.
@@ -159,7 +159,7 @@ class _Block:
 
 @define(eq=False)
 class Writer:
-    """The source of one model.
+    """Writes the Lua source of one model.
 
     Attributes:
         program: the traced program, for names and shapes.
@@ -344,7 +344,7 @@ class Writer:
             arguments = {"suffix": lua_string(block.suffixes[number]), **arguments}
         parts: _Parts = [f"{block.name}("]
         if block.has_prefix:
-            # Not one of the arguments: inside another function it is written as its prefix and a rest.
+            # It is a key, which another function writes relative to a prefix of its own.
             parts.append(_Key(block.prefixes[number]))
         if block.has_prefix and arguments:
             parts.append(", ")

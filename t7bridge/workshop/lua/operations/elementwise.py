@@ -1,5 +1,4 @@
-"""Operations on each element: a table of those of one value; arithmetic of two; comparisons, masks and choices.
-Reductions: sums, means, extrema and norms over dimensions; normalization: batch normalization is nn's own.
+"""Operations on each element, arithmetic, comparisons and masks; reductions over dimensions; normalization.
 
 Masks are 0 and 1 as numbers, without a gradient.
 """

@@ -1,4 +1,4 @@
-"""Matrix products, attention, and matrices that are a learned tensor times a scale."""
+"""Matrix products, attention, and weights that are a learned tensor times a scale, as by weight normalization."""
 
 from __future__ import annotations
 

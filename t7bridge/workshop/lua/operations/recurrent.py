@@ -1,4 +1,4 @@
-"""Recurrent layers, unrolled: one cell per step, all with the same weights."""
+"""Recurrent layers (LSTM, GRU, RNN), unrolled: one cell per step, all with the same weights; or nn.SeqLSTM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shapes: views, permutations, parts, joins, repetition, padding; and rows by indices."""
+"""Operations on shapes and positions: views, permutations, slices, joins, repetition, padding, indexing, embeddings."""
 
 from __future__ import annotations
 
