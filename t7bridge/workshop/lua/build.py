@@ -115,7 +115,7 @@ class Operation:
         # Arguments by position are the first ones, whatever an operation of the entry calls them.
         for parameter, name in zip(parameters, args):
             if parameter.kind is parameter.POSITIONAL_ONLY:
-                positional.append(named.pop(name))
+                positional.append(_as_annotated(b, parameter, named.pop(name), rank))
         takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
         if not takes_all:
             named = {parameter.name: named[parameter.name] for parameter in parameters if parameter.name in named}

@@ -743,3 +743,23 @@ def test_a_batch_that_a_decomposition_fixes_is_named(tmp_path, monkeypatch):
     other = torch.randn(5, 1, 14, 14)
     if not any("the size of the batch is fixed" in note.message for note in report.notes):
         torch.testing.assert_close(t7bridge.load_module(tmp_path / "m.t7")(other), module(other), rtol=1e-4, atol=1e-5)
+
+
+class Wave(nn.Module):
+    """A function of a parameter, without an input in it."""
+
+    def __init__(self):
+        super().__init__()
+        self.phase = nn.Parameter(torch.randn(5))
+
+    def forward(self, x):
+        return x * self.phase.sin()
+
+
+def test_functions_apply_to_parameters(tmp_path):
+    """A layer of `layers.lua` takes a parameter as it takes a value that is computed."""
+    inputs = (torch.randn(2, 5),)
+    module = Wave().eval()
+    t7bridge.save_module(module, tmp_path / "m.t7", inputs, allow=("layers",))
+    again = t7bridge.load_module(tmp_path / "m.t7")
+    torch.testing.assert_close(again(*inputs), module(*inputs))
