@@ -23,7 +23,7 @@ from ..build import (
 )
 from ..layers import LuaLayer, make
 from ..sizes import CannotError, Extent, in_example, is_static, make_static
-from .elementwise import fill_where, is_nonzero, reduce_over
+from .elementwise import fill_where, is_nonzero, is_positive, reduce_over
 
 _END = 2**63 - 1
 """The end of a slice that has none."""
@@ -514,10 +514,18 @@ def _as_one_dimension(b: Builder, value: Any, indexed: list[tuple[int, Any]]) ->
         numbers = [index.array() % extent for index, extent in zip(indices, extents)]  # negative ones from the end
         return merged, b.constant(np.ravel_multi_index(numbers, extents))
     # i, j, k of dimensions of extents I, J, K: (i * J + j) * K + k.
-    total = indices[0]
-    for index, extent in zip(indices[1:], extents[1:]):
+    total, *others = (_from_front(b, index, extent) for index, extent in zip(indices, extents))
+    for index, extent in zip(others, extents[1:]):
         total = b.combine("nn.CAddTable", b.wire(total) * extent, index)
     return merged, total
+
+
+def _from_front(b: Builder, index: Any, extent: int) -> Any:
+    """Return indices of a dimension with its extent added to negative ones, which count from the end."""
+    if isinstance(index, Const):
+        return b.constant(index.array() % extent)
+    is_negative = -b.wire(index) >> is_positive(b, "int64")
+    return b.wire(index) + is_negative * extent
 
 
 @operation(
