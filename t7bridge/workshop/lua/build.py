@@ -362,7 +362,7 @@ class Builder(Emitter):
             part = self._part_of_open_count(value, axis, start, count)
             if part is not None:
                 return part
-        if axis == 0 and isinstance(value, Stored) and value.whole:
+        if axis == 0 and isinstance(value, Stored) and value.whole:  # rows, which a layer can hold as its weight
             return _part_of_stored(value, *make_static(start, count))
         return self._narrow_by_layer(value, axis, start, count)
 

@@ -313,6 +313,7 @@ def open_sizes() -> Iterator[None]:
     original: Any = torch.SymBool.__bool__
 
     def noted(condition: Any) -> bool:
+        """Convert a relation of sizes to a boolean, and note it in its environment if the user's code asks for that."""
         environment = getattr(condition.node, "shape_env", None)
         caller = sys._getframe(1).f_code.co_filename
         if environment is not None and not caller.startswith(TORCH_FOLDER):

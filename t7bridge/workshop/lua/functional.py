@@ -44,6 +44,7 @@ def make_functional(exported: ExportedProgram, operations: frozenset[str]) -> tu
     graph.eliminate_dead_code(is_needed)
     if not any(_changes_argument(node) for node in graph.nodes):
         return exported, notes
+    # PyTorch would leave out dropouts, which do nothing in evaluation: see `operation_of`.
     for node in graph.nodes:
         node.target = _PLACEHOLDERS.get(node.target, node.target)
     exported.graph_module.recompile()
@@ -209,7 +210,8 @@ def _inline_block(module: Any, node: Any) -> None:
                 results = [values.get(item, item) for item in inner.args[0]]
             else:
                 values[inner] = module.graph.node_copy(inner, values.__getitem__)
-        is_grad_enabled = node.target.__name__ != _GRADIENTS or node.args[0]
+        enabled, *_ = node.args  # the setting of a block for gradients
+        is_grad_enabled = node.target.__name__ != _GRADIENTS or enabled
         if not is_grad_enabled:
             results = [_detached(module.graph, item) for item in results]
     for item in [*node.users]:  # `operator.getitem(block, number)`

@@ -174,7 +174,7 @@ class _Graph:
     """
 
     def __init__(self, edges: list[tuple[Node, Node]]) -> None:
-        # Edges lead from a node to one of its children.
+        """Make the objects of a graph, whose edges lead from a node to one of its children."""
         self._children: dict[Node, list[Node]] = {node: [] for edge in edges for node in edge}
         for start, end in edges:
             self._children[start].append(end)

@@ -88,7 +88,7 @@ class Extent:
         return self._with(other, lambda a, b: a - b)
 
     def __rsub__(self, other: Any) -> Any:
-        return self._with(other, lambda a, b: a - b, True)
+        return self._with(other, lambda a, b: a - b, swapped=True)
 
     def __mul__(self, other: Any) -> Any:
         return self._with(other, lambda a, b: a * b)
@@ -99,7 +99,7 @@ class Extent:
         return self._with(other, FloorDiv)
 
     def __rfloordiv__(self, other: Any) -> Any:
-        return self._with(other, FloorDiv, True)
+        return self._with(other, FloorDiv, swapped=True)
 
     def __mod__(self, other: Any) -> Any:
         return self - (self // other) * other

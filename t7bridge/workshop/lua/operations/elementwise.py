@@ -479,8 +479,8 @@ def compare(b: Builder, self: Any, other: Any) -> Any:
     if len(wires) == 2 and first.step is second.step:  # x == x, which tells NaN
         return b.expand(_compared_with_itself(b, first, is_float), b.shape)
     has_infinity = inf in (first, second) or -inf in (first, second)
-    is_bounded = is_float and (len(wires) == 2 or has_infinity)
-    if is_bounded:
+    may_both_be_infinite = is_float and (len(wires) == 2 or has_infinity)
+    if may_both_be_infinite:
         # Infinite values are compared as the largest numbers, as the difference of equal ones is NaN.
         first = _clip_infinities(b, first)
         second = _clip_infinities(b, second)
@@ -489,7 +489,7 @@ def compare(b: Builder, self: Any, other: Any) -> Any:
     is_opposite = b.kind in ("ge", "le", "eq", "ne")
     if is_opposite:
         is_true = 1 - is_true
-    if is_bounded or (is_float and is_opposite):
+    if may_both_be_infinite or (is_float and is_opposite):
         # NaN is neither equal, larger nor smaller; Lua's HardTanh returns its largest value for it.
         is_true = _without_nan(is_true, wires)
     return b.expand(1 - is_true if b.kind == "ne" else is_true, b.shape)
@@ -519,7 +519,7 @@ def _compared_with_itself(b: Builder, value: Wire, is_float: bool) -> Any:
         return is_unequal
     if b.kind in ("eq", "ge", "le"):
         return 1 - is_unequal
-    return is_unequal * 0
+    return is_unequal * 0  # gt and lt hold for no element
 
 
 def _clip_infinities(b: Builder, value: Any) -> Any:

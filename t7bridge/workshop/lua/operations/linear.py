@@ -116,6 +116,7 @@ def with_weight(is_transposed: bool, channels: int) -> Callable[[Callable[..., A
 
         @wraps(build)
         def build_any(b: Builder, input: Wire, weight: Any, bias: Any, **options: Any) -> Any:
+            """Build the operation by the layer, and what the layer cannot hold of the weight and bias around it."""
             if isinstance(weight, Scaled) and weight.axis == 1 and options.get("groups", 1) > 1:
                 weight = b.wire(weight)  # the dimension is of the channels in a group
             scale_of_outputs = None

@@ -237,10 +237,12 @@ def cell(
     b: Builder, input: Wire, hx: Any, w_ih: Learned, w_hh: Learned, b_ih: Learned | None, b_hh: Learned | None
 ) -> Any:
     """Run one step."""
-    # hx is h, or for an LSTM h and c; biases are `None` for none.
     kind = b.kind.removesuffix("_cell")
-    states = hx if kind == "lstm" else [hx]  # h and c
+    states = hx if kind == "lstm" else [hx]  # h and c, or h
     wires = [b.wire(state, input) for state in states]
     gates = apply_linear(b, input, w_ih, b_ih)
     next_states = _step(b, kind, w_hh, b_hh, gates, wires)
-    return next_states if kind == "lstm" else next_states[0]
+    if kind == "lstm":
+        return next_states
+    (next_h,) = next_states
+    return next_h

@@ -94,6 +94,7 @@ def permute(b: Builder, self: Any, dims: Any = None, dim0: int = -2, dim1: int =
     order = list(range(len(self.shape)))
     if len(order) > 1:
         order[dim0], order[dim1] = order[dim1], order[dim0]
+    # `t` of a vector is the vector.
     return b.permute(self, order)
 
 
@@ -106,7 +107,7 @@ def expand(b: Builder, self: Any, other: Any = None) -> Any:
 @operation("copy", "none: the other value")
 def overwritten(b: Builder, self: Any, src: Any) -> Any:
     """Replace all elements."""
-    return b.expand(src, b.shape, self if isinstance(self, Wire) else None)
+    return b.expand(src, b.shape, like=self if isinstance(self, Wire) else None)
 
 
 @operation("slice_scatter select_scatter", "nn.Narrow, nn.JoinTable")
@@ -180,6 +181,7 @@ def strided(b: Builder, value: Any, axis: int, start: int, count: int, step: int
         part = b.narrow(value, axis, start, count * step)
         rows = b.reshape(part, replace_axis(value.shape, axis, count, step))
         return b.select(rows, axis + 1, 0)
+    # The last row would reach beyond the end.
     return b.gather_constant(value, start + step * np.arange(count), axis)
 
 
