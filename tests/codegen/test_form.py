@@ -186,4 +186,4 @@ def test_layers_have_one_name_each():
 )
 def test_modules_that_remember_are_known(name, remembers):
     """Only modules that keep nothing from call to call may become one where their weights are tied."""
-    assert any(piece.remembers for piece in copied.pieces(f"t7bridge.torchmodules.layers.{name}")) == remembers
+    assert any(piece.keeps_state for piece in copied.pieces(f"t7bridge.torchmodules.layers.{name}")) == remembers
