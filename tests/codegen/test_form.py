@@ -18,7 +18,12 @@ from source_helpers import generate, run_source
 
 from t7bridge import TorchObject
 from t7bridge.codegen import apply, copied, expression, lines
+from t7bridge.codegen.code import Construction, applied
+from t7bridge.codegen.statements import Writer
+from t7bridge.codegen.steps import Attribute, CodeBlock, Ref, Step
+from t7bridge.errors import LimitError
 from t7bridge.nn import REQUIRED, RESERVED, TORCH, find_modules
+from t7bridge.nn.mapping import ModuleSpec
 
 
 @cache
@@ -187,3 +192,19 @@ def test_layers_have_one_name_each():
 def test_modules_that_remember_are_known(name, remembers):
     """Only modules that keep nothing from call to call may become one where their weights are tied."""
     assert any(piece.keeps_state for piece in copied.pieces(f"t7bridge.torchmodules.layers.{name}")) == remembers
+
+
+def _block_of_cells(count: int) -> CodeBlock:
+    """A class that calls one cell several times, and returns all states."""
+    cell = Attribute("rnn", [Construction("RNNCell")], name="rnn")
+    calls = [Step(applied, [Ref(0)], attribute=cell, result_names=("h",)) for _ in range(count)]
+    states = [Ref(number) for number in range(1, count + 1)]
+    return CodeBlock(ModuleSpec("Model"), "Model", steps=[Step(applied, []), *calls], result=states, attributes=[cell])
+
+
+def test_more_states_than_names():
+    """A page with more states at a time than there are names for them is refused."""
+    *calls, _ = Writer(_block_of_cells(1000)).statements
+    assert len({ast.unparse(call.targets[0]) for call in calls}) == 1000
+    with pytest.raises(LimitError, match="more than 1000 values at a time"):
+        Writer(_block_of_cells(1001))
