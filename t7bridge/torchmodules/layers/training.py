@@ -73,12 +73,14 @@ class _Choose(torch.autograd.Function):
             raise RuntimeError(
                 "reinforce must be called with the rewards before backward"
             )
-        by_inputs = []
+        input_gradients = []
         for slope in ctx.layer.slopes(output, *inputs):
+            # One reward for all elements of an example.
             reward = ctx.layer.reward.to(slope)
+            reward = reward.reshape(-1, *[1] * (slope.dim() - 1))
             # A training step minimizes, and rewards are to be large.
-            by_inputs.append(-slope * reward.reshape(-1, *[1] * (slope.dim() - 1)))
-        return None, None, *by_inputs
+            input_gradients.append(-slope * reward)
+        return None, None, *input_gradients  # none for the layer and the output
 
 
 _choose: Callable[..., Tensor] = _Choose.apply
@@ -240,7 +242,8 @@ class CategoricalEntropy(Layer):
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, classes); return the same."""
         shares = input.sum(0) / input.detach().sum()
-        entropy = -(shares * (shares + 1e-6).log()).sum()
+        eps = 1e-6  # of Lua: no logarithm of 0
+        entropy = -(shares * (shares + eps).log()).sum()
         if self.smallest is not None and entropy >= self.smallest:
             return input
         return with_penalty(input, -self.scale / input.size(0) * entropy)
@@ -264,11 +267,12 @@ class Dropout(Layer):
         """Return a tensor in the shape of the input."""
         if self.p <= 0:
             return input.clone()
+        kept_share = 1 - self.p
         if not (self.training or self.always):
-            return input.clone() if self.scale_training else input * (1 - self.p)
-        noise = torch.full_like(input, 1 - self.p).bernoulli()
+            return input.clone() if self.scale_training else input * kept_share
+        noise = torch.full_like(input, kept_share).bernoulli()
         if self.scale_training:
-            noise = noise / (1 - self.p)
+            noise = noise / kept_share
         return input * noise
 
 
@@ -288,12 +292,13 @@ class FeatureDropout(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (features, …) or (batch, features, …); return the same shape."""
+        kept_share = 1 - self.p
         if not (self.training or self.always):
-            return input * (1 - self.p)
+            return input * kept_share
         # One number for each feature of each example.
         features = input.shape[: input.dim() - self.n_input_dims + 1]
         shape = (*features, *[1] * (self.n_input_dims - 1))
-        noise = torch.full(shape, 1 - self.p, dtype=input.dtype, device=input.device)
+        noise = torch.full(shape, kept_share, dtype=input.dtype, device=input.device)
         return input * noise.bernoulli()
 
 
@@ -375,9 +380,11 @@ class SpatialRegionDropout(Layer):
         output = input.clone()
         if not self.training:
             return output
-        dim = -2 if torch.rand(()) < 0.5 else -1
+        is_of_rows = torch.rand(()) < 0.5
+        dim = -2 if is_of_rows else -1
         count = int(input.size(dim) * self.p)
-        start = 0 if torch.rand(()) < 0.5 else input.size(dim) - count
+        is_at_start = torch.rand(()) < 0.5
+        start = 0 if is_at_start else input.size(dim) - count
         output.narrow(dim, start, count).zero_()
         return output
 
