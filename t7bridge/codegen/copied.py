@@ -7,7 +7,7 @@ whether their tensors fit.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from inspect import BoundArguments, Parameter, Signature
 from pathlib import Path
@@ -353,7 +353,7 @@ def defaults_of(piece: SourcePiece) -> dict[str, Any]:
     return {name: value for name, value in base.arguments.items() if value is not REQUIRED}
 
 
-def import_lines(imports: set[Import]) -> list[str]:
+def import_lines(imports: Iterable[Import]) -> list[str]:
     """Return import statements, the standard library's first, each group sorted like isort.
 
     In a group, `import m` comes before `from m import n`.
@@ -372,9 +372,9 @@ def import_lines(imports: set[Import]) -> list[str]:
     standard: list[str] = []
     third_party: list[str] = []
 
-    def order(statement: tuple[tuple[bool, bool, str, str], list[str]]) -> tuple[bool, bool, str, str]:
+    def order(statement: tuple[tuple[bool, bool, str, str], list[str]]) -> tuple[bool, bool, str, tuple[int, str]]:
         (is_third_party, is_from, module, _), names = statement
-        return is_third_party, is_from, module, names[0]
+        return is_third_party, is_from, module, min(map(_isort_key, names))
 
     for (is_third_party, is_from, module, _), names in sorted(statements.items(), key=order):
         group = third_party if is_third_party else standard
