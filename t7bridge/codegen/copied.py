@@ -261,7 +261,7 @@ def _signature(
     if "__init__" in methods:
         return _signature_of_method(methods["__init__"].args)
     if not args_are_fields:
-        return inherited[0] if inherited else None
+        return inherited[0] if inherited else None  # the first base's, which Python would find
     # Fields of bases come before the class's own, as in a data class.
     parameters: dict[str, Parameter] = {}
     for base in inherited:
@@ -273,6 +273,7 @@ def _signature(
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
             name = field.target.id
             parameters[name] = _parameter(ast.arg(name, field.annotation), kind, field.value)
+    # Arguments by keyword come last.
     return Signature(sorted(parameters.values(), key=lambda parameter: parameter.kind))
 
 

@@ -33,7 +33,7 @@ from .idioms import (
     torch_call,
     traits,
 )
-from .steps import Attribute, CodeBlock, Ref, Step, Value, pick, refs
+from .steps import INPUT, Attribute, CodeBlock, Ref, Step, Value, pick, refs
 
 TOO_DEEP = "the modules of this model are nested too deep to be written down"
 USE_CONVERT = "`t7bridge convert` converts the weights."
@@ -51,7 +51,7 @@ SUM = ("fold", "+")
 
 
 class SourceBuilder:
-    """Makes the blocks of a model and collects the layers to include.
+    """Makes the classes (`CodeBlock`) of a model's source, and collects the layers that it includes or imports.
 
     Attributes:
         blocks: all blocks, those that others contain first.
@@ -92,7 +92,7 @@ class SourceBuilder:
         takes_target = call.name not in self.copied_pieces or self.copied_pieces[call.name].input_count > 1
         write = formula("lambda module, x: module(x, target)") if takes_target else applied
         body = Body(self, block, Form(), ANY)
-        block.result = body.add_module(spec, call, Ref(0), name="criterion", form=Form(), write=write)
+        block.result = body.add_module(spec, call, INPUT, name="criterion", form=Form(), write=write)
         self.blocks.append(block)
         return block
 
@@ -189,7 +189,7 @@ class SourceBuilder:
             body = Body(self, block, form, kind)
             # `apply` would make a Sequential a module of the class that it becomes, which is this one.
             add_steps = body.sequence if spec.target == SEQUENTIAL else body.apply
-            block.result = add_steps(spec, Ref(0))
+            block.result = add_steps(spec, INPUT)
             body.charge_list(block.result)
             # After the classes inside, which were added meanwhile.
             self.blocks.append(block)
@@ -320,7 +320,7 @@ class Body:
             return step.form
         if len(value.path) == 1 and step.element_form is not None:
             return step.element_form
-        is_input = self.block.is_whole_model and value.step == 0
+        is_input = self.block.is_whole_model and value.is_in_input
         return self._element_forms.setdefault(value, Form(origin=BatchOrigin(is_input=is_input)))
 
     def kind(self, value: Value) -> Kind:
@@ -390,6 +390,7 @@ class Body:
         if not is_by_flow or facts.is_identity or spec.target == SEQUENTIAL:
             return None
         try:
+            # It runs the flow once without adding steps, and refuses here what cannot be written.
             steps = Steps(self, spec, value, next_module)
         except (ClassNeededError, *walk.FLOW_ERRORS):
             return None
@@ -593,13 +594,13 @@ class Trial(StepDomain):
         self._note_branches(elements)
         self.splits_input = len(elements) == 2 and self.branch_calls == self._calls_on_input == {0, 1}
         # The input of a class inside the model may be nothing, that of the model is something.
-        is_input_of_inner_class = value == Ref(0) and not body.block.is_whole_model
+        is_input_of_inner_class = value == INPUT and not body.block.is_whole_model
         if facts.flow is walk.parallel or (facts.flow is walk.branches and is_input_of_inner_class):
             _need_class_unless(body.builder.can_be_steps(spec, body.kind(value)))
 
     def was_list(self, value: Value) -> bool:
         """Return whether the input of a class, of which nothing is known, was a list in the last call in Lua."""
-        is_unknown = value == Ref(0) and self._body.kind(value) == ANY
+        is_unknown = value == INPUT and self._body.kind(value) == ANY
         if not is_unknown or self._spec.obj is None:
             return False
         # For a list the container returned a list, which is still in its fields.
@@ -770,7 +771,7 @@ class Steps(StepDomain):
 
     def elements(self, value: Value, count: int) -> list[Value]:
         """Return the first elements of a list; those of the input of a class get names."""
-        if value == Ref(0):
+        if value == INPUT:
             items = self._body.kind(value).items
             if items is None:
                 self._name_input_elements(count, ignores_further=True)
@@ -837,7 +838,7 @@ class Steps(StepDomain):
         passes_input = node.module is None or traits(spec.children[node.module]).is_identity
         if not passes_input:
             self._name_result(value, name or self._value_names.get(number + 1, ""))  # 0 is the input there
-        elif name and isinstance(value, Ref) and value.step == 0:
+        elif name and isinstance(value, Ref) and value.is_in_input:
             # The node of an input of the graph, which the user named.
             self._body.block.input_names[value.path] = name
         self._node_values.append(value)
@@ -879,7 +880,7 @@ class Steps(StepDomain):
         list_lengths = self._body.block.list_lengths
         for source, path in links:
             value = self._node_values[source]
-            if path and isinstance(value, Ref) and value.step == 0 and len(value.path) == 1:
+            if path and isinstance(value, Ref) and value.is_in_input and len(value.path) == 1:
                 (place,) = value.path
                 list_lengths[place] = max(list_lengths.get(place, 0), path[0] + 1)
 
@@ -997,7 +998,9 @@ class Lists:
             return reduce(operator, operands)
 
         def write_of_list(operands: ast.expr) -> ast.expr:
-            return write(*operands.elts) if isinstance(operands, ast.List) else operands
+            """Take the operands as one list, as the module does in whose place it is."""
+            assert isinstance(operands, ast.List)
+            return write(*operands.elts)
 
         def write_with_reshapes(first: ast.expr, *operands: ast.expr) -> ast.expr:
             """Take the first operand, and all of them: an operand that is used twice gets a variable."""

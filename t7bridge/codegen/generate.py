@@ -369,6 +369,7 @@ def _module_paths(attributes: list[Attribute], path: AttributePath = ()) -> Iter
     """
 
     def of_construction(call: Construction, path: AttributePath) -> Iterator[tuple[AttributePath, ModuleSpec]]:
+        """Yield the path of a constructed module, which is given, and of those inside."""
         if call.spec is not None:
             yield path, call.spec
         # Not `block`, which may be an equal class with other modules.
@@ -395,7 +396,7 @@ def _first_path_by_id(module_paths: ModulePaths) -> dict[int, AttributePath]:
 
 
 def _shared_modules(module_paths: ModulePaths, owned: TensorsByModule) -> Iterator[ast.stmt]:
-    """Yield an assignment for each further place of a shared module with tensors or a memory.
+    """Yield an assignment for each further place of a shared module with tensors, or a state kept between calls.
 
     The class constructs it at each place: `self.layers[3] = self.layers[0]` makes one of them.
     """
@@ -663,8 +664,7 @@ def _arguments(block: CodeBlock, writer: Writer) -> list[str]:
         return [f"{first}: Tensor", *(f"{state}: Any = None" for state in states)]
     annotation = "Tensor"
     if writer.unpacked:
-        # Step 0 is the input.
-        reads_elements_of_elements = any(ref.step == 0 and len(ref.path) > 1 for _, ref in block.links())
+        reads_elements_of_elements = any(ref.is_in_input and len(ref.path) > 1 for _, ref in block.links())
         annotation = "list[Any]" if reads_elements_of_elements else "list[Tensor]"
     elif writer.source == "inputs":
         annotation = _annotation(block.input_kind) if block.input_kind.is_list else "Any"
@@ -682,7 +682,7 @@ def _return_type(block: CodeBlock) -> str:
     if isinstance(result, list):
         return "list[Any]" if any(isinstance(item, list) for item in result) else "list[Tensor]"
     step = block.steps[result.step]
-    is_input_or_element = result.step == 0 or bool(result.path)
+    is_input_or_element = result.is_in_input or bool(result.path)
     if step is None or is_input_or_element:
         return "Any"
     return _annotation(step.kind)
@@ -781,10 +781,13 @@ def check_page(text: str, builder: SourceBuilder, blocks: list[CodeBlock], keys:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ModelError(f"the source of this model is not Python: {error}") from error
     page = _Page(builder, blocks, keys)
-    copied = {piece.text for piece in builder.copied_pieces.values()}
+    included_texts = {piece.text for piece in builder.copied_pieces.values()}
     lines = text.splitlines()
     for number, statement in enumerate(tree.body):
-        if statement_text(statement, lines) not in copied and not (number == 0 and _is_docstring(statement)):
+        # The included layers are those of this package, to the letter.
+        is_included = statement_text(statement, lines) in included_texts
+        is_docstring_of_page = number == 0 and _is_docstring(statement)
+        if not is_included and not is_docstring_of_page:
             page.check(statement)
 
 

@@ -158,6 +158,7 @@ def _form_of_output(call: Construction, form: Form) -> Form:
     if layer is None or layer.rank is None:
         return Form()
     if layer.rank == SAME:
+        # It keeps the shape, or at least the number of dimensions.
         return form if layer.output is same else Form(form.rank)
     if layer.extent is None or layer.output is None:
         return Form(layer.rank)
@@ -233,7 +234,7 @@ def form_of_copy(spec: ModuleSpec, form: Form) -> Form:
     layer = TORCH.get(arguments[0]) if name == "plain" else None
     if layer is None:
         return Form()
-    if layer.rank == SAME:
+    if layer.rank == SAME:  # it returns the shape of its input
         return form
     return Form(layer.rank)  # of another origin: one example may gain a batch dimension
 
@@ -494,7 +495,10 @@ class Idioms:
         # For a vector Lua returns one number in one dimension, PyTorch in none.
         if not rank or rank < 2:
             return None
-        if self._example_dims not in (None, rank) or self._keyword("squeeze") is False or self._is_beyond_example(dim):
+        # Which dimension it is depends on the input.
+        if self._example_dims not in (None, rank) or self._is_beyond_example(dim):
+            return None
+        if self._keyword("squeeze") is False:
             return None
         name = "mean" if self._keyword("average") else name
         template = f"lambda x: x.{name}(dim)"
@@ -514,10 +518,11 @@ class Idioms:
     # Modules with operations around them
 
     def look_up(self) -> Idiom:
-        """Write an embedding of numbers from 1."""
+        """Write an embedding of numbers from 1, or from `index_base`, by one of torch.nn, whose numbers are from 0."""
         kwargs = dict(self._spec.kwargs)
         base = kwargs.pop("index_base", 1)
         numbers = "x.long() - base" if base else "x.long()"
+        # Of any rank; but it is a batch whenever the inputs of the model are, as they are numbers in any shape.
         after = Form(origin=BatchOrigin(is_input=self._input_form.origin.is_input))
         call = torch_call("Embedding", self._args, kwargs, self._spec)
         return Idiom(after, formula(f"lambda module, x: module({numbers})", base=base), call)

@@ -86,7 +86,9 @@ def _name_gates(block: CodeBlock) -> None:
         readers.setdefault(ref.step, set()).add(reader)
     for number, step in enumerate(block.steps):
         names = readers.get(number, set())
-        if step and step.suggested_name == "parts" and "nn.Sigmoid" in names and names <= {"nn.Sigmoid", "nn.Tanh"}:
+        are_gates = "nn.Sigmoid" in names and names <= {"nn.Sigmoid", "nn.Tanh"}
+        # A tensor that is split is suggested to be named parts.
+        if step and step.suggested_name == "parts" and are_gates:
             step.suggested_name = "gates"
 
 
@@ -112,6 +114,7 @@ def _join_chains(block: CodeBlock) -> None:
             continue
         # Steps that were merged into others are `None`.
         are_adjacent = not any(block.steps[source.step + 1 : number])
+        # The two steps themselves may be the changing ones.
         if not are_adjacent and any(source.step <= changing <= number for changing in changing_steps):
             continue
         _append_to_chain(earlier, step)
@@ -142,7 +145,7 @@ _BRANCHES = ("body", "shortcut", "branch")
 
 
 def _can_be_chained(step: Step) -> bool:
-    """Return whether a step only passes one value through a module that has no attribute of its own."""
+    """Return whether a step only passes one value through a module that may become part of a Sequential."""
     return (
         step.write is applied
         and step.attribute is not None
@@ -180,12 +183,14 @@ class _SharedMemory:
                 return True
             first = first[0]
         # What calls a class inside the model may use the input, which is step 0, again.
-        if not self._block.is_whole_model and not self._shared:
+        is_first_question = not self._shared
+        if not self._block.is_whole_model and is_first_question:
             self._shared.append(True)
         return bool(first.path) or self._is_shared(first.step)
 
     def _is_shared(self, number: int) -> bool:
         """Return whether anything but one step uses the memory of a step's result."""
+        # In order, as the sources of a step come before it.
         for earlier in range(len(self._shared), number + 1):
             step = self._block.steps[earlier]
             sources = refs(step.operands) if step and step.shares_memory else ()
@@ -267,13 +272,14 @@ class Writer:
             if number and step is not None:  # step 0 is the input
                 self._write(number, step)
         self.statements.append(ast.Return(self._result()))
+        # By these, the writers of classes that call this one name what they pass to it and what it returns.
         block.state_names = self._input_state_names()
         block.result_names = self._result_state_names()
 
     def _result(self) -> ast.expr:
         """Return the expression after `return`."""
         result = self._block.result
-        if isinstance(result, Ref) and not result.path and result.step != 0:
+        if isinstance(result, Ref) and not result.path and not result.is_in_input:
             step = self._block.steps[result.step]
             # Operations with many results return tuples; Lua's users get a list.
             if step is not None and step.element_form is not None:
@@ -302,7 +308,7 @@ class Writer:
             The names of all elements, `_` for one without use; empty if the input is used as a whole.
         """
         block = self._block
-        read_paths = {ref.path for _, ref in block.links() if ref.step == 0}  # step 0 is the input
+        read_paths = {ref.path for _, ref in block.links() if ref.is_in_input}
         if any(read_paths) or block.input_kind.is_list:  # an empty path is the input as a whole
             self.source = "inputs"
         if not block.input_count or not all(path and path[0] in range(block.input_count) for path in read_paths):
@@ -401,7 +407,7 @@ class Writer:
                 # The input of a cell, then its states, of which it returns the next ones.
                 state_names = ["", *step.result_names]
             for state_name, value in zip(state_names, operands):
-                if state_name and isinstance(value, Ref) and value.step == 0:  # an input of this class
+                if state_name and isinstance(value, Ref) and value.is_in_input:
                     names.setdefault(value.path, self._numbered_state(step, state_name))
         return names
 
@@ -424,7 +430,8 @@ class Writer:
         """Return the names of the results, empty for those that are no states of cells."""
         result = self._block.result
 
-        def name(value: Value) -> str:
+        def state_name_of(value: Value) -> str:
+            """Return the name of a value that the class returns, if it is a state of a cell."""
             if not isinstance(value, Ref):
                 return ""
             step = self._block.steps[value.step]
@@ -440,9 +447,9 @@ class Writer:
             return self._numbered_state(step, step.result_names[int(index)])
 
         if not isinstance(result, list):
-            return (name(result),)
+            return (state_name_of(result),)
         # A list of one would look like the only result, which is no list.
-        return () if len(result) == 1 else tuple(map(name, result))
+        return () if len(result) == 1 else tuple(map(state_name_of, result))
 
     def _numbered_state(self, step: Step | None, state_name: str) -> str:
         """Return the name of a state of a cell, with the number of its module: `h2` of `lstm2`.
@@ -457,8 +464,8 @@ class Writer:
 
     def _last_use_of_input(self, path: ElementPath) -> int:
         """Return the last step that reads an element of the input."""
-        # Step 0 is the input; a longer path is one into the element.
-        steps = [number for number, ref in self._block.links() if ref.step == 0 and ref.path[: len(path)] == path]
+        # A longer path leads into the element.
+        steps = [number for number, ref in self._block.links() if ref.is_in_input and ref.path[: len(path)] == path]
         return max(steps, default=0)
 
     def _write(self, number: int, step: Step) -> None:
@@ -552,7 +559,7 @@ class Writer:
         if isinstance(value, list):
             return ast.List([*map(self._expression_of_value, value)])
         result_variables = self._result_variables.get(value.step, [])
-        if value.step == 0 and self.unpacked:  # step 0 is the input
+        if value.is_in_input and self.unpacked:
             node, path = self._input_variable(value.path)
         elif len(result_variables) > 1:
             index_of_result, *path_in_result = value.path

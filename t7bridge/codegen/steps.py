@@ -34,6 +34,14 @@ class Ref:
     step: int
     path: ElementPath = ()
 
+    @property
+    def is_in_input(self) -> bool:
+        """Whether it is the input of the class, or an element of it."""
+        return self.step == 0
+
+
+INPUT = Ref(0)
+"""The input of a class as a whole."""
 
 Value: TypeAlias = "Ref | list[Value]"
 """One value, or a list of values that is not created until it is needed as a whole."""

@@ -456,7 +456,8 @@ class _BinaryConvolution(torch.autograd.Function):
             groups=1,
             output_mask=(True, True, False),  # of input and weight, not of a bias
         )
-        # Of each plane of the input, where the output has that of each of its own.
+        # By the mean for each plane of the input; forward, it is that for each plane of
+        # the output.
         of_input = of_input * weight.abs().mean((0, 2, 3))[:, None, None]
         return of_input.reshape(input.shape), of_weight, None, None
 

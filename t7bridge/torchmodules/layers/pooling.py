@@ -208,7 +208,7 @@ class IndexedMaxPool(nn.Module):
         """Take images or volumes, with or without a batch; return the same
         dimensions.
         """
-        self.input_shape = input.shape
+        self.input_shape = input.shape  # for `MaxUnpool`, as the indices
         options = (self.stride, self.padding, self.dilation, self.ceil_mode)
         output, self.indices = self.pool(
             input, self.kernel_size, *options, return_indices=True

@@ -621,6 +621,7 @@ class Recurrent(Resuming, nn.Sequential):
         merge: nn.Module,
         state: Any = None,
     ) -> None:
+        # In Lua's order, which numbers the keys of the state dict.
         super().__init__(start, input, feedback, transfer, merge)
         self.state = state
 
