@@ -498,7 +498,7 @@ class Idioms:
         # Which dimension it is depends on the input.
         if self._example_dims not in (None, rank) or self._is_beyond_example(dim):
             return None
-        if self._keyword("squeeze") is False:
+        if self._keyword("squeeze") is False:  # the output keeps the dimension
             return None
         name = "mean" if self._keyword("average") else name
         template = f"lambda x: x.{name}(dim)"
@@ -546,6 +546,7 @@ class Idioms:
         after = Form(2)
         if kernel is not None and form_of_input.extents:
             time, _ = form_of_input.extents
+            # Of one axis, a number or a tuple of one.
             kernel = kernel[0] if isinstance(kernel, tuple) else kernel
             stride = 1 if stride is None else stride
             stride = stride[0] if isinstance(stride, tuple) else stride

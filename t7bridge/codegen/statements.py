@@ -338,9 +338,9 @@ class Writer:
         if self._block.is_stateful:  # a state may be None, and is never unpacked
             return []
         lists = [
-            (at, width)
-            for at, width in self._block.list_lengths.items()
-            if self._is_only_read_by_element(at, width, paths)
+            (index, length)
+            for index, length in self._block.list_lengths.items()
+            if self._is_only_read_by_element(index, length, paths)
         ]
         return sorted(lists)
 

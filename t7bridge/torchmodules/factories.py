@@ -96,7 +96,7 @@ def imported(home: str) -> Any:
         # The imported code may have removed it.
         if current_folder in sys.path:
             sys.path.remove(current_folder)
-    # So that no output replaces its source. Packages of several folders have no file.
+    # So that no output replaces its source. Packages of several folders have no file: then it notes one that is none.
     add_input(getattr(module, "__file__", None) or os.devnull)
     return module
 

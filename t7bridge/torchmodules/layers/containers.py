@@ -217,6 +217,8 @@ class MapTable(nn.Sequential):
 
     def forward(self, inputs: list[Any]) -> list[Any]:
         """Return their outputs."""
+        # Not by an assignment, which marks a layer that keeps a state of its own: these
+        # are states of the modules inside.
         vars(self)["most"] = max(self.most, len(inputs))
         buffers = self._buffers_of_first()
         self._add_statistics(buffers)

@@ -158,7 +158,7 @@ class IndexLinear(Layer):
     def __post_init__(self) -> None:
         # With `normalize`, before the weights of a key: the largest value seen, the
         # factor of values, one that only Lua's training uses, and the offset.
-        columns = self.out_features + (4 if self.normalize else 0)
+        columns = self.out_features + 4 * self.normalize
         self.weight = nn.Parameter(torch.zeros(self.in_features, columns))
         self.bias = nn.Parameter(torch.zeros(self.out_features))
 

@@ -134,7 +134,7 @@ class DilatedMaxPool(nn.Module):
         for axis, (_, _, stride, _, step) in enumerate(axes):
             # The elements of the windows become a dimension more, at the end.
             windows = windows.unfold(first_dim + axis, spans[axis], stride)[..., ::step]
-        if self.cuts_first:
+        if self.cuts_first:  # Lua's pooling of volumes does
             for axis, (_, kernel, stride, padding, step) in enumerate(axes):
                 count = windows.size(first_dim + axis)
                 is_cut = self._elements_to_cut(count, kernel, stride, padding, step)

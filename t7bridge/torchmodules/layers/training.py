@@ -87,6 +87,8 @@ _choose: Callable[..., Tensor] = _Choose.apply
 
 
 class _Reinforce(Layer, kw_only=True):
+    """A layer that samples its output, and learns which samples are rewarded."""
+
     stochastic: bool = False
 
     def __post_init__(self) -> None:
@@ -110,7 +112,7 @@ class ReinforceBernoulli(_Reinforce):
         return _choose(self, output.detach().clone(), input)
 
     def slopes(self, output: Tensor, input: Tensor) -> tuple[Tensor]:
-        """The derivative of the logarithm of the likelihood."""
+        """Return the derivative of the logarithm of the likelihood by the input."""
         return ((output - input) / (input * (1 - input)),)
 
 
@@ -131,7 +133,7 @@ class ReinforceCategorical(_Reinforce):
         return _choose(self, output.detach().clone(), input)
 
     def slopes(self, output: Tensor, input: Tensor) -> tuple[Tensor]:
-        """The derivative of the logarithm of the likelihood."""
+        """Return the derivative of the logarithm of the likelihood by the input."""
         return (output / (input + 1e-8),)
 
 
@@ -161,7 +163,7 @@ class ReinforceNormal(_Reinforce):
     def slopes(
         self, output: Tensor, mean: Tensor, deviation: Any = None
     ) -> tuple[Tensor, ...]:
-        """The derivatives of the logarithm of the likelihood."""
+        """Return the derivatives of the logarithm of the likelihood by the inputs."""
         difference = output - mean
         if deviation is None:
             assert self.deviation is not None
@@ -187,21 +189,24 @@ class ReinforceGamma(_Reinforce):
         size of the shapes.
         """
         shape, *scale = input if isinstance(input, (list, tuple)) else [input]
-        spread = scale[0] if scale else self.scale
-        spread = torch.as_tensor(spread, dtype=shape.dtype).detach()
+        used_scale = scale[0] if scale else self.scale
+        used_scale = torch.as_tensor(used_scale, dtype=shape.dtype).detach()
         # The mean of a standard gamma distribution is its shape.
         output = shape.detach()
         if self.stochastic or self.training:
             output = torch._standard_gamma(output)
-        return _choose(self, output * spread, shape, *scale)
+        return _choose(self, output * used_scale, shape, *scale)
 
     def slopes(
         self, output: Tensor, shape: Tensor, scale: Any = None
     ) -> tuple[Tensor, ...]:
-        """The derivatives of the logarithm of the likelihood."""
-        spread = self.scale if scale is None else scale
-        spread = torch.as_tensor(spread, dtype=output.dtype, device=output.device)
-        by_shape = output.log() - spread.log() - torch.digamma(shape)
+        """Return the derivatives of the logarithm of the likelihood by the inputs."""
+        used_scale = torch.as_tensor(
+            self.scale if scale is None else scale,
+            dtype=output.dtype,
+            device=output.device,
+        )
+        by_shape = output.log() - used_scale.log() - torch.digamma(shape)
         if scale is None:
             return (by_shape,)
         by_scale = output / scale.square() - shape / scale
