@@ -173,7 +173,8 @@ def _generate(
     keys = _keys_by_memory(state, tensors)
     # From keys of the plan to keys of the page.
     pieces_of_cells = [
-        evolve(piece, target=keys[piece.target][0], adds=piece.adds and keys[piece.adds][0]) for piece in cells.pieces
+        evolve(piece, target=keys[piece.target][0], second_bias=piece.second_bias and keys[piece.second_bias][0])
+        for piece in cells.pieces
     ]
 
     text = ""
@@ -197,7 +198,7 @@ def _computed(cells: Lifted) -> set[int]:
     """
     composed_keys: set[str] = set()
     for piece in cells.pieces:
-        composed_keys.update((piece.target, piece.adds))
+        composed_keys.update((piece.target, piece.second_bias))
     computed: set[int] = set()
     for key, origin in cells.state.origins.items():
         if origin.tensor is None and key not in composed_keys:
