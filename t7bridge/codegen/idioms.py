@@ -330,11 +330,12 @@ class Idioms:
         """Write a class of this package that differs from one of torch.nn only in accepting more inputs.
 
         Args:
-            name: that class; the module has it in `plain`, unless it needs to accept more.
+            name: that class, for `form_of_copy`. The module has it in `plain`, unless it needs to accept more inputs.
         """
         spec = self._spec
         facts = traits(spec)
         takes_examples = facts.plain_examples is not None and spec.args == facts.plain_examples
+        # Examples of fewer dimensions torch.nn's class would refuse, or take for a batch.
         has_rank = (self._input_form.rank or 0) >= facts.plain_rank
         if not spec.plain or not (takes_examples or has_rank):
             return None

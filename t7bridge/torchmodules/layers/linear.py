@@ -180,6 +180,7 @@ class IndexLinear(Layer):
         """Return the outputs (out) of one example, from keys and values (k)."""
         rows = self.weight[keys.long() - self.index_base]
         if self.normalize:
+            # The columns before the weights; the third is for training alone.
             largest, factor, offset = rows[:, 0], rows[:, 1], rows[:, 3]
             # What is larger than all that was seen becomes 1 or -1.
             is_larger = values.abs() > largest

@@ -68,6 +68,7 @@ class _Choose(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        # The gradient of the output is not used: the reward takes its place.
         output, *inputs = ctx.saved_tensors
         if ctx.layer.reward is None:
             raise RuntimeError(
