@@ -81,6 +81,7 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
         tensors[name] = tensor
         ranges.append((begin, end, name))
     _check_ranges(opened, start, ranges)
+    # Our entry says which tensors share memory: it is no metadata of the user.
     views = parse_views(metadata.pop(METADATA_KEY)) if METADATA_KEY in metadata else {}
     notes: list[Note] = []
     return Document("safetensors", opened, lambda: [tie(tensors, views, notes)], metadata=metadata, notes=notes)
@@ -190,7 +191,7 @@ def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written
             raise UnsupportedError(f"safetensors has no elements of type {element.name}", path=name)
         if name == _METADATA:
             raise UnsupportedError("safetensors reserves this name", path=name)
-    # transformers reads only files that name the library of their tensors.
+    # transformers reads only files that name the library of their tensors. The user's own entry of this name counts.
     metadata = {"format": "pt", **dict(sorted(named.metadata.items()))}
     if named.views:
         metadata[METADATA_KEY] = format_views({".".join(steps): view for steps, view in named.views.items()})
@@ -206,6 +207,7 @@ def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written
             "data_offsets": [position, end],
         }
         position = end
+    # A name with a lone surrogate, which UTF-8 cannot encode, is written with an escape of JSON.
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "backslashreplace")
     text += b" " * (-len(text) % 8)  # the library aligns the tensors to 8 bytes, too
     if len(text) > _MOST_HEADER_BYTES:
@@ -232,7 +234,7 @@ def differences(path: str, named: NamedTensors) -> list[str]:
         ) from error
     library: Any = safetensors  # partly untyped
     with open(path, "rb") as file:
-        entries = dict(library.deserialize(file.read()))
+        entries = dict(library.deserialize(file.read()))  # by name: type, shape and bytes
 
     def described(entry: Any) -> tuple[Any, Any, bytes]:
         return entry["dtype"], entry["shape"], bytes(entry["data"])

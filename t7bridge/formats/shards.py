@@ -29,7 +29,7 @@ def read_folder(folder: PathLike, limits: Limits = DEFAULT_LIMITS) -> Document:
     """
     path = os.fspath(folder)
     indices = sorted(name for name in os.listdir(path) if name.endswith(INDEX_SUFFIX))
-    if len(indices) != 1:
+    if len(indices) != 1:  # several: a folder without one is not of this format
         raise UnsupportedError(
             "the folder has several indices",
             file=path,
