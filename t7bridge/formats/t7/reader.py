@@ -80,10 +80,11 @@ class T7Reader:
         self._limits = limits
         self._has_external_elements = payloads is not None
         self.vintage_objects = 0
-        """Number of objects in the last attempt that wrote their fields one after another."""
+        """Number of objects in the last attempt that wrote their fields one after another; see `releases_2010`."""
         self._layouts = possible_layouts(self._source, self._start, encoding, byte_order, long_size)
-        """The layouts still possible; the first one is current."""
+        """The layouts still possible, the most likely first; only one once a value has decided it."""
         self._run = ObjectReader(self, self._source, self._start, self._layouts[0], limits, payloads)
+        """Reads objects under the current layout, and has all read so far. Another layout has another one."""
 
     @property
     def layout(self) -> T7Layout:
@@ -196,7 +197,8 @@ class T7Reader:
             CorruptError: the value contradicts itself or the format.
             LimitError: the value is larger than the limits allow.
         """
-        # A stream without the elements of its storages is one that we have written.
+        # Only the first value of a file may be in the form of 2010 or 2011. A stream without the elements of its
+        # storages is one that we have written.
         is_first_of_file = (
             self.position == self._start and not self._run.payload_depth and not self._has_external_elements
         )
@@ -244,7 +246,8 @@ class T7Reader:
                 try:
                     value = self._run.read_value()
                 except FormatError as error:
-                    # Reading on under another layout would cost as much again; a length alone may be that of another.
+                    # Reading on under another layout would cost as much again. But the length of a string may only be
+                    # too large because the layout is wrong: it has cost nothing.
                     if isinstance(error, LimitError) and error.limit != "string_bytes":
                         raise
                     failures.append(_Failure(error.offset or 0, self._run, error))
@@ -339,7 +342,7 @@ class ObjectReader:
         payloads: the storages, if the stream was written without their elements.
 
     Attributes:
-        stream: the primitives.
+        stream: reads integers, floats, strings and elements in the encoding of the layout.
         objects: the objects read so far, in the order of the file.
         numbers: the place of each among them by its number; `None` as long as they are numbered from 1 on.
         payload_depth: nesting depth of the payloads of registered classes being read.
@@ -357,6 +360,7 @@ class ObjectReader:
         self._owner = weakref.ref(owner)  # no reference cycle, so that values and file are released promptly
         self._limits = limits
         self._payloads = payloads
+        """The storages whose elements are not in the stream, each taken when its size is read; `None` if all are."""
         self.stream: BinaryInput | TextInput
         if layout.encoding == "ascii":
             from .text import TextInput
@@ -375,9 +379,9 @@ class ObjectReader:
         self._unowned: list[int] = []
         """See `T7Layout.unowned`."""
         self._alike: Alike | None = None
-        """Reads entries of a table that are alike; `None` before it pays."""
+        """Reads entries of a table that are alike; `None` before it pays: see `_put_entry`."""
         self._path: list[Any] = []
-        """The objects being read, the outermost first."""
+        """The objects being read, the outermost first. It stays as it is at an error, whose path it is."""
 
     def restarted_at(self, owner: Any, position: int, layout: T7Layout) -> ObjectReader:
         """Return a reader that knows the same objects and resumes at a position under another layout."""
@@ -416,7 +420,7 @@ class ObjectReader:
     def _read_tree(self) -> Value:
         """Read a value with an explicit stack: any nesting depth is possible."""
         path = self._path
-        if not self.payload_depth:
+        if not self.payload_depth:  # a value in a payload is inside those being read
             path.clear()
         scalars = self._scalar()
         if scalars:
@@ -450,6 +454,7 @@ class ObjectReader:
         if tag not in tags.OBJECTS:
             raise CorruptError(
                 f"unknown type tag {tag}",
+                # In binary the place of the tag, 4 bytes; in ascii that after it.
                 offset=max(0, stream.position - 4) if isinstance(stream, BinaryInput) else stream.position,
                 expected="a tag from 0 to 8",
                 found=f"{tag}",
@@ -515,7 +520,8 @@ class ObjectReader:
     def _remember(self, number: int, value: Any) -> None:
         """Keep an object under its number. Lua Torch counts from 1 on.
 
-        Some writers count from 0, and some count the functions that have no number.
+        Some writers count from 0, so that the number is one less than here; some count the functions that have no
+        number, so that it is larger by as many at most.
 
         Raises:
             CorruptError: the number is another: a reference to an object that was never written.
@@ -538,14 +544,14 @@ class ObjectReader:
         if len(objects) >= self._most_objects:
             limit = "objects" if self._most_objects == self._limits.objects else "allocated_bytes"
             raise self._limits.exceeded(limit, "too many objects")
-        if self.numbers is not None:
+        if self.numbers is not None:  # otherwise the number is the place, plus 1
             self.numbers[number] = len(objects)
         objects.append(value)
 
     def _open_torch(self, number: int) -> tuple[Value, int]:
         """Read the start of a Torch object with a new number; return it, and the number of values inside it.
 
-        A storage, and an object whose class has a layout of its own, is read as a whole: then the number is 0.
+        A storage, and an object whose class has a layout of its own, is read as a whole: then no values are left, 0.
         """
         stream = self.stream
         text = stream.read_raw(stream.read_int("the length of a version"), "a version")
@@ -558,7 +564,7 @@ class ObjectReader:
         try:
             name = text.decode()
         except UnicodeDecodeError:
-            name = ""
+            name = ""  # refused below
         if not name.isprintable() or not name:
             found = repr(text[:40])[1:]  # without the `b`
             raise CorruptError("is not a class name", found=found, hint="The file is damaged.")
@@ -648,7 +654,7 @@ class ObjectReader:
             return self._fields_tag(value)
         elif isinstance(value, LuaFunction):
             scalars = self._scalar()
-            if scalars:  # nil, if it has no upvalues
+            if scalars:  # nil, if it has no upvalues; otherwise they are a table, whose tag is read below
                 value.upvalues = scalars[0]
                 return None
         else:  # a tds.Vec
@@ -679,9 +685,9 @@ class ObjectReader:
             self._set_storage(value, item)
         elif isinstance(value, TorchObject):
             value.fields = item
-        else:
+        else:  # a LuaFunction
             value.upvalues = item
-        return 0
+        return 0  # the one value inside is complete
 
     def _put_entry(self, table: Table, count: int, item: Value) -> None:
         """Add an object to a table, as a key or a value; read the entries after it too, if they are alike."""
@@ -692,8 +698,8 @@ class ObjectReader:
             return
         values.append(item)
         stream = self.stream
-        # Runs are of objects that are numbered from 1 on, in a binary file. With a low limit on strings, every length
-        # has to be checked.
+        # The entries after it can be read as a run if there are some, in a binary file whose objects are numbered from
+        # 1 on. With a low limit on strings, every length has to be checked, which runs do not.
         if count - len(values) < _WORTH_CHECKING or self.numbers is not None:
             return
         if not isinstance(stream, BinaryInput) or stream.longest < WINDOW_BYTES:
@@ -726,12 +732,13 @@ class ObjectReader:
             from .releases_2010 import read_ownership
 
             if not read_ownership(stream):
-                # This tensor's number is the last one that was given.
-                self._unowned.append(next(reversed(self.numbers or (len(self.objects),))))
+                # This tensor is the last object that was numbered.
+                number = len(self.objects) if self.numbers is None else next(reversed(self.numbers))
+                self._unowned.append(number)
         tag = stream.read_int("a type tag")
         if tag != tags.NIL:
             return tag
-        self._set_storage(tensor, None)
+        self._set_storage(tensor, None)  # as for any storage it is checked that the tensor lies inside: it is empty
         return None
 
     @staticmethod
@@ -810,7 +817,7 @@ def payload_of(class_name: str, version: int | None, vintage: str = "") -> Paylo
         if payload is not None:
             return payload
     payload = _PAYLOADS.get(class_name)
-    if payload is None or (version or 0) < payload.since_version:
+    if payload is None or (version or 0) < payload.since_version:  # no version is less than any
         return None
     return payload
 
@@ -842,7 +849,7 @@ def register_class(*names: str, since_version: int = 0) -> Callable[[Any], Any]:
     """
 
     def decorate(layout: PayloadClass) -> PayloadClass:
-        for name in names:
+        for name in names:  # all, before any is registered
             if name in _PAYLOADS:
                 raise ModelError(f"the class {name} is already registered")
         for name in names:
