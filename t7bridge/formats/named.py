@@ -252,19 +252,11 @@ def _tied(
         views: of the tensors.
         names: of those that are on the storage; of all others nothing is returned.
     """
-    first_name = names[0]
-    element = tensors[first_name].element
-    count = views[first_name].count
-    # A storage is never larger than its tensors together: see `plan_views`.
-    if count > sum(tensors[name].numel for name in names):
+    if not _are_of_one_storage(tensors, views, names):
         return None
-    for name in names:
-        tensor = tensors[name]
-        view = views[name]
-        if view.count != count or tensor.element is not element:
-            return None
-        if view_fault(tensor.size, view.stride, view.offset, count, tensor.is_scalar):
-            return None
+    first_name = names[0]
+    count = views[first_name].count
+    # Without copying, if the bytes in the file make up the storage; otherwise in memory.
     pieces = _covering_pieces(tensors, views, names, count)
     storage = _storage_of_pieces(tensors, views, pieces, count) if pieces else None
     # The bytes of a tensor that is a piece from its first element on are those of the storage already.
@@ -281,6 +273,24 @@ def _tied(
         if name not in equal_names and not same_rows(tied_tensors[name], tensors[name]):
             return None
     return tied_tensors
+
+
+def _are_of_one_storage(tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], names: list[_Key]) -> bool:
+    """Return whether tensors and their views, judging by types and shapes, may be those of one storage."""
+    first_name = names[0]
+    element = tensors[first_name].element
+    count = views[first_name].count
+    # A storage is never larger than its tensors together: see `plan_views`. A file could claim any size.
+    if count > sum(tensors[name].numel for name in names):
+        return False
+    for name in names:
+        tensor = tensors[name]
+        view = views[name]
+        if view.count != count or tensor.element is not element:
+            return False
+        if view_fault(tensor.size, view.stride, view.offset, count, tensor.is_scalar):
+            return False
+    return True
 
 
 def _covering_pieces(

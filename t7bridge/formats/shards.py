@@ -82,6 +82,7 @@ def _tensors(index: ByteSource, limits: Limits, metadata: dict[str, str], notes:
         if not isinstance(tensor, Tensor):
             raise CorruptError("the file lacks a tensor that the index names", file=join(folder, file), path=name)
         tensors[name] = tensor
+    # A tensor that the index maps to another file is a copy there, and not noted.
     for file, state_dict in state_dicts.items():
         names = [str(name) for name in state_dict if name not in weight_map]
         if names:

@@ -67,8 +67,8 @@ class FormatSpec(NamedTuple):
         signatures: first bytes of its files; a `.t7` has none, and is the fallback.
         members: for a zip archive: whether one with these member names has this format. Of several matching formats the
             first in the table is chosen. `None` if its files are not zip archives.
-        folder: for folders: whether one with these names of files and folders in it has this format. `None` if none
-        has.
+        folder: for folders: whether one with these names of files and folders in it has this format. `None` if the
+            format has no folders.
         inside: names of files that are read as a part of the folder in which they are, if that has this format.
         links: whether two names may refer to one tensor.
         tree: whether names are nested, as groups; else a tensor's name is its path, joined by dots.

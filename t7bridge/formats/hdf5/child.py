@@ -305,15 +305,7 @@ def _list(parent: Parent, root: h5g.GroupID, text_bytes: int) -> None:
         root: the root group.
         text_bytes: how long the strings in a data set may be together.
     """
-    texts: dict[str, str] = {}
-    other_attributes: list[bytes] = []
-    for name in _attributes(root):
-        text = _text_of_attribute(root, name)
-        if text is None:
-            other_attributes.append(name)
-        else:
-            texts[_shown(name)] = _shown(text)
-    parent.answer({"object": "group", "texts": texts, **_left_out(other_attributes)})
+    parent.answer(_message_of_root(root))
     numbers = {_address(root): 0}
     """By the addresses of groups and data sets: their numbers."""
     groups: list[tuple[int, Any]] = [(0, root)]
@@ -324,28 +316,48 @@ def _list(parent: Parent, root: h5g.GroupID, text_bytes: int) -> None:
         for name in group:
             parent.about = {"in": number, "name": _shown(name)}
             target = _target(root, group, name)
-            if isinstance(target, str):
-                parent.answer({**parent.about, "object": "left out", "what": target})
-                continue
-            address = _address(target)
-            next_number = len(numbers)
-            if address in numbers:
-                if isinstance(target, h5d.DatasetID):
-                    message = {"object": "link", "to": numbers[address]}
-                else:  # a group, which may be inside itself
-                    message = {"object": "left out", "what": "a group under another name"}
-            elif isinstance(target, h5g.GroupID):
-                message = {"object": "group", **_left_out(_attributes(target))}
-                inner_groups.append((next_number, target))
-                numbers[address] = next_number
-            elif isinstance(target, h5d.DatasetID):
-                message = _data_set(target, text_bytes)
-                if message["object"] != "left out":  # the parent counts only what it keeps
-                    numbers[address] = next_number
-            else:
-                message = {"object": "left out", "what": "a named type"}
+            message = _message_of_target(target, numbers, text_bytes)
+            # The parent numbers what it keeps, in the same order.
+            if message["object"] not in ("link", "left out"):
+                next_number = len(numbers)
+                numbers[_address(target)] = next_number
+                if isinstance(target, h5g.GroupID):
+                    inner_groups.append((next_number, target))
             parent.answer({**parent.about, **message})
         groups += reversed(inner_groups)  # the last one is taken first
+
+
+def _message_of_root(root: h5g.GroupID) -> dict[str, Any]:
+    """Return the message about the root group, whose attributes that are texts the parent keeps."""
+    texts: dict[str, str] = {}
+    other_attributes: list[bytes] = []
+    for name in _attributes(root):
+        text = _text_of_attribute(root, name)
+        if text is None:
+            other_attributes.append(name)
+        else:
+            texts[_shown(name)] = _shown(text)
+    return {"object": "group", "texts": texts, **_left_out(other_attributes)}
+
+
+def _message_of_target(target: Any, numbers: dict[int, int], text_bytes: int) -> dict[str, Any]:
+    """Return the message about what a link leads to, without the link itself.
+
+    Args:
+        target: the object, or a text that says why there is none.
+        numbers: by the addresses of the groups and data sets before it: their numbers.
+        text_bytes: how long the strings in a data set may be together.
+    """
+    if isinstance(target, str):
+        return {"object": "left out", "what": target}
+    number = numbers.get(_address(target))
+    if isinstance(target, h5d.DatasetID):
+        return _data_set(target, text_bytes) if number is None else {"object": "link", "to": number}
+    if isinstance(target, h5g.GroupID):
+        if number is not None:  # it may be inside itself
+            return {"object": "left out", "what": "a group under another name"}
+        return {"object": "group", **_left_out(_attributes(target))}
+    return {"object": "left out", "what": "a named type"}
 
 
 def _shown(name: bytes) -> str:
@@ -453,7 +465,7 @@ def _text_of_data_set(data_set: h5d.DatasetID, most_bytes: int) -> list[str]:
     """Return the strings of a data set, row by row.
 
     Raises:
-        Refusal: they are longer together than a number of bytes.
+        Refusal: they are longer together than `most_bytes`.
     """
     kind = data_set.get_type()
     texts: list[str] = []

@@ -538,7 +538,7 @@ def _is_stored_as(steps: Name, path: Name) -> bool:
     valid_names = _valid_names(steps)
     if valid_names == steps or len(path) != len(steps):
         return False
-    # Underscores are appended to a name that is in use.
+    # Underscores are appended to a name that is in use, and none are removed.
     for part, name in zip(path, valid_names):
         if part.rstrip("_") != name.rstrip("_") or len(part) < len(name):
             return False

@@ -184,7 +184,7 @@ def read_header(source: ByteSource, start: int, end: int, name: str) -> tuple[An
         descr = header["descr"]
         fortran = header["fortran_order"]
         shape = header["shape"]
-        # Both become the error below.
+        # These two, as all errors of other lines, become the error below.
         if set(header) != {"descr", "fortran_order", "shape"} or type(fortran) is not bool or type(shape) is not tuple:
             raise ValueError("is not a header")
         if any(type(extent) is not int or not 0 <= extent < 1 << 62 for extent in shape):

@@ -250,8 +250,7 @@ def _tensors_of_dictionary(
         archive: the archive.
         member: the dictionary, below the root folder.
         prefix: put before each name.
-        in_state: whether these are weights, which are in the state dict; otherwise constants, which need not be
-        tensors.
+        in_state: whether these are weights, which are in the state dict; otherwise constants, which may be anything.
 
     Raises:
         CorruptError: it is not a dictionary with names.

@@ -241,7 +241,7 @@ class BinaryInput(Window):
             at: of the first entry, as an offset in the window.
 
         Returns:
-            Whether a run was tried: then the position is behind it, and the window may be another.
+            Whether a run was tried: then the position is behind the entries that it had, and the window may be another.
         """
         if self._pause:
             self._pause -= 1
@@ -250,7 +250,7 @@ class BinaryInput(Window):
         if self._small_runs < _WORTH_LOADING and count < _WORTH_LOADING and "numpy" not in sys.modules:
             self._small_runs += 1
             return False
-        # The tag of the value follows the key, of 12 bytes.
+        # The key of the first entry is known to be a number. The tag of its value follows the 12 bytes of the key.
         if len(self._window) - at < _ENTRY_BYTES or self._int_at(self._window, at + 12)[0] != tags.NUMBER:
             return False
         self._at = at

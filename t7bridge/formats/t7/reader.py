@@ -83,13 +83,13 @@ class T7Reader:
         """Number of objects in the last attempt that wrote their fields one after another; see `releases_2010`."""
         self._layouts = possible_layouts(self._source, self._start, encoding, byte_order, long_size)
         """The layouts still possible, the most likely first; only one once a value has decided it."""
-        self._run = ObjectReader(self, self._source, self._start, self._layouts[0], limits, payloads)
+        self._object_reader = ObjectReader(self, self._source, self._start, self._layouts[0], limits, payloads)
         """Reads objects under the current layout, and has all read so far. Another layout has another one."""
 
     @property
     def layout(self) -> T7Layout:
         """The layout of the file as far as it is known."""
-        return self._run.layout
+        return self._object_reader.layout
 
     # Position
 
@@ -101,25 +101,25 @@ class T7Reader:
     @property
     def position(self) -> int:
         """Offset in bytes of the next byte to read, 0-based."""
-        return self._run.stream.position
+        return self._object_reader.stream.position
 
     @property
     def at_end(self) -> bool:
         """True once everything has been read."""
-        return self._run.stream.remaining <= 0
+        return self._object_reader.stream.remaining <= 0
 
     @property
     def objects(self) -> list[Value]:
         """The tables, tensors, storages, functions and Torch objects read so far, in the order of the file."""
-        return self._run.objects
+        return self._object_reader.objects
 
     def forget(self) -> None:
         """Release the numbers of the objects: no later value can refer to one."""
-        self._run.objects = []
+        self._object_reader.objects = []
 
     def count_views(self) -> tuple[int, int]:
         """Count the tensors and the storages read so far."""
-        objects = self._run.objects
+        objects = self._object_reader.objects
         return (
             sum(isinstance(value, Tensor) for value in objects),
             sum(isinstance(value, Storage) for value in objects),
@@ -143,23 +143,23 @@ class T7Reader:
 
     def read_int(self) -> int:
         """Read a 4-byte integer."""
-        return self._run.stream.read_int()
+        return self._object_reader.stream.read_int()
 
     def read_short(self) -> int:
         """Read a 2-byte integer."""
-        return self._run.stream.read_short()
+        return self._object_reader.stream.read_short()
 
     def read_long(self) -> int:
         """Read a C long, of the file's size."""
-        return self._run.stream.read_long()
+        return self._object_reader.stream.read_long()
 
     def read_float(self) -> float:
         """Read a 4-byte float."""
-        return self._run.stream.read_float()
+        return self._object_reader.stream.read_float()
 
     def read_double(self) -> float:
         """Read an 8-byte float."""
-        return self._run.stream.read_double()
+        return self._object_reader.stream.read_double()
 
     def read_bool(self) -> bool:
         """Read an integer that is 0 or 1.
@@ -167,18 +167,18 @@ class T7Reader:
         Raises:
             CorruptError: it is neither.
         """
-        number = self._run.stream.read_int("a boolean")
+        number = self._object_reader.stream.read_int("a boolean")
         if number not in (0, 1):
-            raise self._run.stream.no_boolean(number)
+            raise self._object_reader.stream.no_boolean(number)
         return number == 1
 
     def read_string(self) -> bytes:
         """Read a length (an integer, in bytes) and that many bytes."""
-        return self.read_raw(self._run.stream.read_int("a string's length"))
+        return self.read_raw(self._object_reader.stream.read_int("a string's length"))
 
     def read_raw(self, length: int) -> bytes:
         """Read `length` raw bytes, as Lua's `readByte(n):string()` and `readChar(n):string()` do."""
-        return self._run.stream.read_raw(length, "raw bytes")
+        return self._object_reader.stream.read_raw(length, "raw bytes")
 
     # Objects
 
@@ -200,7 +200,7 @@ class T7Reader:
         # Only the first value of a file may be in the form of 2010 or 2011. A stream without the elements of its
         # storages is one that we have written.
         is_first_of_file = (
-            self.position == self._start and not self._run.payload_depth and not self._has_external_elements
+            self.position == self._start and not self._object_reader.payload_depth and not self._has_external_elements
         )
         with collector_paused():
             if is_first_of_file and not self.layout.vintage:
@@ -235,36 +235,45 @@ class T7Reader:
             FormatError: none does; the error is that of the layout that explains most.
         """
         # Inside a payload the layout is that of the value around it.
-        if len(self._layouts) == 1 or self._run.payload_depth:
-            return self._run.read_value()
-        before = self._run
+        if len(self._layouts) == 1 or self._object_reader.payload_depth:
+            return self._object_reader.read_value()
+        reader_before = self._object_reader
         start = self.position
         failures: list[_Failure] = []
+        furthest: _Failure | None = None
         try:
             for layout in self._layouts:
-                self._run = before.restarted_at(self, start, layout)
+                self._object_reader = reader_before.restarted_at(self, start, layout)
                 try:
-                    value = self._run.read_value()
+                    value = self._object_reader.read_value()
                 except FormatError as error:
                     # Reading on under another layout would cost as much again. But the length of a string may only be
                     # too large because the layout is wrong: it has cost nothing.
                     if isinstance(error, LimitError) and error.limit != "string_bytes":
                         raise
-                    failures.append(_Failure(error.offset or 0, self._run, error))
+                    failures.append(_Failure(error.offset or 0, self._object_reader, error))
                     continue
+                # The first layout is believed; a later one only if it explains more than those that failed.
                 if failures and not self._explains_more(layout, max(failure.reached for failure in failures)):
                     continue
-                if any(issubclass(kind, (Tensor, Storage, TdsHash, TdsVec)) for kind in set(map(type, self.objects))):
-                    self._layouts = [layout]  # a long has been read, and what followed was valid
+                if self._has_read_a_long():
+                    self._layouts = [layout]  # as what followed the long was valid, the layout is right
                 return value
             # The layout that came furthest is the file's: the others failed because they are wrong. Of equal ones the
-            # first is more likely.
-            failures.sort(key=lambda failure: failure.reached, reverse=True)
+            # first, which is more likely.
+            furthest = max(failures, key=lambda failure: failure.reached)
             # At the first value, the reader stays with that layout; later it is as before the value.
-            self._run = before if start > self._start else failures[0].run
-            raise failures[0].error
+            self._object_reader = furthest.object_reader if start == self._start else reader_before
+            raise furthest.error
         finally:
-            failures.clear()  # errors refer to this frame: break the reference cycle
+            # Errors refer to this frame: break the reference cycle.
+            failures.clear()
+            furthest = None
+
+    def _has_read_a_long(self) -> bool:
+        """Return whether an object was read that has longs: only these differ by the size of a long."""
+        types = set(map(type, self.objects))  # few, of very many objects
+        return any(issubclass(kind, (Tensor, Storage, TdsHash, TdsVec)) for kind in types)
 
     def _explains_more(self, layout: T7Layout, reached: int) -> bool:
         """Reject an accidental parse of a corrupt file: return whether another layout explains more of it.
@@ -278,7 +287,7 @@ class T7Reader:
             return False
         if self.at_end or self.position >= reached:
             return True
-        rest = self._run.restarted_at(self, self.position, layout)
+        rest = self._object_reader.restarted_at(self, self.position, layout)
         try:
             while rest.stream.remaining:
                 if rest.read_value() is None:  # nil is never written after a value, and zeros read as nil
@@ -289,9 +298,9 @@ class T7Reader:
 
     def try_layout(self, layout: T7Layout, read: Callable[[], Value]) -> Value:
         """Return the result of `read` when the file is read again under a layout; on failure restore the reader."""
-        run_before = self._run
+        reader_before = self._object_reader
         layouts_before = self._layouts
-        self._run = ObjectReader(self, self._source, self._start, layout, self._limits)
+        self._object_reader = ObjectReader(self, self._source, self._start, layout, self._limits)
         self._layouts = [layout]
         self.vintage_objects = 0
         try:
@@ -299,7 +308,7 @@ class T7Reader:
         except FormatError as error:
             error.file = error.file or self._source.name
             error.offset = self.position if error.offset is None else error.offset
-            self._run = run_before
+            self._object_reader = reader_before
             self._layouts = layouts_before
             raise
 
@@ -308,13 +317,13 @@ class _Failure(NamedTuple):
     """A failed attempt to read a value under one layout.
 
     Attributes:
-        reached: how far reading came, in bytes of the file.
-        run: the reader under this layout.
+        reached: how far reading came, as an offset in the file; 0 if the error does not say it.
+        object_reader: the reader under this layout.
         error: why it stopped.
     """
 
     reached: int
-    run: ObjectReader
+    object_reader: ObjectReader
     error: FormatError
 
 

@@ -14,7 +14,7 @@ from ...io.output import Output
 from ...limits import DEFAULT_LIMITS
 from . import layout as tags
 from .binary import BinaryWriter
-from .layout import T7Layout
+from .layout import Payload, T7Layout
 from .reader import payload_of
 
 if TYPE_CHECKING:
@@ -336,17 +336,7 @@ class T7Writer:
             WriteError: no class of Lua Torch has such a name.
         """
         stream = self._stream
-        # `T7Reader` refuses these, too; an object without a version begins with its name.
-        is_read_as_version = value.version is None and name.startswith("V ")
-        if not name or not name.isprintable() or is_read_as_version:
-            raise WriteError(f"{name!r} is not a class name", expected="printable text that is not empty")
-        if value.version is not None:
-            text = b"V %d" % value.version
-            stream.write_int(len(text))
-            stream.write_raw(text)
-        encoded = name.encode()
-        stream.write_int(len(encoded))
-        stream.write_raw(encoded)
+        self._write_class(name, value.version)
         if isinstance(value, Storage):
             self._write_storage(value)
             return False
@@ -360,8 +350,36 @@ class T7Writer:
             stream.write_long(len(value.elements))
             return True
         payload = payload_of(name, value.version, self.layout.vintage)
-        if payload is None:  # its fields follow
+        if payload is None:  # a TorchObject, whose table of fields follows
             return True
+        self._write_payload(value, payload)
+        return False
+
+    def _write_class(self, name: str, version: int | None) -> None:
+        """Write the version of an object's class, if there is one, and the name.
+
+        Raises:
+            WriteError: no class of Lua Torch has such a name, and `T7Reader` refuses it.
+        """
+        stream = self._stream
+        # An object without a version begins with its name.
+        is_read_as_version = version is None and name.startswith("V ")
+        if not name or not name.isprintable() or is_read_as_version:
+            raise WriteError(f"{name!r} is not a class name", expected="printable text that is not empty")
+        if version is not None:
+            text = b"V %d" % version
+            stream.write_int(len(text))
+            stream.write_raw(text)
+        encoded = name.encode()
+        stream.write_int(len(encoded))
+        stream.write_raw(encoded)
+
+    def _write_payload(self, value: TorchObject, payload: Payload) -> None:
+        """Write what an object of a class with a layout of its own has after its class name.
+
+        Raises:
+            WriteError: such objects are nested too deep.
+        """
         if self._payload_depth >= DEFAULT_LIMITS.payload_depth:  # no reader could read more
             raise WriteError(
                 f"objects with payloads of their own are nested too deep: {value.class_name}",
@@ -372,7 +390,6 @@ class T7Writer:
             payload.write(self, value)
         finally:
             self._payload_depth -= 1
-        return False
 
     def _write_scalars(self, keys: list[Value] | str, values: list[Value], halves: int) -> tuple[Value] | None:
         """Write keys and values of an object, up to the next that is neither a number nor a short string.

@@ -281,7 +281,7 @@ class PickleContext:
             value = PythonGlobal(*renamed(module, name))
         else:
             value = PythonGlobal("copyreg" if module == "copy_reg" else module, name)
-        self._judge(value)  # by the name in the file, before it is known what the name is
+        self._judge(value)  # by this name, not the canonical one, which PyTorch does not look up
         entry = GLOBALS.get(canonical(value))
         if isinstance(entry, TorchConstant):
             value = entry
