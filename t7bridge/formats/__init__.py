@@ -345,17 +345,26 @@ def _folder_format(path: PathLike) -> FormatSpec:
             file=os.fspath(path),
             hint="Save its weights with numpy.savez in TensorFlow.",
         )
-    hint = FOLDER_HINT
-    for name in names[:_MOST_LOOKED_INTO]:
-        inner = os.path.join(os.fspath(path), name)
-        if os.path.isdir(inner) and is_unpacked(os.listdir(inner)):
-            hint = f"{inner} is an unpacked checkpoint of PyTorch: give that path."
-            break
+    hint = _hint_for_folder(path, names)
     raise UnknownFormatError("is a folder, and no checkpoint in several files", file=os.fspath(path), hint=hint)
 
 
 _MOST_LOOKED_INTO = 100
 """Names of a folder that are tried as folders."""
+
+
+def _hint_for_folder(path: PathLike, names: list[str]) -> str:
+    """Return advice about a folder of no format: the path of an unpacked checkpoint in it, if there is one.
+
+    Args:
+        path: of the folder.
+        names: of the files and folders in it.
+    """
+    for name in names[:_MOST_LOOKED_INTO]:
+        inner = os.path.join(os.fspath(path), name)
+        if os.path.isdir(inner) and is_unpacked(os.listdir(inner)):
+            return f"{inner} is an unpacked checkpoint of PyTorch: give that path."
+    return FOLDER_HINT
 
 
 def formats_with(kind: str) -> list[FormatSpec]:

@@ -65,17 +65,7 @@ def _tensors(index: ByteSource, limits: Limits, metadata: dict[str, str], notes:
     """
     weight_map = _weight_map(index, limits)
     folder = os.path.dirname(index.name)
-    state_dicts: dict[str, Any] = {}
-    """The content of each file, by its name."""
-    for file in files_of(index, limits):
-        shard = open_file(join(folder, file), limits=limits)
-        value = shard.value
-        if not isinstance(value, dict):
-            raise CorruptError("a file of a checkpoint is not a state dict", file=join(folder, file))
-        state_dicts[file] = value
-        # What is said of the whole stands in one file, the first of those that `convert` writes.
-        for name, text in shard.metadata.items():
-            metadata.setdefault(name, text)
+    state_dicts = _state_dicts(index, limits, metadata)
     tensors: dict[str, Tensor] = {}
     for name, file in weight_map.items():
         tensor = state_dicts[file].get(name)
@@ -89,6 +79,31 @@ def _tensors(index: ByteSource, limits: Limits, metadata: dict[str, str], notes:
             text = f"{file} has {len(names)} values that the index does not name; they are left out"
             notes.append(Note("warning", names[0], text, code="left-out", count=len(names)))
     return tensors
+
+
+def _state_dicts(index: ByteSource, limits: Limits, metadata: dict[str, str]) -> dict[str, dict[Any, Any]]:
+    """Return the content of each file that an index names, by the name of the file.
+
+    Args:
+        index: the index.
+        limits: resource limits.
+        metadata: receives the strings of the files, see `_tensors`.
+
+    Raises:
+        CorruptError: a file is not a state dict.
+    """
+    folder = os.path.dirname(index.name)
+    state_dicts: dict[str, dict[Any, Any]] = {}
+    for file in files_of(index, limits):
+        shard = open_file(join(folder, file), limits=limits)
+        value = shard.value  # reading it adds to the metadata, which come after
+        if not isinstance(value, dict):
+            raise CorruptError("a file of a checkpoint is not a state dict", file=join(folder, file))
+        state_dicts[file] = value
+        # What is said of the whole stands in one file, the first of those that `convert` writes.
+        for name, text in shard.metadata.items():
+            metadata.setdefault(name, text)
+    return state_dicts
 
 
 def files_of(index: ByteSource, limits: Limits) -> list[str]:

@@ -236,18 +236,23 @@ class ScriptWriter(PtWriter):
                 if not isinstance(key, str) or not all(key.split(".")):  # no part may be empty
                     raise ModelError("is not the name of a tensor", path=path, found=shown(key))
                 *parents, name = key.split(".")
-                if depth + len(parents) > self._limits.module_depth:
+                owner_depth = depth + len(parents)
+                if owner_depth > self._limits.module_depth:
                     raise self._limits.exceeded("module_depth", "modules are nested too deep", path=path)
                 item_path = f"{path}[{key!r}]"
-                owner = module
-                for parent in parents:
-                    owner = self._submodule(owner, parent, item_path)
+                owner = self._module_below(module, parents, item_path)
                 if isinstance(item, Tensor):
                     self._add_tensor(owner, name, item, item_path)
-                else:
+                else:  # a dictionary, or what is refused as none when its turn comes
                     submodule = self._submodule(owner, name, item_path)
-                    stack.append((submodule, item, item_path, depth + len(parents) + 1))
+                    stack.append((submodule, item, item_path, owner_depth + 1))
         return root
+
+    def _module_below(self, module: _Module, names: list[str], path: str) -> _Module:
+        """Return the submodule at the end of a path of names below a module; those that do not exist are created."""
+        for name in names:
+            module = self._submodule(module, name, path)
+        return module
 
     def _add_tensor(self, module: _Module, name: str, tensor: Tensor, path: str) -> None:
         """Add a parameter or buffer to a module. Only floating-point and complex tensors can be parameters."""

@@ -365,19 +365,33 @@ class ZipArchive:
             size, packed, header = wide_numbers
             # The flag for UTF-8 is not set by every writer of it.
             name = raw_name.decode("utf-8", "surrogateescape")
-            member = Member(name, method, flags, crc, packed, size, header, start)
-            if attributes & _FOLDER and size:
-                raise self._fault(member, "is marked as a folder, and PyTorch reads no bytes of it")
-            # What miniz, with which PyTorch reads archives, refuses in any entry, whether it is asked for or not.
-            if disk not in (0, 1):  # 0 is the only one; miniz takes 1, too
-                raise self._fault(member, "is on another disk of an archive split over several files", UnsupportedError)
-            if flags & _MASKED:
-                raise self._fault(member, "is in an encrypted directory", UnsupportedError)
-            if size and not packed:
-                raise self._fault(member, "has a size, and no bytes")
+            member = Member(name, method, flags, crc, packed, size, header, limit=start)
+            self._check_entry(member, attributes, disk)
             yield member
         if position != len(data):
             raise CorruptError(damaged, offset=start + position)
+
+    def _check_entry(self, member: Member, attributes: int, disk: int) -> None:
+        """Refuse an entry of the directory that PyTorch refuses, whether it is asked for or not, or reads as empty.
+
+        Args:
+            member: the entry.
+            attributes: its external attributes.
+            disk: number of the disk that it is on.
+
+        Raises:
+            CorruptError: it contradicts itself.
+            UnsupportedError: it is encrypted or on another disk.
+        """
+        if attributes & _FOLDER and member.size:
+            raise self._fault(member, "is marked as a folder, and PyTorch reads no bytes of it")
+        # As miniz, with which PyTorch reads archives.
+        if disk not in (0, 1):  # 0 is the only one; miniz takes 1, too
+            raise self._fault(member, "is on another disk of an archive split over several files", UnsupportedError)
+        if member.flags & _MASKED:
+            raise self._fault(member, "is in an encrypted directory", UnsupportedError)
+        if member.size and not member.packed:
+            raise self._fault(member, "has a size, and no bytes")
 
     def _start(self, member: Member) -> int:
         """Return the offset of a member's bytes. The local header, which has it, must agree with the directory.
