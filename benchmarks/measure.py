@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from attrs import define
+from t7bridge.data import define
 
 
 @define(frozen=True)

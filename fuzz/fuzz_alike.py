@@ -21,12 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from attrs import field
 from torch import nn
 
 import t7bridge
 from t7bridge import match
-from t7bridge.data import define
+from t7bridge.data import define, field
 
 WIDTH = 4
 WORDS = (

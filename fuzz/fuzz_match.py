@@ -19,10 +19,9 @@ import sys
 from collections import Counter
 
 import numpy as np
-from attrs import evolve, field
 
 from t7bridge import Tensor, match
-from t7bridge.data import define
+from t7bridge.data import define, evolve, field
 
 Shape = tuple[int, ...]
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from attrs import asdict, evolve, field, validators
-
-from .data import define
+from .data import asdict, define, evolve, field
 from .errors import StrictError
 from .text import clean, counted, listed, one_line, printable, printable_lines
 
@@ -72,7 +70,7 @@ class Note:
     path: str
     message: str
     loss: str = ""
-    code: str = field(kw_only=True, validator=validators.in_(CODES))
+    code: str = field(kw_only=True, allowed=CODES)
     class_name: str = ""
     count: int = 1
 

@@ -14,9 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any, TypeAlias
 
-from attrs import field
-
-from ..data import define
+from ..data import define, field
 from ..errors import ModelError
 from ..nn.mapping import ModuleSpec
 

@@ -17,9 +17,7 @@ from contextlib import suppress
 from math import prod
 from typing import Any
 
-from attrs import field
-
-from ..data import define
+from ..data import define, field
 from ..nn.mapping import SEQUENTIAL, ModuleSpec
 from ..nn.output_shapes import Arguments, Extent, Mismatch, same, slid
 from ..nn.registry import Traits, traits_of

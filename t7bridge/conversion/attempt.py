@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attrs import field
-
+from ..data import field
 from .options import options_of, verb
 from .request import Convert
 

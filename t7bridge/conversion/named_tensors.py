@@ -11,9 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from attrs import evolve, field
-
-from ..data import define
+from ..data import define, evolve, field
 from ..errors import NoTensorError
 from ..formats import FormatSpec
 from ..formats.named import METADATA_KEY, Name, NamedTensors, plan_views

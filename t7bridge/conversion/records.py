@@ -21,10 +21,8 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from attrs import asdict, evolve
-
 from .. import formats
-from ..data import define
+from ..data import asdict, define, evolve
 from ..errors import CorruptError, RecordError, T7BridgeError
 from ..formats.pt.file import PtReader, read_pickle_with
 from ..formats.pt.members import RECORD_MEMBER

@@ -35,9 +35,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from attrs import evolve, field
-
-from ..data import define
+from ..data import define, evolve, field
 from ..errors import UnsupportedError
 from ..formats.pt.arrays import numpy_value
 from ..formats.pt.pickle.reductions import plain_data

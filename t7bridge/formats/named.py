@@ -12,9 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from attrs import evolve, field
-
-from ..data import define, np
+from ..data import define, evolve, field, np
 from ..errors import CorruptError, ModelError
 from ..graph.dtypes import ElementType
 from ..graph.storage import Span, Storage

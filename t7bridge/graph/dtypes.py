@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from attrs import field
-
-from ..data import define, np
+from ..data import define, field, np
 from ..errors import ModelError, UnsupportedError
 
 

@@ -23,9 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from attrs import field
-
-from ..data import define, pattern
+from ..data import define, field, pattern
 from ..io.copy import sha256
 from ..text import Holder, Shown, Step, clean, counted, sizes
 

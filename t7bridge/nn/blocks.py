@@ -12,9 +12,7 @@ from itertools import pairwise
 from math import prod
 from typing import Any
 
-from attrs import field
-
-from ..data import define, pattern
+from ..data import define, field, pattern
 from ..errors import LimitError, ModelError
 from ..graph.lua import Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.python import MODULE_PARTS, PythonObject

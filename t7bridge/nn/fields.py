@@ -10,9 +10,7 @@ from functools import lru_cache
 from math import isfinite
 from typing import Any
 
-from attrs import field
-
-from ..data import define
+from ..data import define, field
 from ..errors import ModelError
 from ..graph.lua import Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.storage import Storage, integers

@@ -9,8 +9,7 @@ import keyword
 from collections import Counter
 from collections.abc import Iterator
 
-from attrs import evolve
-
+from ..data import evolve
 from ..graph.lua import Table, TorchObject, Value
 from .fields import items_of, lookup
 from .mapping import GraphNode, GraphSpec, Link, NotMappedError

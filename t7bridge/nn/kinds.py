@@ -12,9 +12,7 @@ from itertools import takewhile
 from math import prod
 from typing import Any
 
-from attrs import evolve, field
-
-from ..data import define
+from ..data import define, evolve
 from . import walk
 from .mapping import OURS, ModuleSpec
 from .output_shapes import Arguments, Mismatch, Shape, Value, joined
@@ -40,7 +38,7 @@ class Kind:
     name: str
     items: tuple[Kind, ...] | None = None
     each: Kind | None = None
-    size: int = field(default=1, eq=False)
+    size: int = 1
     shape: Shape | None = None
     origin: tuple[int, ...] | None = None
     is_optional: bool = False

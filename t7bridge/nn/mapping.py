@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
-from attrs import evolve, field
-
-from ..data import define
+from ..data import define, evolve, field
 from ..errors import ModelError
 from ..graph.lua import TorchObject
 from ..graph.tensor import Tensor
@@ -109,7 +107,7 @@ class Read:
     """
 
     kind: str
-    get: Callable[[Lua], Literal] = field(eq=False, repr=False)
+    get: Callable[[Lua], Literal] = field(repr=False)
     fields: tuple[str, ...] = ()
     default: Any = None
     dim: int = 0

@@ -12,9 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, TypeAlias, Union
 
-from attrs import field
-
-from ..data import define
+from ..data import define, field
 from ..graph.tensor import Tensor
 
 Extent = Any

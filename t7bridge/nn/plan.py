@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from attrs import evolve
-
+from ..data import evolve
 from ..errors import ModelError, UnsupportedLayerError
 from ..graph.dtypes import ELEMENT_TYPES
 from ..graph.lua import TorchObject

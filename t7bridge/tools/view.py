@@ -8,9 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping
 from itertools import pairwise
 
-from attrs import evolve
-
-from ..data import define
+from ..data import define, evolve
 from ..nn.blocks import Block, Flow
 
 _LONGEST = 12

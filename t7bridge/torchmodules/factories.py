@@ -12,9 +12,7 @@ import re
 import sys
 from typing import Any
 
-from attrs import evolve, field
-
-from ..data import define, pattern
+from ..data import define, evolve, field, pattern
 from ..errors import ModelError
 from ..io.source import add_input, is_address
 

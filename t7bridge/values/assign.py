@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from attrs import evolve
-
-from ..data import define, np
+from ..data import define, evolve, np
 from ..graph.dtypes import INT64
 from ..graph.storage import Data, Span, Storage, own_array
 from ..graph.tensor import Tensor, as_stored

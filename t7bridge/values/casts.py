@@ -12,9 +12,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from attrs import evolve
-
-from ..data import np
+from ..data import evolve, np
 from ..errors import ModelError
 from ..graph.dtypes import CAST_TYPES, ELEMENT_TYPES, ElementType
 from ..graph.storage import Derived, Storage

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from attrs import asdict, field
-
-from ..data import define
+from ..data import asdict, define, field
 from ..graph.lua import LuaFunction, Table, Value, class_of
 from ..graph.python import PythonObject, in_order
 from ..graph.storage import Storage

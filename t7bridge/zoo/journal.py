@@ -21,9 +21,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, TypeVar, overload
 
-from attrs import field, fields
-
-from ..data import define
+from ..data import define, field, fields
 from ..errors import CorruptError, ModelError, T7BridgeError
 from .groups import FIRST, Names
 

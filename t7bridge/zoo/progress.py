@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 
-from attrs import field
-
-from ..data import define
+from ..data import define, field
 from .journal import STATUSES
 
 _WINDOW_SECONDS = 10.0

@@ -16,9 +16,7 @@ from importlib.resources import files
 from operator import attrgetter
 from typing import Any
 
-from attrs import field
-
-from ..data import define
+from ..data import define, field
 from ..report import Printed
 from ..text import clean, counted
 from .groups import Group, Groups, Names

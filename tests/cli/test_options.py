@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from attrs.exceptions import FrozenInstanceError
 from helpers import ROOT, module_of, run_here
 
 import t7bridge
@@ -49,7 +48,7 @@ def test_requests_do_not_change() -> None:
         served = request(*operands)
         for field, each in options_of(request).items():
             if each.python:
-                with pytest.raises(FrozenInstanceError):
+                with pytest.raises(AttributeError, match="frozen"):
                     setattr(served, field, None)
 
 

@@ -21,9 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import IO, Any
 
-from attrs import evolve, field
-
-from ...data import define
+from ...data import define, evolve, field
 from ...errors import ModelError, UnsupportedError
 from ...graph.dtypes import INT64
 from ...graph.python import PythonGlobal

@@ -6,9 +6,7 @@ import warnings
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from attrs import field
-
-from ...data import define
+from ...data import define, field
 from ...errors import (
     CorruptError,
     FormatError,

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from attrs import evolve
-
-from ...data import np
+from ...data import evolve, np
 from ...graph.dtypes import LUA_CLASSES
 from ...graph.lua import TorchObject, Value
 from ...graph.tensor import Tensor

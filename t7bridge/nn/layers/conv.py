@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from attrs import evolve
-
-from ...data import define
+from ...data import define, evolve
 from ...graph.tensor import Tensor
 from ..fields import Fields
 from ..layouts import FIRST, REST, Merge, Narrow, Permute, Reshape, permute

@@ -10,9 +10,7 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any
 
-from attrs import evolve
-
-from ...data import np
+from ...data import evolve, np
 from ...graph.lua import TorchObject, Value
 from ...graph.tensor import Tensor
 from .. import walk

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from attrs import evolve
-
+from ...data import evolve
 from ...graph.lua import TorchObject
 from .. import output_shapes as out
 from .. import walk

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from attrs import field
-
-from ...data import define
+from ...data import define, field
 
 
 @define(frozen=True)

@@ -12,9 +12,7 @@ from itertools import permutations
 from math import prod
 from typing import Any
 
-from attrs import evolve, field
-
-from ...data import define
+from ...data import define, evolve, field
 from ...graph.tensor import Tensor
 from ...nn.mapping import LAYERS, Link, ModuleSpec
 from ...nn.pieces import Piece

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from attrs import evolve
-
+from ...data import evolve
 from ...errors import T7BridgeError
 from ...graph.lua import TorchObject
 from ...limits import Limits

@@ -11,8 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from attrs import asdict, field
-
 from ...conversion.inputs import Inputs, parse_inputs
 from ...conversion.options import (
     AT,
@@ -25,7 +23,7 @@ from ...conversion.options import (
     takes,
     verb,
 )
-from ...data import define
+from ...data import asdict, define, field
 from ...errors import ModelError, WriteError, about_file
 from ...io.output import check_replaceable, local_target
 from ...io.source import ByteSource, PathLike, inputs_protected

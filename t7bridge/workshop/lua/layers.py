@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from attrs import field
-
-from ...data import define, np
+from ...data import define, field, np
 
 Value = TypeVar("Value", bound="Arithmetic[Any]")
 

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from attrs import field
-
-from ...data import define, np
+from ...data import define, field, np
 from .layers import Arithmetic, LuaLayer, LuaNode, WeightRef, expand_as, make, sequential, walk
 from .sizes import CannotError, Extent, Shape, are_equal, fixed, is_known
 from .trace import Program, to_tensor, tree_map

@@ -20,12 +20,10 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from attrs import evolve
-
 from ...conversion.naming import Naming, Renames
 from ...conversion.options import AT, INPUT, JSON, LIMITS, flag, option, options_of, takes, verb
 from ...conversion.request import RENAME, STRIP
-from ...data import define
+from ...data import define, evolve
 from ...errors import FormatError, ModelError, UnsupportedError, about_file
 from ...graph.tensor import place_of
 from ...io.source import add_input

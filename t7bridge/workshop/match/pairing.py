@@ -20,9 +20,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
-from attrs import field
-
-from ...data import define
+from ...data import define, field
 from .places import Graph, colors
 from .sides import Class, Part, classify
 

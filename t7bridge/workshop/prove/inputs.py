@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from attrs import evolve
-
+from ...data import evolve
 from ...errors import ModelError
 from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor

@@ -6,9 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from attrs import asdict, field
-
-from ...data import define
+from ...data import asdict, define, field
 from ...report import Note, Printed
 from ...text import counted, one_line, printable
 

@@ -16,9 +16,7 @@ from contextlib import suppress
 from math import prod
 from typing import Any
 
-from attrs import evolve, field
-
-from ...data import define, np
+from ...data import define, evolve, field, np
 from ...errors import LimitError, ModelError
 from ...graph.lua import Table, TorchObject, Value
 from ...graph.tensor import Tensor, contiguous

@@ -7,11 +7,10 @@ from itertools import product
 from typing import Any
 
 import torch
-from attrs import evolve
 from torch import nn
 
 from ...conversion.inputs import Inputs, parse_inputs
-from ...data import define
+from ...data import define, evolve
 from ...errors import ModelError
 from ...nn.output_shapes import Example, inputs_text
 from ...nn.plan import build_plan
