@@ -25,9 +25,8 @@ from pathlib import Path
 
 import files
 import numpy as np
+from attrs import asdict, define
 from measure import Result, calls, commands
-
-from t7bridge.data import asdict, define
 
 TOOL = Path(sys.executable).with_name("t7bridge")
 ROOT = Path(__file__).resolve().parents[1]

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from t7bridge.data import define
+from attrs import define
 
 
 @define(frozen=True)

@@ -12,8 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from attrs import evolve
+
 import t7bridge
-from t7bridge.data import evolve
 from t7bridge.nn.mapping import Choice, Mapped, Read, Row, short_name
 from t7bridge.nn.registry import ALIAS_PREFIXES, Layer, Param, ParamsOf, registered_layers
 from t7bridge.workshop.lua import operations  # noqa: F401  # fills the table

@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from attrs import field
 from torch import nn
 
 import t7bridge
 from t7bridge import match
-from t7bridge.data import define, field
+from t7bridge.data import define
 
 WIDTH = 4
 WORDS = (

@@ -19,9 +19,10 @@ import sys
 from collections import Counter
 
 import numpy as np
+from attrs import evolve, field
 
 from t7bridge import Tensor, match
-from t7bridge.data import define, evolve, field
+from t7bridge.data import define
 
 Shape = tuple[int, ...]
 

@@ -1,6 +1,6 @@
 """Build the page that converts in the browser: `python site/build.py [FOLDER]`.
 
-Python for browsers is Pyodide, from its npm package. The page and the library, with what Python compiles of
+Python for browsers is Pyodide, from its npm package. The page, the library and attrs, with what Python compiles of
 them, stand beside it; any static host serves the folder.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import importlib.util
 import json
 import re
 import shutil
@@ -62,8 +63,14 @@ def unpack_pyodide(archive: Path, target: Path) -> None:
 
 
 def collect_library(folder: Path) -> None:
-    """Copy the library and the bridge between page and library."""
+    """Copy the library, attrs and the bridge between page and library."""
     shutil.copytree(ROOT / "t7bridge", folder / "t7bridge", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("attr", "attrs"):
+        spec = importlib.util.find_spec(name)
+        assert spec is not None, name
+        assert spec.origin is not None, name
+        source = Path(spec.origin).parent
+        shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.pyi"))
     shutil.copy(SITE / "bridge.py", folder)
 
 

@@ -1,8 +1,8 @@
 """What every room is built with: the version, data classes, and what is loaded when it is first used.
 
-`define` makes data classes as attrs does, with one shared `repr`, equality and hash, and compiles `__init__` with the
-first object. Attrs itself, or `dataclasses`, with what they import and compile for the classes of one conversion, takes
-as long as all the rest of the start.
+`define` is the decorator of attrs, with one shared `repr`, equality and hash, and late: attrs compiles the methods of a
+class when they are first used. To load attrs, and to have it complete all classes that a conversion loads, took longer
+than converting a small file.
 """
 
 from __future__ import annotations
@@ -12,164 +12,137 @@ import importlib
 import os
 import re
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from operator import attrgetter
 from reprlib import recursive_repr
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any
 
 __version__ = "2.0.0.dev0"
 
 
-if TYPE_CHECKING:
-    from typing_extensions import dataclass_transform
-else:
-
-    def dataclass_transform(**options: Any) -> Any:
-        """Leave the decorator as it is: it tells type checkers only."""
-        return lambda decorator: decorator
-
-
-Item = TypeVar("Item")
-
-
-class _Missing:
-    """A default that is not there: of a field that has to be given, or for which a function makes the value."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __repr__(self) -> str:
-        return self._name
-
-
-_REQUIRED: Any = _Missing("REQUIRED")
-_NOTHING: Any = _Missing("NOTHING")
-"""What the signature of a class shows for a field with a `factory`."""
-
-
-class Field:
-    """A field of a data class.
-
-    Attributes:
-        name: of the attribute, and of the argument.
-        type: as it is written.
-        default: the value if none is given.
-        factory: makes that value, anew for each object.
-        init: whether it is an argument.
-        repr: whether `repr` shows it.
-        kw_only: whether the argument has to be named; `None` for what the class says.
-        allowed: the only values of it; empty if any is.
-    """
-
-    name = ""
-    type = ""
-
-    def __init__(
-        self,
-        default: Any,
-        factory: Callable[[], Any] | None,
-        init: bool,
-        repr: bool,
-        kw_only: bool | None,
-        allowed: Collection[Any],
-    ) -> None:
-        self.default = default
-        self.factory = factory
-        self.init = init
-        self.repr = repr
-        self.kw_only = kw_only
-        self.allowed = allowed
-
-
-def field(
-    *,
-    default: Any = _REQUIRED,
-    factory: Callable[[], Any] | None = None,
-    init: bool = True,
-    repr: bool = True,
-    kw_only: bool | None = None,
-    allowed: Collection[Any] = (),
-) -> Any:
-    """Return the value in the body of a data class for a field with options; see `Field`."""
-    return Field(default, factory, init, repr, kw_only, allowed)
-
-
-@overload
-def define(cls: type[Item]) -> type[Item]: ...
-@overload
-def define(
-    cls: None = None, *, eq: bool = True, frozen: bool = False, kw_only: bool = False
-) -> Callable[[type[Item]], type[Item]]: ...
-@dataclass_transform(field_specifiers=(field,))
-def define(cls: Any = None, *, eq: bool = True, frozen: bool = False, kw_only: bool = False) -> Any:
-    """Make a data class of a class with annotated fields: a decorator, with or without options.
-
-    Its objects have slots, and may be pickled. Fields of bases are arguments before its own. A method
-    `__post_init__` is called at the end of `__init__`.
+class _Field:
+    """A field as a class states it.
 
     Args:
-        cls: the class.
-        eq: whether objects of the class are equal where all their fields are, and if frozen have a hash.
-        frozen: whether fields cannot be changed; so are those of classes that inherit from it.
-        kw_only: whether all its own arguments have to be named.
+        options: of `attrs.field`.
     """
-    if cls is None:
-        return partial(define, eq=eq, frozen=frozen, kw_only=kw_only)
-    own = _own_fields(cls, kw_only)
-    names = {each.name for each in own}
-    inherited = tuple(each for each in getattr(cls, "__fields__", ()) if each.name not in names)
-    members = {name: value for name, value in vars(cls).items() if name not in (*names, "__dict__", "__weakref__")}
-    fields = inherited + own
-    members["__fields__"] = fields
-    members["_compared"] = attrgetter(*[each.name for each in fields] or ["__class__"])
-    members["__slots__"] = _slots(cls, names)
-    members.setdefault("__init__", _LateInit())
-    if cls.__repr__ is object.__repr__:
-        members["__repr__"] = _repr
-    if eq and "__eq__" not in members:
-        members["__eq__"] = _equals
-        members["__hash__"] = _hash if frozen else None
-    if frozen:
-        members |= {"__setattr__": _refuse_change, "__delattr__": _refuse_change}
-    members |= {"__getstate__": _state, "__setstate__": _set_state}
-    slotted = type(cls)(cls.__name__, cls.__bases__, members)
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.options = options
+
+
+if TYPE_CHECKING:
+    from attrs import define as define
+    from attrs import field as field
+else:
+
+    def field(**options):
+        """`attrs.field`, which `define` asks attrs for when it makes the class."""
+        return _Field(options)
+
+    def define(cls=None, *, eq=True, **options):
+        """`attrs.define`, as a decorator with or without options; all fields are compared, or none.
+
+        attrs makes the methods of a class when the first of them is asked for, mostly by its first object: half of the
+        classes that a verb loads have none, and to print a help no attrs is needed.
+        """
+        if cls is None:
+            return partial(define, eq=eq, **options)
+        if cls.__repr__ is object.__repr__:
+            cls.__repr__ = _repr
+        if eq and "__eq__" not in cls.__dict__:
+            cls.__eq__ = _equals
+            cls.__hash__ = _hash if options.get("frozen") else None
+        # The shared ones above, or those of the class and its bases.
+        options |= {"eq": False, "repr": False}
+        is_cached = any(isinstance(value, cached_property) for value in cls.__dict__.values())
+        if is_cached or not options.get("slots", True):
+            return _compared_by_fields(_attrs_define(cls, options))  # attrs has slots for what is cached
+        return _made_late(cls, options)
+
+
+_LATE = ("__init__", "__attrs_attrs__", "__getstate__", "__setstate__", "__match_args__", "_compared")
+"""What asks attrs for the methods of a class: creating, unpickling, comparing or inspecting its objects."""
+_FROM_ATTRS = (*_LATE, "__attrs_props__", "__attrs_own_setattr__", "__setattr__", "__delattr__", "__replace__")
+"""What attrs may add to a class besides slots."""
+_making = threading.RLock()
+
+
+class _Late:
+    """A member of a class that attrs makes when it is first asked for, with all others."""
+
+    def __init__(self, make: Callable[[], None]) -> None:
+        self._make = make
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._owner = owner
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        """Return the member, bound as any other."""
+        self._make()
+        member = vars(self._owner)[self._name]
+        return member.__get__(instance, owner) if hasattr(member, "__get__") else member
+
+
+def _attrs_define(cls: type, options: dict[str, Any]) -> type:
+    """Return what attrs makes of a class, with the fields of `field`."""
+    import attrs  # which takes longer to load than a help takes to print
+
+    for name, value in list(vars(cls).items()):
+        if isinstance(value, _Field):
+            setattr(cls, name, attrs.field(**value.options))
+    return attrs.define(cls, **options)
+
+
+def _compared_by_fields(cls: Any) -> Any:
+    """Return a class of attrs whose objects `_equals` and `_hash` can compare."""
+    names = [field.name for field in cls.__attrs_attrs__]
+    cls._compared = attrgetter(*(names or ["__class__"]))
+    return cls
+
+
+def _made_late(cls: Any, options: dict[str, Any]) -> Any:
+    """Return a class with slots for the fields of another, which attrs completes later.
+
+    Args:
+        cls: the class as it is written, with annotated fields.
+        options: of `attrs.define`.
+    """
+    fields = [name for name, kind in vars(cls).get("__annotations__", {}).items() if "ClassVar" not in kind]
+    inherited = {slot for base in cls.__mro__ for slot in vars(base).get("__slots__", ())}
+    slots = [name for name in fields if name not in inherited]
+    if not any("__weakref__" in vars(base) for base in cls.__mro__[1:]):
+        slots.append("__weakref__")
+    members = {name: value for name, value in vars(cls).items() if name not in (*fields, "__dict__", "__weakref__")}
+
+    def make() -> None:
+        with _making:
+            if not isinstance(vars(slotted)["__attrs_attrs__"], _Late):
+                return  # another thread was faster
+            for base in slotted.__mro__[1:]:
+                getattr(base, "__attrs_attrs__", None)  # attrs looks at what it made of them
+            asked = dict(options)
+            if not options.get("frozen") and cls.__setattr__ is object.__setattr__:
+                # Then the methods are the same, and attrs need not make one more class.
+                asked |= {"slots": False, "getstate_setstate": True}
+            made = vars(_compared_by_fields(_attrs_define(cls, asked)))
+            for name in _FROM_ATTRS:
+                if name in made and name not in members:
+                    setattr(slotted, name, made[name])
+
+    late = {name: _Late(make) for name in _LATE if name not in members}
+    slotted = type(cls)(cls.__name__, cls.__bases__, {**members, **late, "__slots__": tuple(slots)})
     slotted.__qualname__ = cls.__qualname__
     _rebind(members.values(), cls, slotted)
     return slotted
 
 
-def _own_fields(cls: type, kw_only: bool) -> tuple[Field, ...]:
-    """Return the fields that the body of a class has."""
-    fields = []
-    for name, kind in vars(cls).get("__annotations__", {}).items():
-        if "ClassVar" in kind:
-            continue
-        value = vars(cls).get(name, _REQUIRED)
-        item: Field = value if isinstance(value, Field) else field(default=value)
-        item.name = name
-        item.type = kind
-        if item.kw_only is None:
-            item.kw_only = kw_only
-        fields.append(item)
-    return tuple(fields)
-
-
-def _slots(cls: type, names: Iterable[str]) -> tuple[str, ...]:
-    """Return the slots of a class that has these fields of its own."""
-    inherited = {slot for base in cls.__mro__[1:] for slot in vars(base).get("__slots__", ())}
-    slots = [name for name in names if name not in inherited]
-    if any(isinstance(value, cached_property) for value in vars(cls).values()):
-        slots.append("__dict__")  # where such values are stored
-    if not any("__weakref__" in vars(base) for base in cls.__mro__[1:]):
-        slots.append("__weakref__")
-    return tuple(slots)
-
-
 def _rebind(members: Iterable[Any], before: type, after: type) -> None:
-    """Let methods that use `super()` find the class that replaces the one in which they are written."""
+    """Let methods that use `super()` find the class that replaces the one in which they are written, as attrs does."""
     for member in members:
         function = getattr(member, "__func__", None) or getattr(member, "fget", None) or member
         for cell in getattr(function, "__closure__", None) or ():
@@ -178,85 +151,10 @@ def _rebind(members: Iterable[Any], before: type, after: type) -> None:
                     cell.cell_contents = after
 
 
-class _LateInit:
-    """`__init__` of a data class, compiled when it is first asked for: half of the classes of a verb have no object."""
-
-    def __set_name__(self, owner: Any, name: str) -> None:
-        self._owner = owner
-
-    def __get__(self, instance: Any, owner: type) -> Any:
-        """Compile it, and put it in the place of this."""
-        self._owner.__init__ = function = _compiled_init(self._owner)
-        return function if instance is None else function.__get__(instance, owner)
-
-
-def _compiled_init(cls: Any) -> Any:
-    """Return `__init__` of a data class, a function of its fields."""
-    known: dict[str, Any] = {"nothing": _NOTHING, "refuse": _refuse_value}
-    arguments = ["self"]
-    named_arguments: list[str] = []
-    body = []
-    for each in cls.__fields__:
-        name = each.name
-        default = each.default
-        if each.factory is not None:
-            default = _NOTHING
-            known[f"factory_of_{name}"] = each.factory
-            body.append(f"if {name} is nothing: {name} = factory_of_{name}()")
-        if default is not _REQUIRED:
-            known[f"default_of_{name}"] = default
-        if each.init:
-            argument = name if default is _REQUIRED else f"{name}=default_of_{name}"
-            (named_arguments if each.kw_only else arguments).append(argument)
-        elif default is _REQUIRED:
-            continue  # `__post_init__` sets it
-        else:
-            body.insert(0, f"{name} = default_of_{name}")
-        if each.allowed:
-            known[f"allowed_of_{name}"] = each.allowed
-            body.append(f"if {name} not in allowed_of_{name}: refuse('{name}', {name}, allowed_of_{name})")
-        if cls.__setattr__ is object.__setattr__:
-            body.append(f"self.{name} = {name}")
-        else:  # frozen, but for the slot itself
-            known[f"set_{name}"] = getattr(cls, name).__set__
-            body.append(f"set_{name}(self, {name})")
-    if hasattr(cls, "__post_init__"):
-        body.append("self.__post_init__()")
-    if named_arguments:
-        arguments += ["*", *named_arguments]
-    lines = "\n    ".join(body or ["pass"])
-    exec(f"def __init__({', '.join(arguments)}):\n    {lines}\n", known)
-    function = known["__init__"]
-    function.__qualname__ = f"{cls.__qualname__}.__init__"
-    function.__module__ = cls.__module__
-    function.__annotations__ = {**{each.name: each.type for each in cls.__fields__ if each.init}, "return": None}
-    return function
-
-
-def _refuse_value(name: str, value: Any, allowed: Collection[Any]) -> NoReturn:
-    raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, not {value!r}")
-
-
-def _refuse_change(self: Any, name: str, value: Any = None) -> NoReturn:
-    """Refuse to set or delete a field of a frozen object."""
-    raise AttributeError(f"{type(self).__qualname__} is frozen: its {name} cannot be changed")
-
-
-def _state(self: Any) -> dict[str, Any]:
-    """Return the fields, for `pickle` and `copy`."""
-    return {each.name: getattr(self, each.name) for each in self.__fields__ if hasattr(self, each.name)}
-
-
-def _set_state(self: Any, state: dict[str, Any]) -> None:
-    """Set the fields of a new object from those of another."""
-    for name, value in state.items():
-        object.__setattr__(self, name, value)
-
-
 @recursive_repr()
 def _repr(self: Any) -> str:
-    """Return name and fields; `...` for an object inside itself."""
-    shown = (f"{each.name}={getattr(self, each.name)!r}" for each in self.__fields__ if each.repr)
+    """Return name and fields as attrs shows them; `...` for an object inside itself."""
+    shown = (f"{each.name}={getattr(self, each.name)!r}" for each in self.__attrs_attrs__ if each.repr)
     return f"{type(self).__qualname__}({', '.join(shown)})"
 
 
@@ -270,40 +168,6 @@ def _equals(self: Any, other: Any) -> bool:
 def _hash(self: Any) -> int:
     """Return the hash of class and fields."""
     return hash((self.__class__, self._compared(self)))
-
-
-def fields(item: Any) -> tuple[Field, ...]:
-    """Return the fields of a data class, or of an object of one, in order."""
-    described: tuple[Field, ...] = item.__fields__
-    return described
-
-
-def is_data(value: Any) -> bool:
-    """Return whether a value is an object of a data class."""
-    return hasattr(type(value), "__fields__")
-
-
-def evolve(item: Item, **changes: Any) -> Item:
-    """Return a new object with the fields of another, some of them changed."""
-    for each in fields(item):
-        if each.init and each.name not in changes:
-            changes[each.name] = getattr(item, each.name)
-    return type(item)(**changes)
-
-
-def asdict(item: Any) -> dict[str, Any]:
-    """Return an object as a dict of its fields, and so the objects in it; tuples and sets become lists."""
-    return {each.name: _as_plain(getattr(item, each.name)) for each in fields(item)}
-
-
-def _as_plain(value: Any) -> Any:
-    if is_data(value):
-        return asdict(value)
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [_as_plain(each) for each in value]
-    if isinstance(value, dict):
-        return {key: _as_plain(each) for key, each in value.items()}
-    return value
 
 
 _lock = threading.Lock()
@@ -348,20 +212,7 @@ def words_beside(file: str, name: str) -> str:
         return words.read()
 
 
-__all__ = [
-    "asdict",
-    "dataclass_transform",
-    "decimal_text",
-    "define",
-    "evolve",
-    "face",
-    "field",
-    "fields",
-    "has_numpy",
-    "is_data",
-    "np",
-    "pattern",
-]
+__all__ = ["decimal_text", "face", "field", "has_numpy", "np", "pattern"]
 
 if TYPE_CHECKING:
     import numpy as np

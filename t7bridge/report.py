@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from .data import asdict, define, evolve, field
+from attrs import asdict, evolve, field, validators
+
+from .data import define
 from .errors import StrictError
 from .text import clean, counted, listed, one_line, printable, printable_lines
 
@@ -70,7 +72,7 @@ class Note:
     path: str
     message: str
     loss: str = ""
-    code: str = field(kw_only=True, allowed=CODES)
+    code: str = field(kw_only=True, validator=validators.in_(CODES))
     class_name: str = ""
     count: int = 1
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from attrs import define
 from helpers import TESTFILES
 
 import t7bridge
 from t7bridge import Storage, T7Reader, Table, Tensor, TorchObject
-from t7bridge.data import define
 from t7bridge.nn import module_at
 from t7bridge.workshop.prove import Proof
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attrs import evolve
 from bounds import bounded
 
 import t7bridge
 from t7bridge import T7Layout, Table, Tensor, TorchObject, cli
-from t7bridge.data import evolve
 from t7bridge.errors import LimitError
 from t7bridge.formats import T7Writer
 from t7bridge.io import Output

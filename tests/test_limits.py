@@ -12,12 +12,12 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from attrs import evolve
 from helpers import ASCII, BIG8, LITTLE8, TESTFILES, Parts, corpus
 from pt_helpers import text, zipped
 
 import t7bridge
 from t7bridge import Limits, T7Reader, cli
-from t7bridge.data import evolve
 from t7bridge.errors import LimitError
 from t7bridge.graph.lua import Table, TorchObject
 from t7bridge.graph.tensor import Tensor as T7Tensor

@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import define
 from helpers import ROOT, module_of
 
 from t7bridge import cli
 from t7bridge.cli import parser_for
-from t7bridge.data import define
 from t7bridge.layers import registered_layers, unregister_layer
 
 BLOCK = re.compile(

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from attrs import asdict, evolve
+
 import t7bridge
 
 from ..conversion.options import options_of
-from ..data import asdict, evolve
 from ..errors import ModelError, T7BridgeError
 from ..text import counted, printable
 from .parsers import arguments_of

@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any, TypeAlias
 
-from ..data import define, field
+from attrs import field
+
+from ..data import define
 from ..errors import ModelError
 from ..nn.mapping import ModuleSpec
 

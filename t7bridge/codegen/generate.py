@@ -15,7 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
-from ..data import __version__, define, evolve, field
+from attrs import evolve, field
+
+from ..data import __version__, define
 from ..errors import ModelError, UnsupportedError
 from ..graph.dtypes import ELEMENT_TYPES
 from ..graph.lua import TorchObject

@@ -17,7 +17,9 @@ from contextlib import suppress
 from math import prod
 from typing import Any
 
-from ..data import define, field
+from attrs import field
+
+from ..data import define
 from ..nn.mapping import SEQUENTIAL, ModuleSpec
 from ..nn.output_shapes import Arguments, Extent, Mismatch, same, slid
 from ..nn.registry import Traits, traits_of

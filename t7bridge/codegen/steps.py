@@ -9,7 +9,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from ..data import define, field
+from attrs import field
+
+from ..data import define
 from ..nn.kinds import ANY, TENSOR, Kind
 from ..nn.mapping import ModuleSpec
 from ..nn.pieces import STATEFUL

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..data import field
+from attrs import field
+
 from .options import options_of, verb
 from .request import Convert
 

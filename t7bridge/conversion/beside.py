@@ -10,7 +10,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..data import define, field
+from attrs import field
+
+from ..data import define
 from ..formats.pt.arrays import tensor_of_array, text_items
 from ..graph.dtypes import NUMPY_ELEMENTS
 from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec

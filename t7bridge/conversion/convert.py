@@ -12,8 +12,10 @@ import os
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+from attrs import evolve
+
 from .. import formats
-from ..data import collector_paused, evolve
+from ..data import collector_paused
 from ..errors import FormatError, ModelError, RecordError, WriteError, about_file
 from ..formats import LUA, NAMED, FormatSpec
 from ..formats.t7.layout import T7Layout

@@ -17,8 +17,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from attrs import evolve
+
 from .. import formats
-from ..data import evolve, pattern
+from ..data import pattern
 from ..errors import ModelError, about_file
 from ..graph.lua import Table
 from ..graph.tensor import Tensor

@@ -25,7 +25,9 @@ from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Any
 
-from ..data import define, evolve, field
+from attrs import evolve, field
+
+from ..data import define
 from ..errors import UnsupportedError
 from ..formats.pt.pickle.reductions import plain_data
 from ..graph.dtypes import PACKED

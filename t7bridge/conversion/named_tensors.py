@@ -11,7 +11,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ..data import define, evolve, field
+from attrs import evolve, field
+
+from ..data import define
 from ..errors import NoTensorError
 from ..formats import FormatSpec
 from ..formats.named import METADATA_KEY, Name, NamedTensors, plan_views

@@ -22,7 +22,9 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from ..data import define, field
+from attrs import field
+
+from ..data import define
 from ..errors import ModelError
 from ..text import listed
 

@@ -9,13 +9,23 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable
 from functools import update_wrapper
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
-from ..data import dataclass_transform, define, field
+from ..data import define, field
 from ..errors import ModelError
 from ..formats import FORMATS, LUA, NAMED, PYTHON
 from ..io.progress import in_notebook, progress
 from ..limits import DEFAULT_LIMITS
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+
+else:
+
+    def dataclass_transform(**options: Any) -> Any:
+        """Leave the decorator as it is: it tells type checkers only."""
+        return lambda decorator: decorator
+
 
 Arguments = ParamSpec("Arguments")
 Request = TypeVar("Request")
@@ -26,6 +36,8 @@ REQUIRED: Any = object()
 
 class Option(NamedTuple):
     """An option, or an operand: an argument without a name on the command line.
+
+    A named tuple, as tables of formats and limits are: attrs takes longer to load than a help to print.
 
     Attributes:
         help: one line.

@@ -21,8 +21,10 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from attrs import asdict, evolve
+
 from .. import formats
-from ..data import asdict, define, evolve
+from ..data import define
 from ..errors import CorruptError, RecordError, T7BridgeError
 from ..formats.pt.file import PtReader, read_pickle_with
 from ..formats.pt.members import RECORD_MEMBER

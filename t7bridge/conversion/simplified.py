@@ -20,7 +20,8 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from ..data import evolve
+from attrs import evolve
+
 from ..formats import FORMATS, LUA, PYTHON
 from ..formats.pt.modules import VisitedModules, module_state_dict, unsaved_buffers
 from ..formats.pt.pickle.names import WEIGHTS_ONLY, is_ordinary, is_torch

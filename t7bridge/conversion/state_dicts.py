@@ -12,7 +12,9 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ..data import define, field
+from attrs import field
+
+from ..data import define
 from ..formats import FORMATS, LUA, NAMED, PYTHON
 from ..formats.table import FormatSpec, Written
 from ..graph.lua import LuaFunction, TorchObject, Value

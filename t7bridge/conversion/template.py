@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterable
 from itertools import chain, count, repeat
 from typing import Any
 
+from attrs import field
+
 from .. import formats
 from ..codegen.generate import Generated, generate
-from ..data import define, field
+from ..data import define
 from ..errors import ModelError, T7BridgeError, UnsupportedError
 from ..formats.pt.modules import module_state_dict
 from ..graph.lua import TorchObject, Value

@@ -35,7 +35,9 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from ..data import define, evolve, field
+from attrs import evolve, field
+
+from ..data import define
 from ..errors import UnsupportedError
 from ..formats.pt.arrays import numpy_value
 from ..formats.pt.pickle.reductions import plain_data

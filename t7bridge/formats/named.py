@@ -12,7 +12,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from ..data import define, evolve, field, np
+from attrs import evolve, field
+
+from ..data import define, np
 from ..errors import CorruptError, ModelError
 from ..graph.dtypes import ElementType
 from ..graph.storage import Span, Storage

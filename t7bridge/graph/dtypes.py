@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..data import define, field, np
+from attrs import field
+
+from ..data import define, np
 from ..errors import ModelError, UnsupportedError
 
 

@@ -13,7 +13,9 @@ from itertools import chain, islice
 from keyword import iskeyword
 from typing import TYPE_CHECKING, Any, cast
 
-from ..data import define, face, field, fields, np
+from attrs import field
+
+from ..data import define, face, np
 from ..text import Holder, Shown, Step, clean, counted, short
 from .storage import Storage
 from .tensor import Tensor
@@ -523,7 +525,7 @@ Key = bool | int | float | str | bytes | Table | TorchObject | Tensor | Storage 
 LuaValue = Key | None
 """Any Lua value, for type checkers. Strings are read as `bytes`, numbers as `float`."""
 
-_SLOTS = frozenset(slot.name for kind in (Table, TorchObject, TdsHash, TdsVec) for slot in fields(kind))
+_SLOTS = frozenset(name for kind in (Table, TorchObject, TdsHash, TdsVec) for name in kind.__slots__)
 for _kind in (Table, TorchObject, TdsHash, TdsVec):
     Mapping.register(_kind)
 

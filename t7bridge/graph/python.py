@@ -23,7 +23,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ..data import define, field, pattern
+from attrs import field
+
+from ..data import define, pattern
 from ..io.copy import sha256
 from ..text import Holder, Shown, Step, clean, counted, sizes
 

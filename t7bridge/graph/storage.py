@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import Any, Union
 
-from ..data import decimal_text, define, field, np
+from attrs import field
+
+from ..data import decimal_text, define, np
 from ..errors import CorruptError, ModelError
 from ..io.copy import NO_CHANGE, WORTH_BYTES, Buffer, Change, Extent, crc32, reversal
 from ..io.source import ByteSource

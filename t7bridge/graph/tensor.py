@@ -11,7 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from ..data import define, evolve, field, np
+from attrs import evolve, field
+
+from ..data import define, np
 from ..errors import ModelError, T7BridgeError, UnsupportedError
 from ..text import Holder, Shown, Step, clean, counted, short, sizes, storage_number
 from .dtypes import PACKED, ElementType, dtype_of, lua_class_name, numpy_dtype

@@ -12,7 +12,9 @@ from itertools import pairwise
 from math import prod
 from typing import Any
 
-from ..data import define, field, pattern
+from attrs import field
+
+from ..data import define, pattern
 from ..errors import LimitError, ModelError
 from ..graph.lua import Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.python import MODULE_PARTS, PythonObject

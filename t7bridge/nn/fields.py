@@ -10,7 +10,9 @@ from functools import lru_cache
 from math import isfinite
 from typing import Any
 
-from ..data import define, field
+from attrs import field
+
+from ..data import define
 from ..errors import ModelError
 from ..graph.lua import Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.storage import Storage, integers

@@ -9,7 +9,8 @@ import keyword
 from collections import Counter
 from collections.abc import Iterator
 
-from ..data import evolve
+from attrs import evolve
+
 from ..graph.lua import Table, TorchObject, Value
 from .fields import items_of, lookup
 from .mapping import GraphNode, GraphSpec, Link, NotMappedError

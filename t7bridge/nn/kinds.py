@@ -12,7 +12,9 @@ from itertools import takewhile
 from math import prod
 from typing import Any
 
-from ..data import define, evolve
+from attrs import evolve, field
+
+from ..data import define
 from . import walk
 from .mapping import OURS, ModuleSpec
 from .output_shapes import Arguments, Mismatch, Shape, Value, joined
@@ -38,7 +40,7 @@ class Kind:
     name: str
     items: tuple[Kind, ...] | None = None
     each: Kind | None = None
-    size: int = 1
+    size: int = field(default=1, eq=False)
     shape: Shape | None = None
     origin: tuple[int, ...] | None = None
     is_optional: bool = False

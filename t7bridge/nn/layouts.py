@@ -16,7 +16,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 from typing import Any, Protocol, TypeVar
 
-from ..data import define, evolve, np
+from attrs import evolve
+
+from ..data import define, np
 from ..errors import ModelError
 from ..graph.dtypes import PACKED
 from ..graph.storage import Derived, Span, Storage, part_of

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
-from ..data import define, evolve, field
+from attrs import evolve, field
+
+from ..data import define
 from ..errors import ModelError
 from ..graph.lua import TorchObject
 from ..graph.tensor import Tensor
@@ -107,7 +109,7 @@ class Read:
     """
 
     kind: str
-    get: Callable[[Lua], Literal] = field(repr=False)
+    get: Callable[[Lua], Literal] = field(eq=False, repr=False)
     fields: tuple[str, ...] = ()
     default: Any = None
     dim: int = 0

@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 
-from ..data import define, field
+from attrs import field
+
+from ..data import define
 from .mapping import GraphNode, ModuleSpec, end_of, specs_in
 from .registry import traits_of
 from .walk import FLOW_ERRORS, Domain, sequence

@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, TypeAlias, Union
 
-from ..data import define, field
+from attrs import field
+
+from ..data import define
 from ..graph.tensor import Tensor
 
 Extent = Any

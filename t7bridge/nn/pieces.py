@@ -9,7 +9,9 @@ from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Any
 
-from ..data import define, evolve, field, hooks, np
+from attrs import evolve, field
+
+from ..data import define, hooks, np
 from ..errors import WriteError
 from ..graph.storage import Storage
 from ..graph.tensor import Assembled, Tensor, contiguous, place_of

@@ -9,7 +9,9 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any, TypeVar
 
-from ..data import define, field
+from attrs import field
+
+from ..data import define
 from ..errors import LimitError, ModelError, NoModuleError
 from ..graph.lua import Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.tensor import Tensor
@@ -244,7 +246,7 @@ class Places:
     last: dict[int, int] = field(factory=dict)
     """When each module was last visited, by id."""
 
-    def __post_init__(self) -> None:
+    def __attrs_post_init__(self) -> None:
         self.searcher = Searcher(self.limits)
 
     def __iter__(self) -> Iterator[Place]:

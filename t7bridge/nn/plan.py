@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from ..data import evolve
+from attrs import evolve
+
 from ..errors import ModelError, UnsupportedLayerError
 from ..graph.dtypes import ELEMENT_TYPES
 from ..graph.lua import TorchObject

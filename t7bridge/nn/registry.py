@@ -15,7 +15,9 @@ from itertools import islice
 from types import ModuleType
 from typing import Any, TypeVar
 
-from ..data import define, evolve, field, words_beside
+from attrs import evolve, field
+
+from ..data import define, words_beside
 from ..errors import ModelError
 from ..graph.lua import TorchObject, Value
 from ..graph.tensor import Tensor

@@ -16,7 +16,9 @@ from math import prod
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from ..data import define, evolve, field, np
+from attrs import evolve, field
+
+from ..data import define, np
 from ..errors import ModelError, UnsupportedError
 from ..graph.lua import Table, TdsHash, TdsVec, TorchObject, Value, index_key
 from ..graph.tensor import Tensor, contiguous

@@ -11,9 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from posixpath import join
 from typing import Any, ClassVar
 
+from attrs import asdict, evolve, field
+
 from .. import formats
 from ..conversion.options import JSON, LIMITS, option, takes, verb
-from ..data import asdict, define, evolve, field
+from ..data import define
 from ..errors import T7BridgeError, UnknownFormatError
 from ..formats.pt.archive import judge_array
 from ..formats.pt.pickle.meaning import Origin

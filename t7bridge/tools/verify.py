@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, ClassVar
 
+from attrs import asdict, evolve, field
+
 from .. import formats
 from ..conversion.attempt import Attempt
 from ..conversion.lua_tree import note_nones, to_lua
@@ -29,7 +31,7 @@ from ..conversion.state_dicts import note_texts
 from ..conversion.targets import plain_value
 from ..conversion.tree import MERGED, WRAPPED
 from ..conversion.values import is_simple, metadata_left_out, note_plain_nans
-from ..data import asdict, decimal_text, define, evolve, field
+from ..data import decimal_text, define
 from ..errors import T7BridgeError
 from ..formats.t7.layout import T7Layout
 from ..formats.table import Document, FormatSpec, Written
@@ -104,7 +106,7 @@ class Comparison(Printed):
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as data for JSON, in which infinity becomes `None`."""
-        return {**_without_infinity(asdict(self)), "hint": self.hint, "same": self.same}
+        return {**asdict(self, value_serializer=_without_infinity), "hint": self.hint, "same": self.same}
 
     def _result(self) -> str:
         """Return the last line, and the names of the files."""
@@ -119,13 +121,8 @@ class Comparison(Printed):
         return lines
 
 
-def _without_infinity(data: Any) -> Any:
-    """Return data for JSON with `None` for infinity."""
-    if isinstance(data, dict):
-        return {name: _without_infinity(value) for name, value in data.items()}
-    if isinstance(data, (list, tuple)):
-        return [_without_infinity(value) for value in data]
-    return None if data == math.inf else data
+def _without_infinity(_: Any, __: Any, value: Any) -> Any:
+    return None if value == math.inf else value
 
 
 @define

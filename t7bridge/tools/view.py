@@ -8,7 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping
 from itertools import pairwise
 
-from ..data import define, evolve
+from attrs import evolve
+
+from ..data import define
 from ..nn.blocks import Block, Flow
 
 _LONGEST = 12

@@ -13,6 +13,8 @@ from contextlib import suppress
 from importlib.resources import files
 from typing import Any, ClassVar
 
+from attrs import asdict
+
 from ..codegen.generate import MADE_BY, Generated, generate
 from ..conversion.beside import beside, config_text
 from ..conversion.options import (
@@ -31,7 +33,7 @@ from ..conversion.options import (
 )
 from ..conversion.state_dicts import count_leaves, note_data
 from ..conversion.tree import as_tree
-from ..data import asdict, collector_paused, define
+from ..data import collector_paused, define
 from ..errors import LimitError
 from ..formats.pt.writer import PtWriter
 from ..formats.table import Document

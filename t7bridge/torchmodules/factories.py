@@ -12,7 +12,9 @@ import re
 import sys
 from typing import Any
 
-from ..data import define, evolve, field, pattern
+from attrs import evolve, field
+
+from ..data import define, pattern
 from ..errors import ModelError
 from ..io.source import add_input, is_address
 

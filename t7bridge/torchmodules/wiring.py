@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+from attrs import field
 from torch import fx, nn
 
-from ..data import define, field
+from ..data import define
 from .layers.containers import DepthConcat
 from .layers.table import JoinTable
 

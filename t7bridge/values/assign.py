@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ..data import define, evolve, np
+from attrs import evolve
+
+from ..data import define, np
 from ..graph.dtypes import INT64
 from ..graph.storage import Data, Span, Storage, own_array
 from ..graph.tensor import Tensor, as_stored

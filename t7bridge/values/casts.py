@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from ..data import evolve, np
+from attrs import evolve
+
+from ..data import np
 from ..errors import ModelError
 from ..graph.dtypes import CAST_TYPES, ELEMENT_TYPES, ElementType
 from ..graph.storage import Derived, Storage

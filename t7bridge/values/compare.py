@@ -12,7 +12,9 @@ from itertools import zip_longest
 from math import inf, prod
 from typing import Any
 
-from ..data import define, evolve, field, fields, is_data, np
+from attrs import evolve, field, fields, has
+
+from ..data import define, np
 from ..graph.dtypes import PACKED
 from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value, class_of
 from ..graph.python import in_order
@@ -118,7 +120,7 @@ class Comparer:
     _marks: dict[int, bytes] = field(factory=dict)
     _budget: Budget = field(init=False)
 
-    def __post_init__(self) -> None:
+    def __attrs_post_init__(self) -> None:
         self._budget = Budget(self.limits, "comparing the values")
 
     def run(self, a: Value, b: Value) -> list[Difference]:
@@ -232,7 +234,7 @@ class Comparer:
             if isinstance(a, TdsVec):
                 return self._elements(path, a.elements, b.elements, base=1)
             return self._entries(path, _items(a.content), _items(b.content))
-        names = [each.name for each in fields(a)]  # an inert Python-side value
+        names = [attribute.name for attribute in fields(type(a))]  # an inert Python-side value
         return ((Step(f"<{name}>"), getattr(a, name), getattr(b, name)) for name in names)
 
     def _elements(self, path: Path, a: Any, b: Any, base: int = 0) -> Pairs:
@@ -338,7 +340,7 @@ def _same_place(a: Storage, b: Storage) -> bool:
 
 def _is_object(value: Value) -> bool:
     """Return whether a value has an identity or parts, and is not merely a scalar."""
-    return isinstance(value, _IDENTITIES) or (type(value) not in _SCALARS and is_data(value))
+    return isinstance(value, _IDENTITIES) or (type(value) not in _SCALARS and has(type(value)))
 
 
 def _same_key(a: Value, b: Value) -> bool:
@@ -413,7 +415,7 @@ def _short(value: Value) -> str:
         title = _TITLES.get(type(value), type(value).__name__)
         article = "an" if title[0] in "AEIOUaeiou" else "a"
         return f"{article} {title}"
-    if is_data(value):
+    if has(type(value)):
         return str(getattr(value, "path", type(value).__name__))[:_LETTERS]
     if isinstance(value, (str, bytes, bytearray)):
         return _repr(value[:_LETTERS])

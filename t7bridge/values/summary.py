@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ..data import asdict, define, field
+from attrs import asdict, field
+
+from ..data import define
 from ..graph.lua import LuaFunction, Table, Value, class_of
 from ..graph.python import PythonObject, in_order
 from ..graph.storage import Storage

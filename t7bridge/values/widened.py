@@ -24,7 +24,9 @@ from collections.abc import Mapping
 from functools import lru_cache, partial
 from typing import Any
 
-from ..data import define, evolve, np
+from attrs import evolve
+
+from ..data import define, np
 from ..errors import RecordError, UnsupportedError
 from ..graph.dtypes import ELEMENT_TYPES, PACKED, ElementType
 from ..graph.storage import Derived, Span, Storage, array_chunks

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ..data import define, field
+from attrs import field
+
+from ..data import define
 from ..text import and_more
 
 _VARYING = re.compile(r"('[^']*'|(?<![A-Za-z0-9])-?\d(?:[\d ,.]*\d)?)")

@@ -21,7 +21,9 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, TypeVar, overload
 
-from ..data import define, field, fields
+from attrs import field, fields
+
+from ..data import define
 from ..errors import CorruptError, ModelError, T7BridgeError
 from .groups import FIRST, Names
 

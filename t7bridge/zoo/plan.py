@@ -14,7 +14,9 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
 
-from ..data import asdict, define, evolve, field
+from attrs import asdict, evolve, field
+
+from ..data import define
 from ..errors import ModelError
 from ..formats import FORMATS, LUA, formats_with
 from ..formats.table import HEAD_BYTES, identify

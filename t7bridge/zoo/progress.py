@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 
-from ..data import define, field
+from attrs import field
+
+from ..data import define
 from .journal import STATUSES
 
 _WINDOW_SECONDS = 10.0

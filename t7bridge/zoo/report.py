@@ -16,7 +16,9 @@ from importlib.resources import files
 from operator import attrgetter
 from typing import Any
 
-from ..data import define, field
+from attrs import field
+
+from ..data import define
 from ..report import Printed
 from ..text import clean, counted
 from .groups import Group, Groups, Names

@@ -10,9 +10,11 @@ from contextlib import ExitStack, closing
 from importlib.util import find_spec
 from typing import Any
 
+from attrs import evolve, field
+
 from ..conversion.options import INDEX_BASE, Option, options_of, takes
 from ..conversion.request import MODE, Conversion
-from ..data import __version__, define, evolve, field
+from ..data import __version__, define
 from ..errors import ModelError
 from ..formats import FORMATS
 from ..text import listed
@@ -280,7 +282,7 @@ class _Run:
     """When the progress is to be shown."""
     _pool: ThreadPoolExecutor = field(init=False)
 
-    def __post_init__(self) -> None:
+    def __attrs_post_init__(self) -> None:
         # Flushing runs in parallel: it waits for the disk, and the workers need not.
         self._pool = ThreadPoolExecutor(1)
 

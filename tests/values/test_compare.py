@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from attrs import evolve
 
 from t7bridge import LuaFunction, Storage, Table, TdsHash, TdsVec, Tensor, TorchObject
-from t7bridge.data import evolve
 from t7bridge.formats import read_t7
 from t7bridge.graph import ELEMENT_TYPES, FLOAT32, Span, TensorExtras
 from t7bridge.io import ByteSource

@@ -8,8 +8,8 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from attrs import asdict
 
-from t7bridge.data import asdict
 from t7bridge.errors import CorruptError, T7BridgeError
 from t7bridge.zoo import Journal, Record
 from t7bridge.zoo.journal import Rows

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from attrs import evolve
 from helpers import TESTFILES
 from zoo_helpers import JOURNAL, tree, verdicts
 from zoo_maker import linear, make_zoo, tensor
@@ -19,7 +20,6 @@ from zoo_maker import linear, make_zoo, tensor
 import t7bridge
 from t7bridge import Table, Tensor, TorchObject
 from t7bridge.conversion.targets import edited_differences
-from t7bridge.data import evolve
 from t7bridge.errors import CorruptError, ModelError, T7BridgeError, WriteError
 from t7bridge.limits import DEFAULT_LIMITS
 from t7bridge.zoo import Folder, Journal, Record, RunPlan, ZooReport

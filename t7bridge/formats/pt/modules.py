@@ -19,7 +19,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from ...data import define, evolve, field, pattern
+from attrs import evolve, field
+
+from ...data import define, pattern
 from ...errors import CorruptError, UnsupportedError
 from ...graph.dtypes import ELEMENT_TYPES
 from ...graph.python import MODULE_PARTS, QUANTIZED_CLASS, UNSET, PythonObject, attributes_of, is_quantized_conv
@@ -143,7 +145,7 @@ class VisitedModules:
     _seen: set[int] = field(factory=set, init=False)
     _budget: Budget = field(init=False)
 
-    def __post_init__(self) -> None:
+    def __attrs_post_init__(self) -> None:
         self._budget = Budget(self.limits, "writing modules that contain one another")
 
     def walk(self, root: Any, inside: Callable[[Any], tuple[Any, list[tuple[str, Any]], int]]) -> Iterator[Any]:

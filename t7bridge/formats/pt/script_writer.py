@@ -21,7 +21,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import IO, Any
 
-from ...data import define, evolve, field
+from attrs import evolve, field
+
+from ...data import define
 from ...errors import ModelError, UnsupportedError
 from ...graph.dtypes import INT64
 from ...graph.python import PythonGlobal

@@ -15,7 +15,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from ...data import define, evolve
+from attrs import evolve
+
+from ...data import define
 from ...errors import CorruptError, T7BridgeError, TruncatedError, UnsupportedError, about_file
 from ...io.copy import Extent, combine, crc32
 from ...io.output import Content, Output

@@ -6,7 +6,9 @@ import warnings
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from ...data import define, field
+from attrs import field
+
+from ...data import define
 from ...errors import (
     CorruptError,
     FormatError,

@@ -10,7 +10,9 @@ import re
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ...data import define, field, pattern
+from attrs import field, validators
+
+from ...data import define, pattern
 from ...errors import CorruptError, FormatError, LimitError, ModelError, TruncatedError, UnknownFormatError
 from ...graph.lua import TorchObject
 from ...io.source import ByteSource
@@ -59,12 +61,12 @@ class T7Layout:
         unowned: in a file of Torch5, the numbers of the tensors that do not own their storages.
     """
 
-    encoding: str = field(default="binary", allowed=("binary", "ascii"))
-    byte_order: str = field(default="little", allowed=("little", "big"))
-    long_size: int = field(default=8, allowed=(4, 8))
-    digits: int = field(default=17, allowed=(6, 17))
+    encoding: str = field(default="binary", validator=validators.in_(("binary", "ascii")))
+    byte_order: str = field(default="little", validator=validators.in_(("little", "big")))
+    long_size: int = field(default=8, validator=validators.in_((4, 8)))
+    digits: int = field(default=17, validator=validators.in_((6, 17)))
     numbers: tuple[int, ...] = field(default=(), repr=False)
-    vintage: str = field(default="", allowed=VINTAGES)
+    vintage: str = field(default="", validator=validators.in_(VINTAGES))
     headless: bool = False
     unowned: tuple[int, ...] = field(default=(), repr=False)
 

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator
 from sys import intern
 from typing import TYPE_CHECKING, Any
 
-from ...data import collector_paused, evolve
+from attrs import evolve
+
+from ...data import collector_paused
 from ...errors import CorruptError, FormatError, LimitError, ModelError
 from ...graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from ...graph.storage import Storage, storage_for_class

@@ -30,7 +30,9 @@ from functools import cache
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from ...data import define, evolve
+from attrs import evolve
+
+from ...data import define
 from ...errors import CorruptError, FormatError, WriteError
 from ...graph.lua import Table, TorchObject, Value
 from ...graph.tensor import Tensor

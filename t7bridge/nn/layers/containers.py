@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ...data import evolve, np
+from attrs import evolve
+
+from ...data import np
 from ...graph.dtypes import LUA_CLASSES
 from ...graph.lua import TorchObject, Value
 from ...graph.tensor import Tensor

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...data import define, evolve
+from attrs import evolve
+
+from ...data import define
 from ...graph.tensor import Tensor
 from ..fields import Fields
 from ..layouts import FIRST, REST, Merge, Narrow, Permute, Reshape, permute

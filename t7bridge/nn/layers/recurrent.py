@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any
 
-from ...data import evolve, np
+from attrs import evolve
+
+from ...data import np
 from ...graph.lua import TorchObject, Value
 from ...graph.tensor import Tensor
 from .. import walk

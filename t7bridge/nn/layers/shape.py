@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...data import evolve
+from attrs import evolve
+
 from ...graph.lua import TorchObject
 from .. import output_shapes as out
 from .. import walk

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...data import define, field
+from attrs import field
+
+from ...data import define
 
 
 @define(frozen=True)

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ...data import define, evolve
+from attrs import evolve
+
+from ...data import define
 from ...graph.tensor import place_of
 from ...nn.layouts import overlapping
 from ...nn.mapping import LAYERS, GraphNode, GraphSpec, Link, ModuleSpec, Plan, specs_in, way_to

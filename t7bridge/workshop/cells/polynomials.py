@@ -14,7 +14,9 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from ...data import define, evolve
+from attrs import evolve
+
+from ...data import define
 from ...graph.tensor import Tensor
 from ...nn.fields import items_of, lookup
 from ...nn.mapping import GraphNode, GraphSpec, Link, ModuleSpec

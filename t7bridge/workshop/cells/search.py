@@ -12,7 +12,9 @@ from itertools import permutations
 from math import prod
 from typing import Any
 
-from ...data import define, evolve, field
+from attrs import evolve, field
+
+from ...data import define
 from ...graph.tensor import Tensor
 from ...nn.mapping import LAYERS, Link, ModuleSpec
 from ...nn.pieces import Piece

@@ -8,7 +8,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ...data import define, evolve
+from attrs import evolve
+
+from ...data import define
 from ...graph.tensor import Tensor, place_of
 from ...nn.kinds import ANY, Kind, Kinds
 from ...nn.mapping import LAYERS, SEQUENTIAL, GraphNode, GraphSpec, Link, ModuleSpec, Plan, short_name, specs_in, way_to

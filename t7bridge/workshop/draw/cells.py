@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...data import evolve
+from attrs import evolve
+
 from ...errors import T7BridgeError
 from ...graph.lua import TorchObject
 from ...limits import Limits

@@ -9,12 +9,14 @@ from functools import cached_property
 from html import escape
 from typing import Any, ClassVar
 
+from attrs import evolve, field
+
 from ... import formats
 from ...codegen.copied import constructor
 from ...conversion.adopt import adopt
 from ...conversion.inputs import Inputs
 from ...conversion.options import AT, FORCE, INPUT_SHAPE, LIMITS, flag, option, takes, verb
-from ...data import __version__, collector_paused, define, evolve, field
+from ...data import __version__, collector_paused, define
 from ...errors import LimitError, ModelError, about_file
 from ...formats.table import Document
 from ...graph.lua import Table
@@ -72,7 +74,7 @@ class Drawing:
     shapes: Shapes = Shapes()
     pictured: list[Block] = field(factory=list, kw_only=True)
 
-    def __post_init__(self) -> None:
+    def __attrs_post_init__(self) -> None:
         self.pictured = self.pictured or self.blocks
 
     @cached_property

@@ -12,7 +12,9 @@ from collections import Counter
 from itertools import accumulate, pairwise
 from math import ceil, fsum, inf, sqrt
 
-from ...data import define, field
+from attrs import field
+
+from ...data import define
 from ...nn.blocks import Block, Flow, carried_text
 from ...text import counted
 from ...tools.view import is_branching, ranks_of

@@ -16,9 +16,10 @@ from functools import partial
 from typing import Any
 
 import torch
+from attrs import evolve
 from torch import nn
 
-from ...data import define, evolve
+from ...data import define
 from ...errors import ModelError, UnsupportedError
 from ...nn.output_shapes import Example, Examples
 from ...torchmodules.build import each_input, example

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
+from attrs import asdict, field
+
 from ...conversion.inputs import Inputs, parse_inputs
 from ...conversion.options import (
     AT,
@@ -23,7 +25,7 @@ from ...conversion.options import (
     takes,
     verb,
 )
-from ...data import asdict, define, field
+from ...data import define
 from ...errors import ModelError, WriteError, about_file
 from ...io.output import check_replaceable, local_target
 from ...io.source import ByteSource, PathLike, inputs_protected

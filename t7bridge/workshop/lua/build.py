@@ -9,7 +9,9 @@ from itertools import accumulate, pairwise
 from math import prod
 from typing import Any
 
-from ...data import define, field, np
+from attrs import field
+
+from ...data import define, np
 from .counts import MOST_COUNTED, counted, measured, positions, triangle
 from .exporting import is_tensor
 from .layers import LuaLayer, LuaNode, WeightRef, make, walk

@@ -5,7 +5,9 @@ from __future__ import annotations
 from math import inf, prod
 from typing import Any
 
-from ...data import define, field, np
+from attrs import field
+
+from ...data import define, np
 from ...errors import T7BridgeError, UnsupportedError
 from . import whole
 from .build import EMPTY, OF_COMPLEX, OPERATIONS, Builder, Operation, Wire, counted

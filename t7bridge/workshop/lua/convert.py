@@ -5,7 +5,9 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from ...data import define, field
+from attrs import field
+
+from ...data import define
 from ...errors import UnsupportedError
 from ...extensions import LUA, load_extensions
 from ...graph.dtypes import FLOAT32, FLOAT64

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from ...data import define, field, np
+from attrs import field
+
+from ...data import define, np
 
 Value = TypeVar("Value", bound="Arithmetic[Any]")
 

@@ -15,7 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...data import define, field, np
+from attrs import field
+
+from ...data import define, np
 from ...graph.dtypes import ElementType
 from ...graph.lua import Table, TorchObject, Value
 from ...graph.storage import Storage

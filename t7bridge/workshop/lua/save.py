@@ -11,11 +11,12 @@ from contextlib import nullcontext
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from attrs import field
+
 from ...conversion.convert import convert
 from ...conversion.inputs import parse_inputs
 from ...conversion.options import FORCE, INPUT, JSON, SYNC, option, takes, verb
 from ...conversion.template import torch_weights
-from ...data import field
 from ...errors import ModelError, UnsupportedError
 from ...formats.pt.file import PtReader
 from ...formats.pt.members import CONSTANTS_MEMBER, PT2_MEMBERS

@@ -14,6 +14,7 @@ from math import lcm, prod
 from typing import Any
 
 import sympy
+from attrs import field
 from torch.utils._sympy.functions import (
     CeilToInt,
     FloatTrueDiv,
@@ -32,7 +33,7 @@ from torch.utils._sympy.functions import (
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
-from ...data import define, field
+from ...data import define
 
 Shape = tuple[Any, ...]
 """Extents: integers, and `Extent`s."""

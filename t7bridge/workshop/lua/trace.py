@@ -8,12 +8,13 @@ import operator
 from typing import Any
 
 import torch
+from attrs import field
 from torch import nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
-from ...data import define, field
+from ...data import define
 from .exporting import (
     Freedom,
     check_program_inputs,

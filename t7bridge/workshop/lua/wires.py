@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from ...data import define, field, np
+from attrs import field
+
+from ...data import define, np
 from .layers import Arithmetic, LuaLayer, LuaNode, WeightRef, expand_as, make, sequential, walk
 from .sizes import CannotError, Extent, Shape, are_equal, fixed, is_known
 from .trace import Program, to_tensor, tree_map

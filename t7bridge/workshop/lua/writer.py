@@ -11,7 +11,9 @@ from itertools import chain, count
 from os.path import commonprefix
 from typing import Any
 
-from ...data import define, field
+from attrs import field
+
+from ...data import define
 from .fields import CLASSES
 from .layers import LuaLayer, LuaNode, WeightRef, structure_of, walk
 from .literals import lua_string, lua_text

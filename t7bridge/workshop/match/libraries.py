@@ -16,8 +16,10 @@ from inspect import signature as arguments_of
 from math import prod
 from typing import Any
 
+from attrs import asdict, field
+
 from ... import torchmodules
-from ...data import asdict, define, field
+from ...data import define
 from ...errors import ModelError, T7BridgeError
 from ...io.output import FileOutput
 from ...io.platform import cache_folder

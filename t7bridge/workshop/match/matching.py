@@ -20,10 +20,12 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from attrs import evolve
+
 from ...conversion.naming import Naming, Renames
 from ...conversion.options import AT, INPUT, JSON, LIMITS, flag, option, options_of, takes, verb
 from ...conversion.request import RENAME, STRIP
-from ...data import define, evolve
+from ...data import define
 from ...errors import FormatError, ModelError, UnsupportedError, about_file
 from ...graph.tensor import place_of
 from ...io.source import add_input

@@ -20,7 +20,9 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
-from ...data import define, field
+from attrs import field
+
+from ...data import define
 from .places import Graph, colors
 from .sides import Class, Part, classify
 

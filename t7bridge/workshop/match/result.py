@@ -8,12 +8,14 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
+from attrs import asdict, field
+
 from ...conversion.edited import edited
 from ...conversion.edits import Edits
 from ...conversion.options import FORCE, STRICT, SYNC, option, takes, verb
 from ...conversion.request import DTYPE
 from ...conversion.template import fill_template
-from ...data import asdict, define, field, np
+from ...data import define, np
 from ...errors import ModelError
 from ...formats import LUA, format_for
 from ...formats.pt.writer import PtWriter

@@ -15,6 +15,8 @@ from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from attrs import evolve, field
+
 from ... import formats, torchmodules
 from ...conversion.adopt import adopt, is_live
 from ...conversion.checkpoints import plain_states
@@ -22,7 +24,7 @@ from ...conversion.named_tensors import flatten
 from ...conversion.naming import Naming
 from ...conversion.template import state_dict_in
 from ...conversion.tree import as_tree
-from ...data import define, evolve, field, np
+from ...data import define, np
 from ...errors import ModelError, T7BridgeError, about_file
 from ...formats.pt.modules import VisitedModules, module_state_dict
 from ...formats.table import Document

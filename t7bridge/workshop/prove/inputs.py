@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...data import evolve
+from attrs import evolve
+
 from ...errors import ModelError
 from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor

@@ -11,8 +11,9 @@ from math import prod
 from typing import Any
 
 import torch
+from attrs import evolve
 
-from ...data import define, evolve
+from ...data import define
 from ...errors import LimitError, T7BridgeError, UnsupportedError
 from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor

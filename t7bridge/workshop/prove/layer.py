@@ -12,9 +12,10 @@ from math import sqrt
 from typing import Any
 
 import torch
+from attrs import evolve, field
 from torch import nn
 
-from ...data import define, evolve, field
+from ...data import define
 from ...errors import ModelError
 from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor

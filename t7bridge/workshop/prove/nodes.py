@@ -7,8 +7,9 @@ from functools import cached_property
 from math import prod
 
 import torch
+from attrs import field
 
-from ...data import define, field
+from ...data import define
 from .layer import Compute, LiveLayer, NotRunError, RefusedError, Values, outputs
 from .rounding import EXACT, UNIT, Deviation, measure, spread
 from .runs import items, replaced

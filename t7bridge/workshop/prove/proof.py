@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ...data import asdict, define, field
+from attrs import asdict, field
+
+from ...data import define
 from ...report import Note, Printed
 from ...text import counted, one_line, printable
 

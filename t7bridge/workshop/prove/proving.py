@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any, ClassVar
 
+from attrs import field
+
 from ... import formats
 from ...conversion.inputs import Inputs
 from ...conversion.options import AT, INPUT, JSON, LIMITS, flag, option, takes, verb
-from ...data import field
 from ...errors import T7BridgeError, UnsupportedError
 from ...graph.lua import Table, TorchObject, Value
 from ...io.platform import require_torch

@@ -16,7 +16,9 @@ from contextlib import suppress
 from math import prod
 from typing import Any
 
-from ...data import define, evolve, field, np
+from attrs import evolve, field
+
+from ...data import define, np
 from ...errors import LimitError, ModelError
 from ...graph.lua import Table, TorchObject, Value
 from ...graph.tensor import Tensor, contiguous

@@ -16,11 +16,12 @@ from functools import cache, partial
 from typing import Any
 
 import torch
+from attrs import field
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ...data import define, field
+from ...data import define
 from ...errors import ModelError
 from ...text import listed
 from .layer import first_line

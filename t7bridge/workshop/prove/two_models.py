@@ -7,10 +7,11 @@ from itertools import product
 from typing import Any
 
 import torch
+from attrs import evolve
 from torch import nn
 
 from ...conversion.inputs import Inputs, parse_inputs
-from ...data import define, evolve
+from ...data import define
 from ...errors import ModelError
 from ...nn.output_shapes import Example, inputs_text
 from ...nn.plan import build_plan

@@ -6,10 +6,10 @@ The files are made by hand after the `write` methods of that time (see `t7bridge
 from __future__ import annotations
 
 import pytest
+from attrs import evolve
 from helpers import ASCII, LAYOUTS, Parts, check_read_write, description, lines, read, written
 
 from t7bridge import Storage, T7Layout, T7Reader, Table, Tensor, TorchObject
-from t7bridge.data import evolve
 from t7bridge.errors import CorruptError, TruncatedError, WriteError
 from t7bridge.formats import HINT, RELEASES, VINTAGES, vintage_payload
 from t7bridge.graph import FLOAT64

@@ -8,11 +8,11 @@ from functools import wraps
 
 import pytest
 import torch
+from attrs import evolve
 from lua_nets import flat
 from lua_operations import CASES, allowed, case_of
 
 import t7bridge
-from t7bridge.data import evolve
 from t7bridge.workshop.lua import operations
 from t7bridge.workshop.lua.build import OF_COMPLEX, OPERATIONS
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from attrs import evolve
 from helpers import TESTFILES, corpus, name_of
 from prove_changes import PROVE, at, read, replaced
 
 import t7bridge
 from t7bridge import Storage, Table, Tensor, TorchObject
-from t7bridge.data import evolve
 from t7bridge.layers import modules, register_module, unregister_layer
 from t7bridge.nn import find_modules
 from t7bridge.workshop.prove import Proof

@@ -22,7 +22,9 @@ from encodings.aliases import aliases
 from functools import cache
 from typing import Any
 
-from ....data import define, field, pattern
+from attrs import field
+
+from ....data import define, pattern
 from ....errors import CorruptError, UnsupportedError
 from ....graph.dtypes import NUMPY_ELEMENTS
 from ....graph.python import (

@@ -14,7 +14,8 @@ from collections import OrderedDict
 from functools import partial
 from typing import Any
 
-from ....data import evolve
+from attrs import evolve
+
 from ....errors import CorruptError, UnsupportedError
 from ....graph.dtypes import BY_LUA_WORD, BY_TORCH_STORAGE, ELEMENT_TYPES, PACKED, ElementType
 from ....graph.python import UNSET, Device, NumpyArray, PythonGlobal, PythonObject, TorchConstant, TorchSize
