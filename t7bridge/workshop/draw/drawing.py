@@ -25,7 +25,7 @@ from ...graph.walk import Path, step_name
 from ...io.output import FileOutput
 from ...io.source import PathLike, inputs_protected
 from ...limits import Limits
-from ...nn.blocks import Block, Weight, blocks_of, group_of, models_in, structure_blocks
+from ...nn.blocks import Block, Weight, drawn_model, group_of, models_in, structure_blocks
 from ...nn.mapping import OURS
 from ...nn.places import choose_module
 from ...nn.torch_nn import TORCH
@@ -425,23 +425,23 @@ def _drawn(value: Any, name: str, request: Draw) -> Drawing:
         models = models_in(value, "root", limits)
     else:
         path, module = choose_module(value, at, "")
-        models = [(path, module, blocks_of(module, path, limits))]
+        models = [drawn_model(module, path, limits)]
     shapes = shapes_of(models, request.input_shape, limits)
     if not models:
         return Drawing(structure_blocks(value, printable(name), limits), name, "root", weights)
     if len(models) == 1:
-        path, module, blocks = models[0]
-        pictured = with_cells(blocks, module, path, limits)
-        return Drawing(blocks, name, path, weights, _prefix(value, path), shapes, pictured=pictured)
+        model = models[0]
+        prefix = _prefix(value, model.path)
+        return Drawing(model.blocks, name, model.path, weights, prefix, shapes, pictured=with_cells(model))
     group = group_of(models, printable(name))
-    for _, _, blocks in models:
+    for model in models:
         # Keys are those of the file, in which each model has a prefix.
-        prefix = blocks[0].name
-        for block in blocks:
+        prefix = model.blocks[0].name
+        for block in model.blocks:
             block.key = f"{prefix}.{block.key}" if block.key else prefix
             if block.mark == "again" and block.same:
                 block.same = f"{prefix}.{block.same}"
-    pictures = [with_cells(own, module, place, limits) for place, module, own in models]
+    pictures = [with_cells(model) for model in models]
     pictured = [evolve(group[0], inside=[picture[0] for picture in pictures])]
     for picture in pictures:
         pictured += picture
