@@ -503,6 +503,7 @@ class Trial(OnLists):
     def __init__(self, body: Body, spec: ModuleSpec, value: Value) -> None:
         super().__init__(body, spec, value)
         self.children: list[str] = []
+        self._called: set[str] = set()
         self.following: dict[int, str] = {}
         self.branches: set[int] = set()
         self.repeated: set[str] = set()
@@ -567,6 +568,7 @@ class Trial(OnLists):
         if node is None:
             self._note_call(number, spec.children[child], child, value)
         self.children.append(child)
+        self._called.add(child)
         return Ref(-1 - number)
 
     def _note_call(self, number: int, inside: ModuleSpec, child: str, value: Value) -> None:
@@ -578,7 +580,7 @@ class Trial(OnLists):
             child: its name in the container.
             value: its input.
         """
-        is_called_before = child in self.repeated or child in self.children
+        is_called_before = child in self._called
         if self._is_for_each:
             _require(not (_returns_list(inside) or _takes_list(inside)))
             # Lua has a copy of the module for each element, with a state and with statistics of its own.
