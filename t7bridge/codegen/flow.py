@@ -24,6 +24,7 @@ from .copied import Copied, defaults_of, pieces, remembers, reserved_names
 from .idioms import (
     BatchOrigin,
     Form,
+    Idiom,
     alike,
     base_name,
     copying,
@@ -86,22 +87,27 @@ class SourceBuilder:
         self.blocks.append(block)
         return block
 
-    def construct(self, spec: ModuleSpec, form: Form | None = None, kind: Kind = ANY) -> tuple[Construction, Form]:
+    def construct(
+        self, spec: ModuleSpec, form: Form | None = None, kind: Kind = ANY, idiom: Idiom | None = None
+    ) -> tuple[Construction, Form]:
         """Return the construction of a module, and the form of its output.
 
         Args:
             spec: the module.
             form: that of its input. A shared module is constructed for any input.
             kind: that of its input, likewise.
+            idiom: plain PyTorch for the module and this form, if known.
 
         Raises:
             UnsupportedError: the nesting is too deep for Python's parser.
         """
         self.budget.spend()
         shared = self.is_shared(spec)
-        form = Form() if form is None or shared else form
+        if form is None or shared:
+            form = Form()
+            idiom = None
         kind = ANY if shared else kind
-        call, after = self._plain(spec, form, kind)
+        call, after = self._plain(spec, form, kind, idiom)
         if call is None and (spec.target == SEQUENTIAL or (traits(spec).block and self.has_steps(spec, kind))):
             block, after = self._block(spec, form, kind, _block_base(spec))
             call = Construction(block.base, spec=spec, block=block, origin=block)
@@ -119,13 +125,13 @@ class SourceBuilder:
         # Each use of a shared module returns a form of its own.
         return call, Form(after.rank) if shared else after
 
-    def _plain(self, spec: ModuleSpec, form: Form, kind: Kind) -> tuple[Construction | None, Form]:
+    def _plain(self, spec: ModuleSpec, form: Form, kind: Kind, idiom: Idiom | None) -> tuple[Construction | None, Form]:
         """Return a module of torch.nn and the form of its output, if it expresses the whole module."""
         if spec.target != SEQUENTIAL:
             # The class of torch.nn takes no list.
             if spec.plain and kind.is_list:
                 return None, form
-            idiom = idiom_of(spec, form)
+            idiom = idiom or idiom_of(spec, form)
             if idiom is None or idiom.write is not applied:
                 return None, form
             return idiom.call, idiom.form
@@ -365,7 +371,7 @@ class Body:
             return self.module(spec, self.builder.copy(spec), value, base, Form())
         # A module alone.
         if idiom is None or idiom.call is not None:
-            call, after = self.builder.construct(spec, form, kind)
+            call, after = self.builder.construct(spec, form, kind, idiom)
             return self.module(spec, call, value, base, after)
         # An expression. Lua's layer copies, which matters if another layer writes into its result.
         write = idiom.write

@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
+from symtable import symtable
 from typing import Any
 
 from attrs import evolve, field
@@ -538,7 +539,12 @@ def model_source(
 @lru_cache(maxsize=256)
 def _names_in(text: str) -> frozenset[str]:
     """Return the names in a class or function; remembered, as models share the layers that their pages copy."""
-    return frozenset(node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name))
+    names: set[str] = set()
+    tables = [symtable(text, "", "exec")]
+    for table in tables:  # grows: those of its functions
+        names.update(table.get_identifiers())
+        tables += table.get_children()
+    return frozenset(names)
 
 
 def _safe(name: str) -> str:

@@ -244,8 +244,11 @@ class _Planner:
             ModelError: one has another shape; its path is that of the layer and its name in the state dict.
         """
         for identity, spec in self._specs.items():
+            shapes = self._planned_shapes.get(identity)
+            if not shapes:
+                continue
             required = tensor_shapes(spec.target, spec.args, spec.kwargs)
-            for name, shape in self._planned_shapes.get(identity, {}).items():
+            for name, shape in shapes.items():
                 if name in required and required[name] != shape:
                     raise ModelError(
                         f"the {name} of a {spec.class_name} does not match its other tensors",

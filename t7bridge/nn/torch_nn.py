@@ -165,12 +165,18 @@ def bound(name: str, args: tuple[Any, ...], kwargs: Arguments) -> dict[str, Any]
     """
     if name == "Identity":
         return {}
+    arguments = _signature(name).bind(*args, **kwargs)
+    arguments.apply_defaults()
+    return arguments.arguments
+
+
+@cache
+def _signature(name: str) -> Signature:
+    """Return the signature of a constructor."""
     parameters = []
     for argument, default in TORCH[name].arguments.items():
         parameters.append(Parameter(argument, Parameter.POSITIONAL_OR_KEYWORD, default=default))
-    arguments = Signature(parameters).bind(*args, **kwargs)
-    arguments.apply_defaults()
-    return arguments.arguments
+    return Signature(parameters)
 
 
 def constructed(name: str, args: tuple[Any, ...], kwargs: Arguments) -> Tensors:

@@ -350,7 +350,8 @@ def _vocabularies(root: Value, limits: Limits) -> Iterator[list[str]]:
             if not isinstance(value, (Table, TorchObject)) or id(value) in visited or entries_left < 0:
                 continue
             visited.add(id(value))
-            values = value.values()
+            table = value.fields if isinstance(value, TorchObject) else value
+            values = table.raw_values if table is not None else []
             entries_left -= len(values)
             texts = _numbered(value) if isinstance(value, Table) else []
             if texts:

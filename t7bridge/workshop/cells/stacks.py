@@ -334,6 +334,8 @@ class _Stacks:
         for key, tensor in self._result.state.items():
             owner, name = self._homes[key]
             home, level, spec = homes.get(owner, ("", 0, root))
+            if home + name == key and not level and (owner, name) not in self._cells:
+                continue  # as it was
             if (owner, name) in self._cells:
                 piece = self._cells[owner, name]
                 own_shapes = tensor_shapes(spec.target, spec.args, spec.kwargs)
