@@ -27,6 +27,7 @@ from .polynomials import (
     UnknownValue,
     Values,
     formula,
+    functions_in,
     graph_of,
     number_of_atom,
     polynomial,
@@ -190,10 +191,13 @@ class Search:
             poly: its value.
             reasons: receives the obstacles to cells that the value is like; emptied if it is one.
         """
+        kinds = {self._values.atoms[atom].kind for atoms, _ in poly for atom in atoms}
         begun = [self._bindings[atom] for atom in self._atoms_in(poly) if atom in self._bindings]
         for cell in CELLS:
             last = [*cell.formulas][-1]
             for position, (letter, text) in enumerate(cell.formulas.items()):
+                if not functions_in(text) <= kinds:
+                    continue
                 if position == 0:
                     starts = [_Binding(cell)]
                 else:

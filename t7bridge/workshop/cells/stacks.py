@@ -37,6 +37,8 @@ def recognized(plan: Plan, state: StateDict, only_torch: bool = False) -> Lifted
         only_torch: whether cells that `torch.nn` lacks stay as they are.
     """
     result = lifted(plan, state, only_torch)
+    if not any(_is_over_steps(spec) or _class_of_torch(spec) for spec in specs_in(plan.root)):
+        return result
     stacks = _Stacks(result)
     stacks.unroll()
     stacks.merge()
