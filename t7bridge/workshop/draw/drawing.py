@@ -107,13 +107,15 @@ class Drawing:
         """
         # Long texts are cut before a page is large; for statistics of weights, which go with them, it may be.
         most = MAX_CHARS if self.weights else ROOMY
-        graph = as_data(self._page_graph())
+        data = {**self._graph(self.pictured), "contents": self.contents}
+        graph = as_data(data)
         if len(graph) > most:
-            graph = as_data(self._page_graph(brief=True))
+            _shorten(data["nodes"], self.pictured)
+            graph = as_data(data)
         if len(graph) > MAX_CHARS:
             hint = "Draw a part with --at (at=… in Python), or write .svg, .dot or .json."
             raise LimitError("the graph is too large for a page", found=f"{len(graph):,} characters", hint=hint)
-        return as_page(graph, as_data(self._places()), self._title)
+        return as_page(graph, self._places(), self._title)
 
     def svg(self) -> str:
         """Return a still picture."""
@@ -138,7 +140,7 @@ class Drawing:
             root = larger
         return root, opened
 
-    def _places(self) -> dict[str, Any]:
+    def _places(self) -> str:
         """Return the positions that a page needs."""
         root, opened = self._first_view()
         return places_of(self.pictured, self._folds_of_picture, opened, root)
@@ -188,25 +190,19 @@ class Drawing:
             lines.append("shapes are a guess from the layers")
         return blocks
 
-    def _page_graph(self, *, brief: bool = False) -> dict[str, Any]:
-        """Return the graph of a page: with its cells, and what is in it in words."""
-        return {**self._graph(self.pictured, brief=brief), "contents": self.contents}
-
-    def _graph(self, blocks: list[Block], *, brief: bool = False) -> dict[str, Any]:
+    def _graph(self, blocks: list[Block]) -> dict[str, Any]:
         """Return the graph as data.
 
         Args:
             blocks: all of them, each before those inside it.
-            brief: whether fields of objects and statistics are left out, and long keys and paths cut.
         """
         folds_by_block = self._folds if blocks is self.blocks else self._folds_of_picture
         numbers = {id(block): number for number, block in enumerate(blocks)}
         keys = {block.key: numbers[id(block)] for block in reversed(blocks) if block.kind != "end"}
-        statistics = self.weights and not brief
         nodes = []
         for block in blocks:
             folds = folds_by_block.get(id(block), [])
-            nodes.append(_node(block, numbers, keys, folds, statistics=statistics, brief=brief))
+            nodes.append(_node(block, numbers, keys, folds, statistics=self.weights))
         data: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,
@@ -240,7 +236,6 @@ def _node(
     folds: list[Fold],
     *,
     statistics: bool,
-    brief: bool,
 ) -> dict[str, Any]:
     """Return a block as data: facts that it has.
 
@@ -250,22 +245,19 @@ def _node(
         keys: numbers of modules, by key.
         folds: the runs of equal blocks in it.
         statistics: whether weights are read: minimum, maximum, mean, deviation and a histogram of each.
-        brief: whether fields are left out, and key and path cut.
     """
-    key = _end_of(block.key) if brief else block.key
-    path = _end_of(block.path) if brief else block.path
     facts = {
         "name": printable(block.name),
-        "key": printable(key),
-        "path": printable(path),
+        "key": printable(block.key),
+        "path": printable(block.path),
         "mark": block.mark,
         "class": printable(block.class_name),
         "torch": printable(block.target),
         "lines": [printable(line) for line in block.lines],
         "output": [list(sizes) for sizes in block.shape],
         "arguments": _texts(block.arguments),
-        "argument_names": [] if brief else _names(block),
-        "fields": {} if brief else _texts(block.fields),
+        "argument_names": _names(block),
+        "fields": _texts(block.fields),
         "parameters": block.parameters,
         "weights": [_weight(weight, statistics) for weight in block.weights],
     }
@@ -285,6 +277,23 @@ def _node(
     if folds:
         node["repeats"] = [[run.start, run.period, run.count] for run in folds]
     return node
+
+
+def _shorten(nodes: list[dict[str, Any]], blocks: list[Block]) -> None:
+    """Leave out fields of objects and statistics of a graph that is too large, and cut long keys and paths.
+
+    Args:
+        nodes: of the graph.
+        blocks: the block of each.
+    """
+    for node, block in zip(nodes, blocks):
+        for name in ("fields", "argument_names"):
+            node.pop(name, None)
+        for name, text in (("key", block.key), ("path", block.path)):
+            if name in node:
+                node[name] = printable(_end_of(text))
+        for weight in node.get("weights", ()):
+            weight.pop("statistics", None)
 
 
 def _end_of(text: str) -> str:
