@@ -26,8 +26,7 @@ from ..nn.layouts import compact_in
 from ..report import Report
 from ..values.casts import Casts
 from ..values.compare import same_bytes
-from .attempt import Attempt
-from .request import Convert
+from .request import Attempt, Convert
 from .state_dicts import StateDicts, note_texts
 from .tree import MERGED, WRAPPED, as_tree
 from .values import note_foreign, note_states, note_target, value_of
