@@ -6,6 +6,7 @@ without effect and docs/options.md are made from its fields.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterable
 from functools import update_wrapper
@@ -251,6 +252,29 @@ def _documented(text: str, options: Iterable[Option]) -> str:
     else:
         end = len(text.rstrip()) + 1
     return text[:end] + "".join(rows) + text[end:]
+
+
+_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+"""The powers of 1000 or 1024."""
+
+
+def byte_count(size: float | str) -> int:
+    """Return the bytes of a size as users write it: `512M` and `2GiB` count in powers of 1024, `2GB` of 1000.
+
+    Source: GNU coreutils, "Block size"; transformers and huggingface_hub read `2GB` likewise.
+
+    Raises:
+        ModelError: it is no size.
+    """
+    if not isinstance(size, str):
+        return int(size)
+    match = re.fullmatch(r"(\d+) ?(?:([KMGT])(i?B)?|B)?", size.strip(), re.IGNORECASE | re.ASCII)
+    if match is None:
+        raise ModelError(f"{size!r} is not a size", expected="bytes, or a size such as 512M, 2GB, 2GiB")
+    number, unit, suffix = match.groups()
+    base = 1000 if (suffix or "").upper() == "B" else 1024
+    factor: int = base ** _UNITS[(unit or "").upper()]
+    return int(number) * factor
 
 
 FORCE = option("replace existing files", default=False, group="output")

@@ -62,6 +62,13 @@ def errors_of(address: str, what: str, kind: type[T7BridgeError] = T7BridgeError
         raise kind(f"cannot be {what}: {reason.rstrip('.')}", file=address, hint=hint) from error
 
 
+_LIBRARIES = {
+    "http": "aiohttp", "https": "aiohttp", "s3": "s3fs", "s3a": "s3fs", "hf": "huggingface_hub", "gs": "gcsfs",
+    "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "abfss": "adlfs",
+}  # fmt: skip
+"""The packages that fsspec needs for stores. Source: fsspec 2026.9 `registry.py`."""
+
+
 def connect(address: str) -> tuple[Any, str]:
     """Return the fsspec file system of a URL, and the path in it.
 
@@ -72,7 +79,8 @@ def connect(address: str) -> tuple[Any, str]:
     try:
         from fsspec.core import url_to_fs
     except ImportError as error:
-        raise UnsupportedError("fsspec is not installed", file=address, hint="pip install fsspec aiohttp") from error
+        packages = " ".join(filter(None, ["fsspec", _library_of(address)]))
+        raise UnsupportedError("fsspec is not installed", file=address, hint=f"pip install {packages}") from error
     options = {}
     for part in address.split("::"):
         protocol = protocol_of(part)
@@ -83,10 +91,16 @@ def connect(address: str) -> tuple[Any, str]:
         try:
             system, path = url_to_fs(address, **options)
         except ImportError as error:
-            protocol = protocol_of(address.split("::")[-1])
-            library = {"s3": "s3fs", "s3a": "s3fs", "hf": "huggingface_hub"}.get(protocol, "aiohttp")
-            raise UnsupportedError(str(error), file=address, hint=f"pip install {library}") from error
+            library = _library_of(address)
+            # fsspec's own message names that of other places.
+            hint = f"pip install {library}" if library else ""
+            raise UnsupportedError(str(error), file=address, hint=hint) from error
     return system, path
+
+
+def _library_of(address: str) -> str:
+    """Return the package that fsspec needs for the place of a URL; empty for those that need none, and unknown ones."""
+    return _LIBRARIES.get(protocol_of(address.split("::")[-1]), "")
 
 
 def _is_inside(host: str) -> bool:

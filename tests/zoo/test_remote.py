@@ -156,7 +156,7 @@ def test_nothing_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("hidden", "arguments", "hint"),
     [
-        ("fsspec", ("memory://zoo", "-o", "out"), "pip install fsspec aiohttp"),
+        ("fsspec", ("memory://zoo", "-o", "out"), "pip install fsspec\n"),
         ("distributed", (".", "-o", "out", "--engine", "dask"), "pip install 'dask[distributed]'"),
         ("h5py", (".", "-o", "out", "--to", "hdf5"), "pip install h5py"),
         ("safetensors", (".", "-o", "out", "--to", "safetensors", "--verify"), "pip install safetensors"),
