@@ -25,8 +25,7 @@ from ..limits import Limits
 from ..report import Report
 from ..values.casts import Casts
 from ..values.compare import same_bytes
-from .attempt import Attempt
-from .request import Convert
+from .request import Attempt, Convert
 from .tree import MERGED, WRAPPED, as_tree
 from .values import note_foreign, note_states, note_target, value_of
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..data import define, words_beside
 from . import output_shapes as out
 from .output_shapes import Rule
+
+if TYPE_CHECKING:
+    from inspect import Signature
 
 Shape = tuple[int, ...]
 Tensors = dict[str, Shape]
@@ -159,15 +162,21 @@ def bound(name: str, args: tuple[Any, ...], kwargs: Arguments) -> dict[str, Any]
     """
     if name == "Identity":
         return {}
+    arguments = _signature(name).bind(*args, **kwargs)
+    arguments.apply_defaults()
+    return arguments.arguments
+
+
+@cache
+def _signature(name: str) -> Signature:
+    """Return the signature of a constructor."""
     from inspect import Parameter, Signature  # which a conversion of most models does without
 
     parameters = []
     for argument, default in TORCH[name].arguments.items():
         parameter = Parameter(argument, Parameter.POSITIONAL_OR_KEYWORD)
         parameters.append(parameter if default is REQUIRED else parameter.replace(default=default))
-    arguments = Signature(parameters).bind(*args, **kwargs)
-    arguments.apply_defaults()
-    return arguments.arguments
+    return Signature(parameters)
 
 
 def constructed(name: str, args: tuple[Any, ...], kwargs: Arguments) -> Tensors:

@@ -21,11 +21,11 @@ from typing import Any, ClassVar
 from attrs import asdict, evolve, field
 
 from .. import formats
-from ..conversion.attempt import Attempt
 from ..conversion.lua_tree import note_nones, to_lua
 from ..conversion.named_tensors import name_tensors
 from ..conversion.options import JSON, LIMITS, flag, option, takes, verb
 from ..conversion.records import as_written, structure_of
+from ..conversion.request import Attempt
 from ..conversion.simplified import simplified
 from ..conversion.state_dicts import note_texts
 from ..conversion.targets import plain_value
