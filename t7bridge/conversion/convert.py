@@ -27,9 +27,8 @@ from ..graph.walk import Path, walk
 from ..io.output import FileOutput, Output
 from ..io.source import inputs_protected
 from ..report import Report, check_strict
-from .attempt import Attempt
 from .options import takes
-from .request import Convert, note_ignored
+from .request import Attempt, Convert, note_ignored
 from .values import is_simple, metadata_left_out, note_plain_nans, note_states, value_of
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from .targets import named_value
 
 if TYPE_CHECKING:
     from ..formats.table import Document
-    from .attempt import Attempt
+    from .request import Attempt
 
 
 def write_shards(document: Document, goal: FormatSpec, request: Attempt) -> Report:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..formats.pt.writer import LegacyPtWriter, PtWriter
     from ..formats.table import Document
 
-from .attempt import Attempt
+from .request import Attempt
 
 
 def value_of(document: Document, request: Attempt, report: Report) -> Any:

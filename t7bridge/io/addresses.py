@@ -263,6 +263,15 @@ def copy_whole(system: Any, path: str, target: str | IO[bytes], name: str) -> No
     system.get_file(path, _BoundedFile(target, size, name))
 
 
+def head_of(address: str, count: int) -> bytes:
+    """Return the first bytes of a file, at most `count`; from a web server by one request."""
+    system, path = connect(address)
+    if protocol_of(address) in ("http", "https"):
+        return _Web(system, path, address).head(count)
+    with system.open(path, "rb", block_size=1 << 16) as file:
+        return bytes(file.read(count))
+
+
 def stamp_of(info: dict[str, Any]) -> str:
     """Return what a file system says of the version of a file; empty if nothing."""
     return next((str(info[key]) for key in _STAMPS if info.get(key) is not None), "")
@@ -392,6 +401,10 @@ class _Web(Server):
     def check(self) -> None:
         self._run(self._check)
 
+    def head(self, count: int) -> bytes:
+        """Return the first bytes of the file, at most `count`."""
+        return self._run(self._head, count)  # type: ignore[no-any-return]
+
     def write_to(self, target: IO[bytes]) -> None:
         """Write the whole file to an open one.
 
@@ -439,6 +452,19 @@ class _Web(Server):
                     self._stamp = stamp_of(answer.headers)
                     return data
         return await self._copy()
+
+    async def _head(self, count: int) -> bytes:
+        async with await self._answer(0, count) as answer:
+            if answer.status == 416:  # no part of an empty file can be asked for
+                return b""
+            answer.raise_for_status()
+            data = b""
+            # Where the server sends the whole file nevertheless, the rest of it is not read.
+            async for part in answer.content.iter_chunked(count):
+                data += part
+                if len(data) >= count:
+                    break
+            return data[:count]
 
     async def _fetch(self, start: int, end: int) -> bytes:
         async with await self._answer(start, end) as answer:

@@ -245,12 +245,19 @@ class Places:
     non_modules: list[tuple[Place, Child]] = field(factory=list)
     last: dict[int, int] = field(factory=dict)
     """When each module was last visited, by id."""
+    _visited: list[Place] | None = field(default=None, init=False)
+    """All places, once they were visited."""
 
     def __attrs_post_init__(self) -> None:
         self.searcher = Searcher(self.limits)
 
     def __iter__(self) -> Iterator[Place]:
+        return iter(self._visited) if self._visited is not None else self._visit()
+
+    def _visit(self) -> Iterator[Place]:
+        """Yield the places and remember them: names, plan and picture of a model ask for the same."""
         clock = count(1)
+        visited: list[Place] = []
         on_path: set[int] = set()
         stack: list[tuple[Place, Iterator[Child]]] = []
 
@@ -270,6 +277,7 @@ class Places:
                 )
             on_path.add(id(obj))
             stack.append((place, self._children(place)))
+            visited.append(place)
             return place
 
         yield enter(self.root, "", self.path, None)
@@ -289,6 +297,7 @@ class Places:
                 self.cycles.append((place, child))
             else:
                 yield enter(value, child.name, child.path, place)
+        self._visited = visited
 
     def _children(self, place: Place) -> Iterator[Child]:
         if place.layer is None:

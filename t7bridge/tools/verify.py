@@ -9,7 +9,6 @@ and views where both can hold them; `diff` compares numbers, within a tolerance.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import warnings
@@ -22,11 +21,11 @@ from typing import Any, ClassVar
 from attrs import asdict, evolve, field
 
 from .. import formats
-from ..conversion.attempt import Attempt
 from ..conversion.lua_tree import note_nones, to_lua
 from ..conversion.named_tensors import name_tensors
 from ..conversion.options import JSON, LIMITS, flag, option, takes, verb
 from ..conversion.records import as_written, structure_of
+from ..conversion.request import Attempt
 from ..conversion.simplified import simplified
 from ..conversion.state_dicts import note_texts
 from ..conversion.targets import plain_value
@@ -40,6 +39,7 @@ from ..graph.lua import TorchObject, Value
 from ..graph.storage import Storage, array_chunks
 from ..graph.tensor import Tensor, TensorExtras
 from ..graph.walk import Path, objects, pairwise
+from ..io.copy import sha256
 from ..io.source import PathLike, inputs_protected
 from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.layouts import compact_in, compacted
@@ -436,11 +436,11 @@ class _TorchComparer:
                 self._differences.append(f"{path}: memory shared here is not shared in PyTorch")
             return
         self._addresses[id(mine)] = address
-        digest = hashlib.sha256()
+        digest = sha256()
         for chunk in mine.chunks():
             digest.update(chunk)
         array = self._torch.empty(0, dtype=self._torch.uint8).set_(theirs).numpy()
-        if digest.digest() != hashlib.sha256(array).digest():
+        if digest.digest() != sha256(memoryview(array)).digest():
             self._differences.append(f"{path}: PyTorch has different elements")
 
 

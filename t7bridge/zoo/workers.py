@@ -13,6 +13,7 @@ reassigns its groups. This is the only importer of Dask.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 import queue
@@ -261,6 +262,7 @@ def main() -> None:
     os.dup2(2, 1)  # a library that prints must not write between the answers
     settings = Settings.from_json(lines.readline())
     _warm_up(settings)
+    gc.freeze()  # what is loaded stays: no collection has to look at it
     answers.write(READY + b"\n")
     answers.flush()
     transfer.MAX_THREADS = 1  # there is a worker for each core
