@@ -81,6 +81,7 @@ class StorageTable:
 
         Raises:
             CorruptError: its bytes are missing.
+            UnsupportedError: it is known, and its bytes are not a whole number of such elements.
         """
         if key not in self.roots:
             width = element.itemsize

@@ -352,6 +352,7 @@ class ZipArchive:
             if data[position : position + 4] != _CENTRAL or name_start > len(data):
                 raise CorruptError(damaged, offset=start + position)
             fields = _CENTRAL_HEADER.unpack_from(data, position)
+            # Versions, times and internal attributes change nothing about the bytes.
             _, _, _, flags, method, _, _, crc, packed, size, *lengths_and_place = fields
             name_length, extra_length, comment_length, disk, _, attributes, header = lengths_and_place
             extra_start = name_start + name_length

@@ -122,7 +122,7 @@ class _Bytes:
         stop = self._buffer.find(b"\n", self._at)
         while stop < 0:
             searched = len(self._buffer) - self._at
-            # Twice as many each time: a long line is searched in linear time. One more, as nothing may be searched yet.
+            # Twice as many each time: a long line is searched in linear time. One more, as 0 may be searched so far.
             if searched > _MAX_STRING_BYTES or not self._fill(2 * searched + 1):
                 raise EOFError
             stop = self._buffer.find(b"\n", self._at + searched)
