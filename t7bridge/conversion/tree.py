@@ -265,7 +265,7 @@ class Plain(Tree):
         if isinstance(value, list):
             return fill_list(value)
         if isinstance(value, Counter):
-            return Counter(value)
+            return self.entries(Counter(), value)
         if isinstance(value, dict):
             return self.entries(OrderedDict() if isinstance(value, OrderedDict) else {}, value)
         if isinstance(value, UntypedStorage):
