@@ -20,13 +20,14 @@ class Attempt(Convert):
 
     Attributes:
         model: the template, open.
-        believed: whether the source's records are used, to be checked while and after the target is written.
+        trusts_records: whether the source's records are used first and checked while and after the target is written;
+            otherwise they are checked first, or not used.
         edits: the changes of names and types that are asked for, if any. Then records of the source are checked before
             they are used, and the target has none of its past.
     """
 
     model: Document | None = field(default=None, kw_only=True)
-    believed: bool = field(default=True, kw_only=True)
+    trusts_records: bool = field(default=True, kw_only=True)
     edits: Edits | None = field(default=None, kw_only=True)
 
     @classmethod
@@ -38,8 +39,8 @@ class Attempt(Convert):
             **facts: the fields of an attempt, and options that follow from others.
         """
         options = {}
-        for name, argument in options_of(request).items():
-            if argument.python:
+        for name, option in options_of(request).items():
+            if option.python:  # others exist on the command line only
                 options[name] = getattr(request, name)
         # In `tree` mode there are no state dicts; `note_ignored` says so.
         has_rules = request.mode == "auto" and bool(request.rename or request.strip)
@@ -54,8 +55,9 @@ class Attempt(Convert):
                 strip=request.strip if has_rules else (),
                 dtype=dtype,
             )
-        return cls(**{**options, "edits": edits, **facts})
+        fields = {**options, "edits": edits, **facts}  # facts come last: they may replace options
+        return cls(**fields)
 
     def without_records(self) -> Attempt:
-        """Return the attempt that follows when a record of the source was found wrong."""
-        return Attempt.of(self, model=self.model, believed=False)
+        """Return the second attempt, which follows when a record of the source was found wrong."""
+        return Attempt.of(self, model=self.model, trusts_records=False)

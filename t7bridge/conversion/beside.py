@@ -23,7 +23,7 @@ from ..nn.places import is_module, is_preprocessing
 from ..report import Report
 from ..text import Step, listed
 from .checkpoints import is_optimizer
-from .tree import plain
+from .tree import python_scalar
 
 _MOST_NUMBERS = 1_000
 """Most numbers of a list, or of a tensor that says how inputs are prepared: longer ones are logs and images."""
@@ -213,7 +213,7 @@ class _Collector:
 
 def _scalar(value: Any) -> Any:
     """Return a scalar as JSON has it; text that is not UTF-8 has escapes."""
-    value = plain(value)
+    value = python_scalar(value)
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
 
 

@@ -255,7 +255,7 @@ def _write_lua_values(document: Document, output: FileOutput, request: Attempt, 
 
 def _may_restore(request: Attempt) -> bool:
     """Return whether the `.t7` that a `.pt` was made from may be written: nothing that is asked for differs from it."""
-    return request.record and request.believed and not request.nested and request.edits is None
+    return request.record and request.trusts_records and not request.nested and request.edits is None
 
 
 def _copy_t7(content: T7File, output: Output, request: Convert, report: Report) -> T7Writer:
@@ -301,7 +301,7 @@ def _write_tables(document: Document, output: Output, request: Attempt, report: 
     if not is_simple(value):
         from .simplified import simplified  # with the meaning of layers, which other values do not need
 
-        value = simplified(value, report, request.limits, unnamed=WRAPPED)
+        value = simplified(value, report, request.limits, unnamed_data=WRAPPED)
     note_states(value, report)
     if request.edits is not None:
         from .edited import edited

@@ -401,7 +401,7 @@ def to_lua(
         report = Report(source_format="pt", target_format="t7")
         from .simplified import simplified  # with the meaning of layers, which other values do not need
 
-        value = simplified(value, report, limits, unnamed=WRAPPED)
+        value = simplified(value, report, limits, unnamed_data=WRAPPED)
         notes_on_modules = report.notes
     builder = _Builder(nested, keep_device, objects)
     tree = builder.tree

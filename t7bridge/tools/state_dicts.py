@@ -14,6 +14,7 @@ from ..conversion.edits import Edits
 from ..conversion.named_tensors import flatten
 from ..conversion.naming import Renames
 from ..conversion.targets import plain_value
+from ..conversion.tree import DROPPED
 from ..errors import LeftOutWarning, ModelError, RecordError, about_file
 from ..formats.table import LUA, Document
 from ..graph.storage import Storage
@@ -90,19 +91,19 @@ def _state_of(document: Document, at: str | None, limits: Limits) -> Any:
         # The only value of the document from now on, so that nothing else is converted.
         document.narrow(chosen_state(document.value, at, document.path)[1])
     try:
-        value = _value_of(document, limits, believed=True)
+        value = _value_of(document, limits, trusts_records=True)
     except RecordError:
-        value = _value_of(document, limits, believed=False)
+        value = _value_of(document, limits, trusts_records=False)
     if at is None and has_past:
         return chosen_state(value, None, document.path)[1]
     return value
 
 
-def _value_of(document: Document, limits: Limits, *, believed: bool) -> Any:
+def _value_of(document: Document, limits: Limits, *, trusts_records: bool) -> Any:
     """Return the value of a file as builtins with tensors in them, with state dicts in place of modules."""
     # As for a file of named tensors, so that a record is checked at once.
-    attempt = Attempt(document.path, "", pt_format="torchscript", limits=limits, believed=believed)
-    return plain_value(document, attempt, Report(document.path, target_format="pt"), unnamed="")
+    attempt = Attempt(document.path, "", pt_format="torchscript", limits=limits, trusts_records=trusts_records)
+    return plain_value(document, attempt, Report(document.path, target_format="pt"), unnamed_data=DROPPED)
 
 
 def _tensors_of(state: Any, limits: Limits) -> OrderedDict[str, Tensor]:

@@ -26,11 +26,11 @@ from ..conversion.attempt import Attempt
 from ..conversion.lua_tree import note_nones, to_lua
 from ..conversion.named_tensors import name_tensors
 from ..conversion.options import JSON, LIMITS, flag, option, takes, verb
-from ..conversion.records import as_written, structure_of
+from ..conversion.records import structure_of, value_read_back
 from ..conversion.simplified import simplified
 from ..conversion.state_dicts import note_texts
 from ..conversion.targets import plain_value
-from ..conversion.tree import MERGED, WRAPPED
+from ..conversion.tree import DROPPED, MERGED, WRAPPED
 from ..conversion.values import is_simple, metadata_left_out, note_plain_nans
 from ..data import decimal_text, define
 from ..errors import T7BridgeError
@@ -589,7 +589,7 @@ class Sides:
             value = document.value
             if mode == "auto":
                 value = simplified(value, report, self.limits, keep_classes=allow_foreign)
-            yield Form(as_written(value, report, self.limits, allow_foreign=allow_foreign), report.notes)
+            yield Form(value_read_back(value, report, self.limits, allow_foreign=allow_foreign), report.notes)
 
     def _lua_pairs(self, pairs_of: Callable[[Document, Document], Pairs]) -> Pairs:
         """Yield the forms of a `.t7` and of another file, those of the first file first.
@@ -628,17 +628,17 @@ class Sides:
             yield _shown(lua), Form(tree.value, report.notes)
 
     def _request(self, document: Document, mode: str) -> Attempt:
-        return Attempt(document.path, "", mode, limits=self.limits, believed=False)
+        return Attempt(document.path, "", mode, limits=self.limits, trusts_records=False)
 
     def _python_forms(self, document: Document, target: str) -> Iterator[Form]:
         """Yield the Python-side values that `convert` makes of a file, in each mode; no record in the file is used."""
         is_lua = document.spec.values == formats.LUA
         has_objects = is_lua and any(isinstance(item, TorchObject) for item in document.content.objects)
         is_to_python = formats.FORMATS[target].values == formats.PYTHON
-        unnamed = "" if is_to_python else MERGED
+        unnamed_data = DROPPED if is_to_python else MERGED
         for mode in ("tree", "auto") if has_objects else ("auto",):
             report = Report(source_format=document.format, target_format=target)
-            value = plain_value(document, self._request(document, mode), report, unnamed)
+            value = plain_value(document, self._request(document, mode), report, unnamed_data)
             if self.compact and mode == "auto" and is_to_python:
                 value = compact_in(value)
             yield Form(value, report.notes)
