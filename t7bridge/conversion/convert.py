@@ -299,7 +299,7 @@ def _write_tables(document: Document, output: Output, request: Attempt, report: 
     # The record describes what is written: values that PyTorch's safe loader reads, with state dicts for modules.
     value = value_of(document, request, report)
     if not is_simple(value):
-        from .simplified import simplified  # with the meaning of layers, which other values do not need
+        from .simplified import simplified  # which imports the table of layers: other values do not need it
 
         value = simplified(value, report, request.limits, unnamed_data=WRAPPED)
     note_states(value, report)

@@ -111,11 +111,10 @@ class Simplified(Plain):
         return Fill(result, chain(items.parts, attributes.parts))
 
     def _same_object(self, value: python.PythonObject) -> Fill:
-        """Return an object of the same class, to be filled: modules inside it are replacement too."""
+        """Return an object of the same class, to be filled: modules inside it are replaced too."""
         result = evolve(value)
-        names = [
-            name for name in ("args", "kwargs", "state", "items", "pairs") if getattr(value, name) not in _ABSENT_PARTS
-        ]
+        parts_of_object = ("args", "kwargs", "state", "items", "pairs")
+        names = [name for name in parts_of_object if getattr(value, name) not in _ABSENT_PARTS]
         parts: dict[Any, Any] = {}
         fill = fill_dict(parts, names, [getattr(value, name) for name in names])
 
