@@ -20,10 +20,10 @@ _LAYOUT = "the layout of a .t7"
 
 
 def _without_state_dicts(asked: Any, source: str, target: str) -> str:
-    """Return why rules for the keys of state dicts do not apply, empty if they do."""
+    """Return why rules for the keys of state dicts do not apply, empty if they do; see `Option.unless`."""
     if source == target == LUA:
         return "from .t7 to .t7"
-    mode = getattr(asked, "mode", "auto")
+    mode = getattr(asked, "mode", "auto")  # other verbs with these options have no modes
     return f"in mode {mode}" if mode != "auto" else ""
 
 
@@ -159,16 +159,16 @@ def note_ignored(request: Convert, report: Report) -> None:
     """
     source, target = report.source_format, report.target_format
     reasons: dict[str, str] = {}
-    for name, field_of_verb in options_of(request).items():
-        default = field_of_verb.default
-        if not field_of_verb.python or default is REQUIRED or default == getattr(request, name):
+    for name, option_of_verb in options_of(request).items():
+        default = option_of_verb.default
+        if not option_of_verb.python or default is REQUIRED or default == getattr(request, name):
             continue
-        reason = field_of_verb.refused(request, source, target)
+        reason = option_of_verb.refused(request, source, target)
         if not reason:
             continue
         # Where no option of the group applies to the target, the group is noted once: "the layout of a .t7".
-        applies_to_target = FORMATS[target].values in field_of_verb.targets
-        noted_name = name if applies_to_target else field_of_verb.noun or name
+        applies_to_target = FORMATS[target].values in option_of_verb.targets
+        noted_name = name if applies_to_target else option_of_verb.noun or name
         reasons[noted_name] = reason
     for noted_name, reason in reasons.items():
         report.note("warning", f"{noted_name} does not apply {reason}, and is ignored", code="option")

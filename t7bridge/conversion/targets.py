@@ -41,7 +41,11 @@ if TYPE_CHECKING:
 
 
 def write_python_values(document: Document, output: FileOutput, request: Attempt, report: Report) -> None:
-    """Write the values of a file as Python values."""
+    """Write the values of a file as a `.pt`: with state dicts in place of modules, as a tree, or from its record.
+
+    Raises:
+        RecordError: a record in the source was wrong; the output is not usable.
+    """
     writer = pt_writer(
         output,
         request.pt_format,
@@ -80,7 +84,7 @@ def write_python_values(document: Document, output: FileOutput, request: Attempt
     if converted.record is not None:
         document.forget()  # before the value is pickled: the writer holds every list and dict
         writer.write(value)
-        value = converted.value = None
+        value = converted.value = None  # free it: the record needs its storages only
         report.tensors, report.storages = writer.tensors, writer.storages
         writer.finish(converted.record(writer))  # type: ignore[call-arg]
         return
@@ -106,7 +110,7 @@ _Record = Callable[["ValueWriter"], Callable[[str], bytes]]
 
 
 def _record_of(content: T7File) -> _Record:
-    """Return a function from the writer of a value to one that returns the record of a `.t7`, without the `.t7`."""
+    """Return the function for `PythonValue.record`, which does not keep the values of the `.t7` alive."""
     from .records import encode_record, take_skeleton
 
     skeleton = take_skeleton(content.roots, content.layout, content.trailing)
@@ -129,9 +133,9 @@ class PythonValue:
     Attributes:
         value: the value.
         modules: the modules that were replaced by their state dicts; `None` if there are none.
-        fingerprint: of a value from a record that is checked in the file written: what the `.t7` shows.
-        record: of the `.t7`; `None` if none was asked for, or there are modules: a state dict leaves out what only Lua
-            needs, so the same bytes cannot be restored.
+        fingerprint: of a value from a record that is to be checked in the file written: of the `.t7`.
+        record: makes the record of the `.t7`; `None` if none was asked for, or there are modules: a state dict leaves
+            out what only Lua needs, so the same bytes cannot be restored.
     """
 
     value: Any
@@ -156,14 +160,14 @@ def python_value(
         restored = _restored(content, request, report)
         if restored is not None:
             return restored
-    # The meaning of layers is not even loaded for a file without objects.
+    # The table of layers is not even imported for a file without objects.
     modules: StateDicts | None = None
     if request.mode == "auto" and any(isinstance(item, TorchObject) for item in content.objects):
         modules = StateDicts(content.roots, report)
     has_modules = modules is not None and bool(modules.paths)
     record: _Record | None = None
     if has_record and not has_modules:
-        # Before the tree is there, as the writer of the record holds every object.
+        # Before the tree is there, which needs as much memory: the writer of the record holds every object.
         record = _record_of(content)
     replace = modules.replace if modules is not None else None
     roots = [as_tree(root, replace, unnamed_data) for root in content.roots]
@@ -177,7 +181,7 @@ def python_value(
 
 
 def _note_several_and_trailing(content: T7File, report: Report) -> None:
-    """Note several values of a `.t7`, and the bytes after them."""
+    """Note that a `.t7` holds several values, and that there are bytes after them, if so."""
     target = FORMATS[report.target_format].suffix if report.target_format else "target"
     count = len(content.roots)
     if count > 1:
@@ -191,7 +195,7 @@ def _restored(content: T7File, request: Attempt, report: Report) -> PythonValue 
     """Return the value of the `.pt` that a `.t7` was made from; `None` if the `.t7` was changed since."""
     from .records import original_pt
 
-    # A file made by a record is read back, but one of named tensors only.
+    # A `.pt` made by a record is read back and compared. Other targets and edited values are not: they are checked now.
     is_read_back = report.target_format == "pt" and request.pt_format != "torchscript" and request.edits is None
     original = original_pt(content, request.limits, check=not is_read_back)
     if original is None:
@@ -260,6 +264,7 @@ def differences(source: str, target: str, limits: Limits, **options: Any) -> lis
         UnsupportedError: the library is not installed.
     """
     with open_document(target, limits=limits) as written, open_document(source, limits=limits) as document:
+        # As `convert`: without trust if the record of the source turns out to be wrong.
         for trusts_records in (True, False):
             report = Report(document.path, target, document.format, written.format)
             attempt = Attempt.of(Convert(source, target, limits=limits, **options), trusts_records=trusts_records)
@@ -285,24 +290,26 @@ def edited_differences(source: str, target: str, limits: Limits, **options: Any)
     from .named_tensors import flatten
 
     def tensors_of(file: Document, asked: dict[str, Any], unnamed_data: str) -> dict[str, Tensor]:
-        # As for a file of named tensors, so that records are checked at once.
+        # Records of a `.t7` are checked at once where the target is no `.pt` that is read back, as for TorchScript.
         request = Convert(file.path, "", limits=limits, **{**asked, "pt_format": "torchscript"})
         value = plain_value(file, Attempt.of(request), Report(file.path, target_format="pt"), unnamed_data)
         return {".".join(name): tensor for name, tensor in flatten(value, limits).tensors.items()}
 
     with open_document(target, limits=limits) as written, open_document(source, limits=limits) as document:
-        has_wrapper = written.spec.values == LUA != document.spec.values
-        expected = tensors_of(document, options, WRAPPED if has_wrapper else DROPPED)
+        is_wrapped = written.spec.values == LUA != document.spec.values
+        expected = tensors_of(document, options, WRAPPED if is_wrapped else DROPPED)
         found = tensors_of(written, {}, DROPPED)
         messages = [f"{name} is missing" for name in expected if name not in found]
         for name in expected.keys() & found.keys():
-            one = expected[name]
-            other = found[name]
-            if other.element.name != "bfloat16" == one.element.name:  # Lua has it as float32
-                other = Casts("bfloat16").tensor(other)
-            if one.element is not other.element or (one.shape or (1,)) != (other.shape or (1,)):
-                messages.append(f"{name} is {other.element.name} of shape {other.shape}")
-            elif not same_bytes(rows(one), rows(other)):
+            wanted = expected[name]
+            tensor = found[name]
+            if wanted.element.name == "bfloat16" and tensor.element.name != "bfloat16":  # Lua has it as float32
+                tensor = Casts("bfloat16").tensor(tensor)
+            # Lua has no tensors without dimensions: there they have one of size 1.
+            has_shape = (tensor.shape or (1,)) == (wanted.shape or (1,))
+            if wanted.element is not tensor.element or not has_shape:
+                messages.append(f"{name} is {tensor.element.name} of shape {tensor.shape}")
+            elif not same_bytes(rows(wanted), rows(tensor)):
                 messages.append(f"{name} has different elements")
         return messages
 
