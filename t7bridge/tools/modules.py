@@ -78,13 +78,14 @@ def load_module(
         place = None
         if map_location is not None:
             if not (callable(map_location) or isinstance(map_location, Mapping)):
-                map_location = str(map_location)
+                map_location = str(map_location)  # of a `torch.device`
             place = device_mapper(map_location, keep_device=False)
 
-        def keys() -> Recorded:
+        def keys_of_model_file() -> Recorded:
+            # Called only if cells were recognized, whose state dict has the keys of `model.pt`: generating takes time.
             return generate(module, path, index_base=index_base, limits=limits, only_keys=True).record()
 
-        return live_module(module, path, index_base, limits, place, lift, keys)
+        return live_module(module, path, index_base, limits, place, lift, keys_of_model_file)
 
 
 def one_module(
