@@ -19,7 +19,7 @@ from ..graph.tensor import Tensor, covered, statistics_of
 from ..graph.walk import Path, entries, step_name, walk
 from ..io.source import Readable, inputs_protected
 from ..limits import Limits
-from ..nn.blocks import Block, group_of, models_in, structure_blocks
+from ..nn.blocks import Block, DrawnModel, group_of, models_in, structure_blocks
 from ..nn.places import is_module
 from ..text import Step, listed
 from ..values.summary import LayerRow, Summary, TensorRow, outline
@@ -181,11 +181,7 @@ def _number_facts(roots: list[Value]) -> dict[str, Any]:
     return counts
 
 
-_Models = list[tuple[str, TorchObject, list[Block]]]
-"""The models in a value: path, module and blocks of each."""
-
-
-def _models_and_blocks(value: Value, path: str, limits: Limits) -> tuple[_Models, list[Block]]:
+def _models_and_blocks(value: Value, path: str, limits: Limits) -> tuple[list[DrawnModel], list[Block]]:
     """Return the models in a value, and the blocks of the whole: of one model, or a group with several.
 
     Without models, the blocks are those of the keys of a state dict. There are none if there is neither, or too many.
@@ -196,8 +192,7 @@ def _models_and_blocks(value: Value, path: str, limits: Limits) -> tuple[_Models
             return models, structure_blocks(value, "", limits)
         if len(models) > 1:
             return models, group_of(models, "", path)
-        _path, _module, blocks = models[0]
-        return models, blocks
+        return models, models[0].blocks
     except (LimitError, ModelError):
         return [], []
 

@@ -81,19 +81,10 @@ def _graph_runs(block: Block, appearances: list[int]) -> list[Fold]:
         block: the graph.
         appearances: of its blocks, see `_runs_in`.
     """
-    entering: list[list[Flow]] = [[] for _ in appearances]
-    leaving: list[list[Flow]] = [[] for _ in appearances]
-    for flow in block.flows:
-        entering[flow.end].append(flow)
-        leaving[flow.start].append(flow)
     fewest = [2 if is_branching(block) else 3] * len(appearances)
     # The last two blocks of a graph are its input and its output.
     stop = len(appearances) - 2
-
-    def crossing(fold: Fold) -> int | None:
-        return _flows_between_repetitions(fold, entering, leaving)
-
-    return _runs_in(appearances, stop, _LONGEST_PERIOD_IN_GRAPH, fewest, crossing)
+    return _runs_in(appearances, stop, _LONGEST_PERIOD_IN_GRAPH, fewest, _Surroundings(block).flows_between_repetitions)
 
 
 def _runs_in(
@@ -148,13 +139,18 @@ def _best_shift(place: int, period: int, length: int, crossing: Callable[[Fold],
         length: number of blocks that repeat.
         crossing: see `_runs_in`.
     """
-    flows_of_run: dict[Fold, int] = {}
+    best: Fold | None = None
+    fewest_flows = 0
     for shift in range(period):
         fold = Fold(place + shift, period, (length - shift) // period)
-        flows = crossing(fold) if fold.count > 1 else None
-        if flows is not None:
-            flows_of_run[fold] = flows
-    return min(flows_of_run, key=lambda fold: (-fold.count, flows_of_run[fold]), default=None)
+        # A later shift has no greater count, and no run has fewer flows than none.
+        if fold.count < 2 or (best is not None and (fold.count < best.count or fewest_flows == 0)):
+            break
+        flows = crossing(fold)
+        if flows is not None and (best is None or flows < fewest_flows):
+            best = fold
+            fewest_flows = flows
+    return best
 
 
 def _periods(appearances: list[int], place: int, stop: int, longest: int) -> Iterator[tuple[int, int]]:
@@ -169,47 +165,93 @@ def _periods(appearances: list[int], place: int, stop: int, longest: int) -> Ite
         yield period, end
 
 
-def _flows_between_repetitions(fold: Fold, entering: list[list[Flow]], leaving: list[list[Flow]]) -> int | None:
-    """Return the number of flows from a repetition to the next; `None` if the repetitions have different flows.
-
-    Nodes outside are the same for each repetition, or each repetition has the next node of another run, so that the
-    numbers of these nodes have one distance.
+class _Surroundings:
+    """The flows that enter and leave each node of a graph.
 
     Args:
-        fold: the run, of two repetitions at least.
-        entering: the flows that enter each node.
-        leaving: those that leave it.
+        block: the graph.
     """
-    start = fold.start
-    period = fold.period
-    stop = start + period * fold.count
-    crossing = 0
-    for offset in range(period):
-        # Of the same node in each repetition: flows from within it, from the one before, and from and to the outside.
-        within: list[list[tuple[int, str]]] = []
-        from_before: list[list[tuple[int, str]]] = []
-        sources: list[list[int]] = []
-        targets: list[list[int]] = []
-        for begin in range(start, stop, period):
-            node = begin + offset
-            # By the distance from the beginning of the repetition: negative for the one before.
-            inner = [(flow.start - begin, flow.label) for flow in entering[node] if start <= flow.start < stop]
-            if any(not -period <= distance < period for distance, _ in inner):
+
+    def __init__(self, block: Block) -> None:
+        self._entering: list[list[Flow]] = [[] for _ in block.inside]
+        self._leaving: list[list[Flow]] = [[] for _ in block.inside]
+        for flow in block.flows:
+            self._entering[flow.end].append(flow)
+            self._leaving[flow.start].append(flow)
+        self._distances: list[object] = []
+        """How far from each node its flows come, with their labels, and how far they go."""
+        self._lowest: list[int] = []
+        self._highest: list[int] = []
+        """The lowest and the highest number of each node and those that flows connect with it."""
+        for node, (entering, leaving) in enumerate(zip(self._entering, self._leaving)):
+            starts = sorted([(flow.start - node, flow.label) for flow in entering])
+            ends = sorted([flow.end - node for flow in leaving])
+            self._distances.append((starts, ends))
+            connected = [node, *[flow.start for flow in entering], *[flow.end for flow in leaving]]
+            self._lowest.append(min(connected))
+            self._highest.append(max(connected))
+
+    def flows_between_repetitions(self, fold: Fold) -> int | None:
+        """Return the number of flows from a repetition to the next; `None` if the repetitions have different flows.
+
+        Nodes outside are the same for each repetition, or each repetition has the next node of another run, so that the
+        numbers of these nodes have one distance.
+
+        Args:
+            fold: the run, of two repetitions at least.
+        """
+        second = fold.start + fold.period
+        stop = fold.start + fold.period * fold.count
+        for node in range(second, stop):
+            before = node - fold.period
+            # What connects most nodes needs no closer look.
+            is_alike = self._distances[node] == self._distances[before]
+            is_inside = fold.start <= self._lowest[before] and self._highest[node] < stop
+            if not (is_alike and is_inside) and not self._continues(fold, node):
                 return None
-            within.append(sorted((distance, label) for distance, label in inner if distance >= 0))
-            from_before.append(sorted((distance, label) for distance, label in inner if distance < 0))
-            if within[-1] != within[0]:
-                return None
-            # Compared with the second repetition, as the first has none before it.
-            if len(from_before) > 2 and from_before[-1] != from_before[1]:
-                return None
-            sources.append(sorted(flow.start for flow in entering[node] if not start <= flow.start < stop))
-            targets.append(sorted(flow.end for flow in leaving[node] if not start <= flow.end < stop))
-        crossing += len(from_before[1])
-        # The first takes the input of the run, and the last returns its output.
-        if not _are_equally_far(sources[1:]) or not _are_equally_far(targets[:-1]):
-            return None
-    return crossing
+        crossing = 0
+        for entering in self._entering[second : second + fold.period]:
+            crossing += sum(fold.start <= flow.start < second for flow in entering)
+        return crossing
+
+    def _continues(self, fold: Fold, node: int) -> bool:
+        """Return whether a node has the flows that the same node has in the repetition before."""
+        period = fold.period
+        second = fold.start + period
+        last = fold.start + period * (fold.count - 1)
+        within, from_before = self._inner(fold, node)
+        wanted_within, wanted_from_before = self._inner(fold, node - period)
+        if within != wanted_within:
+            return False
+        # From the third repetition on, as the first has none before it.
+        if node >= second + period and from_before != wanted_from_before:
+            return False
+        # The same node in this repetition and the two before. The first takes the input of the run, and the last
+        # returns its output.
+        same_nodes = range(node - 2 * period, node + 1, period)
+        sources = [self._sources(fold, same) for same in same_nodes if same >= second]
+        targets = [self._targets(fold, same) for same in same_nodes if fold.start <= same < last]
+        return _are_equally_far(sources) and _are_equally_far(targets)
+
+    def _inner(self, fold: Fold, node: int) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
+        """Return the flows to a node from its own repetition of a run, and from those before it."""
+        stop = fold.start + fold.period * fold.count
+        begin = node - (node - fold.start) % fold.period
+        flows = [(flow.start - begin, flow.label) for flow in self._entering[node] if fold.start <= flow.start < stop]
+        # By the distance from the beginning of the repetition: negative for those before.
+        within = sorted([(distance, label) for distance, label in flows if distance >= 0])
+        from_before = sorted([(distance, label) for distance, label in flows if distance < 0])
+        return within, from_before
+
+    def _sources(self, fold: Fold, node: int) -> list[int]:
+        """Return the nodes outside a run from which flows enter a node of it."""
+        stop = fold.start + fold.period * fold.count
+        return sorted([flow.start for flow in self._entering[node] if not fold.start <= flow.start < stop])
+
+    def _targets(self, fold: Fold, node: int) -> list[int]:
+        """Return the nodes outside a run to which flows leave a node of it."""
+        stop = fold.start + fold.period * fold.count
+        return sorted([flow.end for flow in self._leaving[node] if not fold.start <= flow.end < stop])
 
 
 def _are_equally_far(numbers: list[list[int]]) -> bool:
