@@ -1,4 +1,4 @@
-"""The state dicts in the value of a file, with their paths, and the one that is meant.
+"""The state dicts in the value of a file, with their paths, and the only one or the one at a path.
 
 A state dict is a dict, or a table of Lua, with text for keys and tensors for half of its values; or a list of tensors,
 whose keys are then `0`, `1`, …. What PyTorch's optimizers keep for each parameter is not one. Of a value with nn

@@ -1,4 +1,4 @@
-"""`convert`: the one place where a format meets a mapping; and files of Lua values, which need no meaning of layers.
+"""`convert`: read a file of any format and write it in another, or a `.t7` in another encoding.
 
 It asks what a format can hold, never which one it is: Lua values, Python values, or named tensors. Lua values are
 written here, as a copy, a filled template, the original of a record, or tables; the others in `targets`. Only the
@@ -119,7 +119,7 @@ def convert(request: Convert) -> Report:
         else:
             part = Path.parse(request.at).get(document.value)
             if goal.values == NAMED or (goal.values == PYTHON and request.config):
-                around = _around(part, document.value)
+                around = _data_around(part, document.value)
             document.narrow(part)
         # A record describes the whole file, not a part of it.
         attempt = Attempt.of(request, model=model, record=request.record and request.at is None)
@@ -171,7 +171,7 @@ def convert(request: Convert) -> Report:
     return report
 
 
-def _around(part: Any, root: Any) -> Beside | None:
+def _data_around(part: Any, root: Any) -> Beside | None:
     """Return what stands beside a part of a file that is a model or a state dict, or has one in it; else `None`."""
     from .checkpoints import has_states
 

@@ -31,7 +31,7 @@ def edited(
     limits: Limits = DEFAULT_LIMITS,
     modules: StateDicts | None = None,
 ) -> Any:
-    """Return a value with the changes made, as a new one; nothing is read.
+    """Return a new value with the changes made; elements are cast when they are read, not here.
 
     Args:
         value: builtins with tensors in them.

@@ -344,10 +344,10 @@ class StateDicts:
         """Return the state dict of a module, and its other data; `None` for any other object. For `as_tree`."""
         if not is_module(obj):
             return None
-        result = state_dict(obj, self.paths.get(id(obj), "root"))
-        self._report.notes += result.notes
-        replacement = Replacement(OrderedDict(result), result.data)
-        self.state_dicts.append((obj, result, replacement))
+        state = state_dict(obj, self.paths.get(id(obj), "root"))
+        self._report.notes += state.notes
+        replacement = Replacement(value=OrderedDict(state), data=state.data)
+        self.state_dicts.append((obj, state, replacement))
         return replacement
 
     def states(self) -> list[tuple[str, OrderedDict[str, Any]]]:

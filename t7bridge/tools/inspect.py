@@ -130,7 +130,7 @@ def _format_facts(document: Any) -> dict[str, Any]:
     """Return format, encoding and size of a file as the header states them."""
     facts: dict[str, Any] = {"format": document.title}
     layout = document.layout
-    if hasattr(layout, "encoding"):
+    if hasattr(layout, "encoding"):  # of a `.t7`; that of other formats is text, or nothing
         facts["encoding"] = layout.encoding
         if layout.encoding == "binary":
             facts["encoding"] += f", {layout.byte_order}-endian, long of {layout.long_size} bytes"

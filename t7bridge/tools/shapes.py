@@ -321,7 +321,15 @@ class Evaluation(Kinds):
         return tuple(shape for shape in shapes[:_SHOWN_OUTPUTS] if shape is not None)
 
     def visit(self, spec: ModuleSpec, kind: Kind) -> Kind:
-        """Return the kind of a module's output, and note the layers that the input of the model enters."""
+        """Return the kind of a module's output, and note the layers that the input of the model enters.
+
+        Args:
+            spec: the module.
+            kind: of its input; its `origin` is the place in the model's input of an element whose shape is unknown.
+
+        Returns:
+            `ANY` if it is unknown.
+        """
         rule = traits_of(spec.target).output
         if self._depth > _DEEPEST:
             return ANY
@@ -408,6 +416,7 @@ def _keeps_batch(model_input: Value, output: Value) -> bool:
     """
     first = model_input[0] if isinstance(model_input, list) else model_input
     last = output[-1] if isinstance(output, list) and output else output
+    # An output of one dimension may have no batch.
     if not isinstance(first, tuple) or not isinstance(last, tuple) or len(last) < 2:
         return True
     return first[:1] == last[:1]

@@ -1,4 +1,4 @@
-"""`verify` and `diff`: what a stranger reads in one file, against what a stranger reads in another.
+"""`verify` and `diff`: compare two files as readers see them that know no records of t7bridge.
 
 Both are one comparison. If the files have different formats, one of them is brought into the form that `convert` gives
 it in the format of the other, by `convert`'s own functions and without any record, and their notes say what that form
@@ -658,7 +658,7 @@ class Sides:
         """Yield the Python-side values that a `.t7` becomes, each with that of the other file."""
         for form in self._python_forms(lua, "pt"):
             if len(lua.content.objects) >= _MANY_OBJECTS:
-                lua.forget()
+                lua.forget()  # frees memory while the form is compared; the values are read again if they are needed
             yield form, _own_form(python)
         state = _state_of_model_file(lua.value, python.value)
         if state is not None:
