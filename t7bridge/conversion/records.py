@@ -1,4 +1,4 @@
-"""The two records: of what a `.t7` or a `.pt` cannot hold of a value that came from the other.
+"""The two round-trip records: what a `.t7` cannot hold of the `.pt` that it was made from, and the reverse.
 
 In a `.pt` made from a `.t7` the record is that file without the elements of its storages: a stream that `T7Reader`
 reads with the storages supplied. So the way back restores the same bytes, whatever the file contained.

@@ -1,8 +1,4 @@
-"""PyTorch modules from the models in files, and modules and programs as Lua models: `load_module`, `save_module` and
-`write_lua`.
-
-`write_loader` writes the source that loads a state dict without code.
-"""
+"""`load_module`: a model of a `.t7` as a live PyTorch module; and the choice of a model in a file, for all verbs."""
 
 from __future__ import annotations
 

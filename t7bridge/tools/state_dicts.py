@@ -1,4 +1,4 @@
-"""`load_state_dict`: from a file of any format to what PyTorch's `load_state_dict` takes."""
+"""`load_state_dict`: the tensors of a file of any format, as PyTorch's `load_state_dict` takes them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a picture or a table shows of a model: repeated blocks once, containers closed where room is short, and the
-places where the data flow branches or skips layers, in a few words.
+"""The blocks that a picture or a table shows of a model: repeated ones once, containers closed where room is short; and
+the places where the data flow branches or skips layers, in a few words.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Lua models for other programs: `write_module` writes PyTorch source with its state dict, and what a checkpoint of a
-language model has to sample text; `export` ONNX and `.pt2`.
+"""`write_module`: a model of a `.t7` as PyTorch source with its state dict; of a language model also a program that
+samples text.
 """
 
 from __future__ import annotations
