@@ -494,7 +494,7 @@ def plain_keys(obj: TorchObject, wanted: StateDict, state: dict[Any, Any], note:
         wrong = record.differences(state)
         if wrong:
             raise ModelError(_report("the tensors do not match the template", wrong))
-        state = record.inner(state, wanted)
+        state = record.to_own(state, wanted)
     if set(state) <= set(wanted.origins):
         return state
     return _from_model_file(obj, state, note)
