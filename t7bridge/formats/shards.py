@@ -51,11 +51,20 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
 
 
 def _tensors(index: ByteSource, limits: Limits, notes: list[Note]) -> dict[str, Tensor]:
-    """Return the tensors of all files, in the order of the index."""
+    """Return the tensors of all files that the index names, in the order of the index.
+
+    Args:
+        index: the index.
+        limits: resource limits.
+        notes: receives what the files have besides.
+
+    Raises:
+        CorruptError: a file lacks a tensor, or is not a state dict.
+    """
     weight_map = _weight_map(index, limits)
     folder = os.path.dirname(index.name)
     state_dicts: dict[str, Any] = {}
-    """The content of each file."""
+    """The content of each file, by its name."""
     for file in files_of(index, limits):
         value = open_file(join(folder, file), limits=limits).value
         if not isinstance(value, dict):
@@ -100,7 +109,7 @@ def _weight_map(index: ByteSource, limits: Limits) -> dict[str, str]:
 
 
 def _is_file_name(file: Any) -> bool:
-    """Return whether a value is the name of a file in a folder, on any system."""
+    """Return whether a value is the name of a file in a folder, on any system: a path could lead elsewhere."""
     if not isinstance(file, str) or file in ("", ".", ".."):
         return False
     return file == os.path.basename(file) and "\0" not in file and "\\" not in file
