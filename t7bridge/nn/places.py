@@ -42,7 +42,7 @@ _SCRATCH = {
 
 def is_scratch(name: str) -> bool:
     """Return whether a field holds temporary values of a computation, in any class."""
-    # nn's own buffers begin with `_`; gradients, and dpnn's saved lists of parameters, are made again by each pass.
+    # Internal fields begin with `_`. Gradients, and dpnn's lists of parameters, are made again when they are needed.
     return name in _SCRATCH or name.startswith(("_", "grad", "dpnn_"))
 
 
