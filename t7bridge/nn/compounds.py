@@ -22,8 +22,8 @@ from .mapping import Lua, ModuleSpec, NotMappedError, Row
 from .registry import Children, in_lua, in_lua_of, layer_of, modules, stock_name, traits_of
 from .walk import Domain, sequence
 
-_PART = "part"
-"""The layer of a `Node` that is one of the rows of its input."""
+_ROW = "row"
+"""The layer of a `Node` that is one of the rows of its input, not the output of a layer of Lua."""
 _MOST_STEPS = 2_000
 """Maximum number of modules and elements visited; the largest compound has some hundred."""
 _MOST_PERMUTED = 3
@@ -51,13 +51,21 @@ class Node:
 
 
 def node(layer: str, input: Expression, *options: Any, path: str = "") -> Node:
-    """Return a node of a pattern."""
+    """Return the output of a layer, in a pattern.
+
+    Args:
+        layer: its full class name in Lua.
+        input: the expression of its input.
+        *options: the values of the fields that its entry lists in `InLua.options`, in that order; `None` for missing or
+            false ones. Dimensions are 1-based, and numbers floats, as in Lua.
+        path: a name for the layer, by which `recognized` returns its path; empty if nobody asks for it.
+    """
     return Node(layer, options, path, input)
 
 
-def part(input: Expression, at: int) -> Node:
+def row_of(input: Expression, number: int) -> Node:
     """Return one row of a value, 0-based, in a pattern."""
-    return Node(_PART, (at,), "", input)
+    return Node(_ROW, (number,), "", input)
 
 
 def recognized(obj: TorchObject, start: str, inputs: Expression, pattern: Expression) -> dict[str, str] | None:
