@@ -203,7 +203,7 @@ class Fields:
         """
         value = self.get(path)
         if isinstance(value, Storage):
-            is_integer = value.element.code[0] == "i"  # a code of numpy
+            is_integer = value.element.code[0] == "i"  # numpy's code of signed integers, which are read without numpy
             return tuple(integers(value)) if is_integer else tuple(value.array.tolist())
         if isinstance(value, Tensor):
             # One that repeats a small storage, by strides of 0, may have any number of elements: it is refused below.

@@ -62,6 +62,7 @@ class MemoryEffects:
         return self.of(children[node.module])
 
     def _effect(self, spec: ModuleSpec) -> Effect:
+        """Return the effect of a module, from its traits, and of a container from those of the modules inside."""
         facts = traits_of(spec.target)
         # A container without modules is one all the same: an empty Sequential returns its input.
         is_layer = not spec.children and facts.flow is not sequence and not facts.is_graph

@@ -652,14 +652,17 @@ def _are_two_tensors(input_shape: Value) -> bool:
 
 
 def pairs(arguments: Arguments, input_shape: Value) -> Value:
-    """Return the shape of the output of nn.DotProduct and the like: one number for each pair of vectors."""
+    """Return the shape of the output of nn.DotProduct and the like, one number for each pair of vectors.
+
+    It is unknown if the input is not known to be two tensors.
+    """
     if not _are_two_tensors(input_shape):
         return None
     shape = input_shape[0]
     if len(shape) not in (1, 2):
         raise Mismatch
     is_batch = len(shape) == 2
-    return shape[:1] if is_batch else (1,)
+    return shape[:1] if is_batch else (1,)  # Lua has no tensors without dimensions
 
 
 def product(arguments: Arguments, input_shape: Value) -> Value:

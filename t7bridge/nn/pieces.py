@@ -215,12 +215,14 @@ def replace_tensors(result: Lifted, pieces: list[Piece], shapes: Shapes) -> None
 
 
 def _chained(earlier: list[Piece], pieces: list[Piece]) -> list[Piece]:
-    """Return what all tensors of cells are made of, by the keys of the layers.
+    """Return pieces that make all tensors of cells from those of the layers, in one step.
+
+    Some of the later pieces take a tensor that earlier ones make, always all of it, and give it a new key. The earlier
+    pieces then have this key as their target, and the later one is left out.
 
     Args:
-        earlier: pieces of tensors of the layers.
-        pieces: later ones; some are of tensors that earlier ones make, but only of whole ones, so that the earlier
-            pieces make what these make of them.
+        earlier: pieces of the layers' tensors.
+        pieces: later ones, of the layers' tensors and of those that the earlier ones make.
     """
     made_earlier: set[str] = set()
     for piece in earlier:

@@ -272,7 +272,13 @@ class Places:
         self.searcher = Searcher(self.limits)
 
     def __iter__(self) -> Iterator[Place]:
+        """Yield each place before those inside it.
+
+        Raises:
+            LimitError: the modules are shared in too many places.
+        """
         clock = count(1)
+        # Ids of the modules that contain the present place: one of these again is a cycle.
         on_path: set[int] = set()
         stack: list[tuple[Place, Iterator[Child]]] = []
 

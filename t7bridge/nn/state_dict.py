@@ -348,7 +348,7 @@ class _Collector:
         self._budget.spend(len(key))
         tensors = self._result
         if key in tensors:
-            if tensors[key] is tensor:
+            if tensors[key] is tensor:  # nothing to add
                 return
             wanted = key
             number = 2
@@ -686,7 +686,7 @@ def note_lost_sharing(models: Iterable[StateDict], report: Report) -> None:
     if keys:
         text = listed(keys, _SHOWN)
         message = f"memory that Lua shares between tensors of different layouts is no longer shared: {text}"
-        report.notes.append(Note("info", "", message, "sharing", code="unshared"))
+        report.notes.append(Note("info", path="", message=message, loss="sharing", code="unshared"))
 
 
 # Records of `save_module`
@@ -915,9 +915,11 @@ def _separate_copies(record: Recorded, key: str) -> None:
     runs = record.pieces[key]
     total = prod(record.sizes[key])
     whole = [run for run in runs if (run.start, run.count) == (0, total)]
-    # Of runs of the same elements, which share their memory, the first counts: set last. Beside a run of the whole
-    # tensor all others are parts of it.
-    pieces = {(run.start, run.count): run for run in reversed(whole or runs)}
+    pieces: dict[tuple[int, int], Run] = {}
+    # Beside a run of the whole tensor all others are parts of it.
+    for run in whole or runs:
+        # Of runs of the same elements, which share their memory, the first counts.
+        pieces.setdefault((run.start, run.count), run)
     record.pieces[key] = sorted(pieces.values(), key=lambda run: run.start)
     record.copies[key] = [run for run in runs if pieces.get((run.start, run.count)) is not run]
 

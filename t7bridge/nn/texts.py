@@ -78,16 +78,26 @@ class _Formatted:
             return str(value.numel)
         if isinstance(value, Tensor) and form.isdecimal() and int(form) <= len(value.size):
             return str(value.size[int(form) - 1])
-        if isinstance(value, Storage) and form.startswith("*") and not value.element.name.startswith("float"):
-            separator = form.removeprefix("*")
-            whole = Tensor(value.element, value, size=(value.count,), stride=(1,))
-            numbers = list(map(str, elements(whole, _MOST_SIZES)))
-            if value.count > _MOST_SIZES:
-                numbers.append("…")
-            return separator.join(numbers)
+        if isinstance(value, Storage) and form.startswith("*"):
+            return self._sizes(value, separator=form.removeprefix("*"))
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return self._number(value, form)
         raise _AbsentError
+
+    @staticmethod
+    def _sizes(storage: Storage, separator: str) -> str:
+        """Return the numbers of a LongStorage, of very many the first.
+
+        Raises:
+            _AbsentError: it has other elements, which are no sizes.
+        """
+        if storage.element.name.startswith("float"):
+            raise _AbsentError
+        whole = Tensor(storage.element, storage, size=(storage.count,), stride=(1,))
+        numbers = list(map(str, elements(whole, _MOST_SIZES)))
+        if storage.count > _MOST_SIZES:
+            numbers.append("…")
+        return separator.join(numbers)
 
     @staticmethod
     def _number(value: float, form: str) -> str:
@@ -203,7 +213,8 @@ def layer_text(obj: TorchObject) -> str:
         if text.whole:
             return text.whole
         text = text.after
-    for form in text if isinstance(text, tuple) else (text,):
+    forms = text if isinstance(text, tuple) else (text,)
+    for form in forms:
         # A field is missing or has another type: the next form may do without it.
         with suppress(ArithmeticError, LookupError, TypeError, ValueError):
             if callable(form):

@@ -92,7 +92,7 @@ def _constant(text: str) -> Any:
     """Return the value of a literal of the table, the same object each time: most defaults are one of a few."""
     if text in _WORDS:
         return _WORDS[text]
-    for kind in (int, float):
+    for kind in (int, float):  # `1` is an int, `1.0` is none
         try:
             return kind(text)
         except ValueError:
@@ -225,10 +225,12 @@ def _require(holds: bool, message: str) -> None:
         raise Refused(message)
 
 
-# What the constructors of classes with a base name refuse, and the tensors that they make.
+# What the constructors of classes with a base name refuse, by `Refused`, and the tensors that they make. Each function
+# has the name of a class, and all its arguments by name.
 
 
 def _dropout(name: str, arguments: Arguments) -> Tensors:
+    """Return no tensors; refuse a probability that is none."""
     probability = arguments["p"]
     # As PyTorch compares: NaN is not refused.
     is_outside = probability < 0 or probability > 1
@@ -237,6 +239,7 @@ def _dropout(name: str, arguments: Arguments) -> Tensors:
 
 
 def _hardtanh(name: str, arguments: Arguments) -> Tensors:
+    """Return no tensors; refuse bounds of which the upper one is not above the lower."""
     low = arguments["min_val"]
     high = arguments["max_val"]
     _require(high > low, f"the bounds of nn.{name} are {low} and {high}, the upper one not above the lower")
@@ -244,6 +247,7 @@ def _hardtanh(name: str, arguments: Arguments) -> Tensors:
 
 
 def _unflatten(name: str, arguments: Arguments) -> Tensors:
+    """Return no tensors; refuse sizes that are no integers."""
     sizes = arguments["unflattened_size"]
     has_sizes = isinstance(sizes, tuple) and all(type(size) is int for size in sizes)
     # Not `isinstance`, which takes True and False for integers.
@@ -252,10 +256,12 @@ def _unflatten(name: str, arguments: Arguments) -> Tensors:
 
 
 def _prelu(name: str, arguments: Arguments) -> Tensors:
+    """Return the slopes of a PReLU."""
     return {"weight": shape(arguments["num_parameters"])}
 
 
 def _embedding(name: str, arguments: Arguments) -> Tensors:
+    """Return the rows of an embedding; refuse a row of padding that it does not have."""
     padding = arguments["padding_idx"]
     rows = arguments["num_embeddings"]
     has_row = padding is None or -rows <= padding < rows
@@ -264,6 +270,7 @@ def _embedding(name: str, arguments: Arguments) -> Tensors:
 
 
 def _norm(name: str, arguments: Arguments) -> Tensors:
+    """Return the tensors of a normalization: those learned, and running statistics."""
     if "num_features" not in arguments:  # a local response normalization, which has no tensors
         return {}
     features = shape(arguments["num_features"])
@@ -276,6 +283,7 @@ def _norm(name: str, arguments: Arguments) -> Tensors:
 
 
 def _linear(name: str, arguments: Arguments) -> Tensors:
+    """Return the tensors of torch.nn.Linear or Bilinear."""
     # In the order of the arguments: one size of the input of torch.nn.Linear, two of the inputs of Bilinear.
     *inputs, outputs, bias = arguments.values()
     is_bilinear = len(inputs) == 2
@@ -288,6 +296,7 @@ def _linear(name: str, arguments: Arguments) -> Tensors:
 
 
 def _conv(name: str, arguments: Arguments) -> Tensors:
+    """Return the tensors of a convolution, also a transposed one."""
     groups = arguments["groups"]
     inputs = arguments["in_channels"]
     outputs = arguments["out_channels"]

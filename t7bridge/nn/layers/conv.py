@@ -176,7 +176,7 @@ def _convolution_of_any_extent(dims: int) -> Choice:
 
 
 def _full_convolution(dims: int) -> Row:
-    """Map to torch.nn.ConvTranspose2d or 3d, with a weight (in, out / groups, …), in a class that also accepts lists."""
+    """Map to torch.nn.ConvTranspose2d or 3d, of a weight (in, out / groups, …), as a class that also accepts lists."""
     extra = axes("adj", dims, 0).unless((0,) * dims)
     args = (extent("weight"), INPUTS, KERNEL)
     kwargs = {**_keyword_arguments(dims), "output_padding": extra}

@@ -55,7 +55,7 @@ def _scales(lua: Lua) -> tuple[Literal, ...]:
 def _entropy_scale(lua: Lua) -> float:
     """Return the scale of a CategoricalEntropy, whose modules compute -sum(p * log(p)) of the shares p of categories.
 
-    Lua passes `minusOne`, a tensor with the negative scale, back through these modules; `scale` says what it was made of.
+    Lua passes `minusOne`, a tensor with the negative scale, back through these modules; it was made of `scale`.
 
     Raises:
         NotMappedError: a program changed the modules.

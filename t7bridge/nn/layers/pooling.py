@@ -70,6 +70,7 @@ def _may_begin_after_input(dims: int, dilation: Read | None = None) -> Callable[
     arguments = windows(dims)
 
     def may_begin_after(fields: Any) -> bool:
+        """Return whether a window with these fields may begin after the end of an input of some size."""
         kernel = arguments["kernel_size"].get(fields)
         strides = arguments["stride"].get(fields)
         padding = arguments["padding"].get(fields)

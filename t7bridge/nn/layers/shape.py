@@ -66,7 +66,7 @@ def dpnn_convert(lua: Lua) -> Call:
         ModelError: dpnn has no such conversion.
         NotMappedError: a program changed the module that converts.
     """
-    before = lua.text("inputShape", "b*")
+    before = lua.text("inputShape", "b*")  # a batch of anything, as in dpnn
     after = lua.text("outputShape", "b*")
     if not _is_conversion_of_dpnn(before, after):
         raise lua.wrong("outputShape", "a conversion that dpnn knows", f"{before} to {after}")
