@@ -403,7 +403,7 @@ class _Sketcher:
             block.arguments = _arguments(spec)
             block.lines += _label(spec)
         if spec.obj is not None:
-            block.fields = _fields(spec.obj)
+            block.fields = _field_texts(spec.obj)
         block.weights = self._weights.get(key, [])
         _mark_weights(block)
         return block
@@ -578,7 +578,7 @@ def _literal_text(value: Literal) -> str:
     return repr(value)
 
 
-def _fields(obj: TorchObject) -> dict[str, str]:
+def _field_texts(obj: TorchObject) -> dict[str, str]:
     """Return the descriptive fields of the object, as text: no modules, weights or temporary values."""
     texts: dict[str, str] = {}
     if obj.fields is None:

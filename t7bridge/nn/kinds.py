@@ -249,7 +249,7 @@ class Kinds(walk.Domain[Kind]):
         """Return a list for a list, and a tensor for a tensor, whose first dimension are the steps."""
         if value.is_list:
             return walk.each(self, value, lambda number, step: apply(step))
-        if not value.shape:
+        if not value.shape:  # unknown, or without a dimension of steps
             return Kind(value.name)
         step_count, *step_shape = value.shape
         output_shape = apply(Kind("tensor", shape=tuple(step_shape))).shape

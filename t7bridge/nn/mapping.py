@@ -275,7 +275,8 @@ def short_name(target: str) -> str:
     if not target.startswith(OURS):
         return target
     home, _, name = target.rpartition(".")
-    return f"{home.removesuffix('.modules').rpartition('.')[2]}.{name}"
+    _, _, family = home.removesuffix(".modules").rpartition(".")
+    return f"{family}.{name}"
 
 
 def _source(value: Any) -> Any:

@@ -640,13 +640,12 @@ def _are_two_tensors(input_shape: Value) -> bool:
     Raises:
         Mismatch: it is, and they have different numbers of dimensions.
     """
-    if (
-        not isinstance(input_shape, list)
-        or len(input_shape) != 2
-        or not all(isinstance(item, tuple) for item in input_shape)
-    ):
+    if not isinstance(input_shape, list) or len(input_shape) != 2:
         return False
-    if len(input_shape[0]) != len(input_shape[1]):
+    first, second = input_shape
+    if not isinstance(first, tuple) or not isinstance(second, tuple):
+        return False
+    if len(first) != len(second):
         raise Mismatch
     return True
 

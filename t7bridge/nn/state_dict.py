@@ -583,7 +583,10 @@ def recomputed(origin: Origin) -> Tensor | None:
 
 
 def existing_field(origin: Origin, computed: Tensor) -> Tensor | None:
-    """Return Lua's tensor with the name and shape of a computed one, read in evaluation; `None` if missing."""
+    """Return the Lua field that holds a computed tensor of a state dict too; `None` if there is none of its shape.
+
+    Lua's module reads this field in evaluation, and computes it again in training.
+    """
     if origin.param is None:
         return None
     tensor = _fields(origin).find_tensor(origin.param.name)

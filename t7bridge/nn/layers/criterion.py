@@ -107,9 +107,10 @@ def _cross_entropy_average(lua: Lua) -> bool:
         NotMappedError: a program replaced a module inside.
     """
     _check_inside(lua, "lsm", "slsm", "nll")
+    # Lua takes a missing field for false; the criterion inside is in C, whose first releases had none and averaged.
     if lua.get("sizeAverage") != lua.get("oldSizeAverage"):
-        return lua.flag("sizeAverage", False)
-    return lua.flag("nll.sizeAverage", True)
+        return lua.flag("sizeAverage", default=False)
+    return lua.flag("nll.sizeAverage", default=True)
 
 
 def _volumetric_average(lua: Lua) -> bool:
@@ -137,7 +138,7 @@ def _soft_margin_average(lua: Lua) -> bool:
     Raises:
         NotMappedError: a program replaced the sigmoid inside, which the runtime's class computes.
     """
-    require(lua, "sigmoid", node("nn.Sigmoid", "x"))
+    require(lua, "sigmoid", pattern=node("nn.Sigmoid", "x"))
     return lua.flag("sizeAverage")
 
 

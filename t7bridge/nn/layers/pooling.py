@@ -229,6 +229,7 @@ def _fractional_max_pool(axes: str) -> Row:
     def samples(lua: Lua) -> Literal:
         """Return the random numbers, if the module keeps them, and ran and was not cleared since."""
         numbers = lua.find_tensor("randomSamples")
+        # `newRandomPool` is true after `fixPoolingRegions`, which makes Lua use the same numbers again.
         if numbers is None or not lua.flag("newRandomPool"):
             return None
         # For volumes, Lua has the numbers in the order t, w, h, and PyTorch t, h, w.

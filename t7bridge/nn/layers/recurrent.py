@@ -1,6 +1,4 @@
-"""Recurrent layers: cells, which compute one step at each call, and layers over whole sequences.
-
-Sources: rnn 83a5f17 of torch and its predecessor of Element-Research, torch-rnn.
+"""Recurrent cells and layers. Sources: rnn 83a5f17 of torch and its predecessor of Element-Research, torch-rnn.
 
 cuDNN's: one flat vector holds all matrices, then all biases. Sources: cudnn.torch `RNN.lua`; the cuDNN documentation of
 `cudnnGetRNNLinLayerMatrixParams`. PyTorch has cuDNN's order of the gates, so every tensor is a view of the vector.
@@ -192,6 +190,7 @@ def _recurrent(lua: Lua) -> Call:
     parts = [child.value for child in _parts_of_recurrent(lua.obj)]
     for path, place in _CLONES_OF_FIRST_STEP.items():
         first = lua.get(path)
+        # Their weights are not compared: PyTorch's class has those of `modules` for all steps.
         if first is not None and place < len(parts) and not are_clones(first, parts[place], sharing=False):
             raise NotMappedError("its modules inside were changed", path=f"{lua.path}.initialModule")
     for name, form in _FORMS_OF_RECURRENT.items():

@@ -79,6 +79,7 @@ def state_after_sequence(
         initial: fields with the initial state of the next sequence only, which users set.
     """
     initial_parts = [nested_values(lua.get(path)) for path in initial]
+    # A missing part stays `None`, as its zeros may have another size: a projected output is smaller than the cell.
     if any(part is not None for part in initial_parts):
         return initial_parts[0] if len(initial_parts) == 1 else tuple(initial_parts)
     # As in `_lets_resume`, for a model that is called in evaluation mode.
