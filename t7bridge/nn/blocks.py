@@ -156,7 +156,8 @@ class Block:
         shape: recorded output: the sizes of each tensor.
         arguments: the constructor arguments of PyTorch's class, as text.
         spec: the module that it represents.
-        place: the module that contains it, by id, and its name there; in a graph the number of its node.
+        place_in_plan: the plan of the module that contains it, by id, and its name there; in a graph the number of its
+            node.
         fields: other fields of the object, as text.
         weights: its own tensors.
         parameters: number of learned elements in it and in all blocks inside, those shared counted once.
@@ -180,7 +181,7 @@ class Block:
     shape: tuple[tuple[int, ...], ...] = ()
     arguments: dict[str, str] = field(factory=dict)
     spec: ModuleSpec | None = field(default=None, repr=False)
-    place: tuple[int, int | str] = (0, "")
+    place_in_plan: tuple[int, int | str] = (0, "")
     fields: dict[str, str] = field(factory=dict)
     weights: list[Weight] = field(factory=list)
     parameters: int = 0
@@ -347,7 +348,7 @@ class _Sketcher:
         for name, child in spec.children.items():
             child_key = f"{key}.{name}" if key else name
             child_block = self._block(name, child, child_key)
-            child_block.place = (id(spec), name)
+            child_block.place_in_plan = (id(spec), name)
             block.inside.append(child_block)
             modules_inside.append((child_block, child, child_key))
         if spec.children:
@@ -366,7 +367,7 @@ class _Sketcher:
             child = spec.children[node.module]
             child_key = f"{key}.{node.module}" if key else node.module
             child_block = self._block(node.name or node.module, child, child_key)
-            child_block.place = (id(spec), number)
+            child_block.place_in_plan = (id(spec), number)
             block.inside.append(child_block)
             modules_inside.append((child_block, child, child_key))
         _add_graph_ends(block, graph)
@@ -664,6 +665,7 @@ class Wires(Domain[Wire]):
             return items[index]
         if value.origin is not None:
             return Wire((*value.origin, index))
+        # Any further element of an open list is like its only known one.
         return items[0] if value.is_open else Wire()
 
     def length(self, value: Wire, dim: int | None = None) -> int | None:

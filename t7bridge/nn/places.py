@@ -186,7 +186,7 @@ class Searcher:
             LimitError: tables are nested too deep, or too many.
         """
         seen: set[int] = set()
-        is_barren = True
+        is_barren = True  # if nothing is found, none of these tables is searched again
         stack = [(name, path, value)]
         while stack:
             name, path, value = stack.pop()

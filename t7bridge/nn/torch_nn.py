@@ -323,13 +323,13 @@ def _recurrent(name: str, arguments: Arguments) -> Tensors:
     """Return the tensors of an LSTM, GRU or RNN, or of a cell of one: the rows of all gates follow one another."""
     gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[name.removesuffix("Cell")]
     hidden = arguments["hidden_size"]
-    if name.endswith("Cell"):
+    if name.endswith("Cell"):  # PyTorch checks nothing
         return _cell_tensors(gates * hidden, arguments)
     layers = arguments["num_layers"]
     dropout = arguments["dropout"]
     projected = arguments["proj_size"]
     function = arguments.get("nonlinearity", "tanh")
-    positive(hidden)
+    positive(hidden)  # or refused
     positive(arguments["input_size"])
     _require(type(arguments["batch_first"]) is bool, f"nn.{name} needs True or False for batch_first")
     _require(type(layers) is int and 0 < layers <= _MOST_LAYERS, f"nn.{name} has {layers} layers")

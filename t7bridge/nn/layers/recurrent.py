@@ -91,20 +91,6 @@ _TEMPORARY = (
 # Cells: one step of a sequence at each call.
 
 
-def _positive_sizes(lua: Lua) -> tuple[int, int]:
-    """Return the numbers of features of the input and of the output of a cell.
-
-    Raises:
-        ModelError: one is not positive.
-    """
-    inputs = lua.integer("inputSize|inputsize")
-    outputs = lua.integer("outputSize|outputsize")
-    for name, size in (("inputSize", inputs), ("outputSize", outputs)):
-        if size < 1:
-            raise lua.wrong(name, "a positive number", float(min(inputs, outputs)))
-    return inputs, outputs
-
-
 _LAST_OUTPUT = made(lambda lua: state_after_last_step(lua, "outputs"))
 _OUTPUT_STATE: dict[str, Any] = {
     "start": lambda lua: initial_state(lua, "userPrevOutput|outputs.0|startState"),
@@ -136,7 +122,7 @@ def _cell(class_name: str, *args: Any, **kwargs: Any) -> Choice:
     has_cell_state = "c" in cell.inputs
     state = _OUTPUT_AND_CELL_STATE if has_cell_state else _OUTPUT_STATE
     kwargs = {"mask_zero": made(lambda lua: masks_rows(lua.obj)).unless(False), **state, **kwargs}
-    as_class = of_runtime(cell.target, made(_positive_sizes).each, *args, **kwargs)
+    as_class = of_runtime(cell.target, integer("inputSize"), integer("outputSize"), *args, **kwargs)
     as_modules = of_runtime("recurrent.RecLSTM", _SIZE, _SIZE, **state) if has_cell_state else _REC_GRU
     return either(lambda lua: cell_params(lua.obj), as_class, as_modules)
 

@@ -131,7 +131,7 @@ def _position(lua: Lua) -> int:
     """
     position = lua.index0("pos")
     if position < 0:
-        raise lua.wrong("pos", "a position from 1", position + 0.0)
+        raise lua.wrong("pos", "a position from 1", float(position))
     return position
 
 

@@ -137,6 +137,7 @@ def _nested_literals(value: Value, leaf: Callable[[Value, list[Value] | None], L
     remaining = _MOST_ELEMENTS
 
     def literals_of(value: Value, depth: int) -> Any:
+        """Return the literals of a value in so many lists."""
         nonlocal remaining
         items = items_of(value) if depth < _MAX_DEPTH else None
         if isinstance(value, Tensor):
@@ -158,6 +159,7 @@ def nested_values(value: Value) -> Literal:
     """Return the elements of a tensor as nested tuples; a table of tensors as a list of these; else `None`."""
 
     def elements_of_tensor(value: Value, _: list[Value] | None) -> Literal:
+        """Return the elements of one tensor."""
         if not isinstance(value, Tensor) or not value.numel:
             return None
         return nested(elements(value).tolist())
@@ -169,9 +171,9 @@ def nested_sizes(value: Value) -> Any:
     """Return the sizes of an output: a tuple of numbers, or for a table of outputs a tuple of these; else `None`."""
 
     def sizes_of_tensor(value: Value, items: list[Value] | None) -> Literal:
+        """Return the sizes of one tensor, which are a storage, a list of numbers, or a number for a vector."""
         if isinstance(value, Storage):
             return tuple(map(int, value.array))
-        # A number is the size of a vector; a list of numbers is one size, and any other list one of sizes.
         extents = [value] if isinstance(value, float) else items
         if not extents or not all(isinstance(extent, float) and extent.is_integer() for extent in extents):
             return None
