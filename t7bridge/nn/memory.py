@@ -165,7 +165,9 @@ class Aliases(Domain[Alias]):
             part.users += 1
             if part.users > _MOST_USERS:
                 raise LookupError("a value is used too often")
-            self.keeps |= part.is_input and (effect.keeps or part.users > 1)
+            # Of several modules that receive a value, a later one uses it after an earlier one returned.
+            is_used_again = part.users > 1
+            self.keeps |= part.is_input and (effect.keeps or is_used_again)
         if effect.elements is not None:
             return self.items([Alias(value.is_input and is_shared) for is_shared in effect.elements])
         return Alias(value.is_input and effect.shares)
