@@ -194,8 +194,7 @@ class _Planner:
             return
         for spec in self._specs.values():
             typed_class = traits_of(spec.target).typed
-            # The last output has the type of the container, even if it was emptied. Where all casts are to this type,
-            # PyTorch's common one is the same.
+            # The last output has the type of the container, even if it was emptied.
             output = spec.obj.get("output") if spec.obj is not None else None
             if typed_class and isinstance(output, Tensor) and types != {output.element.name}:
                 spec.target = LAYERS + typed_class
