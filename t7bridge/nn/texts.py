@@ -115,12 +115,12 @@ class _Formatted:
             return f"{value:.14g}"
         if form == "g":
             return f"{value:g}"
-        # `%d` of larger numbers is undefined in C.
-        if abs(value) >= 2**53:
-            raise _AbsentError
         is_fraction = form == "p" and not float(value).is_integer()
         if form == "f" or is_fraction:
             return f"{value:f}"
+        # `%d` of larger numbers is undefined in C.
+        if abs(value) >= 2**53:
+            raise _AbsentError
         return str(int(value))
 
 
