@@ -267,17 +267,24 @@ class Places:
     cycles: list[tuple[Place, Child]] = field(factory=list)
     non_modules: list[tuple[Place, Child]] = field(factory=list)
     last: dict[int, int] = field(factory=dict)
+    _visited: list[Place] | None = field(default=None, init=False)
+    """All places, once they were visited."""
 
     def __attrs_post_init__(self) -> None:
         self.searcher = Searcher(self.limits)
 
     def __iter__(self) -> Iterator[Place]:
-        """Yield each place before those inside it.
+        """Return each place before those inside it.
 
         Raises:
             LimitError: the modules are shared in too many places.
         """
+        return iter(self._visited) if self._visited is not None else self._visit()
+
+    def _visit(self) -> Iterator[Place]:
+        """Yield the places and remember them: names, plan and picture of a model ask for the same."""
         clock = count(1)
+        visited: list[Place] = []
         # Ids of the modules that contain the present place: one of these again is a cycle.
         on_path: set[int] = set()
         stack: list[tuple[Place, Iterator[Child]]] = []
@@ -299,6 +306,7 @@ class Places:
                 )
             on_path.add(id(obj))
             stack.append((place, self._children(place)))
+            visited.append(place)
             return place
 
         yield enter(self.root, "", self.path, None)
@@ -318,6 +326,7 @@ class Places:
                 self.cycles.append((place, child))
             else:
                 yield enter(value, child.name, child.path, place)
+        self._visited = visited
 
     def _children(self, place: Place) -> Iterator[Child]:
         """Return the modules directly inside a place."""
@@ -457,6 +466,16 @@ def layer_names(value: Value, limits: Limits = DEFAULT_LIMITS) -> dict[str, tupl
             name = f"{model_name}.{place.prefix}".strip(".") or "(model)"
             names.setdefault(place.path, (name, place.obj.class_name))
     return names
+
+
+def layer_paths(value: Value, limits: Limits = DEFAULT_LIMITS) -> dict[int, tuple[TorchObject, str]]:
+    """Return each module in a value with its path, the first if it has several, by its identity."""
+    paths: dict[int, tuple[TorchObject, str]] = {}
+    for path, module in find_modules(value, limits=limits):
+        for place in Places(module, path, limits):
+            if place.depth <= MAX_DEPTH:
+                paths.setdefault(id(place.obj), (place.obj, place.path))
+    return paths
 
 
 def is_criterion(module: TorchObject) -> bool:

@@ -93,12 +93,14 @@ class StateDict(OrderedDict[str, Tensor]):
         data: strings, numbers and tables of them in fields of the model that its classes do not set, such as a
             vocabulary: under the prefix of the module and the name of the field.
         data_fields: identity of the object and name of the field of each of these, and of the record of `save_module`.
+        places: the places of the model's modules; `None` if the tensors were put together from others.
     """
 
-    __slots__ = ("data", "data_fields", "notes", "origins")
+    __slots__ = ("data", "data_fields", "notes", "origins", "places")
 
-    def __init__(self) -> None:
+    def __init__(self, places: Places | None = None) -> None:
         super().__init__()
+        self.places = places
         self.notes: list[Note] = []
         self.origins: dict[str, Origin] = {}
         self.data: dict[str, Value] = {}
@@ -159,12 +161,21 @@ def state_dict(
             found=type(value).__name__,
             hint="load(path) reads a file." if isinstance(value, (str, PathLike)) else "",
         )
-    state = _Collector(Places(value, path, limits)).run()
+    state = lua_named(Places(value, path, limits))
     if not own_keys:
         _use_recorded_names(value, path, state)
     if compact:
         state.update(compacted(state))
     return state
+
+
+def lua_named(places: Places) -> StateDict:
+    """Return the state dict of a Lua module under the names of the Lua model; see `state_dict`.
+
+    Raises:
+        LimitError: the model is nested or shared so much that its names would be too many or too long.
+    """
+    return _Collector(places).run()
 
 
 def _use_recorded_names(value: TorchObject, path: str, state: StateDict) -> None:
@@ -199,7 +210,7 @@ class _Collector:
 
     def __init__(self, places: Places) -> None:
         self._places = places
-        self._result = StateDict()
+        self._result = StateDict(places)
         self._budget = NameBudget(places.limits)
         self._converted: dict[tuple[int, str], tuple[Tensor, Origin]] = {}
         """Tensors of each object by name, so that a module at two places has the same tensors twice."""
