@@ -84,7 +84,7 @@ NEVER = Kind("never")
 def listed(items: Iterable[Kind]) -> Kind:
     """Return the kind of a list of known length; it ends before the first element that is nothing."""
     kinds = tuple(items)
-    if NEVER in kinds:
+    if NEVER in kinds:  # Lua failed before there was a list
         return NEVER
     kinds = tuple(takewhile(NOTHING.__ne__, kinds))
     size = 1 + sum(kind.size for kind in kinds)

@@ -230,12 +230,14 @@ def _ending_in(front: Shape, extents: Sequence[Extent]) -> Shape:
 
 def convolution(dims: int) -> Rule:
     """Return the rule of torch.nn.Conv1d, 2d or 3d, by the dimensions of a kernel."""
+    # Name, position and default.
     options = (("kernel_size", 2, 1), ("stride", 3, 1), ("padding", 4, 0), ("dilation", 5, 1))
     return _windows(dims, options, slid, channels=True)
 
 
 def transposed(dims: int) -> Rule:
     """Return the rule of torch.nn.ConvTranspose1d, 2d or 3d, by the dimensions of a kernel."""
+    # Name, position and default.
     options = (("kernel_size", 2, 1), ("stride", 3, 1), ("padding", 4, 0), ("output_padding", 5, 0), ("dilation", 8, 1))
     rule_of_tensor = _windows(dims, options, _enlarged, channels=True)
 
@@ -255,6 +257,7 @@ def _enlarged(extent: Extent, kernel: int, stride: int, padding: int, extra: int
 
 def pooling(dims: int) -> Rule:
     """Return the rule of poolings, by the dimensions of a kernel."""
+    # Name, position and default.
     options = (
         ("kernel_size", 0, 1),
         ("stride", 1, 0),  # 0 is as large as the kernel, see `_pooled`

@@ -127,7 +127,7 @@ def _instance_norm_features(lua: Lua) -> int:
         is_as_made = (
             stock_name(inside) == "nn.SpatialBatchNormalization"
             and Fields(inside).number("eps", 1e-5) == lua.number("eps", 1e-5)
-            and inside.get("train") is not False
+            and inside.get("train") is not False  # else it takes its running statistics
         )
         if not is_as_made:
             raise NotMappedError("its modules inside were changed", path=f"{lua.path}.bn")
