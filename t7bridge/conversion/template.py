@@ -570,7 +570,7 @@ def plain_keys(obj: TorchObject, wanted: StateDict, state: dict[Any, Any], note:
         wrong = record.differences(state)
         if wrong:
             raise ModelError(_message_with_lines("the tensors do not match the template", wrong))
-        state = record.inner(state, wanted)
+        state = record.to_own(state, wanted)
     if set(state) <= set(wanted.origins):
         return state
     # Neither the keys of `auto` mode nor recorded ones: perhaps those of a `model.py`.

@@ -314,7 +314,7 @@ class Evaluation(Kinds):
 
     def shapes(self, block: Block) -> tuple[Shape, ...]:
         """Return the shapes of the tensors in a block's output, of a long list the first; none if one is unknown."""
-        kind = self._kinds.get(block.place, ANY)
+        kind = self._kinds.get(block.place_in_plan, ANY)
         shapes = [kind.shape] if kind.items is None else [item.shape for item in kind.items]
         if None in shapes:
             return ()

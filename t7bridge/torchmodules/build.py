@@ -327,7 +327,7 @@ class _Hooks:
         self.record = record
         self.other = other
         self.shapes = shapes
-        self.keys_in_record = record.held()
+        self.keys_in_record = record.own_keys()
 
     def rename(self, owner: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
         """Replace the module's own keys in a state dict that it returns, by those recorded.
@@ -341,7 +341,7 @@ class _Hooks:
         record = self.record
         own = {key[len(prefix) :]: state.pop(key) for key in list(state) if key.startswith(prefix)}
         joined = {key: _joined(record, key, own, self.other.get(key)) for key in record.pieces}
-        state.update((prefix + key, value) for key, value in record.by_keys(joined, self.other).items())
+        state.update((prefix + key, value) for key, value in record.in_order(joined, self.other).items())
 
     def restore(self, owner: nn.Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Replace the recorded keys in a state dict to be loaded by the module's own, if all are there.
@@ -360,7 +360,7 @@ class _Hooks:
         recorded = {key: state.pop(prefix + key) for key in record.keys}
         self.other.update((key, recorded[key]) for key in self.other if key in recorded)
         for key in record.pieces:
-            for piece in record.places(key):
+            for piece in record.all_runs(key):
                 tensor = recorded[key].t() if piece.transposed else recorded[key]
                 part = tensor.reshape(-1)[piece.start : piece.start + piece.count]
                 shape = self.shapes[piece.key]

@@ -15,7 +15,7 @@ from ...graph.tensor import place_of
 from ...nn.layouts import overlapping
 from ...nn.mapping import LAYERS, GraphNode, GraphSpec, Link, ModuleSpec, Plan, specs_in, way_to
 from ...nn.memory import MemoryEffects
-from ...nn.pieces import IN_TORCH, Lifted, Piece, replace_tensors, view_of_piece
+from ...nn.pieces import IN_TORCH, Lifted, Piece, content_of_piece, replace_tensors
 from ...nn.plan import graph_arguments
 from ...nn.state_dict import StateDict
 from ...text import and_elsewhere
@@ -160,7 +160,7 @@ def _carried_over(graphs: Mapping[int, tuple[ModuleSpec, str]], state: StateDict
 def _identity(cell: GraphCell, state: StateDict) -> tuple[Any, tuple[Any, ...]]:
     """Return what is equal for cells of one kind whose tensors are in the same memory: the kind, and the memory."""
     kind = cell.module.target, *cell.module.kwargs.items()
-    return kind, tuple(view_of_piece(piece, state[cell.prefix + piece.key]) for piece in cell.pieces)
+    return kind, tuple(content_of_piece(piece, state[cell.prefix + piece.key]) for piece in cell.pieces)
 
 
 def _groups(cells: list[GraphCell], state: StateDict) -> list[list[GraphCell]]:
