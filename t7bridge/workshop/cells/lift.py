@@ -15,7 +15,7 @@ from ...graph.tensor import place_of
 from ...nn.layouts import overlapping
 from ...nn.mapping import LAYERS, GraphNode, GraphSpec, Link, ModuleSpec, Plan, specs_in, way_to
 from ...nn.memory import MemoryEffects
-from ...nn.pieces import IN_TORCH, Lifted, Piece, replace_tensors, view_of_piece
+from ...nn.pieces import CLASS_IN_TORCH_OF_CELL, Lifted, Piece, replace_tensors, view_of_piece
 from ...nn.plan import graph_arguments
 from ...nn.state_dict import StateDict
 from ...text import and_elsewhere
@@ -90,7 +90,7 @@ def _accepted(root: ModuleSpec, state: StateDict, only_torch: bool) -> tuple[lis
     """The paths of graphs, by the obstacle to cells there: the same for each step of an unrolled model."""
     for spec, prefix in graphs.values():
         search = Search(spec, prefix, state, frozenset(carried_over[id(spec)])).run()
-        cells += [cell for cell in search.cells if not only_torch or cell.module.target in IN_TORCH]
+        cells += [cell for cell in search.cells if not only_torch or cell.module.target in CLASS_IN_TORCH_OF_CELL]
         for message in search.obstacles:
             notes.setdefault(message, []).append(spec.path)
     groups = _groups(cells, state)

@@ -17,7 +17,7 @@ from ...graph.tensor import Tensor, place_of
 from ...nn.kinds import ANY, Kind, Kinds
 from ...nn.mapping import LAYERS, SEQUENTIAL, GraphNode, GraphSpec, Link, ModuleSpec, Plan, short_name, specs_in, way_to
 from ...nn.output_shapes import Arguments
-from ...nn.pieces import STATEFUL, WITH_STATE, Lifted, Piece, replace_tensors
+from ...nn.pieces import CLASS_IN_TORCH_WITH_STATE, STATEFUL, Lifted, Piece, replace_tensors
 from ...nn.plan import graph_arguments
 from ...nn.registry import RecurrentLayer, like_of, tensor_shapes, traits_of
 from ...nn.state_dict import StateDict
@@ -316,7 +316,7 @@ class _Stacks:
             return
         model = self._with_state(layers)
         self._result.plan.root = model
-        names = [name for name, spec in model.children.items() if spec.target in WITH_STATE]
+        names = [name for name, spec in model.children.items() if spec.target in CLASS_IN_TORCH_WITH_STATE]
         message = f"recognized: {', '.join(names)}; the model takes the state and returns it"
         if any(spec.kwargs.get(name) is not None for spec in layers for name in ("state", "hidden")):
             message += "; that of the last sequence, which is in the file, is left out"
