@@ -68,11 +68,11 @@ class FullConvolution(nn.Module):
         if isinstance(input, Tensor):
             output: Tensor = super().forward(input, output_size)
             return output
-        source, of_requested_size = input[:2]
+        source, of_requested_size = input[:2]  # as in Lua, others are ignored
         dims = len(self.kernel_size)
         extents = of_requested_size.shape[-dims:]
         options = (self.padding, self.kernel_size, self.stride)
-        # What whole strides leave of the requested size.
+        # What whole strides leave of the requested size, which Lua does not check.
         output_padding = [
             (size + 2 * padding - kernel) % stride
             for size, padding, kernel, stride in zip(extents, *options, strict=True)
@@ -322,10 +322,12 @@ def quicksorted(values: list[float]) -> list[int]:
         keys[one], keys[other] = keys[other], keys[one]
         order[one], order[other] = order[other], order[one]
 
-    # First and last position of each part that is still to be divided.
-    parts = [(0, len(keys) - 1)] if len(keys) > LUA_SORT_IS_STABLE_UP_TO else []
-    while parts:
-        left, right = parts.pop()
+    def divide(left: int, right: int) -> tuple[int, int]:
+        """Put larger numbers of a part first, then the pivot, then smaller ones.
+
+        Returns:
+            The positions of the pivot and of the first number behind it.
+        """
         swap((left + right) // 2, left + 1)
         # Of the first, the middle and the last, the median becomes the first.
         if keys[left + 1] < keys[right]:
@@ -336,7 +338,6 @@ def quicksorted(values: list[float]) -> list[int]:
             swap(left + 1, left)
         pivot = keys[left]
         low, high = left + 1, right
-        # Larger numbers before the pivot, smaller ones behind it.
         while True:
             low += 1
             while keys[low] > pivot:
@@ -348,7 +349,14 @@ def quicksorted(values: list[float]) -> list[int]:
                 break
             swap(low, high)
         swap(left, high)
-        for first, last in ((left, high - 1), (low, right)):
+        return high, low
+
+    # First and last position of each part that is still to be divided.
+    parts = [(0, len(keys) - 1)] if len(keys) > LUA_SORT_IS_STABLE_UP_TO else []
+    while parts:
+        left, right = parts.pop()
+        pivot_at, behind = divide(left, right)
+        for first, last in ((left, pivot_at - 1), (behind, right)):
             if last - first + 1 > INSERTION_SORTED:
                 parts.append((first, last))
     # Python's sort is stable, as one by insertions.
