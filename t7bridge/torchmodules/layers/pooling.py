@@ -319,13 +319,11 @@ class FractionalMaxPool(Layer):
     def _samples_for(self, input: Tensor) -> Tensor:
         """Return the random numbers for a batch: those kept, if they fit, or others."""
         shape = (*input.shape[:2], len(self.kernel_size))
-        if self.samples is None:
-            samples = torch.rand(shape, dtype=input.dtype)
-        else:
+        if self.keep and self.samples is not None:
             samples = torch.as_tensor(self.samples, dtype=input.dtype)
-        if samples.shape != shape or not self.keep:
-            samples = torch.rand(shape)
-        return samples.to(input)
+            if samples.shape == shape:
+                return samples.to(input)
+        return torch.rand(shape, dtype=input.dtype).to(input)
 
 
 class FeatureLPPool(Layer):
