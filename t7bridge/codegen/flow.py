@@ -837,6 +837,7 @@ class Steps(StepDomain):
         try:
             return super().item(value, index, dim)
         except ClassNeededError as error:
+            # The trial did not know what modules inside return. Now that steps are written, the class is no way out.
             number = index + 1 if isinstance(index, int) else repr(index)  # Lua counts from 1
             raise ModelError(
                 "takes an element of a list that has no such element",

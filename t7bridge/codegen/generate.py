@@ -35,7 +35,7 @@ from ..nn.state_dict import Recorded, Run, StateDict, state_dict
 from ..nn.torch_nn import SAME, TORCH
 from ..report import Note
 from .code import TAKEN, WIDTH, Construction, attribute, bracketed, checked_name, expression, lines, method
-from .copied import TensorsByModule, check_construction, import_lines, pieces, remembers, statement_text
+from .copied import Import, TensorsByModule, check_construction, import_lines, pieces, remembers, statement_text
 from .flow import TOO_DEEP, USE_CONVERT, SourceBuilder
 from .idioms import traits
 from .statements import Writer, merge_alike, tidy
@@ -414,7 +414,7 @@ def _module_paths(attributes: list[Attribute], path: AttributePath = ()) -> Iter
 
     def of_construction(call: Construction, path: AttributePath) -> Iterator[tuple[AttributePath, ModuleSpec]]:
         """Yield the path of a constructed module, which is given, and of those inside."""
-        if call.spec is not None:
+        if call.spec is not None:  # a Sequential that groups adjacent modules has none
             yield path, call.spec
         # Not `block`, which may be that of an equal module: this one has tensors of its own.
         if call.original_block is not None:
@@ -448,6 +448,7 @@ def _shared_modules(module_paths: ModulePaths, owned: TensorsByModule) -> Iterat
     replaced_paths: list[AttributePath] = []
     for path, spec in module_paths:
         first_path = first_paths[id(spec)]
+        # A module that was replaced brought those inside it along.
         is_inside_replaced = any(path[: len(above)] == above for above in replaced_paths)
         if first_path == path or is_inside_replaced:
             continue
@@ -621,13 +622,7 @@ def model_source(
     text = "\n".join(line for part in parts for line in ("", "", *part))
 
     # Imports come first in the page, but depend on what the parts use.
-    used_names = {name for part in parts for name in _names_in("\n".join(part))}
-    imports = {statement for name, statement in _BASE_IMPORTS.items() if name in used_names}
-    for piece in builder.copied_pieces.values():
-        imports |= piece.imports
-    for name_in_page, (home, name) in builder.foreign_imports.items():
-        alias = "" if name_in_page == name else name_in_page
-        imports.add((home, name, alias))
+    imports = _imports_of(builder, parts)
     # `dataclass` looks for annotations that are text in `sys.modules`, where a page that `exec` runs is not.
     postponed = [] if ("dataclasses", "dataclass", "") in imports else ["from __future__ import annotations", ""]
     head = [
@@ -637,6 +632,23 @@ def model_source(
         *import_lines(imports),
     ]
     return "\n".join(head) + "\n" + text + "\n"
+
+
+def _imports_of(builder: SourceBuilder, parts: list[list[str]]) -> set[Import]:
+    """Return the imports of a page.
+
+    Args:
+        builder: has the included layers and foreign classes.
+        parts: the classes and functions of the page, each as lines of source.
+    """
+    used_names = {name for part in parts for name in _names_in("\n".join(part))}
+    imports = {statement for name, statement in _BASE_IMPORTS.items() if name in used_names}
+    for piece in builder.copied_pieces.values():
+        imports |= piece.imports
+    for name_in_page, (home, name) in builder.foreign_imports.items():
+        alias = "" if name_in_page == name else name_in_page
+        imports.add((home, name, alias))
+    return imports
 
 
 @lru_cache(maxsize=256)

@@ -255,7 +255,8 @@ def materialize(tensors: dict[str, Tensor], place: Callable[[str], str] | None =
     """The result for each tensor, by its id."""
     for identity, tensor in distinct.items():
         storage = tensor.storage
-        # The only view of a storage needs no more of it than its elements; PyTorch has no negative strides.
+        # The only view of a storage needs no more of it than its elements. PyTorch has no negative strides: a view with
+        # one becomes a copy, which shares nothing.
         if storage is None or users[id(storage)] == 1 or any(step < 0 for step in tensor.stride):
             converted[identity] = _moved(torch.from_numpy(tensor.array.copy()), storage, place)
             continue
@@ -411,16 +412,18 @@ def _joined(record: Recorded, key: str, own: dict[str, torch.Tensor], rest: torc
     """
     size = record.sizes[key]
     pieces = record.pieces[key]
+    first, *others = pieces
+    # Only a whole tensor may be transposed, of which a layer holds all.
+    if not others and first.transposed:
+        return own[first.key].t()
     if rest is not None:
         flat = rest.detach().reshape(-1).clone()
         for piece in pieces:
             flat[piece.start : piece.start + piece.count] = own[piece.key].detach().reshape(-1)
         return flat.view(size)
-    if len(pieces) == 1:
+    if not others:
         # Without a copy, as the tensors of any state dict have the memory of the module's.
-        (piece,) = pieces
-        tensor = own[piece.key]
-        return tensor.t() if piece.transposed else tensor.view(size)
+        return own[first.key].view(size)
     return torch.cat([own[piece.key].reshape(-1) for piece in pieces]).view(size)
 
 

@@ -80,7 +80,8 @@ class _Tracer(fx.Tracer):
             args: of the call.
             kwargs: likewise.
         """
-        # These two need the sizes of their inputs, which no node has; without padding and views they concatenate.
+        # These two need the sizes of their inputs, which no node has; without padding and views they concatenate. Along
+        # which dimension makes no difference to the wiring.
         if isinstance(m, DepthConcat):
             return torch.cat([child(*args) for child in m], m.dim)
         if isinstance(m, JoinTable):

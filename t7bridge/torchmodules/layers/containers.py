@@ -241,7 +241,7 @@ class MapTable(nn.Sequential):
                 vars(module)[name] = state
             outputs.append(self._output(index, input, buffers))
             states[index] = [getattr(module, name) for module, name in stateful]
-        if stateful:
+        if stateful:  # else the elements have no states
             vars(self)["state"] = states
         return outputs
 

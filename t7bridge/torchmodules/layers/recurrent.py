@@ -57,7 +57,7 @@ class Masked(nn.Module):
         """
         if not self.mask_zero:
             return None
-        if self.mask_zero != "mask":
+        if self.mask_zero == "zeros":
             return (input == 0).all(-1)
         mask = self.zero_mask
         if mask is None:

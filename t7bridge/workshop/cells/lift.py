@@ -282,7 +282,8 @@ def _changed_values(cells: list[GraphCell], root: ModuleSpec) -> _Obstacles:
         nodes = graph_of(cell.graph).nodes
         inside = set(range(1, len(nodes) + 1)) - _remaining(cell.graph, [cell])
         last = max(inside)
-        # From the node after the first one, which has the number min(inside), to the one before the last.
+        # From the node after the first one, which has the number min(inside), to the one before the last. Those two, as
+        # all of the cell, change nothing in place: `Values` knows nothing of a layer that does.
         between = nodes[min(inside) : last - 1]
         is_changed_inside = any(effects.of_node(node, cell.graph.children).changes for node in between)
         if is_changed_inside or _is_changed_later(cell.graph, last, cell.inputs, holders, effects):

@@ -547,6 +547,7 @@ class Search:
         constant = gates["t"].constant
         if cell.negated:  # of a highway layer, the gate t alone may be
             constant = 0.0 - constant  # never -0.0, which a page would show
+        # One argument for the biases of both layers, which is why both have one or none.
         options = {"gate_bias": constant, "bias": bool(gates["t"].vectors)}
         return self._graph_cell(binding, cell.target, [x], (size,), options, pieces)
 
@@ -608,6 +609,8 @@ class Search:
         # Of two that are as likely the later one: cells take their input first.
         h = max(ranks, key=lambda value: (ranks[value], values.index(value)))
         (x,) = (value for value in values if value != h)
+        # Any tanh of two products looks like an RNN: it is one only if one of the values is shown to be a state, of
+        # which the other is not computed.
         if binding.cell.name == "RNN" and (ranks[h] < _SHOWN_BY_GRAPH or self._depends_on(x, h)):
             raise _NotACell("it is not known to be a state")
         for gate in gates.values():
