@@ -824,6 +824,9 @@ _ALLOWED_NODES = (
     *(ast.Load, ast.Store),
 )
 """Allowed nodes of statements and expressions."""
+_NODES_OF_ANNOTATIONS = (ast.Subscript, ast.Tuple, ast.BinOp, ast.BitOr, ast.Load)
+"""Allowed nodes of annotations, besides names and constants."""
+_NAMES_IN_ANNOTATIONS = {"Tensor", "Any", "list", "tuple", "str", "int", "float", "Path", "Model"}
 
 
 def check_page(text: str, builder: SourceBuilder, blocks: list[CodeBlock], keys: Iterable[str]) -> None:
@@ -900,7 +903,8 @@ class _Page:
             _require(imports <= self._imports, statement)
         elif isinstance(statement, ast.ClassDef) and statement.name in self._classes:
             _require([ast.unparse(base) for base in statement.bases] == ["nn.Module"], statement)
-            _require(not statement.decorator_list, statement)
+            _require(not (statement.keywords or statement.decorator_list), statement)
+            _require(not getattr(statement, "type_params", ()), statement)  # since Python 3.12
             for inner in statement.body:
                 if not _is_docstring(inner):
                     self._method(inner, self._classes[statement.name])
@@ -925,10 +929,7 @@ class _Page:
             inputs: those of its arguments that it may use, and assign, like variables.
         """
         assert isinstance(function, ast.FunctionDef)
-        signature = function.args
-        _require({argument.arg for argument in signature.args} <= arguments, function)
-        _require(not function.decorator_list, function)
-        _require(not (signature.vararg or signature.kwarg or signature.kwonlyargs or signature.posonlyargs), function)
+        _check_signature(function, arguments)
         to_check: list[ast.AST] = [statement for statement in function.body if not _is_docstring(statement)]
         variables = set(inputs)
         # First all variables are collected: a use before the assignment is no harm.
@@ -938,7 +939,10 @@ class _Page:
                 variables |= _assigned(statement, words)
                 # `path = weights or Path(…)`: the only `or` of a page; its right side is checked instead.
                 if isinstance(statement.value, ast.BoolOp) and function.name == "load":
-                    to_check[number] = statement.value.values[-1]
+                    left, right = _sides_of_or(statement.value)
+                    targets = [*map(ast.unparse, statement.targets)]
+                    _require((targets, ast.unparse(left)) == (["path"], "weights"), statement)
+                    to_check[number] = right
         for statement in to_check:
             for node in ast.walk(statement):
                 self._node(node, words | variables)
@@ -970,6 +974,41 @@ class _Page:
             home = node.value.id if isinstance(node.value, ast.Name) else ""
             allowed = node.attr in self._attributes_of_modules.get(home, self._attributes)
         _require(allowed, node)
+
+
+def _check_signature(function: ast.FunctionDef, arguments: set[str]) -> None:
+    """Refuse a function of a page with other arguments, or with defaults and annotations that are more than names.
+
+    These run when the function is defined: defaults always, annotations unless they are postponed.
+
+    Args:
+        function: the function.
+        arguments: the arguments that it may have.
+    """
+    signature = function.args
+    _require({argument.arg for argument in signature.args} <= arguments, function)
+    _require(not (signature.vararg or signature.kwarg or signature.kwonlyargs or signature.posonlyargs), function)
+    _require(not function.decorator_list, function)
+    _require(not getattr(function, "type_params", ()), function)  # since Python 3.12
+    for default in signature.defaults:
+        _require(isinstance(default, ast.Constant), default)
+    for annotation in (*(argument.annotation for argument in signature.args), function.returns):
+        if annotation is None:
+            continue
+        for node in ast.walk(annotation):
+            allowed = isinstance(node, _NODES_OF_ANNOTATIONS)
+            if isinstance(node, ast.Name):
+                allowed = node.id in _NAMES_IN_ANNOTATIONS
+            elif isinstance(node, ast.Constant):
+                allowed = node.value in (None, ...)  # `str | None`, `tuple[int, ...]`
+            _require(allowed, node)
+
+
+def _sides_of_or(node: ast.BoolOp) -> tuple[ast.expr, ast.expr]:
+    """Return the two operands of an `or`, refusing `and` and more operands."""
+    _require(isinstance(node.op, ast.Or) and len(node.values) == 2, node)
+    left, right = node.values
+    return left, right
 
 
 def _assigned(statement: ast.Assign, words: set[str]) -> set[str]:
