@@ -371,15 +371,16 @@ def choose_classes(plan: Plan, shared: set[int]) -> None:
         shared: the modules that occur at several places, by id.
     """
     use_copying_classes(plan.root)
-    batch_is_lost = False  # from some layer on, in the order of the plan
+    # From some layer on, for all after it in the order of the plan: whether these take its output is not followed.
+    batch_is_lost = False
     for spec in specs_in(plan.root):
         facts = traits(spec)
         if spec.target == SEQUENTIAL:
             _flatten_views([*spec.children.values()])
         # With some arguments the plain class accepts a single example too: PReLU with one weight.
-        refuses_examples = spec.args != facts.plain_examples
-        may_take_list = id(spec) in shared and facts.may_take_list
-        if refuses_examples and (batch_is_lost or may_take_list):
+        may_refuse_example = batch_is_lost and spec.args != facts.plain_examples
+        may_refuse_list = id(spec) in shared and facts.may_take_list
+        if may_refuse_example or may_refuse_list:
             spec.plain = ""
         if facts.loses_batch and not spec.kwargs.get(facts.keeps_batch_if):
             batch_is_lost = True
@@ -771,6 +772,7 @@ def _summary(block: CodeBlock, names: list[str]) -> str:
     inputs = ""
     first_module = end_of(block.spec)
     layer = TORCH.get(first_module.target.removeprefix("torch.nn."))
+    # The shape only of the model's input, which its users have to know.
     if layer is not None and layer.shape and block.base_name == "Model":
         # `(batch, {}, h, w)`, with the number of channels or features.
         inputs = layer.shape.format(first_module.args[0])

@@ -271,7 +271,7 @@ class Idioms:
         self._spec = spec
         self._input_form = form
         self._args = spec.args
-        self._keyword = spec.kwargs.get
+        self._keyword = spec.kwargs.get  # returns `None` for an argument that is not given
         self._example_dims: Any = spec.kwargs.get("n_input_dims")
         """The dimensions of one example, if Lua's module knows them (`setNumInputDims`)."""
 

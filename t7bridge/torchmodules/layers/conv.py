@@ -15,7 +15,7 @@ from .base import Layer, with_batch
 
 class DilatedConv(nn.Module):
     """A convolution that accepts a padded input smaller than its kernel, dilated or
-    not, by less than a stride, as if zeros followed.
+    not, by less than a stride, as if zeros followed. Attributes as in torch.nn.Conv2d.
     """
 
     kernel_size: Any
@@ -51,7 +51,9 @@ class DilatedConv3d(DilatedConv, nn.Conv3d):
 
 
 class FullConvolution(nn.Module):
-    """A transposed convolution whose output size can be given by a second input."""
+    """A transposed convolution whose output size can be given by a second input.
+    Attributes as in torch.nn.ConvTranspose2d.
+    """
 
     kernel_size: Any
     stride: Any
@@ -172,6 +174,9 @@ class ConvMap2d(Layer):
         weight_shape: of the weight: (pairs, h, w).
         stride: between outputs.
         transposed: whether it is the transposed convolution.
+
+    Attributes:
+        connTable: the planes of the input and the output of each pair, from 1.
     """
 
     in_channels: int
@@ -200,7 +205,6 @@ class ConvMap2d(Layer):
 
     def _kernels(self) -> Tensor:
         """Return kernels for all pairs of planes, zero for those without one."""
-        # Lua's table has the plane of the input, then that of the output, from 1.
         source, target = (self.connTable.long() - 1).unbind(1)
         pairs = (target, source)
         planes = (self.out_channels, self.in_channels)

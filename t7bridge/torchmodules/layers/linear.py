@@ -20,6 +20,11 @@ class LinearWeightNorm(nn.Module):
         out_features: size of each output.
         bias: whether there is a bias.
         eps: the smallest |v|.
+
+    Attributes:
+        weight: computed from the next two in each call.
+        weight_g: g, the length of each row.
+        weight_v: v, the direction of each row.
     """
 
     def __init__(
@@ -685,6 +690,9 @@ class Kmeans(Layer):
         features: size of each input.
         scale: of the gradient.
         index_base: number of the first point.
+
+    Attributes:
+        weight: the points.
     """
 
     k: int

@@ -15,6 +15,10 @@ from .base import Layer, with_batch
 class SumPool(nn.Module):
     """The means of windows, times the size of a window: sums, except at a border that a
     window reaches beyond.
+
+    Attributes:
+        dims: dimensions of a window.
+        kernel_size: its extents, or one for all.
     """
 
     dims: int

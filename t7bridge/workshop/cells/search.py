@@ -172,12 +172,12 @@ class Search:
         carried_over: frozenset[tuple[int, int]],
     ) -> None:
         self._spec = spec
-        self._graph = graph_of(spec)
+        self._graph = graph_of(spec)  # its data flow
         self._prefix = prefix
         self._tensors = tensors
         self._carried_over = carried_over
         inside = frozenset(key[len(prefix) :] for key in tensors if key.startswith(prefix))
-        self._values = Values(spec, inside)
+        self._values = Values(spec, inside)  # their atoms are the numbers in polynomials
         self._bindings: dict[int, _Binding] = {}
         """The cells read so far, by the atom of the value that their last formula defines."""
         self.cells: list[GraphCell] = []
