@@ -23,6 +23,7 @@ from .copied import SourcePiece, defaults_of, pieces, remembers, reserved_names
 from .idioms import (
     BatchOrigin,
     Form,
+    Idiom,
     attribute_base_name,
     certainly_same_shape,
     copying,
@@ -104,7 +105,9 @@ class SourceBuilder:
         self.blocks.append(block)
         return block
 
-    def construct(self, spec: ModuleSpec, form: Form | None = None, kind: Kind = ANY) -> tuple[Construction, Form]:
+    def construct(
+        self, spec: ModuleSpec, form: Form | None = None, kind: Kind = ANY, idiom: Idiom | None = None
+    ) -> tuple[Construction, Form]:
         """Return the construction of a module, and the form of its output.
 
         Args:
@@ -112,6 +115,7 @@ class SourceBuilder:
             form: that of its input; nothing is known of it if `None`. It is ignored for a shared module, which is
                 constructed once for all its inputs.
             kind: that of its input, likewise.
+            idiom: plain PyTorch for the module and this form, if the caller has asked for it.
 
         Raises:
             UnsupportedError: the nesting is too deep for Python's parser.
@@ -120,10 +124,11 @@ class SourceBuilder:
         is_shared = self.is_shared(spec)
         if form is None or is_shared:
             form = Form()
+            idiom = None  # that of another form
         if is_shared:
             kind = ANY
         # The simplest that is exact: a module of torch.nn, else a class with its steps, else the layer's own class.
-        construction_and_form = self._torch_module(spec, form, kind)
+        construction_and_form = self._torch_module(spec, form, kind, idiom)
         if construction_and_form is None:
             construction_and_form = self._module_of_own_class(spec, form, kind)
         call, form_of_output = construction_and_form
@@ -146,14 +151,23 @@ class SourceBuilder:
         call = Construction(block.base_name, spec=spec, block=block, original_block=block)
         return call, form_of_output
 
-    def _torch_module(self, spec: ModuleSpec, form: Form, kind: Kind) -> tuple[Construction, Form] | None:
-        """Return a module of torch.nn and the form of its output; `None` if none expresses the whole module."""
+    def _torch_module(
+        self, spec: ModuleSpec, form: Form, kind: Kind, idiom: Idiom | None
+    ) -> tuple[Construction, Form] | None:
+        """Return a module of torch.nn and the form of its output; `None` if none expresses the whole module.
+
+        Args:
+            spec: the module.
+            form: that of its input.
+            kind: that of its input.
+            idiom: plain PyTorch for the module and this form; `None` if it was not asked for yet, or there is none.
+        """
         if spec.target == SEQUENTIAL:
             return self._torch_sequential(spec, form, kind)
         # The class of torch.nn takes no list.
         if spec.plain and kind.is_list:
             return None
-        idiom = idiom_of(spec, form)
+        idiom = idiom or idiom_of(spec, form)
         # Without `call` it is an expression. With operations before or after it, the module alone is not the whole.
         if idiom is None or idiom.call is None or idiom.write is not applied:
             return None
@@ -485,7 +499,7 @@ class Body:
             return self.add_module(spec, self.builder.construct_copied(spec), value, name, Form())
         # A module alone: of torch.nn, or, without an idiom, of a class of its own.
         if idiom is None or idiom.call is not None:
-            call, form_of_output = self.builder.construct(spec, form, kind)
+            call, form_of_output = self.builder.construct(spec, form, kind, idiom)
             return self.add_module(spec, call, value, name, form_of_output)
         # An expression. Where it is a view, Lua's layer copies, which matters if another layer writes into its result.
         write = idiom.write
@@ -645,6 +659,8 @@ class Trial(StepDomain):
         self.receivers: dict[int, str] = {}
         self.branch_calls: set[int] = set()
         self.repeated_children: set[str] = set()
+        self._called: set[str] = set()
+        """The names in `called_children`, to look them up."""
         self._is_for_each_element = False
         """Whether the flow is now applying modules to the elements of a list (`each`)."""
         self._calls_on_input: set[int] = set()
@@ -714,6 +730,7 @@ class Trial(StepDomain):
         if node is None:  # in a graph, the user's names of the nodes are used instead of what is noted
             self._note_call(number, spec.children[child], child, value)
         self.called_children.append(child)
+        self._called.add(child)
         return _output_of(number)
 
     def _note_call(self, number: int, inside: ModuleSpec, child: str, value: Value) -> None:
@@ -725,7 +742,7 @@ class Trial(StepDomain):
             child: its name in the container.
             value: its input.
         """
-        is_called_before = child in self.repeated_children or child in self.called_children
+        is_called_before = child in self._called
         if self._is_for_each_element:
             # One module is called for all elements, and a module for lists would be steps instead.
             _need_class_unless(not (_returns_list(inside) or _takes_list(inside)))

@@ -5,6 +5,7 @@ lacks are decomposed by PyTorch.
 from __future__ import annotations
 
 import operator
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -109,7 +110,7 @@ class Program:
     modules: dict[str, nn.Module] = field(factory=dict)
     notes: list[NoteOfClass] = field(factory=list)
 
-    @property
+    @cached_property
     def is_double(self) -> bool:
         """Whether the Lua model has doubles: its type is that of all parts, whatever they are converted to."""
         dtypes = {_dtype(tensor) for tensor in self.state.values()}
