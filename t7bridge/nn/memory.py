@@ -177,7 +177,7 @@ _MOST_USERS = 100_000
 """Maximum number of uses of a value, and of calls in a container, that are followed."""
 
 
-def copy_as_lua(root: ModuleSpec) -> None:
+def use_copying_classes(root: ModuleSpec) -> None:
     """Replace classes that return their input by copying ones (`Traits.copying`) where it may matter.
 
     Args:

@@ -21,11 +21,11 @@ from .mapping import LAYERS, Plan, specs_in
 from .registry import Param, traits_of
 from .state_dict import Origin, StateDict
 
-IN_TORCH = {f"{LAYERS}recurrent.{name}": name for name in ("LSTMCell", "GRUCell", "RNNCell")}
+CLASS_IN_TORCH_OF_CELL = {f"{LAYERS}recurrent.{name}": name for name in ("LSTMCell", "GRUCell", "RNNCell")}
 """The classes of cells that torch.nn has, by their targets."""
 STATEFUL = LAYERS + "containers.Stateful"
 """The graph whose inputs after the first are states."""
-WITH_STATE = {f"{LAYERS}sequence.Stateful{name}": name for name in ("LSTM", "GRU", "RNN")}
+CLASS_IN_TORCH_WITH_STATE = {f"{LAYERS}sequence.Stateful{name}": name for name in ("LSTM", "GRU", "RNN")}
 """Layers that take and return their state, and the classes of torch.nn that they are."""
 
 
