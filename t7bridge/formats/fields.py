@@ -19,8 +19,8 @@ class Fields:
         path: its place in the file, for messages.
 
     Attributes:
-        values: the mapping.
-        path: its place.
+        values: the mapping, for fields that may have any type, or be missing.
+        path: its place, for messages about those.
 
     Raises:
         CorruptError: it is not a mapping.
@@ -43,7 +43,8 @@ class Fields:
         Args:
             name: of the field.
             kind: its type, or several; `int` excludes truth values, which Python has as integers.
-            *default: the value of a missing field; without it, one that is missing is an error.
+            *default: at most one: the value of a missing field. Without it, one that is missing is an error. (Not a
+                keyword, as `None` is a default, too.)
 
         Raises:
             CorruptError: it is missing or has another type.
