@@ -255,7 +255,7 @@ class MemoryWatch:
         self._room: int | None = None
         self._since = 0.0
 
-    def relieve(self) -> None:
+    def raise_limit_if_stuck(self) -> None:
         """Look at the process, to be called often; raise its limit if it is stuck. It may have ended."""
         with contextlib.suppress(ImportError, OSError, ValueError):
             used = _allocated(self._pid)
