@@ -344,7 +344,7 @@ def key_text(key: Any, marks: dict[int, bytes] | None = None) -> str:
                 texts.append("…")
             joined = ", ".join(texts)
             if isinstance(part, frozenset):
-                return f"frozenset({{{joined}}})"
+                return f"frozenset({{{joined}}})" if part else "frozenset()"
             return f"({joined},)" if len(part) == 1 else f"({joined})"
         if isinstance(part, _SCALARS):
             return repr(part)
