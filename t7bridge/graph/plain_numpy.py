@@ -527,10 +527,8 @@ class ndarray:
 
     def sum(self, axis: int | None = None, keepdims: bool = False) -> ndarray:
         """Return the sum of all elements, or along the last axis; integers and truth values are counted in 64 bits."""
-        if self.dtype.kind in "fc":
-            kind = self.dtype
-        else:
-            kind = dtype("u8" if self.dtype.kind == "u" else "i8")
+        wide_integer = dtype("u8" if self.dtype.kind == "u" else "i8")
+        kind = self.dtype if self.dtype.kind in "fc" else wide_integer
         if axis is None:
             return _from_values([_pairwise_sum(self.values(), kind)], kind, ())
         if axis not in (-1, self.ndim - 1):
