@@ -24,6 +24,7 @@ from .copied import SourcePiece, defaults_of, pieces, remembers, reserved_names
 from .idioms import (
     BatchOrigin,
     Form,
+    Idiom,
     attribute_base_name,
     certainly_same_shape,
     copying,
@@ -96,13 +97,16 @@ class SourceBuilder:
         self.blocks.append(block)
         return block
 
-    def construct(self, spec: ModuleSpec, form: Form | None = None, kind: Kind = ANY) -> tuple[Construction, Form]:
+    def construct(
+        self, spec: ModuleSpec, form: Form | None = None, kind: Kind = ANY, idiom: Idiom | None = None
+    ) -> tuple[Construction, Form]:
         """Return the construction of a module, and the form of its output.
 
         Args:
             spec: the module.
             form: that of its input. It is ignored for a shared module, which is constructed for any input.
             kind: that of its input, likewise.
+            idiom: plain PyTorch for the module and this form, if known.
 
         Raises:
             UnsupportedError: the nesting is too deep for Python's parser.
@@ -111,9 +115,10 @@ class SourceBuilder:
         shared = self.is_shared(spec)
         if form is None or shared:
             form = Form()
+            idiom = None
         if shared:
             kind = ANY
-        call, after = self._torch_module(spec, form, kind)
+        call, after = self._torch_module(spec, form, kind, idiom)
         is_container = spec.target == SEQUENTIAL or (traits(spec).block and self.can_be_steps(spec, kind))
         if call is None and is_container:
             block, after = self._block_for(spec, form, kind, _block_base_name(spec))
@@ -134,7 +139,9 @@ class SourceBuilder:
             after = Form(after.rank)
         return call, after
 
-    def _torch_module(self, spec: ModuleSpec, form: Form, kind: Kind) -> tuple[Construction | None, Form]:
+    def _torch_module(
+        self, spec: ModuleSpec, form: Form, kind: Kind, idiom: Idiom | None
+    ) -> tuple[Construction | None, Form]:
         """Return a module of torch.nn and the form of its output, if it expresses the whole module.
 
         If it does not, the module returned is `None`, and the form means nothing.
@@ -144,7 +151,7 @@ class SourceBuilder:
         # The class of torch.nn takes no list.
         if spec.plain and kind.is_list:
             return None, form
-        idiom = idiom_of(spec, form)
+        idiom = idiom or idiom_of(spec, form)
         # With operations before or after it, the module alone is not the whole.
         if idiom is None or idiom.write is not applied:
             return None, form
@@ -427,7 +434,7 @@ class Body:
             return self.add_module(spec, self.builder.construct_copied(spec), value, name, Form())
         # A module alone.
         if idiom is None or idiom.call is not None:
-            call, form_of_output = self.builder.construct(spec, form, kind)
+            call, form_of_output = self.builder.construct(spec, form, kind, idiom)
             return self.add_module(spec, call, value, name, form_of_output)
         # An expression. Lua's layer copies, which matters if another layer writes into its result.
         write = idiom.write
@@ -585,6 +592,7 @@ class Trial(StepDomain):
         self.receivers: dict[int, str] = {}
         self.branch_calls: set[int] = set()
         self.repeated_children: set[str] = set()
+        self._called: set[str] = set()
         self._is_for_each_element = False
         self._calls_on_input: set[int] = set()
         facts = traits(spec)
@@ -650,6 +658,7 @@ class Trial(StepDomain):
         if node is None:  # in a graph, the user's names of the nodes are used instead of what is noted
             self._note_call(number, spec.children[child], child, value)
         self.called_children.append(child)
+        self._called.add(child)
         return _output_of(number)
 
     def _note_call(self, number: int, inside: ModuleSpec, child: str, value: Value) -> None:
@@ -661,7 +670,7 @@ class Trial(StepDomain):
             child: its name in the container.
             value: its input.
         """
-        is_called_before = child in self.repeated_children or child in self.called_children
+        is_called_before = child in self._called
         if self._is_for_each_element:
             _need_class_unless(not (_returns_list(inside) or _takes_list(inside)))
             # Lua has a copy of the module for each element, with a state and with statistics of its own.

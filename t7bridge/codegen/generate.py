@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
+from symtable import symtable
 from typing import Any
 
 from attrs import evolve, field
@@ -31,7 +32,7 @@ from ..nn.pieces import Lifted, Piece, constant_biases, recognized, undo
 from ..nn.places import Places
 from ..nn.plan import build_plan
 from ..nn.registry import layer_of
-from ..nn.state_dict import Recorded, Run, StateDict, state_dict
+from ..nn.state_dict import Recorded, Run, StateDict, lua_named
 from ..nn.torch_nn import SAME, TORCH
 from ..report import Note
 from .code import TAKEN, WIDTH, Construction, attribute, bracketed, checked_name, expression, lines, method
@@ -145,8 +146,9 @@ def _generate(
     Args:
         source: the name of the original file; `None` if the text is left out.
     """
-    check_depth(value, path, limits)
-    original = state_dict(value, path, limits, own_keys=True)
+    module_places = Places(value, path, limits)
+    check_depth(module_places)
+    original = lua_named(module_places)
     plan = build_plan(value, path, index_base, limits, original)
     check_size(original, limits, "constructing the model")
     # Cells change the plan, so that all that follows reads their state dict and not that of `convert`.
@@ -222,15 +224,15 @@ _MOST_COMPARED = 64
 """Maximum elements of a computed tensor that is compared by value; larger ones are compared by identity."""
 
 
-def check_depth(value: TorchObject, path: str, limits: Limits) -> None:
+def check_depth(places: Places) -> None:
     """Refuse a model whose modules are nested too deep for Python to read the generated source.
 
     Raises:
         UnsupportedError: they are.
     """
-    if any(place.depth >= _MOST_DEEP for place in Places(value, path, limits)):
+    if any(place.depth >= _MOST_DEEP for place in places):
         expected = f"at most {_MOST_DEEP} modules inside one another"
-        raise UnsupportedError(TOO_DEEP, path=path, expected=expected, hint=USE_CONVERT)
+        raise UnsupportedError(TOO_DEEP, path=places.path, expected=expected, hint=USE_CONVERT)
 
 
 def size_of(root: ModuleSpec) -> int:
@@ -593,7 +595,12 @@ def model_source(
 @lru_cache(maxsize=256)
 def _names_in(text: str) -> frozenset[str]:
     """Return the names in a class or function; remembered, as models share the layers that their pages copy."""
-    return frozenset(node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name))
+    names: set[str] = set()
+    tables = [symtable(text, "", "exec")]
+    for table in tables:  # grows: those of its functions
+        names.update(table.get_identifiers())
+        tables += table.get_children()
+    return frozenset(names)
 
 
 def _safe(name: str) -> str:

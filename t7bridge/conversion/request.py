@@ -1,9 +1,10 @@
-"""The request of a conversion: the options of `convert`, and those of each file of a zoo."""
+"""The request of a conversion, its options and those of each file of a zoo, and an attempt to serve it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ..data import field
 from ..formats import FORMATS, LUA, NAMED, PYTHON, WRITABLE
 from ..graph.dtypes import CAST_TYPES
 from ..io.source import PathLike
@@ -13,7 +14,9 @@ from .options import CLASSES, FORCE, JSON, LIMITS, PART, REQUIRED, STRICT, SYNC,
 
 if TYPE_CHECKING:
     from ..formats.pt.writer import MapLocation
+    from ..formats.table import Document
     from ..report import Report
+    from .edits import Edits
 
 _T7, _PT = ".t7 output", ".pt output"
 _LAYOUT = "the layout of a .t7"
@@ -119,10 +122,14 @@ class Convert(Conversion):
     target: PathLike = option("file to write; the suffix selects the format", kw_only=False, metavar="DST")
     mode: str = option(MODE, default="auto", kw_only=False)
     at: str | None = PART
-    shard_size: int | None = option(
+    shard_size: int | str | None = option(
         "write files of at most this size, 2GB, with an index, as transformers reads them", default=None, kind="bytes",
         metavar="SIZE", targets=(NAMED,), formats=tuple(name for name, spec in FORMATS.items() if spec.shards),
         group="output",
+    )  # fmt: skip
+    config: bool = option(
+        "do not write what describes the model beside a .pt, into NAME.config.json", default=True, targets=(PYTHON,),
+        group=_PT,
     )  # fmt: skip
     map_location: MapLocation = option(
         "device of the tensors in a .pt: cuda:1, or cuda:0=cuda:1,ipu=cpu", default=None, targets=(PYTHON,), group=_PT,
@@ -148,6 +155,53 @@ class Convert(Conversion):
         """The requested parts of a `.t7`'s layout."""
         asked = {"encoding": self.encoding, "byte_order": self.byte_order, "long_size": self.long_size}
         return {name: value for name, value in asked.items() if value is not None}
+
+
+@verb
+class Attempt(Convert):
+    """One attempt to serve a request. A second one is made if a record of the source turns out to be wrong.
+
+    Attributes:
+        model: the template, open.
+        believed: whether the source's records are used, to be checked while and after the target is written.
+        edits: the changes of names and types that are asked for, if any. Then records of the source are checked before
+            they are used, and the target has none of its past.
+    """
+
+    model: Document | None = field(default=None, kw_only=True)
+    believed: bool = field(default=True, kw_only=True)
+    edits: Edits | None = field(default=None, kw_only=True)
+
+    @classmethod
+    def of(cls, request: Convert, **facts: Any) -> Attempt:
+        """Return the first attempt to serve a request.
+
+        Args:
+            request: the options that were asked for.
+            **facts: the fields of an attempt, and options that follow from others.
+        """
+        options = {}
+        for name, argument in options_of(request).items():
+            if argument.python:
+                options[name] = getattr(request, name)
+        # In `tree` mode there are no state dicts; `note_ignored` says so.
+        has_rules = request.mode == "auto" and bool(request.rename or request.strip)
+        # A template's tensors keep their types; `note_ignored` says so.
+        dtype = request.dtype if request.template is None else None
+        edits: Edits | None = None
+        if has_rules or dtype is not None:
+            from .edits import Edits
+
+            edits = Edits(
+                rename=request.rename if has_rules else (),
+                strip=request.strip if has_rules else (),
+                dtype=dtype,
+            )
+        return cls(**{**options, "edits": edits, **facts})
+
+    def without_records(self) -> Attempt:
+        """Return the attempt that follows when a record of the source was found wrong."""
+        return Attempt.of(self, model=self.model, believed=False)
 
 
 def note_ignored(request: Convert, report: Report) -> None:

@@ -112,6 +112,7 @@ class Document:
         source: the file.
         load: reads all values of the file.
         content: the result of the format's own reader: a `T7File`, a `PtReader`; `None` if it adds nothing.
+        metadata: strings besides the values; `load` may add some.
         notes: what reading left out, filled by `load`.
         warn: issues a warning if the file is incomplete; receives the stack depth.
         forget: releases what `load` and `content` keep.
@@ -120,7 +121,7 @@ class Document:
         format: name of the format, as in `--to`.
         source: the file.
         layout: how the values are encoded: a `T7Layout`; of a `.pt` its kind (`zip`, `legacy`, …); else `None`.
-        metadata: strings stored in the file besides its values.
+        metadata: strings stored in the file besides its values; of a checkpoint in several files once these are read.
         described: what the file is, where its reader knows more than the format's title: `a Keras model, an HDF5 file`.
     """
 
@@ -139,7 +140,7 @@ class Document:
     ) -> None:
         self.format = format
         self.source = source
-        self.metadata = metadata or {}
+        self.metadata = metadata if metadata is not None else {}
         self.described = ""
         self._notes = notes if notes is not None else []
         self._warn = warn

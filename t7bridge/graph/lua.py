@@ -270,8 +270,10 @@ class Table(_Entries):
         """Return the position of a key, -1 if it is not there; few keys are searched, as an index takes memory."""
         wanted = index_key(key)
         if self._index is None and len(self.raw_keys) <= _FEW_KEYS:
-            places = [place for place, raw_key in enumerate(self.raw_keys) if index_key(raw_key) == wanted]
-            return places[-1] if places else -1
+            place = len(self.raw_keys) - 1  # of equal keys the last counts
+            while place >= 0 and index_key(self.raw_keys[place]) != wanted:
+                place -= 1
+            return place
         return self._positions().get(wanted, -1)
 
     def _value(self, key: Value) -> Field:

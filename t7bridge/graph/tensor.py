@@ -292,7 +292,7 @@ def view_fault(
         return f"{len(size)} sizes but {len(stride)} strides"
     if offset < 0:
         return f"its offset is {offset}"
-    if any(extent < 0 for extent in size):
+    if min(size, default=0) < 0:
         return f"a size is negative: {list(size)}"
     if 0 in size or (not size and not is_scalar):
         return None
@@ -309,9 +309,14 @@ def _reach(size: tuple[int, ...], stride: tuple[int, ...], offset: int) -> tuple
 
     The view must have elements. Strides may be negative: then the first of these is not at the offset.
     """
-    distances = [(extent - 1) * step for extent, step in zip(size, stride)]
-    first = offset + sum(distance for distance in distances if distance < 0)
-    last = offset + sum(distance for distance in distances if distance > 0)
+    first = offset
+    last = offset
+    for extent, step in zip(size, stride):
+        distance = (extent - 1) * step
+        if distance < 0:
+            first += distance
+        else:
+            last += distance
     return first, last + 1
 
 

@@ -480,12 +480,14 @@ class _Inputs:
     """The files that the current call reads.
 
     Attributes:
-        files: of each local file the pair of device and inode, and the real path, as far as they are known.
+        files: the pair of device and inode of each local file.
+        paths: the absolute path of each, as far as it is known.
         remotes: files at addresses.
     """
 
     def __init__(self) -> None:
-        self.files: set[Any] = set()
+        self.files: set[tuple[int, int]] = set()
+        self.paths: set[str] = set()
         self.remotes: list[Remote] = []
 
 
@@ -539,7 +541,7 @@ def add_input(path: str | os.PathLike[str] | None, fd: int | None = None) -> Non
     if inputs is None:
         return
     if path is not None:
-        inputs.files.add(os.path.realpath(path))
+        inputs.paths.add(os.path.abspath(path))
     try:
         status = os.fstat(fd) if fd is not None else os.stat(path or "")
     except OSError:
@@ -550,19 +552,18 @@ def add_input(path: str | os.PathLike[str] | None, fd: int | None = None) -> Non
 def check_target(path: str | os.PathLike[str]) -> None:
     """Refuse a target that the current call reads, whatever its name or link.
 
-    Its real path is compared too: the file that was read may have been replaced under its name since.
-
     Raises:
         TargetExistsError: it is an input.
     """
     inputs = _inputs.get()
-    if inputs is None or not inputs.files:
+    if inputs is None:
         return
     try:
         status = os.stat(path)
     except OSError:  # nothing has this name
         return
-    if (status.st_dev, status.st_ino) in inputs.files or os.path.realpath(path) in inputs.files:
+    # A file that was read may have been replaced since, by another one of its name.
+    if (status.st_dev, status.st_ino) in inputs.files or os.path.realpath(path) in map(os.path.realpath, inputs.paths):
         raise TargetExistsError(
             "is the input file itself", file=os.fspath(path), hint="Write to another name; a file is never rewritten."
         )

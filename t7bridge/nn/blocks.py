@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from math import prod
 from typing import Any
@@ -27,7 +28,7 @@ from .mapping import OURS, SEQUENTIAL, GraphSpec, Link, Literal, ModuleSpec
 from .places import Places, find_models, is_module, is_scratch
 from .plan import sketch
 from .registry import traits_of
-from .state_dict import StateDict, state_dict
+from .state_dict import StateDict, lua_named
 from .walk import FLOW_ERRORS, Domain
 
 _STEPS_PER_WORK = 5
@@ -79,6 +80,16 @@ _CATEGORIES = {
     "loss": "loss criterion",
 }
 """Families of classes, which determine their colours, and parts of the names of their classes."""
+
+
+@lru_cache(1024)
+def _category_of(class_name: str) -> str:
+    """Return the family of a class by its name."""
+    base_name = class_name.rpartition(".")[2].lower()
+    for category, words in _CATEGORIES.items():
+        if any(word in base_name for word in words.split()):
+            return category
+    return "other"
 
 
 @define(frozen=True)
@@ -187,11 +198,7 @@ class Block:
         # What a user's class does is not known from its name, but from the class that its entry says it is like.
         is_known = not self.target or self.target.startswith(("torch.nn.", OURS))
         class_name = (self.target or self.class_name or self.title) if is_known else traits_of(self.target).like
-        base_name = class_name.rpartition(".")[2].lower()
-        for category, words in _CATEGORIES.items():
-            if any(word in base_name for word in words.split()):
-                return category
-        return "other"
+        return _category_of(class_name)
 
     @property
     def hint(self) -> str:
@@ -214,8 +221,30 @@ class Block:
             stack += reversed(block.inside)
 
 
+@define(eq=False)
+class DrawnModel:
+    """A model of a file with its blocks.
+
+    Attributes:
+        path: its path in the file.
+        module: an nn module or criterion of Lua.
+        state: its state dict, under Lua's names.
+        blocks: all of them, each before those inside it; the first is the module itself.
+    """
+
+    path: str
+    module: TorchObject
+    state: StateDict
+    blocks: list[Block]
+
+
 def blocks_of(module: TorchObject, path: str, limits: Limits = DEFAULT_LIMITS) -> list[Block]:
-    """Return all blocks of a module, each before those inside it; the first is the module itself.
+    """Return all blocks of a module; see `drawn_model`."""
+    return drawn_model(module, path, limits).blocks
+
+
+def drawn_model(module: TorchObject, path: str, limits: Limits = DEFAULT_LIMITS) -> DrawnModel:
+    """Return a model with its blocks.
 
     Args:
         module: an nn module or criterion of Lua.
@@ -226,7 +255,8 @@ def blocks_of(module: TorchObject, path: str, limits: Limits = DEFAULT_LIMITS) -
         LimitError: the model is nested or shared too much, or there are more than `Limits.blocks`.
     """
     levels = 0
-    for place in Places(module, path, limits):
+    places = Places(module, path, limits)
+    for place in places:
         levels += place.depth
         if levels > _STEPS_PER_WORK * limits.work:
             raise LimitError(
@@ -236,13 +266,14 @@ def blocks_of(module: TorchObject, path: str, limits: Limits = DEFAULT_LIMITS) -
                 found=f"{place.depth} levels",
                 hint="Draw a part with --at (at=… in Python), or raise it: --limit work=N.",
             )
-    state = state_dict(module, path, limits, own_keys=True)
-    spec, unmapped = sketch(module, state, path, limits)
-    return _Sketcher(state, {place for place, _, _ in unmapped}, limits).run(spec)
+    state = lua_named(places)
+    spec, unmapped = sketch(state)
+    blocks = _Sketcher(state, {path_of_layer for path_of_layer, _, _ in unmapped}, limits).run(spec)
+    return DrawnModel(path, module, state, blocks)
 
 
-def models_in(value: Any, path: str, limits: Limits = DEFAULT_LIMITS) -> list[tuple[str, TorchObject, list[Block]]]:
-    """Return path, module and blocks of each model in a value.
+def models_in(value: Any, path: str, limits: Limits = DEFAULT_LIMITS) -> list[DrawnModel]:
+    """Return each model in a value.
 
     Args:
         value: a module, or a value that holds some.
@@ -250,13 +281,13 @@ def models_in(value: Any, path: str, limits: Limits = DEFAULT_LIMITS) -> list[tu
         limits: resource limits.
 
     Raises:
-        LimitError: see `blocks_of`.
+        LimitError: see `drawn_model`.
     """
     models = [(path, value)] if is_module(value) else find_models(value, path, limits)
-    return [(place, module, blocks_of(module, place, limits)) for place, module in models]
+    return [drawn_model(module, place, limits) for place, module in models]
 
 
-def group_of(models: list[tuple[str, TorchObject, list[Block]]], title: str, path: str = "root") -> list[Block]:
+def group_of(models: list[DrawnModel], title: str, path: str = "root") -> list[Block]:
     """Return the blocks of several models in one, which are named by their paths in the value that holds them.
 
     Args:
@@ -265,11 +296,14 @@ def group_of(models: list[tuple[str, TorchObject, list[Block]]], title: str, pat
         path: of the value.
     """
     root = Block("", title, "side", lines=[f"{len(models)} models"])
-    for place, _, blocks in models:
-        blocks[0].name = place.removeprefix(path).lstrip(".")
-        root.inside.append(blocks[0])
-        root.parameters += blocks[0].parameters
-    return [root, *(block for _, _, blocks in models for block in blocks)]
+    blocks = [root]
+    for model in models:
+        first = model.blocks[0]
+        first.name = model.path.removeprefix(path).lstrip(".")
+        root.inside.append(first)
+        root.parameters += first.parameters
+        blocks += model.blocks
+    return blocks
 
 
 class _Sketcher:

@@ -131,17 +131,23 @@ def graph_modules(obj: TorchObject) -> Iterator[Child]:
     """
     nodes = items_of(obj.get("forwardnodes")) or ()
     labels: dict[int, str] = {}
-    of_nodes: list[Child] = []
+    of_nodes: list[tuple[int, Value]] = []
     for number, node in enumerate(nodes, 1):
-        module = lookup(node, "data.module")
+        data = lookup(node, "data")
+        module = lookup(data, "module")
         if module is None:
             continue
-        of_nodes.append(Child(str(len(of_nodes)), f".forwardnodes[{number}].data.module", module))
-        label = lookup(node, "data.annotations.name")
+        of_nodes.append((number, module))
+        label = lookup(data, "annotations.name")
         if isinstance(label, bytes) and id(module) not in labels:
             labels[id(module)] = label.decode("utf-8", "replace")
     uses = Counter(labels.values())
     names = {key: label for key, label in labels.items() if uses[label] == 1 and is_free_name(label)}
-    for child in list(modules(obj)) or of_nodes:
+    children = list(modules(obj))
+    if not children:
+        for position, (number, module) in enumerate(of_nodes):
+            children.append(Child(str(position), f".forwardnodes[{number}].data.module", module))
+    for child in children:
         # Only the first place of a module has its label.
-        yield evolve(child, name=names.pop(id(child.value), child.name))
+        label = names.pop(id(child.value), None)
+        yield child if label is None else evolve(child, name=label)

@@ -22,6 +22,7 @@ def load_families() -> None:
     """Import these modules."""
     for module in _families:
         importlib.import_module(module)
+    _families.clear()
 
 
 def load_more(class_name: str = "", installed: bool = True) -> None:

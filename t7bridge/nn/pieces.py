@@ -17,8 +17,8 @@ from ..graph.storage import Storage
 from ..graph.tensor import Assembled, Tensor, contiguous, place_of
 from ..report import Note
 from .layouts import copied, elements, narrow, reshape
-from .mapping import LAYERS, Plan
-from .registry import Param
+from .mapping import LAYERS, Plan, specs_in
+from .registry import Param, traits_of
 from .state_dict import Origin, StateDict
 
 IN_TORCH = {f"{LAYERS}recurrent.{name}": name for name in ("LSTMCell", "GRUCell", "RNNCell")}
@@ -293,10 +293,14 @@ def constant_biases(cells: Lifted) -> set[str]:
 def recognized(plan: Plan, state: StateDict, only_torch: bool = False) -> Lifted:
     """Return a model as people write it in PyTorch, as `workshop/cells` recognizes it: see the function there.
 
+    It is not asked for a model without graphs and recurrent layers, which has no cells.
+
     Args:
         plan: the plan; it is modified.
         state: its state dict.
         only_torch: whether cells that `torch.nn` lacks stay as they are.
     """
+    if not any(spec.graph is not None or traits_of(spec.target).is_recurrent for spec in specs_in(plan.root)):
+        return Lifted(plan, state)
     result: Lifted = hooks["recognized"](plan, state, only_torch)
     return result

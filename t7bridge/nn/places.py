@@ -245,12 +245,19 @@ class Places:
     non_modules: list[tuple[Place, Child]] = field(factory=list)
     last: dict[int, int] = field(factory=dict)
     """When each module was last visited, by id."""
+    _visited: list[Place] | None = field(default=None, init=False)
+    """All places, once they were visited."""
 
     def __attrs_post_init__(self) -> None:
         self.searcher = Searcher(self.limits)
 
     def __iter__(self) -> Iterator[Place]:
+        return iter(self._visited) if self._visited is not None else self._visit()
+
+    def _visit(self) -> Iterator[Place]:
+        """Yield the places and remember them: names, plan and picture of a model ask for the same."""
         clock = count(1)
+        visited: list[Place] = []
         on_path: set[int] = set()
         stack: list[tuple[Place, Iterator[Child]]] = []
 
@@ -270,6 +277,7 @@ class Places:
                 )
             on_path.add(id(obj))
             stack.append((place, self._children(place)))
+            visited.append(place)
             return place
 
         yield enter(self.root, "", self.path, None)
@@ -289,6 +297,7 @@ class Places:
                 self.cycles.append((place, child))
             else:
                 yield enter(value, child.name, child.path, place)
+        self._visited = visited
 
     def _children(self, place: Place) -> Iterator[Child]:
         if place.layer is None:
@@ -421,6 +430,16 @@ def layer_names(value: Value, limits: Limits = DEFAULT_LIMITS) -> dict[str, tupl
             name = f"{above}.{place.prefix}".strip(".") or "(model)"
             names.setdefault(place.path, (name, place.obj.class_name))
     return names
+
+
+def layer_paths(value: Value, limits: Limits = DEFAULT_LIMITS) -> dict[int, tuple[TorchObject, str]]:
+    """Return each module in a value with its path, the first if it has several, by its identity."""
+    paths: dict[int, tuple[TorchObject, str]] = {}
+    for path, module in find_modules(value, limits=limits):
+        for place in Places(module, path, limits):
+            if place.depth <= MAX_DEPTH:
+                paths.setdefault(id(place.obj), (place.obj, place.path))
+    return paths
 
 
 def is_criterion(module: TorchObject) -> bool:

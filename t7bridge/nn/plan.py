@@ -18,7 +18,7 @@ from ..graph.tensor import Tensor
 from ..limits import DEFAULT_LIMITS, Limits
 from .graphs import graph_spec
 from .mapping import LAYERS, Call, GraphSpec, Lua, ModuleSpec, Plan
-from .places import MAX_DEPTH, Place, Places
+from .places import MAX_DEPTH, Place
 from .registry import layer_of, registered_layers, tensor_shapes, traits_of
 from .state_dict import StateDict, state_dict
 
@@ -40,14 +40,14 @@ def build_plan(
         path: its path, for messages.
         index_base: the user's number of the first element, class or row: 1 as in Lua, or 0.
         limits: resource limits.
-        state: its state dict, if available.
+        state: its state dict under Lua's names, if available.
 
     Raises:
         UnsupportedLayerError: there are layers without a PyTorch equivalent; it lists all of them.
         ModelError: the tensors of a layer do not match each other.
         LimitError: the model is nested or shared too much.
     """
-    planner = _Planner(Places(value, path, limits), state or state_dict(value, path, limits, own_keys=True), index_base)
+    planner = _Planner(state if state is not None else state_dict(value, path, limits, own_keys=True), index_base)
     root = planner.run()
     if planner.unsupported:
         raise _error(list(planner.unsupported), planner.has_unknown_class)
@@ -55,21 +55,16 @@ def build_plan(
     return Plan(root, frozenset(planner.learned()))
 
 
-def sketch(
-    value: TorchObject, state: StateDict, path: str = "root", limits: Limits = DEFAULT_LIMITS
-) -> tuple[ModuleSpec, list[tuple[str, str, str]]]:
+def sketch(state: StateDict) -> tuple[ModuleSpec, list[tuple[str, str, str]]]:
     """Return as much of a plan as possible, and path, class and reason of each layer without a PyTorch module.
 
     Args:
-        value: the module or criterion.
-        state: its state dict.
-        path: its path, for messages.
-        limits: resource limits.
+        state: the state dict of the module or criterion, under Lua's names.
 
     Raises:
         LimitError: the model is nested or shared too much.
     """
-    planner = _Planner(Places(value, path, limits), state, 1)
+    planner = _Planner(state, 1)
     return planner.run(), list(planner.unsupported)
 
 
@@ -81,8 +76,9 @@ def _similar(name: str) -> list[str]:
 
 
 class _Planner:
-    def __init__(self, places: Places, state: StateDict, index_base: int) -> None:
-        self._places = places
+    def __init__(self, state: StateDict, index_base: int) -> None:
+        assert state.places is not None
+        self._places = state.places
         self._state = state
         self._index_base = index_base
         self._specs: dict[int, ModuleSpec] = {}
@@ -248,8 +244,11 @@ class _Planner:
             ModelError: one has another shape; its path is that of the layer and its name in the state dict.
         """
         for identity, spec in self._specs.items():
+            shapes = self._planned_shapes.get(identity)
+            if not shapes:
+                continue
             required = tensor_shapes(spec.target, spec.args, spec.kwargs)
-            for name, shape in self._planned_shapes.get(identity, {}).items():
+            for name, shape in shapes.items():
                 if name in required and required[name] != shape:
                     raise ModelError(
                         f"the {name} of a {spec.class_name} does not match its other tensors",

@@ -153,6 +153,11 @@ class Traits:
     zeroes_rows: Callable[[Arguments], bool] | None = None
     over_dim: str = ""
 
+    @property
+    def is_recurrent(self) -> bool:
+        """Return whether it is a recurrent layer, a cell, or a container that calls one for each step."""
+        return self.recurrent is not None or bool(self.stacking) or self.not_in_torch is not None
+
 
 @define(frozen=True)
 class InLua:

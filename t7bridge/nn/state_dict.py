@@ -89,12 +89,14 @@ class StateDict(OrderedDict[str, Tensor]):
         data: strings, numbers and tables of them in fields of the model that its classes do not set, such as a
             vocabulary: under the prefix of the module and the name of the field.
         data_fields: identity of the object and name of the field of each of these, and of the record of `save_module`.
+        places: the places of the model's modules; `None` if the tensors were put together from others.
     """
 
-    __slots__ = ("data", "data_fields", "notes", "origins")
+    __slots__ = ("data", "data_fields", "notes", "origins", "places")
 
-    def __init__(self) -> None:
+    def __init__(self, places: Places | None = None) -> None:
         super().__init__()
+        self.places = places
         self.notes: list[Note] = []
         self.origins: dict[str, Origin] = {}
         self.data: dict[str, Value] = {}
@@ -155,12 +157,21 @@ def state_dict(
             found=type(value).__name__,
             hint="load(path) reads a file." if isinstance(value, (str, PathLike)) else "",
         )
-    result = _Collector(Places(value, path, limits)).run()
+    result = lua_named(Places(value, path, limits))
     if not own_keys:
         _rename(value, path, result)
     if compact:
         result.update(compacted(result))
     return result
+
+
+def lua_named(places: Places) -> StateDict:
+    """Return the state dict of a Lua module under the names of the Lua model; see `state_dict`.
+
+    Raises:
+        LimitError: the model is nested or shared so much that its names would be too many or too long.
+    """
+    return _Collector(places).run()
 
 
 def _rename(value: TorchObject, path: str, result: StateDict) -> None:
@@ -191,7 +202,7 @@ class _Collector:
 
     def __init__(self, places: Places) -> None:
         self._places = places
-        self._result = StateDict()
+        self._result = StateDict(places)
         self._budget = NameBudget(places.limits)
         self._converted: dict[tuple[int, str], tuple[Tensor, Origin]] = {}
         """Tensors of each object by name, so that a module at two places has the same tensors twice."""

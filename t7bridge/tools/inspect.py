@@ -19,7 +19,7 @@ from ..graph.tensor import Tensor, covered, statistics_of
 from ..graph.walk import Path, entries, step_name, walk
 from ..io.source import Readable, inputs_protected
 from ..limits import Limits
-from ..nn.blocks import Block, group_of, models_in, structure_blocks
+from ..nn.blocks import Block, DrawnModel, group_of, models_in, structure_blocks
 from ..nn.places import is_module
 from ..text import Step, listed
 from ..values.summary import LayerRow, Summary, TensorRow, outline
@@ -173,7 +173,7 @@ def _counts(roots: list[Value]) -> dict[str, Any]:
     return counts
 
 
-def _blocks(value: Value, path: str, limits: Limits) -> tuple[list[tuple[str, TorchObject, list[Block]]], list[Block]]:
+def _blocks(value: Value, path: str, limits: Limits) -> tuple[list[DrawnModel], list[Block]]:
     """Return the models in a value, and the blocks of the whole; none if it has none, or too many."""
     try:
         models = models_in(value, path, limits)
@@ -181,8 +181,7 @@ def _blocks(value: Value, path: str, limits: Limits) -> tuple[list[tuple[str, To
             return models, structure_blocks(value, "", limits)
         if len(models) > 1:
             return models, group_of(models, "", path)
-        _, _, blocks = models[0]
-        return models, blocks
+        return models, models[0].blocks
     except (LimitError, ModelError):
         return [], []
 

@@ -16,7 +16,7 @@ from ..errors import ModelError
 from ..graph.lua import TorchObject
 from ..io.platform import require_torch
 from ..limits import Limits
-from ..nn.blocks import Block, shape_text
+from ..nn.blocks import Block, DrawnModel, shape_text
 from ..nn.kinds import ANY, NOTHING, Kind, Kinds, kind_of, listed
 from ..nn.mapping import ModuleSpec
 from ..nn.output_shapes import (
@@ -75,11 +75,11 @@ class Shapes:
         return sizes
 
 
-def shapes_of(models: list[tuple[str, TorchObject, list[Block]]], wanted: Inputs | None, limits: Limits) -> Shapes:
+def shapes_of(models: list[DrawnModel], wanted: Inputs | None, limits: Limits) -> Shapes:
     """Determine the shapes of models, and set them in their blocks.
 
     Args:
-        models: path, module and blocks of each.
+        models: with their blocks.
         wanted: the shape of the only model's input, see `_run`; by default the shapes are inferred.
         limits: resource limits.
 
@@ -94,9 +94,9 @@ def shapes_of(models: list[tuple[str, TorchObject, list[Block]]], wanted: Inputs
                 found=counted(len(models), "model"),
                 hint="Name it with --at.",
             )
-        path, module, blocks = models[0]
-        return _run(module, path, wanted, blocks, limits)
-    inferred = [infer(blocks) for _, _, blocks in models]
+        model = models[0]
+        return _run(model.module, model.path, wanted, model.blocks, limits)
+    inferred = [infer(model.blocks) for model in models]
     if len(inferred) == 1:
         return inferred[0]
     sources = set()

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from .. import formats
-from ..conversion.attempt import Attempt
 from ..conversion.checkpoints import chosen_state
 from ..conversion.edits import Edits
 from ..conversion.named_tensors import flatten
 from ..conversion.naming import Renames
+from ..conversion.request import Attempt
 from ..conversion.targets import plain_value
 from ..errors import LeftOutWarning, ModelError, RecordError, about_file
 from ..formats.table import LUA, Document

@@ -76,15 +76,10 @@ def folds_of(blocks: list[Block]) -> dict[int, list[Fold]]:
 
 def _graph_runs(block: Block, looks: list[int]) -> list[Fold]:
     """Return the runs in a graph: repetitions with the same flows inside, from the one before, and from elsewhere."""
-    entering: list[list[Flow]] = [[] for _ in looks]
-    leaving: list[list[Flow]] = [[] for _ in looks]
-    for flow in block.flows:
-        entering[flow.end].append(flow)
-        leaving[flow.start].append(flow)
     fewest = [2 if is_branching(block) else 3] * len(looks)
     # The last two blocks of a graph are its input and its output.
     stop = len(looks) - 2
-    return _runs(looks, stop, _LONGEST_GRAPH, fewest, lambda fold: _crossing(fold, entering, leaving))
+    return _runs(looks, stop, _LONGEST_GRAPH, fewest, _Surroundings(block).crossing)
 
 
 def _runs(
@@ -135,13 +130,18 @@ def _best_of_shifted(place: int, period: int, length: int, crossing: Callable[[F
         length: the number of blocks.
         crossing: see `_runs`.
     """
-    costs: dict[Fold, int] = {}
+    best: Fold | None = None
+    fewest = 0
     for shift in range(period):
         fold = Fold(place + shift, period, (length - shift) // period)
-        cost = crossing(fold) if fold.count > 1 else None
-        if cost is not None:
-            costs[fold] = cost
-    return min(costs, key=lambda fold: (-fold.count, costs[fold]), default=None)
+        # A later shift has no greater count, and no run has fewer flows than none.
+        if fold.count < 2 or (best is not None and (fold.count < best.count or fewest == 0)):
+            break
+        cost = crossing(fold)
+        if cost is not None and (best is None or cost < fewest):
+            best = fold
+            fewest = cost
+    return best
 
 
 def _repeating(looks: list[int], place: int, stop: int, longest: int) -> Iterator[tuple[int, int]]:
@@ -153,45 +153,88 @@ def _repeating(looks: list[int], place: int, stop: int, longest: int) -> Iterato
         yield period, end
 
 
-def _crossing(fold: Fold, entering: list[list[Flow]], leaving: list[list[Flow]]) -> int | None:
-    """Return the number of flows from a repetition to the next; `None` if the repetitions have different flows.
-
-    Nodes outside are the same for each, or each has the next of a run, so that their numbers have one distance.
+class _Surroundings:
+    """The flows that enter and leave each node of a graph.
 
     Args:
-        fold: the run.
-        entering: the flows that enter each node.
-        leaving: those that leave it.
+        block: the graph.
     """
-    start = fold.start
-    period = fold.period
-    stop = start + period * fold.count
-    crossing = 0
-    for offset in range(period):
-        # Of the same node in each repetition: flows from within it, from the one before, and from and to the outside.
-        within: list[list[tuple[int, str]]] = []
-        from_before: list[list[tuple[int, str]]] = []
-        sources: list[list[int]] = []
-        targets: list[list[int]] = []
-        for begin in range(start, stop, period):
-            node = begin + offset
-            inner = [(flow.start - begin, flow.label) for flow in entering[node] if start <= flow.start < stop]
-            if any(not -period <= distance < period for distance, _ in inner):
+
+    def __init__(self, block: Block) -> None:
+        self._entering: list[list[Flow]] = [[] for _ in block.inside]
+        self._leaving: list[list[Flow]] = [[] for _ in block.inside]
+        for flow in block.flows:
+            self._entering[flow.end].append(flow)
+            self._leaving[flow.start].append(flow)
+        self._distances: list[object] = []
+        """How far from each node its flows come, with their labels, and how far they go."""
+        self._lowest: list[int] = []
+        self._highest: list[int] = []
+        """The lowest and the highest number of each node and those that flows connect with it."""
+        for node, (entering, leaving) in enumerate(zip(self._entering, self._leaving)):
+            starts = sorted([(flow.start - node, flow.label) for flow in entering])
+            ends = sorted([flow.end - node for flow in leaving])
+            self._distances.append((starts, ends))
+            connected = [node, *[flow.start for flow in entering], *[flow.end for flow in leaving]]
+            self._lowest.append(min(connected))
+            self._highest.append(max(connected))
+
+    def crossing(self, fold: Fold) -> int | None:
+        """Return the number of flows from a repetition to the next; `None` if the repetitions have different flows.
+
+        Nodes outside are the same for each, or each has the next of a run, so that their numbers have one distance.
+        """
+        second = fold.start + fold.period
+        stop = fold.start + fold.period * fold.count
+        for node in range(second, stop):
+            before = node - fold.period
+            # What connects most nodes needs no closer look.
+            is_alike = self._distances[node] == self._distances[before]
+            is_inside = fold.start <= self._lowest[before] and self._highest[node] < stop
+            if not (is_alike and is_inside) and not self._continues(fold, node):
                 return None
-            within.append(sorted(pair for pair in inner if pair[0] >= 0))
-            from_before.append(sorted(pair for pair in inner if pair[0] < 0))
-            if within[-1] != within[0]:
-                return None
-            # The first repetition has none before it.
-            if len(from_before) > 2 and from_before[-1] != from_before[1]:
-                return None
-            sources.append(sorted(flow.start for flow in entering[node] if not start <= flow.start < stop))
-            targets.append(sorted(flow.end for flow in leaving[node] if not start <= flow.end < stop))
-        crossing += len(from_before[1])
-        # The first takes the input of the run, and the last returns its output.
-        if not _is_even(sources[1:]) or not _is_even(targets[:-1]):
-            return None
-    return crossing
+        crossing = 0
+        for entering in self._entering[second : second + fold.period]:
+            crossing += sum(fold.start <= flow.start < second for flow in entering)
+        return crossing
+
+    def _continues(self, fold: Fold, node: int) -> bool:
+        """Return whether a node has the flows that the same node has in the repetition before."""
+        period = fold.period
+        second = fold.start + period
+        last = fold.start + period * (fold.count - 1)
+        within, from_before = self._inner(fold, node)
+        wanted_within, wanted_from_before = self._inner(fold, node - period)
+        if within != wanted_within:
+            return False
+        # The first repetition has none before it.
+        if node >= second + period and from_before != wanted_from_before:
+            return False
+        # The same node in this repetition and the two before. The first takes the input of the run, and the last
+        # returns its output.
+        same_nodes = range(node - 2 * period, node + 1, period)
+        sources = [self._sources(fold, same) for same in same_nodes if same >= second]
+        targets = [self._targets(fold, same) for same in same_nodes if fold.start <= same < last]
+        return _is_even(sources) and _is_even(targets)
+
+    def _inner(self, fold: Fold, node: int) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
+        """Return the flows to a node from its own repetition of a run, and from those before it."""
+        stop = fold.start + fold.period * fold.count
+        begin = node - (node - fold.start) % fold.period
+        flows = [(flow.start - begin, flow.label) for flow in self._entering[node] if fold.start <= flow.start < stop]
+        within = sorted([pair for pair in flows if pair[0] >= 0])
+        from_before = sorted([pair for pair in flows if pair[0] < 0])
+        return within, from_before
+
+    def _sources(self, fold: Fold, node: int) -> list[int]:
+        """Return the nodes outside a run from which flows enter a node of it."""
+        stop = fold.start + fold.period * fold.count
+        return sorted([flow.start for flow in self._entering[node] if not fold.start <= flow.start < stop])
+
+    def _targets(self, fold: Fold, node: int) -> list[int]:
+        """Return the nodes outside a run to which flows leave a node of it."""
+        stop = fold.start + fold.period * fold.count
+        return sorted([flow.end for flow in self._leaving[node] if not fold.start <= flow.end < stop])
 
 
 def _is_even(numbers: list[list[int]]) -> bool:

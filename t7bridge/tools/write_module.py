@@ -350,7 +350,8 @@ def _vocabularies(root: Value, limits: Limits) -> Iterator[list[str]]:
             if not isinstance(value, (Table, TorchObject)) or id(value) in visited or entries_left < 0:
                 continue
             visited.add(id(value))
-            values = value.values()
+            table = value.fields if isinstance(value, TorchObject) else value
+            values = table.raw_values if table is not None else []
             entries_left -= len(values)
             texts = _numbered(value) if isinstance(value, Table) else []
             if texts:
@@ -361,6 +362,8 @@ def _vocabularies(root: Value, limits: Limits) -> Iterator[list[str]]:
 
 def _numbered(table: Table) -> list[str]:
     """Return the texts that a table numbers from 1 on, in order: as its keys, or as its items."""
+    if not all(isinstance(item, (bytes, float)) for item in table.raw_values):
+        return []
     items = items_of(table) or []
     if not items:
         text_of_number = {number: text for text, number in table.raw_items() if isinstance(number, float)}

@@ -7,7 +7,7 @@ compared once, scalar keys are looked up by their text, and the extra cost of pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import zip_longest
 from math import inf, prod
 from typing import Any
@@ -37,6 +37,10 @@ Pairs = Iterable[tuple[Any, Value, Value]]
 """Keys or steps of a path, and the values of both sides there."""
 
 
+Homes = Mapping[int, tuple[Any, str]]
+"""Objects by identity, each with a path."""
+_STEPS_TO_HOME = 20
+"""Most steps from a difference to the layer that it is in: a layer's own tables are not deeper."""
 _LONGEST_PATH = 160
 """Characters of a path in a line; of a longer one the end is shown."""
 
@@ -98,6 +102,8 @@ class Comparer:
         elements: whether elements are compared, not only types and shapes.
         text: whether one of the two was text, which has one NaN only.
         equal_storages: pairs of storages, by identity, with the same elements by construction.
+        homes: returns objects of the first graph by identity, with the paths that differences inside them have: a layer
+            of a graph is reached by way of nodes first, but is known by its place in the model.
         differences: the differences, in walk order.
         compared: number of pairs of values visited.
     """
@@ -107,6 +113,7 @@ class Comparer:
     elements: bool = True
     text: bool = False
     equal_storages: set[tuple[int, int]] = field(factory=set)
+    homes: Callable[[], Homes] = dict
     differences: list[Difference] = field(factory=list)
     compared: int = 0
     # Objects that have an identity in a file, by their identity here.
@@ -148,9 +155,25 @@ class Comparer:
         """Number of equal pairs. A comparison that stops at the root has few differences, but covers almost nothing."""
         return self.compared - len(self.differences)
 
+    def _path_text(self, path: Path) -> str:
+        """Return the text of a path, which begins at the closest object around it that has a home."""
+        homes = self.homes()
+        if homes:
+            steps = path.steps(_STEPS_TO_HOME)
+            for number in range(len(steps) - 1, -1, -1):
+                value = steps[number].value
+                home = homes.get(id(value))
+                if home is None or home[0] is not value:
+                    continue
+                shown = Path(None, Step(home[1]))
+                for step in steps[number + 1 :]:
+                    shown = Path(shown, step.key)
+                return str(shown)
+        return str(path)
+
     def _note_difference(self, path: Path, message: str) -> None:
         """Add a difference at a path."""
-        self.differences.append(Difference(str(path), message))
+        self.differences.append(Difference(self._path_text(path), message))
 
     def _require_equal(self, path: Path, what: str, a: Any, b: Any) -> None:
         """Add a difference if two properties of the values at a path, called `what`, are not equal."""
@@ -237,6 +260,7 @@ class Comparer:
         if isinstance(a, Storage):
             return self._storages(path, a, b)
         if isinstance(a, TorchObject):
+            path.value = a  # for the differences inside it
             self._require_equal(path, "class", (a.class_name, a.version), (b.class_name, b.version))
             # The path of a field does not name the table that holds it.
             return (Step(""), a.fields, b.fields), (Step("<payload>"), a.payload, b.payload)
@@ -289,9 +313,9 @@ class Comparer:
         """
         for text, (key, _) in here.items():
             if text not in there:
-                # Counted as a compared pair that differs, so that `agreed` stays the number of equal ones.
-                self.compared += 1
-                self.differences.append(Difference(str(Path(path, key)), f"is missing in the {side}", only=only))
+                self.compared += 1  # as a pair that differs, so that `agreed` is the number of equal ones
+                text = self._path_text(Path(path, key))
+                self.differences.append(Difference(text, f"is missing in the {side}", only=only))
 
     def _tensors(self, path: Path, a: Tensor, b: Tensor) -> Pairs:
         """Compare two tensors as views; return the pair of their storages, and of further state."""
@@ -324,7 +348,7 @@ class Comparer:
         if self.text and same_bytes(_with_one_nan(a), _with_one_nan(b)):
             return ()
         if not same_bytes(a.chunks(), b.chunks()):
-            self.differences.append(difference_of(str(path), _as_tensor(a), _as_tensor(b)))
+            self.differences.append(difference_of(self._path_text(path), _as_tensor(a), _as_tensor(b)))
         return ()
 
 
@@ -514,7 +538,7 @@ class RowComparer(Comparer):
         if not self.elements or a.element is not b.element or a.shape != b.shape:
             return ()
         if not same_bytes(rows(a), rows(b)):
-            difference = difference_of(str(path), a, b)
+            difference = difference_of(self._path_text(path), a, b)
             # Text has one NaN only: equal numbers with other bits are no difference then.
             if isinstance(difference, TensorDifference) or not self.text:
                 self.differences.append(difference)
@@ -575,7 +599,7 @@ class ValueComparer(Comparer):
                 self._views[key] = deviation(str(path), a, b, self.rtol, self.atol)
             difference = self._views[key]
             if difference is not None:
-                self.differences.append(evolve(difference, path=str(path)))
+                self.differences.append(evolve(difference, path=self._path_text(path)))
         return ()
 
     def _charge(self, a: Tensor, b: Tensor) -> None:

@@ -13,6 +13,7 @@ from ...graph.storage import Storage
 from ...io.output import Output
 from ...io.source import ByteSource, PathLike, Readable
 from ...limits import DEFAULT_LIMITS, Limits
+from ...text import counted, one_line
 from ..table import HEAD_BYTES, Document, Written, ends_as_zip, identify, refuse_two
 from . import writer as writers
 from .members import CONSTANTS_MEMBER, DATA_MEMBER, MODEL_MEMBER, PACKAGE_MEMBER, PT2_MEMBERS, content_id
@@ -94,6 +95,9 @@ class PtReader:
     def close(self) -> None:
         """Close the file. Storages whose elements are still in it can no longer be read."""
         self.source.close()
+
+    def __repr__(self) -> str:
+        return one_line(self, f"{self.source.name}: {self.kind}, {counted(self.source.size, 'byte')}")
 
     def __enter__(self) -> PtReader:
         return self

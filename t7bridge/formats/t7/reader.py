@@ -22,6 +22,7 @@ from ...graph.tensor import Tensor, view_fault
 from ...graph.walk import unfinished_step
 from ...io.source import ByteSource, Readable
 from ...limits import DEFAULT_LIMITS, OBJECT_BYTES, Limits
+from ...text import one_line
 from . import layout as tags
 from .binary import BinaryInput
 from .layout import (
@@ -126,6 +127,10 @@ class T7Reader:
     def close(self) -> None:
         """Close the file. Storages whose elements are still in it can no longer be read."""
         self._source.close()
+
+    def __repr__(self) -> str:
+        place = f"at byte {self.position:,} of {self._source.size:,}"
+        return one_line(self, f"{self._source.name}: {self.layout.encoding}, {place}")
 
     def __enter__(self) -> T7Reader:
         return self

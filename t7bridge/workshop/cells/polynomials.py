@@ -77,6 +77,12 @@ def formula(text: str) -> Poly:
     return _polynomial_of(ast.parse(text, mode="eval").body)
 
 
+@cache
+def functions_in(text: str) -> frozenset[str]:
+    """Return the functions that a formula applies to letters."""
+    return frozenset(function for atoms, _ in formula(text) for function, _ in atoms if function)
+
+
 def _polynomial_of(node: Any) -> Poly:
     """Return the polynomial of an expression of Python: sums, differences, products, numbers, `c` and `tanh(g)`."""
     if isinstance(node, ast.BinOp):

@@ -28,6 +28,7 @@ from .polynomials import (
     UnknownValue,
     Values,
     formula,
+    functions_in,
     graph_of,
     number_of_atom,
     polynomial,
@@ -201,9 +202,12 @@ class Search:
             reasons: receives the obstacles to cells that the value is like; emptied if it is one.
         """
         incomplete = [self._bindings[atom] for atom in self._atoms_in(poly) if atom in self._bindings]
+        kinds = {self._values.atoms[atom].kind for atoms, _ in poly for atom in atoms}
         for cell in CELLS:
             *_, last = cell.formulas
             for position, (letter, text) in enumerate(cell.formulas.items()):
+                if not functions_in(text) <= kinds:
+                    continue
                 if position == 0:
                     starts = [_Binding(cell)]
                 else:

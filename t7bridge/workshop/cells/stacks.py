@@ -43,6 +43,8 @@ def recognized(plan: Plan, state: StateDict, only_torch: bool = False) -> Lifted
         only_torch: whether cells that `torch.nn` lacks stay as they are.
     """
     result = lifted(plan, state, only_torch)
+    if not any(_is_over_steps(spec) or _class_of_torch(spec) for spec in specs_in(plan.root)):
+        return result
     stacks = _Stacks(result)
     stacks.unroll()
     stacks.merge()
@@ -381,6 +383,8 @@ class _Stacks:
             owner, name = self._homes[key]
             # Without a module of its own a tensor stays where it is: its name is the whole key.
             home, level, spec = homes.get(owner, ("", 0, root))
+            if home + name == key and not level and (owner, name) not in self._cells:
+                continue  # as it was
             if (owner, name) in self._cells:
                 piece = self._cells[owner, name]
                 own_shapes = tensor_shapes(spec.target, spec.args, spec.kwargs)
