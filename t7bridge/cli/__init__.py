@@ -257,7 +257,7 @@ def _general(arguments: Sequence[str]) -> int:
     first = arguments[0]
     if first == "help":  # of an unknown verb, or of none
         first = arguments[1] if len(arguments) > 1 else "--help"
-    # As in argparse, the first letters of an option are enough.
+    # As in argparse, the first letters of an option are enough; `--` alone is none.
     if first == "-h" or (len(first) > 2 and "--help".startswith(first)):
         print(_help())
         return DONE

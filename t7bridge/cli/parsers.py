@@ -216,6 +216,7 @@ class _Formatter(argparse.HelpFormatter):
     """A help formatter that keeps the lines of examples, as far as the terminal has room for them."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
+        """Return a text of the help in lines, as argparse has it; the examples at the end keep theirs."""
         if not text.startswith("examples:"):
             return super()._fill_text(text, width, indent)
         lines: list[str] = []

@@ -38,6 +38,7 @@ def zoo(options: argparse.Namespace) -> int:
                 on_progress=display.progress,
             )
     except KeyboardInterrupt as error:
+        # `main` prints its text.
         raise KeyboardInterrupt(
             f"interrupted; complete outputs stay in {options.output}, and the same command resumes"
         ) from error

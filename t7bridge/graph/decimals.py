@@ -82,7 +82,7 @@ def parse_numbers(text: bytes, native: np.dtype[Any]) -> np.ndarray:
 def _rounded(array: np.ndarray, native: np.dtype[Any]) -> np.ndarray:
     """Return the doubles of a text as floats of a storage; what is beyond the type is infinite, as C's scanf has it.
 
-    Source: torch7 lib/TH/THHalf.c `TH_float2halfbits`, which has one nan, 0x7fff.
+    Every NaN of a half is the one that Torch makes. Source: torch7 lib/TH/THHalf.c `TH_float2halfbits`.
     """
     with np.errstate(over="ignore"):
         floats = array.astype(native, copy=False)

@@ -476,6 +476,7 @@ class ndarray:
         return ndarray(bytearray(b"".join(parts)), self.dtype, (*shape, *self.shape[dims:]))
 
     def __setitem__(self, index: Any, value: Any) -> None:
+        """Write elements, converted and repeated, to the parts that an index chooses."""
         chosen = _chosen_indices(index)
         if chosen is None:
             part = self._basic_view(index if isinstance(index, tuple) else (index,))

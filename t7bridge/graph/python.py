@@ -335,6 +335,7 @@ def key_text(key: Any, marks: dict[int, bytes] | None = None) -> str:
     parts_left = _SHOWN_PARTS
 
     def text(part: Any) -> str:
+        """Return the text of the key or of a part of it, and count it."""
         nonlocal parts_left
         parts_left -= 1
         if isinstance(part, (tuple, frozenset)) and parts_left > 0:

@@ -97,7 +97,7 @@ class Span(Elements):
         return Extent(self.source, self.offset, count * self.width, change, check)
 
     def arrays(self, storage: Storage) -> Iterator[np.ndarray]:
-        """See `Elements.arrays`."""
+        """Yield the elements as the file has them, in the machine's byte order, see `Elements.arrays`."""
         dtype_in_file = dtype_of(storage.element, self.order, self.width)
         for piece in self.pieces(storage.count):
             yield np.frombuffer(piece, dtype_in_file).astype(storage.element.code, copy=False)
@@ -154,7 +154,11 @@ class TextSpan(Elements):
     is_plain: bool = True
 
     def arrays(self, storage: Storage) -> Iterator[np.ndarray]:
-        """See `Elements.arrays`."""
+        """Yield the numbers of the text.
+
+        Raises:
+            CorruptError: it has others than the storage's, or not as many.
+        """
         parse_numbers = decimal_text().parse_numbers
         missing = storage.count
         for piece in self.pieces():
@@ -214,7 +218,7 @@ class Derived(Elements):
     group: int = 1
 
     def arrays(self, storage: Storage) -> Iterator[np.ndarray]:
-        """See `Elements.arrays`.
+        """Yield the elements computed from those of the other storage, in pieces of whole groups.
 
         Raises:
             CorruptError: the elements of the other storage are not whole groups.
@@ -242,7 +246,10 @@ class _Part(Elements):
     first: int
 
     def arrays(self, storage: Storage) -> Iterator[np.ndarray]:
-        """See `Elements.arrays`; the other storage is read to its end, which may be an error."""
+        """Yield the elements, and empty arrays where a piece of the other storage has none of them.
+
+        The other storage is read to its end, as only there an error in it may show.
+        """
         # Where the elements begin and end, from the beginning of each array in turn; negative behind them.
         start = self.first
         end = self.first + storage.count
@@ -615,7 +622,7 @@ class _ArrayBuffer(Buffer):
         self.view = self._source.view("u1").data
 
     def changed(self, length: int) -> memoryview:
-        """See `Buffer.changed`.
+        """Return the bytes for the target that the first `length` bytes of the view become.
 
         Raises:
             ModelError: a 64-bit integer does not fit 4 bytes, or a conversion refuses an element.
@@ -626,7 +633,7 @@ class _ArrayBuffer(Buffer):
         for convert in self._converts:
             array = convert(array)
         if array.dtype != self._native or not array.flags.c_contiguous:
-            if array.dtype.kind == "i" and self._native.itemsize < array.itemsize:
+            if array.dtype.kind == "i" and self._native.itemsize < array.itemsize:  # longs as 4 bytes
                 _check_fits(array, self._native)
             if len(self._target) < len(array):  # a conversion may return more elements than it receives
                 self._target = np.empty(len(array), self._native)
@@ -634,5 +641,5 @@ class _ArrayBuffer(Buffer):
             np.copyto(target, array, casting="unsafe")
             array = target
         if self._swaps_target:
-            array = array.byteswap(inplace=array.flags.writeable)
+            array = array.byteswap(inplace=array.flags.writeable)  # a conversion may return a read-only one
         return array.view("u1").data

@@ -418,7 +418,7 @@ class Assembled(Elements):
     parts: tuple[tuple[tuple[int, ...], Tensor], ...]
 
     def arrays(self, storage: Storage) -> Iterator[np.ndarray]:
-        """See `Elements.arrays`: as many rows at a time as make up about 1 MiB, at least one."""
+        """Yield the elements of the whole in C order: as many rows at a time as make up about 1 MiB, at least one."""
         rows = self.size[0]
         shape_of_row = self.size[1:]
         step = max(1, CHUNK_BYTES // max(1, math.prod(shape_of_row) * storage.element.itemsize))

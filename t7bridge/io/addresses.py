@@ -156,6 +156,7 @@ async def _client(**options: Any) -> Any:
 
     class Response(aiohttp.ClientResponse):
         async def read(self) -> bytes:
+            """Return the whole answer."""
             # As aiohttp's, which would keep an endless answer in memory.
             if self._body is None:
                 parts = []
@@ -180,6 +181,7 @@ async def _client_of_public_hosts(**options: Any) -> Any:
     import aiohttp
 
     async def check_redirect(session: Any, context: Any, answer: Any) -> None:
+        """Refuse a redirect to a private IP address; aiohttp calls it with each redirect, before it follows it."""
         headers = answer.response.headers
         location = headers.get("Location") or headers.get("URI") or ""  # as aiohttp looks for it
         url = answer.url.join(type(answer.url)(location))
@@ -494,7 +496,7 @@ class _Web(Server):
         return answer
 
     async def _begin(self) -> bytes | Copy:
-        """See `Server.begin`: the first bytes, if the server says that it sends a part, and how large the file is."""
+        """Return the first bytes, if the server says that it sends a part, and how large the file is; else a copy."""
         async with await self._answer(0, _FIRST_BYTES) as answer:
             if answer.status == 200:  # OK: the whole, as the server has no ranges
                 return await self._copied(answer)
@@ -512,6 +514,7 @@ class _Web(Server):
         return await self._copy()
 
     async def _head(self, count: int) -> bytes:
+        """Return the first bytes, at most `count`, without anything else."""
         async with await self._answer(0, count) as answer:
             if answer.status == 416:  # no part of an empty file can be asked for
                 return b""
@@ -525,6 +528,7 @@ class _Web(Server):
             return data[:count]
 
     async def _fetch(self, start: int, end: int) -> bytes:
+        """Return the bytes of a range of the file, see `Server.fetch`; an answer about another version is an error."""
         async with await self._answer(start, end) as answer:
             # Precondition Failed; Range Not Satisfiable: the file is shorter than it was.
             if answer.status in (412, 416):
@@ -548,7 +552,11 @@ class _Web(Server):
             return await self._copied(answer)
 
     async def _copied(self, answer: Any) -> Copy:
-        """Return a copy of an answer that is the whole file, the same file as before if there was an answer before."""
+        """Return a copy of an answer that is the whole file.
+
+        Raises:
+            T7BridgeError: it is of another version than an answer before; or the file is larger than it may be.
+        """
         size = _announced_size(answer)
         if self._stamp is not None:
             self._compare(size, answer)
@@ -583,6 +591,7 @@ class _Web(Server):
             raise changed_error(self._name)
 
     async def _check(self) -> None:
+        """Check that the file is still the one that was opened, by a request for its headers or its first byte."""
         try:
             async with await self._answer(method="head") as answer:
                 answer.raise_for_status()
@@ -688,6 +697,7 @@ class _Store(Server):
         self.refuses_other_versions = protocol_of(name) in ("s3", "s3a")
 
     def begin(self) -> bytes | Copy:
+        """Open the file, and return its first bytes; a copy of a member of an archive, or of a file of unknown size."""
         is_member = protocol_of(self._name) in ARCHIVES
         self._system.invalidate_cache()  # fsspec's lists of files, of an earlier call
         info = None
@@ -712,6 +722,7 @@ class _Store(Server):
         return self.fetch(0, min(self.size, _FIRST_BYTES))
 
     def fetch(self, start: int, end: int) -> bytes:
+        """Return the bytes of a range of the open file, see `Server.fetch`."""
         if start == end:
             return b""
         if getattr(self._system, "async_impl", False) and hasattr(self._file, "_fetch_range"):
@@ -726,6 +737,7 @@ class _Store(Server):
         return bytes(data)
 
     def copy(self) -> Copy:
+        """Return a copy of the whole file; fewer bytes than its size are an error."""
         copy = _new_copy()
         try:
             copy_whole(self._system, self._path, copy, self._name)

@@ -76,7 +76,7 @@ class Run:
 
         Raises:
             TruncatedError: the source has become shorter than it was.
-            WriteError: the target cannot hold elements that the bytes are.
+            WriteError: the target cannot hold the elements that the bytes are.
         """
         extent = self.extent
         at = start
@@ -171,7 +171,7 @@ class Transfers:
 
         Raises:
             TruncatedError: a source has become shorter.
-            WriteError: the target does not take the bytes, or cannot hold what they mean.
+            WriteError: the target does not take the bytes, or cannot hold the elements that they are.
         """
         try:
             self._work()

@@ -24,7 +24,7 @@ from .copy import (
     unwritable,
     write_at,
 )
-from .platform import BINARY, CAN_RESERVE, flush, inherited_mode, link
+from .platform import BINARY, CAN_RESERVE, copy_owner, flush, link
 from .source import PathLike, check_inputs, check_target, is_address
 
 _FLUSH_BYTES = 1 << 18
@@ -129,7 +129,7 @@ class Output:
 
         Raises:
             TruncatedError: the source has become shorter than it was.
-            WriteError: the file does not take the bytes, or cannot hold what they mean.
+            WriteError: the file does not take the bytes, or cannot hold the elements that they are.
         """
         if self._transfers is not None and extent.source.fd is not None and extent.length >= WORTH_BYTES:
             self._reserve(len(self._pending) + extent.nbytes)
@@ -145,7 +145,7 @@ class Output:
         """Append bytes, bytes of an open file, or pieces; `done` as in :meth:`copy`.
 
         Raises:
-            WriteError: the file does not accept the bytes, or cannot hold what they mean.
+            WriteError: the file does not accept the bytes, or cannot hold the elements that they are.
         """
         if isinstance(content, Extent):
             self.copy(content, done)
@@ -154,7 +154,8 @@ class Output:
         try:
             pieces = (content,) if isinstance(content, bytes) else content
             for piece in pieces:
-                crc = crc32(piece, crc) if done is not None else 0
+                if done is not None:
+                    crc = crc32(piece, crc)
                 self.write(piece)
         except ModelError as error:  # of the iterator that makes the pieces
             raise unwritable(error, self.name) from error
@@ -274,7 +275,7 @@ class FileOutput(Output):
             fd = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | BINARY, 0o666)
             super().__init__(os.fdopen(fd, "r+b", buffering=0), self.path)
             if replaced is not None:
-                os.chmod(self._temporary, inherited_mode(fd, replaced))
+                os.chmod(self._temporary, copy_owner(fd, replaced))
             self._blocks = Blocks(fd)
             self._transfers = Transfers(fd, self.path)
         except FileNotFoundError as error:
@@ -297,7 +298,7 @@ class FileOutput(Output):
 
         Raises:
             TruncatedError: the source has become shorter.
-            WriteError: the file does not take the bytes, or cannot hold what they mean.
+            WriteError: the file does not take the bytes, or cannot hold the elements that they are.
         """
         if not isinstance(content, Extent):
             pieces = (content,) if isinstance(content, bytes) else content

@@ -142,7 +142,7 @@ def flush_file_system(folder: str) -> bool:
     return True
 
 
-def inherited_mode(fd: int, replaced: os.stat_result) -> int:
+def copy_owner(fd: int, replaced: os.stat_result) -> int:
     """Copy owner and group of the file to be replaced to the new one, where the system allows it.
 
     Args:

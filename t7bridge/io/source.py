@@ -390,7 +390,7 @@ class _RemoteSource(DerivedSource):
         if inputs is not None:
             inputs.remotes.append(self._remote)
         super().__init__(name, self._remote.size)
-        sizes[name] = self.size
+        sizes[name] = self.size  # for the progress bar
 
     def read_all(self) -> None:
         self._remote.read_all()
@@ -430,7 +430,7 @@ class PiecesSource(DerivedSource):
         super().__init__(name, size)
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
-        """See `ByteSource.read_into`."""
+        """Fill `buffer` from the pieces that hold the range, see `ByteSource.read_into`."""
         done = 0
         for source, start, length in self._parts(offset, len(buffer)):
             count = source.read_into(start, buffer[done : done + length])
@@ -440,7 +440,7 @@ class PiecesSource(DerivedSource):
         return done
 
     def view(self, offset: int, length: int) -> memoryview:
-        """See `ByteSource.view`: that of the only source that has the bytes, or memory that they were read into."""
+        """Return bytes as memory: a view of the only source that has them, or what was read into new memory."""
         parts = self._parts(offset, length)
         if len(parts) == 1:
             source, start, count = parts[0]

@@ -496,7 +496,7 @@ def differences(a: Value, b: Value, *, devices: bool = False, limits: Limits = D
     Raises:
         LimitError: values are shared in so many ways that comparing exceeds the limit `work`.
     """
-    return Comparer(devices, limits).run(a, b)
+    return Comparer(devices=devices, limits=limits).run(a, b)
 
 
 def closest(
@@ -576,6 +576,7 @@ class ValueComparer(Comparer):
         return not isinstance(a, Tensor) and self._compared_before(a, b)
 
     def _same_scalar(self, a: Value, b: Value) -> bool:
+        """Return whether two scalars are equal, numbers within the tolerance, whatever their types."""
         if isinstance(a, bool) or isinstance(b, bool) or not isinstance(a, (int, float)):
             return Comparer._same_scalar(self, a, b)
         if not isinstance(b, (int, float)):
@@ -588,6 +589,7 @@ class ValueComparer(Comparer):
             return False
 
     def _tensors(self, path: Path, a: Tensor, b: Tensor) -> Pairs:
+        """Compare two tensors by their elements, those of the same two views once; nothing is inside."""
         self.tensors += 1
         self._require_equal(path, "type", a.element.name, b.element.name)
         if a.shape != b.shape:

@@ -162,6 +162,7 @@ class _LuaDescriber(_Describer):
         """The number of each object described so far, from 1, by its identity."""
 
     def scalar(self, value: Any) -> Node:
+        """Describe nil, a boolean, a number or a string; numbers with the digits that tell two doubles apart."""
         if value is None:
             return {"t": "nil"}
         if isinstance(value, bool):
@@ -273,6 +274,7 @@ class _PythonDescriber(_Describer):
         """Storages made here: kept, so that no later object gets the identity of one."""
 
     def scalar(self, value: Any) -> Node:
+        """Describe None, a truth value, a number, text or bytes."""
         if value is None:
             return {"t": "none"}
         if isinstance(value, bytes):
@@ -285,7 +287,10 @@ class _PythonDescriber(_Describer):
         return {"t": type(value).__name__, "v": shown}
 
     def begin(self, value: Any) -> tuple[Node, bool]:
-        """See `_Describer`: containers are to be closed, so that one that contains itself is noticed."""
+        """Describe a value with parts, a tensor or a name, see `_Describer`.
+
+        Containers are to be closed, so that one that contains itself is noticed: what is open is around it.
+        """
         if isinstance(value, QuantizedTensor):
             value = value.tensor
         if isinstance(value, Tensor):

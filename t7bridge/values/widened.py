@@ -229,7 +229,7 @@ def _wider_elements(name: str, code: str, array: np.ndarray) -> np.ndarray:
         code: numpy's of the wider one.
         array: the elements; of types that numpy lacks, their bits.
     """
-    if name == "bfloat16":
+    if name == "bfloat16":  # the upper half of a float32
         return (array.astype("u4") << 16).view("f4")
     if name in _FLOAT8:
         table = _float8_table(name)

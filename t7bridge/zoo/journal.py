@@ -262,7 +262,7 @@ class Journal:
             # Transactions begin where we say (`isolation_level`).
             self._base = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
             self._base.execute("PRAGMA locking_mode = EXCLUSIVE")
-            self._base.execute("PRAGMA synchronous = FULL")
+            self._base.execute("PRAGMA synchronous = FULL")  # a transaction survives a power cut
             self._base.execute(f"PRAGMA cache_size = {_CACHE}")
             # A lock that is held until the file is closed is taken here, so that a second run fails at once.
             self._base.execute("BEGIN EXCLUSIVE")
@@ -283,7 +283,7 @@ class Journal:
             # Nobody closes a private journal: a report reads its rows from it for as long as it exists.
             weakref.finalize(self, self._base.close)
         schema = self.fact("schema")
-        if schema not in (None, SCHEMA):
+        if schema not in (None, SCHEMA):  # a new journal has none
             self.close()
             raise T7BridgeError(
                 f"the journal has layout {schema}, and this release supports {SCHEMA}",
@@ -607,6 +607,7 @@ class Rows(Sequence[Record]):
     def __getitem__(self, place: slice) -> list[Record]: ...
 
     def __getitem__(self, place: int | slice) -> Record | list[Record]:
+        """Return the record at an index, or those of a slice, as of a list."""
         if isinstance(place, slice):
             indices = range(*place.indices(len(self)))
             if not indices:

@@ -119,7 +119,7 @@ def put(path: str, place: str) -> None:
         if protocol_of(place) in WHOLE_OBJECTS:
             system.put_file(path, inside)
             return
-        # As on a disk: a reader sees the whole file under its name, or none.
+        # Uploaded under another name and renamed, so that a file of this name is always whole.
         folder = inside.rpartition("/")[0]
         system.makedirs(folder, exist_ok=True)
         temporary = f"{folder}/{temporary_name()}"
@@ -522,7 +522,7 @@ class Folder:
         for output in outputs:
             path = join(self.place, output)
             if not os.path.isdir(path):
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError):  # most have none
                     os.unlink(path)
                 continue
             # Here, since it loads all that writes modules, which few runs need.

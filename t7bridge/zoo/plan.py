@@ -127,7 +127,7 @@ def find_inputs(
         suffix = os.path.splitext(record.name)[1]
         record.claimed = is_explicit or suffix.lower() in CLAIMS
         if not is_explicit:
-            # Local ones are not listed at all; a store lists everything.
+            # A store or an archive lists hidden files, too.
             if any(part.startswith(".") for part in record.name.split("/")):
                 left_out["hidden"] += 1
                 continue

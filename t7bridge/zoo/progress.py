@@ -56,7 +56,7 @@ class Progress:
         now = time.monotonic()
         self._marks.append((now, self.finished, self.done_bytes))
         while True:
-            oldest, _, _ = self._marks[0]
+            oldest, _, _ = self._marks[0]  # at the latest the one of now
             if now - oldest <= _WINDOW_SECONDS:
                 return
             self._marks.popleft()

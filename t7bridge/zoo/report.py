@@ -300,53 +300,68 @@ def _count_layers(layers: dict[str, Layer], row: Record) -> None:
 
 
 def write_reports(report: ZooReport, folder: Folder) -> None:
-    """Write the report's files next to the outputs, as the rows come from the journal, in batches of one page.
-
-    A report of one page has its rows in `report.html`; one of several has the first page's there, and all in files
-    of `PAGES`, which the page loads when they are shown.
-    """
-    assert isinstance(report.rows, Rows)  # of `summarize`
-    journal = report.rows.journal
+    """Write the report's files next to the outputs."""
     summary = report.summary()
-    template = files(__package__).joinpath("report.html").read_text("utf-8")
-    is_one_page = sum(report.counts.values()) <= PAGE_ROWS
-    first_rows: list[Any] = []
-    pages: list[dict[str, int]] = []
-    with folder.writer("report.json") as as_json, folder.writer("report.csv") as table:
-        # The table is the last entry of the object, and is written as it comes.
-        opening = json.dumps(summary, indent=1).removesuffix("\n}")
-        as_json.write(f'{opening},\n "table": ['.encode())
-        table.write(",".join(COLUMNS).encode() + b"\n")
-        separator = "\n"
-        for batch in batches(journal.with_twins(), PAGE_ROWS):
-            lines = [json.dumps(_as_data(row)) for row, _ in batch]
-            as_json.write((separator + ",\n".join(lines)).encode())
-            separator = ",\n"
-            table.write(as_csv(row for row, _ in batch).encode("utf-8", "backslashreplace"))
-            rows = [_page_row(report, row, twins) for row, twins in batch]
-            pages.append(dict(Counter(map(_facts, rows))))
-            if not first_rows:
-                first_rows = rows
-            if not is_one_page:
-                # A function of the page takes the rows: a page from a disk may load scripts, but not read files.
-                script = f"zooRows({len(pages)},{_json(rows)});\n"
-                folder.write_if_changed(_page_name(len(pages)), script.encode())
-        as_json.write(b"\n ]\n}\n")
+    page_counts, first_rows = _write_rows(report, summary, folder)
     data = {
         **summary,
         "failures": [_named(group) for group in report.failures[:_LISTED]],
         "warnings": [_named(group) for group in report.warnings[:_LISTED]],
         "left_out": [[count, _left_out_name(key, count)] for key, count in report.left_out.items()],
-        "pages": pages,
+        "pages": page_counts,
         "rows": first_rows,
     }
+    template = files(__package__).joinpath("report.html").read_text("utf-8")
     # Names of files are data, and must not end the script that contains them.
     page = template.replace("/*DATA*/", _json(data).replace("<", "\\u003c"), 1)
     with folder.writer("report.html") as file:
         file.write(page.encode("utf-8", "backslashreplace"))
-    number = 1 if is_one_page else len(pages) + 1
+    number = 1 if _has_one_page(report) else len(page_counts) + 1
     while folder.remove_file(_page_name(number)):  # of an earlier run with more files
         number += 1
+
+
+def _has_one_page(report: ZooReport) -> bool:
+    """Return whether the page has room for all rows."""
+    return sum(report.counts.values()) <= PAGE_ROWS
+
+
+def _write_rows(
+    report: ZooReport, summary: dict[str, Any], folder: Folder
+) -> tuple[list[dict[str, int]], list[list[Any]]]:
+    """Write `report.json`, `report.csv`, and the rows of each page, if there are several, into a file of its own.
+
+    Rows are read from the journal and written in batches of one page. `report.html` has those of the first page itself,
+    and loads the others when they are shown.
+
+    Returns:
+        For each page the numbers of its rows by what these are filtered by (`_facts`); and the rows of the first page.
+    """
+    assert isinstance(report.rows, Rows)  # as `summarize` makes them
+    has_one_page = _has_one_page(report)
+    first_rows: list[list[Any]] = []
+    page_counts: list[dict[str, int]] = []
+    with folder.writer("report.json") as as_json, folder.writer("report.csv") as as_table:
+        # The table is the last entry of the object, and is written as it comes.
+        opening = json.dumps(summary, indent=1).removesuffix("\n}")
+        as_json.write(f'{opening},\n "table": ['.encode())
+        as_table.write(",".join(COLUMNS).encode() + b"\n")
+        separator = "\n"
+        for batch in batches(report.rows.journal.with_twins(), PAGE_ROWS):
+            lines = [json.dumps(_as_data(row)) for row, _ in batch]
+            as_json.write((separator + ",\n".join(lines)).encode())
+            separator = ",\n"
+            as_table.write(as_csv(row for row, _ in batch).encode("utf-8", "backslashreplace"))
+            rows = [_page_row(report, row, twins) for row, twins in batch]
+            page_counts.append(dict(Counter(map(_facts, rows))))
+            if not first_rows:
+                first_rows = rows
+            if not has_one_page:
+                # A function of the page takes the rows: a page from a disk may load scripts, but not read files.
+                script = f"zooRows({len(page_counts)},{_json(rows)});\n"
+                folder.write_if_changed(_page_name(len(page_counts)), script.encode())
+        as_json.write(b"\n ]\n}\n")
+    return page_counts, first_rows
 
 
 def _page_name(number: int) -> str:

@@ -138,6 +138,7 @@ def _plan(
             retry_failed=request.retry_failed,
             force=request.force,
         )
+        # Later runs compare the options with theirs.
         journal.set_facts({"options": settings.asked(), "version": __version__, "sources": places})
     return plan
 

@@ -487,7 +487,7 @@ class _Worker:
             while piece := os.read(output.fileno(), 1 << 20):
                 *lines, rest = (rest + piece).split(b"\n")
                 answers.put((self, lines))
-                time.sleep(_PAUSE_SECONDS)
+                time.sleep(_PAUSE_SECONDS)  # what comes meanwhile is read together
         answers.put((self, None))
 
     def _send(self, line: str) -> None:
@@ -591,7 +591,11 @@ class LocalEngine(Engine):
         return job.bytes
 
     def _take(self, answer: tuple[_Worker, list[bytes] | None]) -> Iterator[Record | None]:
-        """See `Engine`: an answer is a worker, and the lines that it wrote, or `None` at its end."""
+        """Yield the files that an answer finishes: those of the lines that a worker wrote, or that at which it died.
+
+        Args:
+            answer: the worker, and the lines; `None` at its end.
+        """
         worker, lines = answer
         if lines is None:
             if worker in self._workers:  # else `close` has ended it
@@ -749,10 +753,13 @@ class DaskEngine(Engine):
         future.add_done_callback(self._answers.put)
 
     def _take(self, answer: Any) -> Iterator[Record]:
-        """See `Engine`: an answer is the future of a group.
+        """Yield the files of a group with their outcomes.
 
-        The files of a group that could not be converted are sent again, each by itself, as one of them may end the
+        Those of a group that could not be converted are sent again, each by itself, as one of them may end the
         processes of the cluster; one that was by itself has failed.
+
+        Args:
+            answer: the future of the group.
         """
         jobs = self._running.pop(answer)
         if answer.status == "finished":
