@@ -74,7 +74,7 @@ def spooled(options: argparse.Namespace, names: Sequence[str]) -> Iterator[None]
         path = os.path.join(folder, _STDIN)
         # If it is a redirected file, that file is an input. Otherwise it may have no descriptor.
         with suppress(OSError, ValueError):
-            add_input(None, sys.stdin.fileno())
+            add_input(path=None, fd=sys.stdin.fileno())
         with open(path, "wb") as file:
             while piece := sys.stdin.buffer.read(_PIPE_BYTES):
                 file.write(piece)

@@ -308,7 +308,7 @@ class FileOutput(Output):
         elif self._transfers is not None and content.source.fd is not None and content.length >= WORTH_BYTES:
             self._transfers.add(content, position)
         else:
-            for piece_position, data in self._copied(Run(content, position, None)):
+            for piece_position, data in self._copied(Run(content, position, done=None)):
                 self.put(piece_position, data)
 
     def commit(self) -> None:

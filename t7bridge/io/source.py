@@ -126,7 +126,7 @@ class ByteSource:
             if stat.S_ISDIR(status.st_mode):
                 raise T7BridgeError("is a folder", file=name, hint=FOLDER_HINT)
             raise T7BridgeError("is not a regular file", file=name, hint="Give the path of a file.")
-        add_input(name, fd)  # so that no output replaces it
+        add_input(name, fd=fd)  # so that no output replaces it
         return cls(name, status.st_size, fd=fd)
 
     @classmethod
@@ -145,7 +145,7 @@ class ByteSource:
         if isinstance(source, ByteSource):
             file, _ = source.resolve(0)
             if file.fd is not None:
-                add_input(None, file.fd)  # so that no output replaces it
+                add_input(path=None, fd=file.fd)  # so that no output replaces it
             return source, 0
         if isinstance(source, (str, os.PathLike)):
             return cls.from_path(source), 0
@@ -175,7 +175,7 @@ class ByteSource:
             except (OSError, ValueError):  # a pipe has no position, a closed file nothing at all
                 pass
             else:
-                add_input(None, fd)  # so that no output replaces it
+                add_input(path=None, fd=fd)  # so that no output replaces it
                 return cls(name, os.fstat(fd).st_size, fd=fd), start
         return cls._from_stream(file, name)
 

@@ -162,10 +162,10 @@ class Comparer:
             steps = path.steps(_STEPS_TO_HOME)
             for number in range(len(steps) - 1, -1, -1):
                 value = steps[number].value
-                home = homes.get(id(value))
-                if home is None or home[0] is not value:
+                owner, path_of_owner = homes.get(id(value), (None, ""))
+                if value is None or owner is not value:  # an identity may be that of another value by now
                     continue
-                shown = Path(None, Step(home[1]))
+                shown = Path(None, Step(path_of_owner))
                 for step in steps[number + 1 :]:
                     shown = Path(shown, step.key)
                 return str(shown)
@@ -285,7 +285,8 @@ class Comparer:
 
         Entries that one side lacks are differences.
         """
-        if len(a) == len(b) and all(_same_key(x[0], y[0]) for x, y in zip(a, b)):
+        if len(a) == len(b) and all(_same_key(key, other_key) for (key, _), (other_key, _) in zip(a, b)):
+            # Both have the same scalar keys in the same order, as most have.
             return ((key, value, other) for (key, value), (_, other) in zip(a, b))
         first, first_objects = _by_text(a)
         second, second_objects = _by_text(b)
@@ -295,7 +296,8 @@ class Comparer:
         pairs: list[tuple[Any, Value, Value]] = []
         for text, (key, value) in first.items():
             if text in second:
-                pairs.append((key, value, second[text][1]))
+                _, other = second[text]
+                pairs.append((key, value, other))
         for (key, value), (other_key, other) in zip(first_objects, second_objects):
             pairs.append((KeyStep(key), key, other_key))
             pairs.append((key, value, other))
@@ -362,7 +364,8 @@ def _by_text(entries: list[tuple[Value, Value]]) -> tuple[dict[Any, tuple[Value,
     scalars: dict[Any, tuple[Value, Value]] = {}
     objects: list[tuple[Value, Value]] = []
     for entry in entries:
-        text = _key_text(entry[0])
+        key, _ = entry
+        text = _key_text(key)
         if text is not None:
             scalars[text] = entry
         else:

@@ -79,7 +79,7 @@ class OutputNames:
 
     def _reserve_folders(self, name: str) -> None:
         """Take the names of the folders that contain a file: no output may have them."""
-        folder = name.rpartition("/")[0]
+        folder, _, _ = name.rpartition("/")
         if folder == self._folder:
             return
         self._folder = folder
@@ -128,4 +128,4 @@ def _with_parents(folder: str) -> Iterator[str]:
     """Yield `a/b`, `a`."""
     while folder:
         yield folder
-        folder = folder.rpartition("/")[0]
+        folder, _, _ = folder.rpartition("/")

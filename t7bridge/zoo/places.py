@@ -120,7 +120,7 @@ def put(path: str, place: str) -> None:
             system.put_file(path, inside)
             return
         # Uploaded under another name and renamed, so that a file of this name is always whole.
-        folder = inside.rpartition("/")[0]
+        folder, _, _ = inside.rpartition("/")
         system.makedirs(folder, exist_ok=True)
         temporary = f"{folder}/{temporary_name()}"
         try:
@@ -399,11 +399,11 @@ def _list_remote(place: str) -> tuple[list[Record], bool]:
         # In the address of a web page `?` and `*` are no wildcards.
         if wildcard is not None and protocol_of(place) not in ("http", "https"):
             listing = system.glob(path, detail=True)
-            start = path[:wildcard].rpartition("/")[0]
+            start, _, _ = path[:wildcard].rpartition("/")
         elif _is_file(system, path):
             is_file = True
             listing = {path: system.info(path)}
-            start = path.rstrip("/").rpartition("/")[0]
+            start, _, _ = path.rstrip("/").rpartition("/")
         else:
             listing = system.find(path, detail=True)
             start = path.rstrip("/")

@@ -671,7 +671,9 @@ def convert_group(settings: str, timeout: float | None, jobs: str) -> str:
             engine.close()
         engine = LocalEngine(Settings.from_json(settings), 1, timeout)
         _engines[thread] = key, engine
-    return to_line(filter(None, engine.run(from_line(jobs))))
+    # The engine yields `None`, too, while nothing is finished.
+    outcomes = [job for job in engine.run(from_line(jobs)) if job is not None]
+    return to_line(outcomes)
 
 
 def end_workers() -> None:
