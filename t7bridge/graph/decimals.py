@@ -501,45 +501,63 @@ def _significant(
 def _rows(array: np.ndarray, number: np.ndarray, power: np.ndarray, digits: int) -> np.ndarray:
     """Return a row of 4-byte blocks for each number, with zero bytes where nothing is printed.
 
+    The blocks are the sign, the digits before the point, the point with the zeros behind it, the other decimals, the
+    exponent, and a space.
+
     Args:
         array: the numbers, for their signs.
-        number: their significant digits.
+        number: their significant digits, as integers.
         power: of ten, of the first of these.
         digits: how many.
     """
     tens = 10 ** np.arange(digits + 1)
-    is_small = (power < -4) | (power >= digits)  # these have an exponent
-    place = np.where(is_small, 0, power)
-    before = np.maximum(place, -1)  # the power of the last digit before the point; -1 where there is none
-    unit = tens[digits - 1 - before]
+    has_exponent = (power < -4) | (power >= digits)  # as C's %g has it
+    # With an exponent, the point is behind the first digit.
+    first_power = np.where(has_exponent, 0, power)
+    # Digits before the point, less one; -1 where the first digit is behind it.
+    last_whole = np.maximum(first_power, -1)
+    unit = tens[digits - 1 - last_whole]
     whole = number // unit
-    fraction = (number - whole * unit) * tens[before + 1]
-    columns = max(1, (len(str(int(whole.max(initial=0)))) + 3) // 4)
-    behind = (digits + 3) // 4
-    rows = np.empty((len(array), columns + behind + 4), "u4")
+    fraction = (number - whole * unit) * tens[last_whole + 1]
+    zeros_behind_point = np.maximum(-first_power - 1, 0)
+
+    whole_blocks = max(1, (len(str(int(whole.max(initial=0)))) + 3) // 4)
+    decimal_blocks = (digits + 3) // 4
+    rows = np.empty((len(array), whole_blocks + decimal_blocks + 4), "u4")
     rows[:, 0] = _SIGNS[np.signbit(array).view("u1")]
-    _write_whole(rows[:, 1 : 1 + columns], whole)
-    rows[:, 1 + columns] = _POINTS[np.where(fraction == 0, 0, 1 + np.maximum(-place - 1, 0))]
-    # Decimals from the last block to the first; zeros at the end, where all behind is zero, are not printed.
-    start = 2 + columns
-    if 4 * behind <= 18:
-        rest = fraction * 10 ** (4 * behind - digits)
-        is_end = np.ones(len(array), bool)
+    point = 1 + whole_blocks
+    _write_whole(rows[:, 1:point], whole)
+    rows[:, point] = _POINTS[np.where(fraction == 0, 0, 1 + zeros_behind_point)]
+    _write_decimals(rows[:, point + 1 : -2], fraction, digits)
+    rows[:, -2] = 0
+    with_exponent = np.flatnonzero(has_exponent)
+    rows[with_exponent, -2] = _EXPONENTS[power[with_exponent] + 99]
+    rows[:, -1] = _block(b" ")
+    return rows
+
+
+def _write_decimals(blocks: np.ndarray, fraction: np.ndarray, digits: int) -> None:
+    """Write decimals into rows of blocks; zeros at their end are not printed.
+
+    Args:
+        blocks: of shape (numbers, blocks of four digits), which are written.
+        fraction: the decimals of each number as an integer.
+        digits: how many these are.
+    """
+    count = blocks.shape[1]
+    if 4 * count <= 18:
+        rest = fraction * 10 ** (4 * count - digits)
+        is_end = np.ones(len(fraction), bool)
     else:  # 20 digits are more than 64 bits: the last block has one digit
         rest = fraction // 10
         last_digit = fraction - rest * 10
         is_end = last_digit == 0
-        rows[:, start + behind - 1] = np.where(is_end, 0, _TRAILING[last_digit * 1000 + _BLOCK_NUMBERS])
-        behind -= 1
-    for column in range(behind - 1, -1, -1):
+        blocks[:, -1] = np.where(is_end, 0, _TRAILING[last_digit * 1000 + _BLOCK_NUMBERS])
+        count -= 1
+    # From the last block to the first: `is_end` is true where all behind is zero, and not printed.
+    for column in range(count - 1, -1, -1):
         higher = rest // _BLOCK_NUMBERS
         block_digits = rest - higher * _BLOCK_NUMBERS
-        rows[:, start + column] = _TRAILING[block_digits + _BLOCK_NUMBERS * is_end]
+        blocks[:, column] = _TRAILING[block_digits + _BLOCK_NUMBERS * is_end]
         is_end &= block_digits == 0
         rest = higher
-    exponent = rows.shape[1] - 2
-    rows[:, exponent] = 0
-    small = np.flatnonzero(is_small)
-    rows[small, exponent] = _EXPONENTS[power[small] + 99]
-    rows[:, -1] = _block(b" ")
-    return rows

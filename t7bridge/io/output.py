@@ -472,7 +472,7 @@ class Blocks:
         here = os.lseek(self._file, 0, os.SEEK_CUR)
         try:
             os.lseek(self._file, position + size - 1, os.SEEK_DATA)
-        except OSError:  # ENXIO: no data from there on
+        except OSError:  # ENXIO: no data from there on; the position has not moved
             return True
         os.lseek(self._file, here, os.SEEK_SET)
         return False

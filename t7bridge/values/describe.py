@@ -488,7 +488,8 @@ def _reversed_pieces(node: Any) -> list[Any]:
     pieces: list[Any] = []
     text = "{" if is_dict else "["
     separator = ""
-    for key, part in node.items() if is_dict else zip(repeat(""), node):
+    keys_and_parts = node.items() if is_dict else zip(repeat(""), node)
+    for key, part in keys_and_parts:
         text += separator
         separator = ","
         if is_dict:

@@ -254,7 +254,8 @@ def _narrower_elements(name: str, code: str, array: np.ndarray) -> np.ndarray:
     elif name in _FLOAT8:
         bits = array.view("u4")
         nans = np.isnan(array)
-        narrow = _float8_of_heads(name)[bits >> 20]
+        upper_bits = bits >> 20
+        narrow = _float8_of_heads(name)[upper_bits]
         narrow[nans] = bits[nans] & 0xFF  # `_float8_table` keeps the pattern there
     else:
         narrow = array.astype(code)

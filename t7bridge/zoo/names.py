@@ -36,8 +36,11 @@ def safe_name(inside: str) -> str:
 def stem_of(name: str) -> str:
     """Return `a/net` for `a/net.t7` and `a/net.pth.tar`; an unknown suffix stays."""
     stem, suffix = os.path.splitext(name)
-    if suffix.lower() == ".tar" and os.path.splitext(stem)[1].lower() in _STRIPPED:
-        stem, suffix = os.path.splitext(stem)
+    inner_stem, inner_suffix = os.path.splitext(stem)
+    if suffix.lower() == ".tar" and inner_suffix.lower() in _STRIPPED:
+        stem = inner_stem
+        suffix = inner_suffix
+    # A name that is nothing but a suffix stays.
     if suffix.lower() in _STRIPPED and os.path.basename(stem):
         return stem
     return name

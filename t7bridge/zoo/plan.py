@@ -342,6 +342,7 @@ def _plan_one(fresh: Fresh, names: OutputNames, settings: Settings, others: _Oth
         return
     if not _fits(fresh.output, settings.suffix(fresh.format)):
         row.output = names.choose(row.name, fresh.format)
+    # What an earlier run made has the name that the output had then.
     others.keep(row, is_ours=fresh.ours and fresh.output == row.output)
 
 

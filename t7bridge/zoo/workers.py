@@ -569,7 +569,7 @@ class LocalEngine(Engine):
         while room > 0 and len(worker.jobs) + len(more) < _AHEAD_JOBS:
             if not self._returned:
                 self._returned.extend(islice(waiting, 1))
-            if not self._returned:
+            if not self._returned:  # all files were handed out
                 break
             weight = self._weight(self._returned[0])
             is_idle = not worker.jobs and not more
