@@ -5,6 +5,8 @@
 // where a browser has none, to memory.
 
 const OUT = "/out";
+const LIBRARY = "/library";
+const WORTH_FREEING = 1 << 16; // bytes: smaller arrays are cheaper to leave to the collector
 const HANDLES = 8; // files on disk that one run may write; handles can only be made between runs
 let python;
 let run;
@@ -12,7 +14,6 @@ let folder; // of the private file system, or null
 const spare = []; // files on disk that are not used yet
 let mounted = 0;
 let reader;
-let garbage;
 let writing = {}; // of the present run: its number, and the bytes that are expected
 
 onmessage = async ({ data }) => {
@@ -27,30 +28,43 @@ onmessage = async ({ data }) => {
 
 async function start(base, session) {
   const { loadPyodide } = await import(`${base}pyodide/pyodide.mjs`);
-  const library = fetch(`${base}t7bridge.zip`).then((response) => {
-    if (!response.ok) throw new Error(`t7bridge.zip: ${response.status}`);
-    return response.arrayBuffer();
-  });
+  const library = packed(`${base}library.gz`);
   python = await loadPyodide({ indexURL: `${base}pyodide/` });
-  python.unpackArchive(await library, "zip", { extractDir: "/lib/t7bridge" });
-  await openStore(session);
   python.FS.filesystems.WORKERFS.stream_ops.read = readFile;
+  python.FS.mkdir(LIBRARY);
+  python.FS.mount(python.FS.filesystems.WORKERFS, { packages: [await library] }, LIBRARY);
+  await openStore(session);
   python.FS.mkdir(OUT);
   python.FS.mount(outputFiles(python.FS), {}, OUT);
-  run = python.runPython("import sys; sys.path.insert(0, '/lib/t7bridge'); import bridge; bridge.run");
+  run = python.runPython(`import sys; sys.path.insert(0, "${LIBRARY}"); import bridge; bridge.run`);
   await fill();
   postMessage({ type: "ready" });
 }
 
-// As in WORKERFS, with a little garbage after each piece. What a reader returns is freed by the next collection of young
-// objects, and reading alone makes none: a browser would hold hundreds of megabytes.
+// The library as `build.py` packs it. A blob is kept by the browser, and takes no memory of the tab.
+async function packed(address) {
+  const response = await fetch(address);
+  if (!response.ok) throw new Error(`${address}: ${response.status}`);
+  const blob = await new Response(response.body.pipeThrough(new DecompressionStream("gzip"))).blob();
+  const end = 8 + Number(await blob.slice(0, 8).text());
+  const files = JSON.parse(await blob.slice(8, end).text());
+  return { metadata: { files }, blob: blob.slice(end) };
+}
+
+// As in WORKERFS, but what a reader returns is freed at once: an array of bytes that a channel takes, whose other end is
+// closed, is gone. Otherwise it stays until a full collection, and a browser holds some hundred megabytes of them.
 function readFile(stream, buffer, offset, length, position) {
   if (position >= stream.node.size) return 0;
   reader ??= new FileReaderSync();
-  const piece = new Uint8Array(reader.readAsArrayBuffer(stream.node.contents.slice(position, position + length)));
-  buffer.set(piece, offset);
-  for (let bytes = 0; bytes < piece.length; bytes += 1 << 10) garbage = new Array(32);
-  return piece.length;
+  const bytes = reader.readAsArrayBuffer(stream.node.contents.slice(position, position + length));
+  const count = bytes.byteLength;
+  buffer.set(new Uint8Array(bytes), offset);
+  if (count >= WORTH_FREEING) {
+    const { port1, port2 } = new MessageChannel();
+    port2.close();
+    port1.postMessage(bytes, [bytes]);
+  }
+  return count;
 }
 
 async function openStore(session) {
