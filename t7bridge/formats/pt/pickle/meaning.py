@@ -68,7 +68,10 @@ _MAX_KEY_DEPTH = 100
 _WORK_PER_BYTE = 16
 _WASTE = "a pickle that copies the same values over and over, or of which keys have the same hash,"
 _WORK_PER_COLLISION = 8
-_MODULUS = sys.hash_info.modulus
+_MODULUS = (1 << 61) - 1
+"""Integers have the same hash where Python has 64 bits if they differ by a multiple of it."""
+_SMALLEST_MODULUS = min(_MODULUS, sys.hash_info.modulus)
+"""The same for this Python, which has 32 bits in a browser."""
 _HASHED_AT_RANDOM = frozenset({str, bytes, bool, type(None), float})
 """Types of which a file cannot create many values of one hash: at most some fifty floats have the same."""
 _UNHASHABLE = (list, dict, set, bytearray)
@@ -96,6 +99,14 @@ def _key_parts(key: Any) -> int:
                 )
             parts.extend((inner, depth + 1) for inner in part)
     return count
+
+
+def _hash_of_64_bits(key: Any) -> int:
+    """Return the hash of an integer where Python has 64 bits, so that a file is refused in a browser, too."""
+    if type(key) is not int:
+        return hash(key)
+    rest = abs(key) % _MODULUS
+    return rest if key >= 0 else -rest
 
 
 class Work(Budget):
@@ -126,14 +137,15 @@ class Work(Budget):
                 made to waste time has.
         """
         kind = type(key)
-        if kind in _HASHED_AT_RANDOM or (kind is int and -_MODULUS < key < _MODULUS):
+        if kind in _HASHED_AT_RANDOM or (kind is int and -_SMALLEST_MODULUS < key < _SMALLEST_MODULUS):
             return
         self.spend(_key_parts(key))
         hashes = self.hashes.setdefault(id(container), {})
-        before = hashes.get(hash(key), 0)
-        hashes[hash(key)] = before + 1
-        if before:
-            self.spend(before * _WORK_PER_COLLISION)
+        for value in {hash(key), _hash_of_64_bits(key)}:
+            before = hashes.get(value, 0)
+            hashes[value] = before + 1
+            if before:
+                self.spend(before * _WORK_PER_COLLISION)
 
     def check_elements(self, items: Collection[Any]) -> None:
         """Check the elements of a set before it is created; raises as `check_key`."""
