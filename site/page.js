@@ -225,7 +225,8 @@ function offer(entry) {
   const stem = entry.name.replace(/\.[^.]*$/, "") || "model";
   const suffixes = [".pt", ".safetensors", ".npz", ".t7"].filter((suffix) => !entry.name.endsWith(suffix));
   const targets = suffixes.map((suffix) => [suffix, "convert", stem + suffix]);
-  if (entry.isLua) targets.push(["model.py with its weights", "module", `${stem}.zip`]);
+  const folder = stem === entry.name ? `${stem}_model` : stem; // on a disk it would have the file's own name
+  if (entry.isLua) targets.push(["model.py with its weights", "module", `${folder}.zip`]);
   targets.push(["drawing, .svg", "draw", `${stem}.svg`]);
   const isReadable = entry.text !== null && !entry.failed;
   $("targets").replaceChildren(
@@ -277,7 +278,9 @@ async function convert(entry, name, target) {
       bar.value = Math.min(1, fraction);
       text.textContent = `${target}: ${Math.round(100 * Math.min(1, fraction))} %`;
     });
-    const parts = [element("pre", { className: "dim", textContent: `t7bridge ${command.map(quoted).join(" ")}` })];
+    // The command line writes a folder where the page packs one.
+    const shown = command.map(quoted).join(" ").replace(/\.zip('?)$/, "$1");
+    const parts = [element("pre", { className: "dim", textContent: `t7bridge ${shown}` })];
     for (const { name: file, file: bytes } of answer.outputs) {
       const link = element("a", { href: URL.createObjectURL(bytes), download: file, textContent: `Save ${file}` });
       parts.push(link, document.createTextNode(` (${size(bytes.size)})`));

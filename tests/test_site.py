@@ -70,7 +70,8 @@ def check(page: Page, file: Path, folder: Path) -> None:
         said, saved = page.convert(label)
         name = saved.name.partition("-")[2] if saved else f"{file.stem}{label}"
         if label.startswith("model.py"):
-            code, output, messages = on_the_command_line(folder, "module", file.name, "-o", file.stem)
+            module = name.removesuffix(".zip") if saved else file.stem
+            code, output, messages = on_the_command_line(folder, "module", file.name, "-o", module)
         elif label.startswith("drawing"):
             code, output, messages = on_the_command_line(folder, "draw", file.name, "-o", f"{file.stem}.svg")
         else:
@@ -82,7 +83,7 @@ def check(page: Page, file: Path, folder: Path) -> None:
         if label.startswith("model.py"):
             with zipfile.ZipFile(saved) as archive:
                 members = {member: archive.read(member) for member in archive.namelist()}
-            written = [path for path in (folder / file.stem).rglob("*") if path.is_file()]
+            written = [path for path in (folder / module).rglob("*") if path.is_file()]
             assert members == {str(path.relative_to(folder)): path.read_bytes() for path in written}, file
         else:
             assert saved.read_bytes() == (folder / name).read_bytes(), (file, label)
