@@ -1,4 +1,4 @@
-"""Make the table of `docs/live-modules.md`: what PyTorch and its tools do with live modules and with `model.py`.
+"""Make the first table of `docs/live-modules.md`: what PyTorch does with live modules and with `model.py`.
 
     python docs/generate_uses.py
 
@@ -51,8 +51,8 @@ def deepcopy(model: torch.nn.Module, arguments: Arguments) -> Any:
     return copy.deepcopy(model)(*arguments)
 
 
-def lightning(model: torch.nn.Module, arguments: Arguments) -> Any:
-    """Train as Lightning does, freeze a part, and load the state dict strictly into a copy."""
+def trained(model: torch.nn.Module, arguments: Arguments) -> Any:
+    """Train with a part frozen, and load the state dict strictly into a copy."""
     fresh = copy.deepcopy(model)
     model.train()
     next(model.parameters()).requires_grad_(False)
@@ -66,8 +66,24 @@ def lightning(model: torch.nn.Module, arguments: Arguments) -> Any:
 
 
 def fx(model: torch.nn.Module, arguments: Arguments) -> Any:
-    """Trace symbolically, and take the value of a node in the middle, as `create_feature_extractor` does."""
-    traced = torch.fx.symbolic_trace(model)
+    """Trace symbolically, and take the value of a node in the middle."""
+    return _taken(torch.fx.symbolic_trace(model), model, arguments)
+
+
+class Leaves(torch.fx.Tracer):
+    """A tracer that follows modules only into those that have others inside."""
+
+    def is_leaf_module(self, module: torch.nn.Module, name: str) -> bool:
+        """Return whether a call of the module is a node."""
+        return not any(module.children())
+
+
+def fx_leaves(model: torch.nn.Module, arguments: Arguments) -> Any:
+    """As `fx`, with each layer as a node."""
+    return _taken(torch.fx.GraphModule(model, Leaves().trace(model)), model, arguments)
+
+
+def _taken(traced: torch.fx.GraphModule, model: torch.nn.Module, arguments: Arguments) -> Any:
     expected = model(*copy.deepcopy(arguments))
     check(traced(*copy.deepcopy(arguments)), expected)
     nodes = [node for node in traced.graph.nodes if node.op == "call_module"]
@@ -132,16 +148,29 @@ def quantized(model: torch.nn.Module, arguments: Arguments) -> Any:
     return None
 
 
+def quantized_fx(model: torch.nn.Module, arguments: Arguments) -> Any:
+    """Quantize layers and what is between them, after a run that observes their ranges."""
+    from torch.ao.quantization import get_default_qconfig_mapping
+    from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
+
+    prepared = prepare_fx(model, get_default_qconfig_mapping(), arguments)
+    prepared(*copy.deepcopy(arguments))
+    convert_fx(prepared)(*arguments)
+    return None
+
+
 USES: dict[str, Callable[[torch.nn.Module, Arguments], Any]] = {
     "`copy.deepcopy`, EMA copies": deepcopy,
-    "training, Lightning's `self.model = …`, `load_state_dict(strict=True)`": lightning,
+    "training, frozen layers, `load_state_dict(strict=True)`": trained,
     "`torch.compile`": compiled,
     "`torch.export`": export,
     "`torch.export`, any batch": export_batch,
     "`torch.export`, any batch, height and width": export_image,
     "`torch.jit.trace`, under `torch.no_grad()`": trace,
     "`torch.ao.quantization.quantize_dynamic`": quantized,
-    "`torch.fx.symbolic_trace`, torchvision's `create_feature_extractor`": fx,
+    "`torch.fx.symbolic_trace`": fx,
+    "`torch.fx`, each layer a node": fx_leaves,
+    "`prepare_fx`, `convert_fx` of `torch.ao.quantization`": quantized_fx,
     "`torch.jit.script`": script,
 }
 
@@ -210,12 +239,18 @@ def table() -> str:
     return "\n".join(["| | `load_module` | `model.py` of `module` |", "| --- | --- | --- |", *rows, ""])
 
 
+def write_between(marks: tuple[str, str], lines: str) -> None:
+    """Replace what is between two marks of the page."""
+    start, end = marks
+    text = PAGE.read_text("utf-8")
+    before, _, rest = text.partition(start)
+    _, _, after = rest.partition(end)
+    PAGE.write_text(f"{before}{start}{lines}{end}{after}", "utf-8")
+
+
 def main() -> None:
     """Write the table into the page."""
-    text = PAGE.read_text("utf-8")
-    before, _, rest = text.partition(MARKS[0])
-    _, _, after = rest.partition(MARKS[1])
-    PAGE.write_text(f"{before}{MARKS[0]}{table()}{MARKS[1]}{after}", "utf-8")
+    write_between(MARKS, table())
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ from fuzz_workers import in_workers, is_finding, tally, write_finding
 
 from t7bridge import PtReader, Tensor
 from t7bridge.errors import T7BridgeError
-from t7bridge.formats.pt.pickle.meaning import Origin, PtMeaning
+from t7bridge.formats.pt.pickle.context import Origin, PickleContext
 from t7bridge.formats.pt.pickle.unpickler import Unpickler
 from t7bridge.graph.python import PythonGlobal, PythonObject
 from t7bridge.io.source import ByteSource
@@ -178,24 +178,24 @@ class _CUnpickler(pickle.Unpickler):
     known: dict[tuple[str, str], _Named]
 
 
-class _Inert(PtMeaning):
+class _Inert(PickleContext):
     """The meaning of names for our unpickler."""
 
     def __init__(self, source: ByteSource) -> None:
         super().__init__(Origin(source))
         self.known: dict[tuple[str, str], PythonGlobal] = {}
 
-    def find(self, module: str, name: str) -> Any:
+    def find_global(self, module: str, name: str) -> Any:
         if (module, name) not in self.known:
             self.known[module, name] = PythonGlobal(module, name)
         return self.known[module, name]
 
-    def make(self, constructor: Any, args: Any, how: str, kwargs: Any = None) -> Any:
+    def value_of_call(self, constructor: Any, args: Any, how: str, kwargs: Any = None) -> Any:
         if not isinstance(constructor, PythonGlobal) or not isinstance(args, tuple) or how.startswith("newobj"):
             raise T7BridgeError("is not a call that the referee supports")
         return PythonObject(constructor, how, args, kwargs)
 
-    def build(self, value: Any, state: Any) -> Any:
+    def set_state(self, value: Any, state: Any) -> Any:
         if not isinstance(value, PythonObject) or value.state is not UNSET_STATE:
             raise T7BridgeError("is not a state that the referee supports")
         value.state = state
@@ -204,7 +204,7 @@ class _Inert(PtMeaning):
     def fill(self, value: PythonObject) -> None:
         pass
 
-    def persistent(self, saved_id: Any) -> Any:
+    def value_of_id(self, saved_id: Any) -> Any:
         return _Id(saved_id)
 
 

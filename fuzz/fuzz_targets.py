@@ -15,7 +15,7 @@ from typing import Any
 
 from t7bridge import PtReader, Storage, T7Layout, T7Reader
 from t7bridge.errors import LimitError, T7BridgeError, UnsupportedError, WriteError
-from t7bridge.formats.pt.pickle.meaning import Origin, PtMeaning
+from t7bridge.formats.pt.pickle.context import Origin, PickleContext
 from t7bridge.formats.pt.pickle.unpickler import Unpickler
 from t7bridge.formats.pt.writer import PtWriter
 from t7bridge.formats.t7.writer import T7Writer
@@ -156,7 +156,7 @@ def pickle(data: bytes) -> bool:
     """A standalone pickle."""
     origin = Origin(ByteSource.from_bytes(data))
     try:
-        Unpickler(origin.source, 0, len(data), PtMeaning(origin)).load()
+        Unpickler(origin.source, 0, len(data), PickleContext(origin)).load()
     except T7BridgeError:
         return False
     return True

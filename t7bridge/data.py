@@ -48,6 +48,11 @@ else:
 
         attrs makes the methods of a class when the first of them is asked for, mostly by its first object: half of the
         classes that a verb loads have none, and to print a help no attrs is needed.
+
+        Args:
+            cls: the class; `None` where the decorator has options.
+            eq: whether objects of equal fields are equal.
+            **options: of `attrs.define`.
         """
         if cls is None:
             return partial(define, eq=eq, **options)
@@ -56,11 +61,12 @@ else:
         if eq and "__eq__" not in cls.__dict__:
             cls.__eq__ = _equals
             cls.__hash__ = _hash if options.get("frozen") else None
-        # The shared ones above, or those of the class and its bases.
+        # attrs makes none: the class has the shared ones above, or its own, or those of its bases.
         options |= {"eq": False, "repr": False}
+        # Only attrs has slots for what is cached; without slots there is nothing to make at once.
         is_cached = any(isinstance(value, cached_property) for value in cls.__dict__.values())
         if is_cached or not options.get("slots", True):
-            return _compared_by_fields(_attrs_define(cls, options))  # attrs has slots for what is cached
+            return _compared_by_fields(_attrs_define(cls, options))
         return _made_late(cls, options)
 
 
@@ -89,7 +95,7 @@ class _Late:
 
 
 def _attrs_define(cls: type, options: dict[str, Any]) -> type:
-    """Return what attrs makes of a class, with the fields of `field`."""
+    """Return what attrs makes of a class, whose fields of `field` become those of attrs."""
     import attrs  # which takes longer to load than a help takes to print
 
     for name, value in list(vars(cls).items()):
@@ -112,27 +118,30 @@ def _made_late(cls: Any, options: dict[str, Any]) -> Any:
         cls: the class as it is written, with annotated fields.
         options: of `attrs.define`.
     """
+    # Annotations are texts, as all modules postpone them.
     fields = [name for name, kind in vars(cls).get("__annotations__", {}).items() if "ClassVar" not in kind]
     inherited = {slot for base in cls.__mro__ for slot in vars(base).get("__slots__", ())}
     slots = [name for name in fields if name not in inherited]
     if not any("__weakref__" in vars(base) for base in cls.__mro__[1:]):
         slots.append("__weakref__")
+    # Slots take the place of these.
     members = {name: value for name, value in vars(cls).items() if name not in (*fields, "__dict__", "__weakref__")}
 
     def make() -> None:
+        """Have attrs complete the class: it makes another of it, whose methods this one takes."""
         with _making:
             if not isinstance(vars(slotted)["__attrs_attrs__"], _Late):
                 return  # another thread was faster
             for base in slotted.__mro__[1:]:
                 getattr(base, "__attrs_attrs__", None)  # attrs looks at what it made of them
-            asked = dict(options)
+            attrs_options = dict(options)
             if not options.get("frozen") and cls.__setattr__ is object.__setattr__:
-                # Then the methods are the same, and attrs need not make one more class.
-                asked |= {"slots": False, "getstate_setstate": True}
-            made = vars(_compared_by_fields(_attrs_define(cls, asked)))
+                # Without slots attrs changes `cls` itself, and makes no more classes; the methods are the same.
+                attrs_options |= {"slots": False, "getstate_setstate": True}
+            members_by_attrs = vars(_compared_by_fields(_attrs_define(cls, attrs_options)))
             for name in _FROM_ATTRS:
-                if name in made and name not in members:
-                    setattr(slotted, name, made[name])
+                if name in members_by_attrs and name not in members:
+                    setattr(slotted, name, members_by_attrs[name])
 
     late = {name: _Late(make) for name in _LATE if name not in members}
     slotted = type(cls)(cls.__name__, cls.__bases__, {**members, **late, "__slots__": tuple(slots)})
@@ -142,8 +151,12 @@ def _made_late(cls: Any, options: dict[str, Any]) -> Any:
 
 
 def _rebind(members: Iterable[Any], before: type, after: type) -> None:
-    """Let methods that use `super()` find the class that replaces the one in which they are written, as attrs does."""
+    """Let methods that use `super()` find the class that replaces the one in which they are written, as attrs does.
+
+    Python keeps the class in a cell of each such method.
+    """
     for member in members:
+        # A class method or static method, a property, or the function itself.
         function = getattr(member, "__func__", None) or getattr(member, "fget", None) or member
         for cell in getattr(function, "__closure__", None) or ():
             with suppress(ValueError):  # a cell may be empty
@@ -183,14 +196,15 @@ def collector_paused() -> Iterator[None]:
     """
     global _inside
     with _lock:
-        paused = _inside > 0 or gc.isenabled()
-        if paused:
+        # If the program had disabled it, nothing is to be resumed.
+        is_pausing = _inside > 0 or gc.isenabled()
+        if is_pausing:
             _inside += 1
             gc.disable()
     try:
         yield
     finally:
-        if paused:
+        if is_pausing:
             with _lock:
                 _inside -= 1
                 if not _inside:
@@ -263,11 +277,11 @@ def decimal_text() -> Any:
 
 
 def face(package: str, offered: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package that loads the names it offers from its modules.
+    """Return the `__getattr__` of a package that loads each name it offers from a module of it, when it is first used.
 
     Args:
         package: its name.
-        offered: for each module, the names that it has, separated by spaces.
+        offered: for each module, by its name in the package, the names that it has, separated by spaces.
     """
     homes = {name: module for module, names in offered.items() for name in names.split()}
 

@@ -55,13 +55,13 @@ class T7BridgeError(Exception):
         self.hint = hint or self.HINT
 
     def __str__(self) -> str:
-        where = [self.file] if self.file else []
-        place = [f"byte {self.offset:,}"] if self.offset is not None else []
-        if self.path:
-            long = len(self.path) > _LONGEST_PATH
-            place.append(f"{self.path[: _LONGEST_PATH // 2]}…{self.path[-_LONGEST_PATH // 2 :]}" if long else self.path)
-        if place:
-            where.append(", ".join(place))
+        place_in_file = [f"byte {self.offset:,}"] if self.offset is not None else []
+        if len(self.path) > _LONGEST_PATH:
+            half = _LONGEST_PATH // 2
+            place_in_file.append(f"{self.path[:half]}…{self.path[-half:]}")
+        elif self.path:
+            place_in_file.append(self.path)
+        where = [text for text in (self.file, ", ".join(place_in_file)) if text]
         text = ": ".join([*where, self.message])
         if self.expected:
             text += f"; expected {self.expected}"
@@ -76,9 +76,9 @@ class T7BridgeError(Exception):
         """
         from traceback import extract_tb, format_list
 
-        frames = extract_tb(self.__traceback__)[1:]
-        own = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]
-        return [*format_list(own), f"{type(self).__name__}: {self}"]
+        frames = extract_tb(self.__traceback__)[1:]  # the first is IPython's, which runs the cell
+        of_caller = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]
+        return [*format_list(of_caller), f"{type(self).__name__}: {self}"]
 
 
 @contextmanager

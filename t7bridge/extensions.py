@@ -49,7 +49,8 @@ def load_extensions(group: str, name: str = "") -> list[tuple[str, str, Any]]:
     loaded: list[tuple[str, str, Any]] = []
     for entry in _entry_points(group):
         key = (group, entry.name, entry.value)
-        if key in _tried or name not in ("", entry.name):
+        is_asked_for = name in ("", entry.name)
+        if key in _tried or not is_asked_for:
             continue
         _tried.add(key)  # before it is loaded, as it registers names that are looked up meanwhile
         try:

@@ -88,7 +88,7 @@ DEFAULT_LIMITS = Limits()
 
 
 class Inflation:
-    """How many bytes the compressed parts of a file may become, beyond its own.
+    """The bytes that the compressed parts of a file may become, all together.
 
     Args:
         size: of the file, in bytes.
@@ -103,12 +103,12 @@ class Inflation:
         self.left = max(limits.inflate_bytes, limits.inflate_ratio * size)
 
     def spend(self, nbytes: int, what: str, **where: Any) -> None:
-        """Charge bytes.
+        """Charge the bytes that a part becomes.
 
         Args:
             nbytes: number of bytes.
-            what: would grow too large, for the error.
-            **where: the place of it.
+            what: names the part, for the error: `the pickle`.
+            **where: its place, as the fields of the error.
 
         Raises:
             LimitError: the total exceeds the limits.

@@ -11,7 +11,8 @@ from .data import define
 from .errors import StrictError
 from .text import clean, counted, listed, one_line, printable, printable_lines
 
-_SHOWN = 5
+_SHOWN_LOSSES = 5
+"""Maximum notes in the message of a `StrictError`; the error has all."""
 
 CODES = {
     "beside": "data in a field of a module are beside its state dict",
@@ -85,14 +86,18 @@ class Note:
 
 
 def joined(notes: Iterable[Note]) -> list[Note]:
-    """Return notes to be printed: one for those that say the same of several places, with the first of these."""
+    """Return notes to be printed: one for those of one level and message, with the first paths of all."""
     paths_of: dict[tuple[str, str], list[str]] = {}
-    first: dict[tuple[str, str], Note] = {}
+    first_notes: dict[tuple[str, str], Note] = {}
     for note in notes:
         key = (note.level, note.message)
         paths_of.setdefault(key, []).append(note.path)
-        first.setdefault(key, note)
-    return [evolve(note, path=listed(filter(None, dict.fromkeys(paths_of[key])))) for key, note in first.items()]
+        first_notes.setdefault(key, note)
+    merged = []
+    for key, note in first_notes.items():
+        distinct_paths = filter(None, dict.fromkeys(paths_of[key]))
+        merged.append(evolve(note, path=listed(distinct_paths)))
+    return merged
 
 
 class Printed:
@@ -164,7 +169,7 @@ class Report(Printed):
         class_name: str = "",
         count: int = 1,
     ) -> None:
-        """Add a note."""
+        """Add a note; arguments as the attributes of `Note`."""
         self.notes.append(Note(level, path, message, loss, code=code, class_name=class_name, count=count))
 
     def lines(self) -> list[str]:
@@ -189,15 +194,19 @@ def check_strict(report: Report, strict: bool) -> None:
     Raises:
         StrictError: the report has a warning, or a note about a lost type, precision or sharing.
     """
-    lost = [note for note in report.notes if note.level == "warning" or note.loss] if strict else []
-    if lost:
-        first = lost[0]
-        more = [f"{note.path}: {note.message}" if note.path else note.message for note in lost[1:_SHOWN]]
-        rest = f"; and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
-        raise StrictError(
-            "; ".join([first.message, *more]) + rest,
-            file=report.source,
-            path=first.path,
-            hint="Without --strict (strict=True) this is a note in the report.",
-            notes=tuple(lost),
-        )
+    losses = [note for note in report.notes if note.level == "warning" or note.loss]
+    if not strict or not losses:
+        return
+    first, *others = losses[:_SHOWN_LOSSES]
+    # The path of the first one is that of the error, before the message.
+    messages = [first.message]
+    messages += [f"{note.path}: {note.message}" if note.path else note.message for note in others]
+    if len(losses) > _SHOWN_LOSSES:
+        messages.append(f"and {len(losses) - _SHOWN_LOSSES} more")
+    raise StrictError(
+        "; ".join(messages),
+        file=report.source,
+        path=first.path,
+        hint="Without --strict (strict=True) this is a note in the report.",
+        notes=tuple(losses),
+    )

@@ -27,7 +27,7 @@ def printable(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)  # `repr` without its quotes
 
 
 def counted(number: int, one: str, many: str = "") -> str:
@@ -82,8 +82,11 @@ def _unit_escapes(char: str) -> str:
 LINE = 120
 """Maximum characters of a line."""
 _TEXT = 60
+"""Maximum characters or bytes of a text that are shown."""
 _DIMENSIONS = 8
+"""Maximum dimensions of a shape that are shown."""
 _BITS = 256
+"""Maximum bits of an integer whose digits are shown."""
 
 _numbers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 _next_number = count(1)
@@ -128,11 +131,14 @@ def short(value: Any) -> str:
     if isinstance(value, str):
         return clean(repr(value[:_TEXT]), LINE) + ("…" if len(value) > _TEXT else "")
     if isinstance(value, (bytes, bytearray)):
+        longest = LINE - 3  # with room for `b` and `…`
         try:
-            text = "b" + clean(repr(bytes(value[:_TEXT]).decode()), LINE - 3)
+            text = "b" + clean(repr(bytes(value[:_TEXT]).decode()), longest)
         except UnicodeDecodeError:
-            text = clean(repr(bytes(value[: _TEXT // 3])), LINE - 3)
+            # Fewer, as a byte that is no text takes four characters: `\xff`.
+            text = clean(repr(bytes(value[: _TEXT // 3])), longest)
         return text + ("…" if len(value) > _TEXT else "")
+    # Python refuses to print integers of very many digits (`int_max_str_digits`).
     if isinstance(value, int) and value.bit_length() > _BITS:
         return f"<int of {value.bit_length()} bits>"
     if value is None or isinstance(value, (bool, int, float, complex)):

@@ -44,13 +44,19 @@ TYPE_FUNCTION, LEGACY_TYPE_RECUR_FUNCTION, TYPE_RECUR_FUNCTION = (
 
 
 _MOST_DIMENSIONS = 64
+"""Maximum dimensions of numpy's arrays."""
 
 LuaFunction = namedtuple("LuaFunction", ["size", "dumped", "upvalues"])
 """A function: length of the bytecode in bytes, the bytecode, and the upvalues as in the file."""
 
 
 def _found(entries: Any, name: Any) -> Any:
-    """Return an entry by its name, text or bytes, or `None`, as torchfile does."""
+    """Return an entry by its name, text or bytes; `None` if there is none, as torchfile does.
+
+    Args:
+        entries: a dict; a list and `None` have no names.
+        name: the name; names of the file are bytes, unless these were decoded.
+    """
     if isinstance(entries, dict):
         if name in entries:
             return entries[name]
@@ -244,36 +250,40 @@ class TorchfileBuilder(Rebuilder):
         if isinstance(value, TdsHash):
             return self._dict(value.content)
         if isinstance(value, GraphObject):
-            made = self._kinds.TorchObject(value.class_name.encode(), version_number=value.version or 0)
+            torch_object = self._kinds.TorchObject(value.class_name.encode(), version_number=value.version or 0)
             # The fields were read as a table of their own, so torchfile turns a list of them into a list as well.
-            inner = self._table(value.fields) if value.fields is not None else Fill(value.payload, ())
-            made._obj = inner.value
-            return Fill(made, inner.parts, done=inner.done)
-        if isinstance(value, GraphFunction):  # a named tuple: needs its upvalues at construction
+            fields = self._table(value.fields) if value.fields is not None else Fill(value.payload, ())
+            torch_object._obj = fields.value
+            return Fill(torch_object, fields.parts, done=fields.done)
+        if isinstance(value, GraphFunction):
             code = value.code
+            # A named tuple cannot be filled: it is made when its upvalues are.
             return fill_list([value.upvalues], lambda parts: self._kinds.LuaFunction(len(code), code, *parts))
         if isinstance(value, Storage):
             return self._array(value)
         return self._view(value, path) if isinstance(value, Tensor) else value
 
     def _table(self, table: Table) -> Fill:
+        """Return a list or dict to be filled, by torchfile's heuristic: keys of a list are whole numbers."""
         if self._lists and (not table.raw_keys or (self._ints and table.sequence() is not None)):
             return fill_list(table.sequence() or [])
         return self._dict(table)
 
     def _dict(self, table: Table) -> Fill:
-        made = self._kinds.hashable_uniq_dict()
-        slots = [[key, item] for key, item in table.raw_items()]
+        """Return a dict to be filled: its keys are built values too, so that its entries are made last."""
+        entries = self._kinds.hashable_uniq_dict()
+        pairs = [[key, item] for key, item in table.raw_items()]
 
-        def enter() -> None:
-            for key, (built, item) in zip(table.raw_keys, slots):
+        def enter_pairs() -> None:
+            for key, (built_key, built_item) in zip(table.raw_keys, pairs):
                 try:
-                    made[built] = item
-                except TypeError:  # it cannot be hashed, and is compared by identity
-                    made[key] = item
+                    entries[built_key] = built_item
+                except TypeError:  # it cannot be hashed, such as a list: the graph's own key is, by its identity
+                    entries[key] = built_item
 
-        parts = ((slot, at, key, slot[at]) for key, slot in zip(table.raw_keys, slots) for at in (0, 1))
-        return Fill(made, parts, done=enter)
+        # Key and item of each pair are replaced by what is built of them.
+        parts = ((pair, place, key, pair[place]) for key, pair in zip(table.raw_keys, pairs) for place in (0, 1))
+        return Fill(entries, parts, done=enter_pairs)
 
     def _array(self, storage: Storage) -> np.ndarray:
         """Return a storage as a writable array, one for each storage."""
@@ -281,10 +291,15 @@ class TorchfileBuilder(Rebuilder):
         if array is None:
             array = storage_array(storage)
             array = self._arrays[id(storage)] = array if array.flags.writeable else array.copy()
-            self._alive.append(storage)
+            self._alive.append(storage)  # so that no other gets its id
         return array
 
     def _view(self, tensor: Tensor, path: Path) -> np.ndarray:
+        """Return a tensor as a view of the array of its storage.
+
+        Raises:
+            UnsupportedError: numpy has no such array.
+        """
         if len(tensor.size) > _MOST_DIMENSIONS:
             raise UnsupportedError(
                 f"a tensor of {len(tensor.size)} dimensions is not a numpy array",

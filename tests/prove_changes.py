@@ -148,13 +148,13 @@ def sound_reason(proof: Proof, path: str) -> str:
 def recorded_input(value: Any, place: str) -> Any:
     """The input that a layer had in its last run, as far as the file still holds it."""
     from t7bridge.nn import find_modules
-    from t7bridge.workshop.prove.layer import mapped, to_torch
-    from t7bridge.workshop.prove.runs import is_whole, runs
+    from t7bridge.workshop.prove.layer import map_tensors, to_torch
+    from t7bridge.workshop.prove.runs import is_complete, runs
 
     for root, module in find_modules(value):
         for step in reversed(runs(module, root)):
-            if step.path == place and is_whole(step.input):
-                return mapped(to_torch(step.input), torch.Tensor.double)
+            if step.path == place and is_complete(step.input):
+                return map_tensors(to_torch(step.input), torch.Tensor.double)
     return None
 
 

@@ -13,7 +13,7 @@ import pytest
 from helpers import TESTFILES, module_of
 
 from t7bridge import Limits, PtReader
-from t7bridge.formats import Origin, PtMeaning, Unpickler
+from t7bridge.formats import Origin, PickleContext, Unpickler
 from t7bridge.io import ByteSource
 from t7bridge.limits import DEFAULT_LIMITS
 from t7bridge.values import describe_python
@@ -64,7 +64,7 @@ def golden(path: Path) -> Any:
 def unpickled(data: bytes, limits: Limits = DEFAULT_LIMITS) -> tuple[Any, list[str]]:
     """The value of a pickle, and the globals in it that have no meaning."""
     origin = Origin(ByteSource.from_bytes(data), limits)
-    value = Unpickler(origin.source, 0, len(data), PtMeaning(origin)).load()
+    value = Unpickler(origin.source, 0, len(data), PickleContext(origin)).load()
     return value, list(origin.foreign)
 
 

@@ -40,6 +40,21 @@ lua_strings = st.one_of(
 )
 lua_scalars = st.one_of(st.none(), st.booleans(), lua_numbers, st.just(float("nan")), lua_strings)
 class_names = st.sampled_from(("nn.Linear", "nn.Sequential", "corpus.Custom", "nn.gModule", "my.Ürsprung"))
+# Strategies are made here once where they can be: Hypothesis looks through each new one before it draws.
+lua_scalar_keys = st.one_of(st.booleans(), lua_numbers, lua_strings)
+lua_field_names = st.lists(lua_strings, max_size=5)
+empty_tensors = st.builds(Tensor, st.sampled_from(LUA_ELEMENTS), st.none())
+lua_nodes = st.lists(
+    st.one_of(
+        st.builds(Table),
+        st.builds(TorchObject, class_names, st.sampled_from((None, 1, 2))),
+        st.builds(LuaFunction, st.binary(max_size=30), tag=st.sampled_from((6, 7, 8))),
+        st.builds(TdsHash),
+        st.builds(TdsVec),
+    ),
+    min_size=1,
+    max_size=12,
+)
 
 
 def _array(draw: Any, element: ElementType) -> np.ndarray:
@@ -58,6 +73,10 @@ def _array(draw: Any, element: ElementType) -> np.ndarray:
         if parts.itemsize == 2:  # Lua Torch reads the text as this one
             parts.view("u2")[missing] = 0x7FFF
     return array
+
+
+dimension_counts = st.integers(1, 4)
+steps = st.integers(0, 5)
 
 
 @st.composite
@@ -79,8 +98,8 @@ def views(draw: Any, pool: list[Storage], scalars: bool = False) -> Tensor:
     offset = draw(st.integers(0, storage.count - 1))
     left = storage.count - 1 - offset
     size, stride = [], []
-    for _ in range(draw(st.integers(1, 4))):
-        step = draw(st.integers(0, 5))
+    for _ in range(draw(dimension_counts)):
+        step = draw(steps)
         extent = draw(st.integers(1, 3 if not step else min(4, left // step + 1)))
         left -= (extent - 1) * step
         size.append(extent)
@@ -104,34 +123,28 @@ def lua_values(draw: Any, elements: list[ElementType] | None = None) -> Any:
     """A Lua value: a graph of up to 12 tables, objects, functions and collections over up to 3 storages."""
     pool = draw(st.lists(storages(elements or LUA_ELEMENTS), min_size=1, max_size=3))
     tensors = draw(st.lists(views(pool), min_size=2, max_size=4))
-    empty = st.builds(Tensor, st.sampled_from(LUA_ELEMENTS), st.none())
-    makers = (
-        st.builds(Table),
-        st.builds(TorchObject, class_names, st.sampled_from((None, 1, 2))),
-        st.builds(LuaFunction, st.binary(max_size=30), tag=st.sampled_from((6, 7, 8))),
-        st.builds(TdsHash),
-        st.builds(TdsVec),
-    )
-    nodes = draw(st.lists(st.one_of(*makers), min_size=1, max_size=12))
+    nodes = draw(lua_nodes)
     # A function without a number is written wherever it is met, so it may stand at one place only.
     loose = [node for node in nodes if not (isinstance(node, LuaFunction) and node.tag == 6)]
     known = [*pool, *tensors, *loose]
-    inside = st.one_of(lua_scalars, st.sampled_from(known), st.sampled_from([*tensors, *loose]), empty)
-    scalar_keys = st.one_of(st.booleans(), lua_numbers, lua_strings)
-    keys = st.lists(st.one_of(scalar_keys, scalar_keys, st.sampled_from(known)), max_size=6)
+    inside = st.one_of(lua_scalars, st.sampled_from(known), st.sampled_from([*tensors, *loose]), empty_tensors)
+    inside_of_vec = st.lists(inside, max_size=5)
+    keys = st.lists(st.one_of(lua_scalar_keys, lua_scalar_keys, st.sampled_from(known)), max_size=6)
     for node in nodes:
         if isinstance(node, Table):
             _entries(draw, draw(keys), inside, node)
         elif isinstance(node, TorchObject):
             node.fields = Table()
-            _entries(draw, draw(st.lists(lua_strings, max_size=5)), inside, node.fields)
+            _entries(draw, draw(lua_field_names), inside, node.fields)
         elif isinstance(node, TdsHash):
             _entries(draw, draw(keys), inside, node.content)
         elif isinstance(node, TdsVec):
-            node.elements.extend(draw(st.lists(inside, max_size=5)))
+            node.elements.extend(draw(inside_of_vec))
         else:
             node.upvalues = draw(_upvalues(inside, node.tag))
     root: Any = draw(st.sampled_from(nodes))
+    if draw(st.booleans()):
+        root = Table.from_list([*loose, *tensors])
     for _ in range(draw(st.sampled_from((0, 0, 0, 1, 40, 300)))):  # nesting
         root = Table([1.0], [root]) if draw(st.booleans()) else Table([b"inner"], [root])
     return root
@@ -160,6 +173,14 @@ py_constants = st.one_of(
     st.lists(st.integers(0, 9), max_size=4).map(TorchSize),
     st.builds(PythonGlobal, st.just("torch.nn.parameter"), st.just("Parameter")),
 )
+py_leaves = st.one_of(py_scalars, py_constants)
+py_keys = st.one_of(texts, st.integers(-5, 5), st.tuples(texts, st.integers(0, 3)))
+some_py_keys = st.lists(py_keys, max_size=5)
+py_nodes: st.SearchStrategy[list[Any]] = st.lists(
+    st.one_of(st.builds(dict), st.builds(OrderedDict), st.builds(list), st.builds(Counter), st.builds(DefaultDict)),
+    min_size=1,
+    max_size=10,
+)
 
 
 @st.composite
@@ -171,19 +192,17 @@ def python_values(draw: Any, elements: list[ElementType] | None = None) -> Any:
         if tensor.element.code[0] in "fc":
             tensor.requires_grad = draw(st.booleans())
             tensor.is_parameter = draw(st.booleans())
-    makers = (st.builds(dict), st.builds(OrderedDict), st.builds(list), st.builds(Counter), st.builds(DefaultDict))
-    nodes: list[Any] = draw(st.lists(st.one_of(*makers), min_size=1, max_size=10))
-    leaves = st.one_of(py_scalars, py_constants)
+    nodes = draw(py_nodes)
     tuples = draw(
-        st.lists(st.lists(st.one_of(leaves, st.sampled_from([*nodes, *tensors])), max_size=3).map(tuple), max_size=3)
+        st.lists(st.lists(st.one_of(py_leaves, st.sampled_from([*nodes, *tensors])), max_size=3).map(tuple), max_size=3)
     )
-    inside = st.one_of(leaves, st.sampled_from([*nodes, *tensors, *tuples]))
-    keys = st.one_of(texts, st.integers(-5, 5), st.tuples(texts, st.integers(0, 3)))
+    inside = st.one_of(py_leaves, st.sampled_from([*nodes, *tensors, *tuples]))
+    inside_of_list = st.lists(inside, max_size=5)
     for node in nodes:
         if isinstance(node, list):
-            node.extend(draw(st.lists(inside, max_size=5)))
+            node.extend(draw(inside_of_list))
             continue
-        for key in draw(st.lists(keys, max_size=5)):
+        for key in draw(some_py_keys):
             node[key] = draw(inside)
     root: Any = draw(st.sampled_from(nodes))
     for _ in range(draw(st.sampled_from((0, 0, 0, 1, 30)))):

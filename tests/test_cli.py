@@ -229,17 +229,18 @@ def test_imports() -> None:
 
 
 def test_few_longs_are_converted_without_numpy(tmp_path: Path) -> None:
-    """Sizes that a layer keeps are written as longs of 4 bytes and back without loading numpy."""
+    """Longs are written with 4 bytes and back, and to a `.pt`, without numpy, and without the meaning of layers."""
     longs = Storage.from_array(np.array([3, -(2**31), 2**31 - 1]))
     save(longs, tmp_path / "longs.t7")
     code = (
         "import sys; from t7bridge import cli; "
         "assert cli.main(['convert', '--long-size', '4', 'longs.t7', 'short.t7']) == 0; "
         "assert cli.main(['convert', '--long-size', '8', 'short.t7', 'back.t7']) == 0; "
-        "print('numpy' in sys.modules, file=sys.stderr)"
+        "assert cli.main(['convert', 'longs.t7', 'longs.pt']) == 0; "
+        "print({'numpy', 't7bridge.nn'} & set(sys.modules), file=sys.stderr)"
     )
     run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert run.stderr == "False\n"
+    assert run.stderr == "set()\n"
     assert (tmp_path / "short.t7").read_bytes()[-12:] == struct.pack("<3i", 3, -(2**31), 2**31 - 1)
     assert (tmp_path / "back.t7").read_bytes() == (tmp_path / "longs.t7").read_bytes()
 

@@ -111,7 +111,7 @@ CIRCLES = """
 import gc, sys, warnings
 import t7bridge
 warnings.simplefilter("ignore")  # a file of the corpus has more behind its values
-READERS = {"T7Reader", "ObjectReader", "BinaryInput", "TextInput", "Alike", "PtReader", "PtArchive", "PtMeaning"}
+READERS = {"T7Reader", "ObjectReader", "BinaryInput", "TextInput", "Alike", "PtReader", "PtArchive", "PickleContext"}
 gc.freeze()  # the modules: each search looks through the values of a file alone
 for path in sys.argv[1:]:
     t7bridge.load(path)

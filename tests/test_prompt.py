@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,27 @@ def test_each_result_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert re.sub(r"[^ (]*/(?=\w+\.t7)", "", repr(result)) == expected
         assert hasattr(result, "_repr_html_")
     assert repr(t7bridge.match(OTHER, "a.pt")) == "<Match: 42 keys without certain counterpart>"
+
+
+def test_readers_and_writers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their line has the file, its kind, and how far they are."""
+    monkeypatch.chdir(tmp_path)
+    with t7bridge.T7Writer("a.t7") as writer:
+        writer.write(1.0)
+        assert repr(writer) == "<T7Writer: a.t7: 12 bytes, not closed>"
+    assert repr(writer) == "<T7Writer: a.t7: 12 bytes, closed>"
+    with t7bridge.T7Reader("a.t7") as reader:
+        assert repr(reader) == "<T7Reader: a.t7: binary, at byte 0 of 12>"
+        reader.read()
+        assert repr(reader) == "<T7Reader: a.t7: binary, at byte 12 of 12>"
+    assert "a.t7" in repr(reader)
+    with t7bridge.PtWriter("a.pt") as pickles:
+        pickles.write([1])
+        assert repr(pickles) == "<PtWriter: a.pt: 1 value, not closed>"
+    size = f"{Path('a.pt').stat().st_size:,}"
+    assert repr(pickles) == f"<PtWriter: a.pt: {size} bytes, closed>"
+    assert repr(t7bridge.PtReader("a.pt")) == f"<PtReader: a.pt: zip, {size} bytes>"
+    assert repr(t7bridge.T7Writer(io.BytesIO())) == "<T7Writer: a stream: 0 bytes, not closed>"
 
 
 def test_lines_are_bounded() -> None:

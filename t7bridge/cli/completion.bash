@@ -7,7 +7,7 @@ _t7bridge() {
     fi
     if [ "${word#-}" != "$word" ]; then
         case "$verb" in
-            convert) COMPREPLY=($(compgen -W "-h --help --help-all --to --force --rename --strip --dtype --encoding --byte-order --long-size --keep-device --no-record --pt-format --compact --strict --allow-foreign --classes --limit --mode --as --at --shard-size --map-location --nested --template --partial --sync --json -q --quiet" -- "$word")) ;;
+            convert) COMPREPLY=($(compgen -W "-h --help --help-all --to --force --rename --strip --dtype --encoding --byte-order --long-size --keep-device --no-record --pt-format --compact --strict --allow-foreign --classes --limit --mode --as --at --shard-size --no-config --map-location --nested --template --partial --sync --json -q --quiet" -- "$word")) ;;
             diff) COMPREPLY=($(compgen -W "-h --help --help-all --rtol --atol --json --limit -q --quiet" -- "$word")) ;;
             draw) COMPREPLY=($(compgen -W "-h --help --help-all -o --output --at --weights --input-shape --input --force --json --limit -q --quiet" -- "$word")) ;;
             export) COMPREPLY=($(compgen -W "-h --help --help-all --input --output-name --dynamic --at --index-base --force --json --limit -q --quiet" -- "$word")) ;;

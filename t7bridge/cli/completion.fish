@@ -35,6 +35,7 @@ complete -c t7bridge -n '__fish_seen_subcommand_from convert' -l limit -r -d 're
 complete -c t7bridge -n '__fish_seen_subcommand_from convert' -l mode -l as -x -a 'auto tree' -d 'convert nn modules to state dicts (auto) or to dicts with every field (tree)'
 complete -c t7bridge -n '__fish_seen_subcommand_from convert' -l at -r -d 'path of a part of the file: root.model.modules[3]'
 complete -c t7bridge -n '__fish_seen_subcommand_from convert' -l shard-size -r -d 'write files of at most this size, 2GB, with an index, as transformers reads them'
+complete -c t7bridge -n '__fish_seen_subcommand_from convert' -l no-config -d 'do not write what describes the model beside a .pt, into NAME.config.json'
 complete -c t7bridge -n '__fish_seen_subcommand_from convert' -l map-location -r -d 'device of the tensors in a .pt: cuda:1, or cuda:0=cuda:1,ipu=cpu'
 complete -c t7bridge -n '__fish_seen_subcommand_from convert' -l nested -d 't.conv1.weight instead of t[\'conv1.weight\']'
 complete -c t7bridge -n '__fish_seen_subcommand_from convert' -l template -r -d 'fill the models of this .t7 with the state dict of SRC'

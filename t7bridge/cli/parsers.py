@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 
 import t7bridge
 
-from ..conversion.options import REQUIRED, Option, options_of
+from ..conversion.options import REQUIRED, Option, byte_count, options_of
+from ..errors import ModelError
 from ..limits import DEFAULT_LIMITS, Limits
 from .streams import failed, perhaps, terminal_width
 
@@ -259,11 +260,10 @@ def _number(text: str) -> int:
 
 def _size(text: str) -> int:
     """Return the bytes of `512M` or `4G`."""
-    match = re.fullmatch(r"(\d+)([KMG]?)(i?B)?", text.strip(), re.IGNORECASE)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 512M or 4G")
-    number, unit, _ = match.groups()
-    return int(number) * _UNITS[unit.upper()]
+    try:
+        return byte_count(text)
+    except ModelError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _tolerance(text: str) -> float:
@@ -273,7 +273,6 @@ def _tolerance(text: str) -> float:
     return value
 
 
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _TYPES: dict[str, Callable[[str], Any]] = {
     "int": int,
     "count": _count,

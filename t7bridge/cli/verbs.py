@@ -88,7 +88,9 @@ def _to_stdout(options: argparse.Namespace) -> int:
         return failed("standard output requires --to FORMAT, and excludes --json")
     with tempfile.TemporaryDirectory(prefix="t7bridge-stdout-") as folder:
         path = os.path.join(folder, "out")
-        print_notes(t7bridge.convert(**{**arguments_of(options, "convert"), "target": path}).notes)
+        # A stream is one file: it has no place beside it.
+        arguments = {**arguments_of(options, "convert"), "target": path, "config": False}
+        print_notes(t7bridge.convert(**arguments).notes)
         with open(path, "rb") as file:
             shutil.copyfileobj(file, (sys.__stdout__ or sys.stdout).buffer, 1 << 20)
         sys.stdout.flush()
@@ -160,6 +162,8 @@ def inspect(options: argparse.Namespace) -> int:
 def _styled(line: str, number: int, header: int) -> str:
     """Style a line of the summary on a terminal: names in its header are faint, heads of tables bold.
 
+    Rows of tables are cut to the width, as they could not be read below one another otherwise; sentences go on below.
+
     Args:
         line: the line.
         number: its number, from 0.
@@ -168,7 +172,8 @@ def _styled(line: str, number: int, header: int) -> str:
     if not is_styled(sys.stdout):
         return line
     width = terminal_width()
-    if len(line) > width:
+    is_row = number >= header and not line.startswith("shapes: ")
+    if is_row and len(line) > width:
         line = line[: width - 1] + "…"
     if number < header:
         name, space, value = line.partition("  ")

@@ -9,6 +9,6 @@ __getattr__ = face(
         "flow": "LISTS SourceBuilder",
         "generate": "Generated check_page",
         "idioms": "IDIOMS",
-        "copied": "Inside expected",
+        "copied": "ModuleArgument constructed_parts",
     },
 )

@@ -15,39 +15,47 @@ _SUM = ("reduce", "sum")
 def attention_names(spec: ModuleSpec, graph: GraphSpec) -> dict[int, str]:
     """Return names for values of a graph, by node: scores, their softmax, and the context, the sum weighted with it."""
     users: dict[int, list[int]] = {}
+    """The nodes that take the output of a node."""
     layers: dict[int, Traits] = {}
+    """The traits of the layer of each node."""
     for number, node in enumerate(graph.nodes, 1):  # 0 is the input
         layers[number] = traits_of(spec.children[node.module].target if node.module else "")
         for source, _ in node.takes:
             users.setdefault(source, []).append(number)
 
-    def end(number: int, passed: tuple[str, ...] | None = None) -> int:
-        """Return the last of a chain of views of a value; also of layers written as `passed` says."""
-        while True:
-            following = users.get(number, [])
-            if len(following) != 1:
-                return number
-            layer = layers[following[0]]
-            if not layer.shares_memory and (passed is None or layer.written != passed):
-                return number
-            number = following[0]
+    def end_of_chain(number: int, also: tuple[str, ...] | None = None) -> int:
+        """Return the last node of a chain that begins with one, each the only user of the one before.
+
+        Args:
+            number: of the first node.
+            also: the chain goes through views, and through layers that are written in this way.
+        """
+        while len(users.get(number, ())) == 1:
+            (user,) = users[number]
+            layer = layers[user]
+            is_passed = layer.shares_memory or (also is not None and layer.written == also)
+            if not is_passed:
+                break
+            number = user
+        return number
 
     def weighs(user: int) -> bool:
         """Return whether a layer adds up values with weights: in one step, or by products and their sum."""
         if layers[user].written == _MATRIX_PRODUCT:
             return True
-        following = users.get(user)
-        is_product = layers[user].written == _PRODUCT
-        return is_product and following is not None and layers[following[0]].written == _SUM
+        if layers[user].written != _PRODUCT or user not in users:
+            return False
+        first_user, *_ = users[user]
+        return layers[first_user].written == _SUM
 
     names: dict[int, str] = {}
     for number, layer in layers.items():
         if layer.written != _SOFTMAX:
             continue
-        for user in users.get(end(number), ()):
+        for user in users.get(end_of_chain(number), ()):
             if weighs(user):
-                scores, _ = graph.nodes[number - 1].takes[0]
+                (scores, _), *_ = graph.nodes[number - 1].takes  # the node of the first input
                 names[scores] = "scores"
                 names[number] = "attention"
-                names[end(user, _SUM)] = "context"
+                names[end_of_chain(user, also=_SUM)] = "context"
     return names

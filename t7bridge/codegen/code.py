@@ -48,13 +48,14 @@ def checked_name(name: str) -> str:
 
 
 def usable_name(name: str) -> str:
-    """Return the Python name derived from a name of the file; empty if there is none.
+    """Return the Python name derived from a name of the file; empty if none can be.
 
     Python normalizes identifiers to NFKC, in which two names can become one.
     """
     if len(name) > MAX_NAME:
         return ""
     normalized = unicodedata.normalize("NFKC", name)
+    # A page has `_` for what is not used, and Python changes `__x` inside a class.
     if not normalized.isidentifier() or normalized.startswith("_"):
         return ""
     return normalized if len(normalized) <= MAX_NAME else ""  # normalization may lengthen a name
@@ -94,7 +95,7 @@ def method(value: ast.expr, name: str, *args: Any, **kwargs: Any) -> ast.Call:
 
 
 def formula(template: str, **values: Any) -> Write:
-    """Return what makes an expression from operands.
+    """Return a function that makes an expression from operands, by a template.
 
     Args:
         template: a lambda of the operands, a text of this package: `lambda x: x.narrow(dim, 0, 1)`.
@@ -123,12 +124,12 @@ def _parsed(template: str) -> ast.Lambda:
 
 
 def _filled(node: Any, values: dict[str, ast.expr]) -> Any:
-    """Return a copy of a tree in which some names are replaced."""
+    """Return a copy of a syntax tree, or of a list or field in one, in which some names are replaced."""
     if isinstance(node, list):
         return [_filled(item, values) for item in node]
     if isinstance(node, ast.Name):
         return values.get(node.id, node)
-    if not isinstance(node, ast.AST):
+    if not isinstance(node, ast.AST):  # the value of a field: a text or a number
         return node
     fields = {name: _filled(value, values) for name, value in ast.iter_fields(node)}
     return type(node)(**fields)
@@ -139,7 +140,7 @@ applied = formula("lambda module, x: module(x)")
 
 
 def text_of(node: ast.expr) -> str:
-    """Return an expression as source; printed once."""
+    """Return an expression as source; the text is kept in the node, as lengths are measured again and again."""
     attributes = vars(node)
     if "text" not in attributes:
         attributes["text"] = ast.unparse(node)
@@ -147,7 +148,7 @@ def text_of(node: ast.expr) -> str:
 
 
 def names_in(node: Any) -> set[str]:
-    """Return the variables of an expression or statement, and other names that it uses without a dot."""
+    """Return the variables of an expression, a statement or a list of them, and other names used without a dot."""
     if isinstance(node, ast.Name):
         return {node.id}
     parts: Iterable[Any] = ()
@@ -176,12 +177,12 @@ def expression(value: Any) -> ast.expr:
     if isinstance(value, ast.expr):
         return value
     if isinstance(value, Construction):
-        return value.node()
+        return value.as_call()
     if value is None or type(value) is bool:
         return ast.Constant(value)
     if type(value) is float and not math.isfinite(value):
         return apply("float", str(value))
-    # A decimal digit has more than 3 bits; Python refuses to print integers of very many digits.
+    # A decimal digit has more than 3 bits; Python refuses to print integers of very many digits (`int_max_str_digits`).
     if type(value) is float or (type(value) is int and value.bit_length() < 3 * MAX_DIGITS):
         magnitude = ast.Constant(abs(value))
         is_negative = repr(value)[0] == "-"  # -0.0 is, too
@@ -211,17 +212,17 @@ class _Quoted(str):
 
 @define(eq=False)
 class Construction:
-    """The construction of a module.
+    """A call that constructs a module in generated source: its class and arguments.
 
     Attributes:
         name: the class, as named in the source: `nn.Linear`, `Residual`.
         args: positional arguments: literals, constructions, or names of parameters.
         kwargs: arguments by keyword, likewise.
         defaults: keyword arguments that are omitted if they have these values.
-        names: the names of positional arguments, to name parameters after.
+        arg_names: the names of the positional arguments, as far as they are known; parameters are named after them.
         spec: the module it constructs; `None` for a `Sequential` that groups adjacent modules.
         block: the class, if defined in the same source; an object with `attributes`.
-        origin: the block made for this very module; `block` may be replaced by a similar one.
+        original_block: the block made for this very module; `block` is replaced by an equal one that was made first.
         depth: nesting depth of constructions in it.
     """
 
@@ -229,53 +230,53 @@ class Construction:
     args: list[Any] = field(factory=list)
     kwargs: dict[str, Any] = field(factory=dict)
     defaults: dict[str, Any] = field(factory=dict)
-    names: tuple[str, ...] = ()
+    arg_names: tuple[str, ...] = ()
     spec: ModuleSpec | None = field(default=None, repr=False)
     block: Any = field(default=None, repr=False)
-    origin: Any = field(default=None, repr=False)
+    original_block: Any = field(default=None, repr=False)
     depth: int = 1
 
     def literals(self) -> Iterator[tuple[Construction, int | str, Any]]:
-        """Yield all values in it, with the construction and place of each, in order."""
-        for place, value in self.places():
+        """Yield all literals in it, in order: the construction whose argument it is, its place there, its value."""
+        for place, value in self.arguments():
             if isinstance(value, Construction):
                 yield from value.literals()
-            elif not isinstance(value, ast.expr):
+            elif not isinstance(value, ast.expr):  # not the name of a parameter
                 yield self, place, value
 
-    def put(self, place: int | str, value: Any) -> None:
+    def replace_argument(self, place: int | str, value: Any) -> None:
         """Replace an argument."""
         if isinstance(place, int):
             self.args[place] = value
         else:
             self.kwargs[place] = value
 
-    def argument(self, place: int | str) -> str:
+    def argument_name(self, place: int | str) -> str:
         """Return the name of an argument; empty if it is unknown."""
         if isinstance(place, str):
             return place
-        return self.names[place] if place < len(self.names) else ""
+        return self.arg_names[place] if place < len(self.arg_names) else ""
 
-    def named(self) -> dict[str, Any]:
+    def arguments_by_name(self) -> dict[str, Any]:
         """Return the arguments whose names are known."""
-        return {**dict(zip(self.names, self.args)), **self.kwargs}
+        return {**dict(zip(self.arg_names, self.args)), **self.kwargs}
 
-    def places(self) -> list[tuple[int | str, Any]]:
+    def arguments(self) -> list[tuple[int | str, Any]]:
         """Return all arguments, with the position or keyword of each."""
         return [*enumerate(self.args), *self.kwargs.items()]
 
-    def inside(self) -> list[tuple[str, Construction]]:
+    def inner_modules(self) -> list[tuple[str, Construction]]:
         """Return the modules among the arguments, by their names in a state dict."""
-        return [(str(place), value) for place, value in self.places() if isinstance(value, Construction)]
+        return [(str(place), value) for place, value in self.arguments() if isinstance(value, Construction)]
 
-    def nested(self) -> Iterator[Construction]:
+    def with_inner(self) -> Iterator[Construction]:
         """Yield this construction and all in it, outer ones first."""
         yield self
-        for _, inner in self.inside():
-            yield from inner.nested()
+        for _, inner in self.inner_modules():
+            yield from inner.with_inner()
 
-    def node(self) -> ast.Call:
-        """Return the call, without arguments that have their defaults; of many modules, each gets a line."""
+    def as_call(self) -> ast.Call:
+        """Return the call as source, without arguments that have their defaults; of many modules, each gets a line."""
         written = {
             name: value
             for name, value in self.kwargs.items()
@@ -284,8 +285,9 @@ class Construction:
         call = apply(self.name, *self.args, **written)
         assert isinstance(call, _Call)
         arguments = [*call.args, *(argument.value for argument in call.keywords)]
-        # Two modules may share a line.
-        call.spread = (self.name == SEQUENTIAL and len(self.args) > 2) or any(map(_spreads, arguments))
+        # Two modules may share a line; of more, each has its own.
+        is_long_sequential = self.name == SEQUENTIAL and len(self.args) > 2
+        call.has_one_argument_a_line = is_long_sequential or any(map(_has_one_argument_a_line, arguments))
         return call
 
 
@@ -301,27 +303,29 @@ def sequential(calls: list[Construction], spec: ModuleSpec | None = None) -> Con
 
 
 class _Call(ast.Call):
-    """A call; `spread` if every argument gets a line of its own. `ast` chooses printers by the name of a class."""
+    """A call that may ask for a line of its own for every argument, even if all fit on one."""
 
-    spread = False
-
-
-_Call.__name__ = "Call"
+    has_one_argument_a_line = False
 
 
-def _spreads(node: ast.expr) -> bool:
-    return isinstance(node, _Call) and node.spread
+_Call.__name__ = "Call"  # by which `ast` chooses how to print a node
+
+
+def _has_one_argument_a_line(node: ast.expr) -> bool:
+    return isinstance(node, _Call) and node.has_one_argument_a_line
 
 
 def lines(statement: ast.stmt, indent: int) -> list[str]:
-    """Return an assignment, `return` or expression as lines of source."""
+    """Return an assignment, `return` or expression as lines of source, `indent` spaces from the left."""
     assert isinstance(statement, (ast.Assign, ast.Return, ast.Expr))
-    assert statement.value is not None
-    before = "return " if isinstance(statement, ast.Return) else ""
+    value = statement.value
+    assert value is not None
     if isinstance(statement, ast.Assign):
-        target = statement.targets[0]
-        before = f"{_without_brackets(target)} = "
-    return _laid_out(before, statement.value, "", indent)
+        (target,) = statement.targets
+        return _laid_out(f"{_without_brackets(target)} = ", value, "", indent)
+    if isinstance(statement, ast.Return):
+        return _laid_out("return ", value, "", indent, has_brackets=False)
+    return _laid_out("", value, "", indent)
 
 
 def _without_brackets(node: ast.expr) -> str:
@@ -330,34 +334,48 @@ def _without_brackets(node: ast.expr) -> str:
     return text[1:-1] if isinstance(node, ast.Tuple) and node.elts else text
 
 
-def _laid_out(before: str, node: ast.expr, after: str, indent: int) -> list[str]:
-    """Return an expression as lines, with the text before and after it."""
+def _laid_out(before: str, node: ast.expr, after: str, indent: int, has_brackets: bool = True) -> list[str]:
+    """Return an expression as lines.
+
+    Args:
+        before: text before it on its first line: `x = `, `bias=`.
+        node: the expression.
+        after: text after it on its last line, such as a comma.
+        indent: spaces before the first line.
+        has_brackets: whether a tuple that fits on the line is in brackets; `return x, h` has none.
+    """
     pad = " " * indent
-    text = text_of(node)
-    if isinstance(node, ast.Tuple) and before == "return ":
-        text = _without_brackets(node)
+    text = text_of(node) if has_brackets else _without_brackets(node)
     line = f"{pad}{before}{text}{after}"
-    if len(line) <= WIDTH and not _spreads(node):
+    if len(line) <= WIDTH and not _has_one_argument_a_line(node):
         return [line]
     if isinstance(node, ast.BinOp):
         terms = [text] if len(f"{pad}    {text}") <= WIDTH else _operands(node)
         return [f"{pad}{before}(", *(f"{pad}    {term}" for term in terms), f"{pad}){after}"]
     opening, arguments, closing = _inside_brackets(node)
-    if not arguments:
+    if not arguments:  # nothing in it can be broken: the line stays too long
         return [line]
-    items = [name + text_of(value) for name, value in arguments]
-    if isinstance(node, ast.Tuple) and len(items) == 1:
-        items[0] += ","  # which makes it a tuple
-    spread: list[str] = []
+    on_one_line = [name + text_of(value) for name, value in arguments]
+    if isinstance(node, ast.Tuple) and len(on_one_line) == 1:
+        on_one_line[0] += ","  # which makes it a tuple
+    one_a_line: list[str] = []
     for name, value in arguments:
-        spread += _laid_out(name, value, ",", indent + 4)
-    return bracketed(before + opening, items, closing + after, indent, spread, _spreads(node))
+        one_a_line += _laid_out(name, value, ",", indent + 4)
+    return bracketed(
+        before + opening,
+        on_one_line,
+        closing + after,
+        indent,
+        one_a_line=one_a_line,
+        always_one_a_line=_has_one_argument_a_line(node),
+    )
 
 
 def _inside_brackets(node: ast.expr) -> tuple[str, list[tuple[str, ast.expr]], str]:
     """Return a call, list or tuple as its beginning, what is inside its brackets, and its end.
 
-    Each item has the text before it: `bias=`, empty for most. There are none in other expressions.
+    Each item inside is a pair of the text before it (`bias=`, empty for most) and its expression. Of any other
+    expression, which has no brackets to break lines in, there are no items.
     """
     if isinstance(node, ast.Call):
         arguments = [("", argument) for argument in node.args]
@@ -371,44 +389,53 @@ def _inside_brackets(node: ast.expr) -> tuple[str, list[tuple[str, ast.expr]], s
 
 
 def bracketed(
-    before: str, items: list[str], after: str, indent: int, spread: list[str] | None = None, always: bool = False
+    before: str,
+    items: list[str],
+    after: str,
+    indent: int,
+    *,
+    one_a_line: list[str] | None = None,
+    always_one_a_line: bool = False,
 ) -> list[str]:
-    """Return a bracketed list as lines: on one if it fits, inside brackets on one, or an item on each.
+    """Return a bracketed list as lines, as Black does: all on one line, else the items on one, else one item a line.
 
     Args:
         before: text before the items, which ends with the opening bracket.
         items: the items.
         after: text after them.
         indent: spaces before the first line.
-        spread: the items on lines of their own, indented.
-        always: whether they are always spread.
+        one_a_line: the indented lines of the items where each has lines of its own; by default each has one.
+        always_one_a_line: whether this is used even if the items fit on one line.
     """
     pad = " " * indent
     joined = ", ".join(items)
-    if spread is None:
-        spread = [f"{pad}    {item}," for item in items]
-    if not always:
+    lines_of_items = one_a_line
+    if lines_of_items is None:
+        lines_of_items = [f"{pad}    {item}," for item in items]
+    if not always_one_a_line:
         if len(f"{pad}{before}{joined}{after}") <= WIDTH:
             return [f"{pad}{before}{joined}{after}"]
         # Black gives each item of a list, and each of several names to unpack, a line of its own.
         is_list_or_names = before.endswith("[") or before == "("
         if len(f"{pad}    {joined}") <= WIDTH and not is_list_or_names:
-            spread = [f"{pad}    {joined}"]
-    return [f"{pad}{before}", *spread, f"{pad}{after}"]
+            lines_of_items = [f"{pad}    {joined}"]
+    return [f"{pad}{before}", *lines_of_items, f"{pad}{after}"]
 
 
 def _operands(node: ast.BinOp) -> list[str]:
-    """Split a sum or product into its terms, each but the first with the operator before it."""
+    """Split a sum or product into its terms, each but the first with the operator before it: `["x", "+ y", "- z"]`."""
     operators: tuple[type[ast.operator], ...] = (ast.Mult, ast.MatMult, ast.Div)
     if isinstance(node.op, (ast.Add, ast.Sub)):
         operators = (ast.Add, ast.Sub)
-    terms: list[str] = []
-    before: ast.expr = node
-    # `_` stands for the other operand, so that `ast` adds the parentheses that a term needs; then it is cut off.
-    while isinstance(before, ast.BinOp) and isinstance(before.op, operators):
-        term = ast.unparse(ast.BinOp(ast.Name("_"), before.op, before.right))
-        terms.append(term.removeprefix("_ "))
-        before = before.left
-    first = ast.unparse(ast.BinOp(before, node.op, ast.Name("_")))
-    # Without the operator, of one letter, and `_`, with the spaces around them.
-    return [first[:-4], *reversed(terms)]
+    later_terms: list[str] = []
+    # `x + y - z` is the tree `(x + y) - z`, so the last term comes first.
+    rest: ast.expr = node
+    # Each term is printed with `_` as the other operand, so that `ast` adds the parentheses that it needs.
+    while isinstance(rest, ast.BinOp) and isinstance(rest.op, operators):
+        term = ast.unparse(ast.BinOp(ast.Name("_"), rest.op, rest.right))
+        later_terms.append(term.removeprefix("_ "))
+        rest = rest.left
+    # All these operators have one letter, and are printed between spaces.
+    first_with_operator = ast.unparse(ast.BinOp(rest, node.op, ast.Name("_")))
+    first_term = first_with_operator[: -len(" + _")]
+    return [first_term, *reversed(later_terms)]

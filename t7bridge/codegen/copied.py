@@ -7,7 +7,7 @@ whether their tensors fit.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from inspect import BoundArguments, Parameter, Signature
 from pathlib import Path
@@ -31,18 +31,18 @@ _PUBLIC = f"{OURS}layers"
 
 
 @define(eq=False)
-class Copied:
-    """A piece of a file: a class, a function or a constant.
+class SourcePiece:
+    """The source of a class, function or constant of this package, and what a page needs besides to include it.
 
     Attributes:
         name: its name there.
         text: its source.
         needs: the other pieces that it uses: dotted name of the module, and name there.
         imports: its imports.
-        inputs: for a layer, the number of its inputs; 0 if the base of torch.nn defines them.
-        remembers: whether a method sets an attribute, to keep state between calls or because it is notified.
-        base: for a layer, its base in torch.nn: `Module`.
-        has_fields: whether the arguments of its constructor are its fields, as `Layer` makes them.
+        input_count: for a layer, the number of arguments of its `forward`; 0 if its base in torch.nn defines it.
+        keeps_state: whether a method sets an attribute, to keep state between calls or because it is notified.
+        torch_base: for a layer, the class of torch.nn that it derives from: `Module`.
+        args_are_fields: for a layer, whether the arguments of its constructor are its fields, as `Layer` makes them.
         signature: for a layer, the arguments of its constructor, with annotations as text; a default that is no literal
             is `...`. `None` if the constructor is that of the base in torch.nn.
     """
@@ -51,16 +51,16 @@ class Copied:
     text: str = ""
     needs: tuple[tuple[str, str], ...] = ()
     imports: frozenset[Import] = frozenset()
-    inputs: int = 0
-    remembers: bool = False
-    base: str = ""
-    has_fields: bool = False
+    input_count: int = 0
+    keeps_state: bool = False
+    torch_base: str = ""
+    args_are_fields: bool = False
     signature: Signature | None = None
 
 
 @cache
-def pieces(target: str) -> list[Copied]:
-    """Return a class of this package after the pieces that it needs.
+def pieces(target: str) -> list[SourcePiece]:
+    """Return the pieces of source that a class of this package needs, each after those that it uses; the class is last.
 
     Args:
         target: the class: `t7bridge.torchmodules.layers.shape.View`.
@@ -71,22 +71,23 @@ def pieces(target: str) -> list[Copied]:
     home, _, name = target.rpartition(".")
     if name not in pieces_in(home):
         raise ModelError(f"there is no source of {target}")
-    ordered: dict[tuple[str, str], Copied] = {}
+    ordered: dict[tuple[str, str], SourcePiece] = {}
 
-    def add(home: str, name: str) -> None:
+    def add_after_needs(home: str, name: str) -> None:
         piece = pieces_in(home)[name]
         for other in piece.needs:
-            if other not in ordered and other != (home, name):
-                add(*other)
+            is_itself = other == (home, name)  # a class that names itself
+            if other not in ordered and not is_itself:
+                add_after_needs(*other)
         ordered[home, name] = piece
 
-    add(home, name)
+    add_after_needs(home, name)
     return list(ordered.values())
 
 
 @cache
 def reserved_names() -> frozenset[str]:
-    """Return the names that copied pieces define and import, whichever a page has."""
+    """Return all names that included source can define or import, whether a given page has them or not."""
     homes = {f"{LAYERS}{path.stem}" for path in (_ROOT / "torchmodules" / "layers").glob("*.py")}
     for layer in registered_layers().values():
         for mapped in layer.modules.values():
@@ -101,33 +102,34 @@ def reserved_names() -> frozenset[str]:
 
 
 @cache
-def pieces_in(module: str) -> dict[str, Copied]:
-    """Return all pieces of one module by name; none of a module that is not this package's."""
+def pieces_in(module: str) -> dict[str, SourcePiece]:
+    """Return all pieces of source of one module by name; none of a module that is not this package's."""
     path = _path_of(module)
     if path is None:
         return {}
     text = path.read_text(encoding="utf-8")
     body = ast.parse(text).body
     imports, homes = _imported(body, module)
-    defined = {name: statement for statement in body for name in _defined(statement)}
-    homes.update(dict.fromkeys(defined, module))
-    pieces_of_file: dict[str, Copied] = {}
-    for name, statement in defined.items():
-        used = _global_names(symtable(ast.unparse(statement), path.name, "exec")) - {name}
+    statements = {name: statement for statement in body for name in _defined_names(statement)}
+    homes.update(dict.fromkeys(statements, module))
+    pieces_of_file: dict[str, SourcePiece] = {}
+    for name, statement in statements.items():
         torch_bases: list[str] = []
-        bases: list[Copied] = []
+        own_bases: list[SourcePiece] = []
         for base in map(ast.unparse, getattr(statement, "bases", ())):
             if base.startswith("nn."):
                 torch_bases.append(base.removeprefix("nn."))
             elif base in pieces_of_file:  # a base stands before its subclasses
-                bases.append(pieces_of_file[base])
+                own_bases.append(pieces_of_file[base])
             elif base in homes:
-                bases.append(pieces_in(homes[base])[base])
-        piece = _piece(name, statement, torch_bases, bases)
+                own_bases.append(pieces_in(homes[base])[base])
+        piece = _piece(name, statement, torch_bases, own_bases)
         piece.text = statement_text(statement, text.splitlines())
-        needs = [(homes[other], other) for other in used if other in homes]
+        used_names = _global_names(symtable(ast.unparse(statement), path.name, "exec")) - {name}
+        needs = [(homes[used], used) for used in used_names if used in homes]
+        # In an order that does not depend on hashes; sets have none.
         piece.needs = tuple(sorted(needs, key=lambda need: short_name(".".join(need))))
-        piece.imports = frozenset(imports[other] for other in used if other in imports)
+        piece.imports = frozenset(imports[used] for used in used_names if used in imports)
         pieces_of_file[name] = piece
     return pieces_of_file
 
@@ -153,7 +155,7 @@ def _path_of(module: str) -> Path | None:
 
 @cache
 def _public_homes() -> dict[str, str]:
-    """Return the modules that the names of `t7bridge.layers` come from, as its imports say."""
+    """Return the modules that the names of `t7bridge.layers` come from, by name, as its imports say."""
     path = _path_of(_PUBLIC)
     assert path is not None
     homes: dict[str, str] = {}
@@ -164,7 +166,11 @@ def _public_homes() -> dict[str, str]:
 
 
 def _imported(body: list[ast.stmt], module: str) -> tuple[dict[str, Import], dict[str, str]]:
-    """Return the imports of a module by their names there, and the modules of this package that others come from."""
+    """Return what a module imports, by the names that it has there.
+
+    Returns:
+        The imports from elsewhere; and for each name from this package, the module that defines it.
+    """
     imports: dict[str, Import] = {}
     homes: dict[str, str] = {}
     for statement in body:
@@ -183,30 +189,38 @@ def _imported(body: list[ast.stmt], module: str) -> tuple[dict[str, Import], dic
     return imports, homes
 
 
-def _piece(name: str, statement: ast.stmt, torch_bases: list[str], bases: list[Copied]) -> Copied:
-    """Return the facts about a definition with bases in torch.nn and in the package."""
+def _piece(name: str, statement: ast.stmt, torch_bases: list[str], own_bases: list[SourcePiece]) -> SourcePiece:
+    """Return the facts about a definition, without its text and what it needs.
+
+    Args:
+        name: what it defines.
+        statement: the class, function or assignment.
+        torch_bases: names of the bases of a class in torch.nn: `Module`.
+        own_bases: the bases of a class in this package.
+    """
     methods = {inner.name: inner for inner in getattr(statement, "body", ()) if isinstance(inner, ast.FunctionDef)}
-    inputs = [base.inputs for base in bases]
+    input_counts = [base.input_count for base in own_bases]
     if "forward" in methods:
-        inputs.insert(0, len(methods["forward"].args.args) - 1)  # without `self`
+        # Before those of the bases, whose `forward` it replaces.
+        input_counts.insert(0, len(methods["forward"].args.args) - 1)  # without `self`
+    all_torch_bases = [*torch_bases, *(base.torch_base for base in own_bases)]
     # `Module` says least: a class of torch.nn with arguments of its own comes first.
-    all_torch_bases = [*torch_bases, *(base.base for base in bases)]
     all_torch_bases.sort(key=lambda base: base in ("Module", ""))
-    has_fields = name == "Layer" or any(base.has_fields for base in bases)
-    inherited = [base.signature for base in bases if base.signature is not None]
+    args_are_fields = name == "Layer" or any(base.args_are_fields for base in own_bases)
+    inherited = [base.signature for base in own_bases if base.signature is not None]
     # Constructors set attributes, too: only what other methods set is kept between calls.
-    others = [method for name, method in methods.items() if name not in ("__init__", "__post_init__")]
-    return Copied(
+    other_methods = [method for name, method in methods.items() if name not in ("__init__", "__post_init__")]
+    return SourcePiece(
         name,
-        inputs=next(filter(None, inputs), 0),
-        remembers=any(map(_sets_attributes, others)),
-        base=all_torch_bases[0] if all_torch_bases else "",
-        has_fields=has_fields,
-        signature=_signature(statement, methods, inherited, has_fields),
+        input_count=next(filter(None, input_counts), 0),
+        keeps_state=any(map(_sets_attributes, other_methods)),
+        torch_base=all_torch_bases[0] if all_torch_bases else "",
+        args_are_fields=args_are_fields,
+        signature=_signature(statement, methods, inherited, args_are_fields),
     )
 
 
-def _defined(statement: ast.stmt) -> list[str]:
+def _defined_names(statement: ast.stmt) -> list[str]:
     """Return the names that a class, function or assignment defines."""
     if isinstance(statement, (ast.ClassDef, ast.FunctionDef)):
         return [statement.name]
@@ -223,7 +237,7 @@ def statement_text(statement: ast.stmt, lines: list[str]) -> str:
 def remembers(spec: ModuleSpec) -> bool:
     """Return whether a module itself keeps more than its tensors; for foreign classes that is unknown."""
     if spec.target.startswith(OURS):
-        return spec.graph is None and any(piece.remembers for piece in pieces(spec.target))
+        return spec.graph is None and any(piece.keeps_state for piece in pieces(spec.target))
     return not spec.target.startswith("torch.nn.")
 
 
@@ -234,37 +248,47 @@ def _sets_attributes(method: ast.FunctionDef) -> bool:
 
 
 def _signature(
-    statement: ast.stmt, methods: dict[str, ast.FunctionDef], inherited: list[Signature], has_fields: bool
+    statement: ast.stmt, methods: dict[str, ast.FunctionDef], inherited: list[Signature], args_are_fields: bool
 ) -> Signature | None:
-    """Return the arguments of a class's constructor."""
+    """Return the arguments of a class's constructor; `None` if it is that of the base in torch.nn.
+
+    Args:
+        statement: the class; anything else has no constructor.
+        methods: its methods, by name.
+        inherited: the signatures of its bases in this package, in order.
+        args_are_fields: whether the arguments are the fields, if it has no `__init__`.
+    """
     if "__init__" in methods:
         return _signature_of_method(methods["__init__"].args)
-    if not has_fields:
-        return inherited[0] if inherited else None
+    if not args_are_fields:
+        return inherited[0] if inherited else None  # the first base's, which Python would find
     # Fields of bases come before the class's own, as in a data class.
     parameters: dict[str, Parameter] = {}
     for base in inherited:
         parameters.update(base.parameters)
     assert isinstance(statement, ast.ClassDef)
-    # The only keyword of these classes is `kw_only=True`.
+    # The only keyword of these class statements is `kw_only=True`: `class Cell(Layer, kw_only=True)`.
     kind: Any = Parameter.KEYWORD_ONLY if statement.keywords else Parameter.POSITIONAL_OR_KEYWORD
     for field in statement.body:
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
             name = field.target.id
             parameters[name] = _parameter(ast.arg(name, field.annotation), kind, field.value)
+    # Arguments by keyword come last.
     return Signature(sorted(parameters.values(), key=lambda parameter: parameter.kind))
 
 
 def _signature_of_method(arguments: ast.arguments) -> Signature:
     """Return the signature of a method without `self`."""
     defaults: dict[str, ast.expr | None] = {}
-    for argument, default in zip(reversed(arguments.args), reversed(arguments.defaults)):  # those of the last ones
+    # `defaults` are those of the last arguments by position; `kw_defaults` has one, or `None`, for each keyword.
+    for argument, default in zip(reversed(arguments.args), reversed(arguments.defaults)):
         defaults[argument.arg] = default
     for argument, keyword_default in zip(arguments.kwonlyargs, arguments.kw_defaults):
         defaults[argument.arg] = keyword_default
-    # In the order in which Python requires them.
+    _, *positional = arguments.args  # without `self`
+    # In the order in which Python requires them; `*args` and `**kwargs` are `None` where the method has none.
     kinds: list[tuple[ast.arg | None, Any]] = []
-    kinds += [(argument, Parameter.POSITIONAL_OR_KEYWORD) for argument in arguments.args[1:]]
+    kinds += [(argument, Parameter.POSITIONAL_OR_KEYWORD) for argument in positional]
     kinds += [(arguments.vararg, Parameter.VAR_POSITIONAL)]
     kinds += [(argument, Parameter.KEYWORD_ONLY) for argument in arguments.kwonlyargs]
     kinds += [(arguments.kwarg, Parameter.VAR_KEYWORD)]
@@ -274,7 +298,13 @@ def _signature_of_method(arguments: ast.arguments) -> Signature:
 
 
 def _parameter(declared: ast.arg, kind: Any, default: ast.expr | None) -> Parameter:
-    """Return a parameter; `...` is the default of one whose default is no literal."""
+    """Return a parameter; `...` is the default of one whose default is no literal.
+
+    Args:
+        declared: its name and annotation.
+        kind: one of the kinds of `inspect.Parameter`.
+        default: its default; `None` if it is required.
+    """
     value: Any = Parameter.empty
     if isinstance(default, ast.Call):  # `field(default=None, repr=False)`
         default = next((keyword.value for keyword in default.keywords if keyword.arg == "default"), default)
@@ -295,7 +325,7 @@ def constructor(target: str) -> tuple[Signature | None, str]:
         target: a class of this package, or of torch.nn.
 
     Returns:
-        The signature, `None` if the constructor is that of the base; `Linear`, `Module`.
+        The signature, `None` if the constructor is that of the base; and the name of the base: `Linear`, `Module`.
 
     Raises:
         ModelError: the class does not exist.
@@ -303,29 +333,34 @@ def constructor(target: str) -> tuple[Signature | None, str]:
     if not target.startswith(OURS):
         return None, target.removeprefix("torch.nn.")
     piece = pieces(target)[-1]
-    return piece.signature or _PLAIN.get(piece.base), piece.base
+    return piece.signature or _SIGNATURES_OF_BASES.get(piece.torch_base), piece.torch_base
 
 
-_PLAIN = {
+_SIGNATURES_OF_BASES = {
     "Module": Signature(),
     "Sequential": Signature([Parameter("modules", Parameter.VAR_POSITIONAL, annotation="nn.Module")]),
 }
+"""The constructors of torch.nn that take nothing, or modules; those of its layers are in `TORCH`."""
 
 
-def defaults_of(piece: Copied) -> dict[str, Any]:
+def defaults_of(piece: SourcePiece) -> dict[str, Any]:
     """Return the arguments of a copied class that may be omitted; a class without a constructor has its base's."""
     if piece.signature is not None:
         parameters = piece.signature.parameters
         return {name: item.default for name, item in parameters.items() if item.default is not Parameter.empty}
-    base = TORCH.get(piece.base)
+    base = TORCH.get(piece.torch_base)
     if base is None:
         return {}
     return {name: value for name, value in base.arguments.items() if value is not REQUIRED}
 
 
-def import_lines(imports: set[Import]) -> list[str]:
-    """Return import statements, the standard library's first, each group sorted like isort."""
+def import_lines(imports: Iterable[Import]) -> list[str]:
+    """Return import statements, the standard library's first, each group sorted like isort.
+
+    In a group, `import m` comes before `from m import n`.
+    """
     statements: dict[tuple[bool, bool, str, str], list[str]] = {}
+    """What each statement imports, by group (standard or not), form (`from` or not), module, and what stands alone."""
     for module, name, alias in imports:
         imported = name or module
         if alias:
@@ -333,20 +368,24 @@ def import_lines(imports: set[Import]) -> list[str]:
         is_third_party = module.startswith(("torch", "safetensors", "typing_extensions"))
         # Names without an alias share a statement; `import torch` and `from torch import nn as n` have one each.
         alone = imported if alias or not name else ""
-        statements.setdefault((is_third_party, bool(name), module, alone), []).append(imported)
+        is_from = bool(name)
+        statements.setdefault((is_third_party, is_from, module, alone), []).append(imported)
     standard: list[str] = []
     third_party: list[str] = []
-    for (is_third_party, is_from, module, _), names in sorted(
-        statements.items(), key=lambda statement: (statement[0][:3], statement[1][0])
-    ):
+
+    def order(statement: tuple[tuple[bool, bool, str, str], list[str]]) -> tuple[bool, bool, str, tuple[int, str]]:
+        (is_third_party, is_from, module, _), names = statement
+        return is_third_party, is_from, module, min(map(_isort_key, names))
+
+    for (is_third_party, is_from, module, _), names in sorted(statements.items(), key=order):
         group = third_party if is_third_party else standard
         before = f"from {module} " if is_from else ""
-        group.append(f"{before}import {', '.join(sorted(names, key=_isort))}")
+        group.append(f"{before}import {', '.join(sorted(names, key=_isort_key))}")
     separator = [""] if standard and third_party else []
     return [*standard, *separator, *third_party]
 
 
-def _isort(name: str) -> tuple[int, str]:
+def _isort_key(name: str) -> tuple[int, str]:
     """Return the key of a name in isort's order: constants, then classes, then the rest."""
     if name.isupper() and len(name) > 1:
         return 0, name
@@ -358,13 +397,13 @@ def _isort(name: str) -> tuple[int, str]:
 # Constructors: arguments are bound to the signature in a layer's source; tensors, and what a constructor refuses, are
 # the facts that `Traits` and `torch_nn` declare. Nothing is allocated, and nothing of a file is run.
 
-Owned = dict[int, dict[str, Tensor]]
+TensorsByModule = dict[int, dict[str, Tensor]]
 """The tensors of each module by its own names for them, by the module's id."""
 
 
 @define(eq=False)
-class Inside:
-    """A module among the arguments of a constructor.
+class ModuleArgument:
+    """A module among the arguments of a constructor that is checked, not called.
 
     Attributes:
         spec: the module.
@@ -375,7 +414,7 @@ class Inside:
     tensors: Mapping[str, Shape]
 
 
-def check_construction(plan: Plan, owned: Owned) -> None:
+def check_construction(plan: Plan, owned: TensorsByModule) -> None:
     """Refuse a plan whose modules could not be constructed, or whose tensors would not fit into them.
 
     Args:
@@ -388,22 +427,24 @@ def check_construction(plan: Plan, owned: Owned) -> None:
     shapes: dict[int, dict[str, Shape]] = {}
     for identity, tensors in owned.items():
         shapes[identity] = {name: tensor.shape for name, tensor in tensors.items()}
+    # The constructor of a graph has other arguments: its nodes.
     specs = [spec for spec in specs_in(plan.root) if spec.graph is None and _is_known(spec.target)]
-    constructed_modules = {}
+    parts: dict[int, tuple[dict[str, Shape], dict[str, ModuleArgument]]] = {}
+    """The shapes of the tensors, and the children, that each constructor makes, by the id of the module."""
     for spec in reversed(specs):  # children first, so that the innermost error is the one reported
         modules = {**spec.children, **spec.refers}
-        arguments = {name: Inside(module, shapes.get(id(module), {})) for name, module in modules.items()}
+        arguments = {name: ModuleArgument(module, shapes.get(id(module), {})) for name, module in modules.items()}
         # A `Sequential` has numbered children, which are positional arguments.
         numbered = [module for name, module in arguments.items() if name.isdigit()]
         named = {name: module for name, module in arguments.items() if not name.isdigit()}
         try:
-            constructed_modules[id(spec)] = expected(spec.target, (*numbered, *spec.args), {**spec.kwargs, **named})
+            parts[id(spec)] = constructed_parts(spec.target, (*numbered, *spec.args), {**spec.kwargs, **named})
         except (ArithmeticError, LookupError, Refused, TypeError, ValueError) as error:
             raise ModelError(
                 f"a {spec.class_name} cannot be made a {short_name(spec.target)}: {error}", path=spec.path
             ) from error
     for spec in specs:
-        expected_shapes, children = constructed_modules[id(spec)]
+        expected_shapes, children = parts[id(spec)]
         _check_modules(spec, {name: child.spec for name, child in children.items()})
         _check_tensors(spec, expected_shapes, shapes.get(id(spec), {}))
 
@@ -413,14 +454,14 @@ def _is_known(target: str) -> bool:
     return target.startswith(OURS) or target.removeprefix("torch.nn.") in TORCH
 
 
-def expected(
+def constructed_parts(
     target: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[dict[str, Shape], dict[str, Inside]]:
-    """Return the tensors and the children of a module constructed with these arguments, by name.
+) -> tuple[dict[str, Shape], dict[str, ModuleArgument]]:
+    """Return the shapes of the tensors, and the children, of a module constructed with these arguments, by name.
 
     Args:
         target: a class of this package's layers, or of torch.nn whose arguments are known.
-        args: positional arguments; each module is an `Inside`.
+        args: positional arguments; each module is an `ModuleArgument`.
         kwargs: arguments by keyword, likewise.
 
     Raises:
@@ -431,11 +472,12 @@ def expected(
         return constructed(base, args, kwargs), {}
     bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()
-    modules = _held(signature, bound.arguments, base == "Sequential")
+    modules = _stored_modules(signature, bound.arguments, base == "Sequential")
     if "dtype" in signature.parameters:
         dtype = bound.arguments["dtype"]
-        may_be_empty = signature.parameters["dtype"].default is None
-        if (dtype or not may_be_empty) and dtype not in ELEMENT_TYPES:
+        # `dtype=None` keeps the type of the input.
+        may_be_none = signature.parameters["dtype"].default is None
+        if (dtype or not may_be_none) and dtype not in ELEMENT_TYPES:
             raise Refused(f"torch has no element type {dtype!r:.40}")
     facts = traits_of(target)
     if facts.shapes is not None:
@@ -448,40 +490,64 @@ def expected(
 
 
 def _arguments_of(like: str, bound: BoundArguments) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of a constructor that a class of torch.nn has too, by position and by keyword."""
+    """Return those arguments of a constructor that a class of torch.nn has too, by position and by keyword.
+
+    Args:
+        like: the class of torch.nn: `LSTM`.
+        bound: the arguments.
+    """
     kinds = {parameter.kind for parameter in bound.signature.parameters.values()}
-    if Parameter.VAR_POSITIONAL in kinds:  # it passes on what it is given
+    if Parameter.VAR_POSITIONAL in kinds:  # a constructor with `*args` passes them to that of torch.nn
         return bound.args, bound.kwargs
     parameters = TORCH[like].arguments
     return (), {name: value for name, value in bound.arguments.items() if name in parameters}
 
 
-def _held(signature: Signature, arguments: Mapping[str, Any], is_sequential: bool) -> dict[str, Inside]:
-    """Return the modules that a constructor stores: a `Sequential` numbers them, others use the parameter's name."""
-    modules: dict[str, Inside] = {}
+def _stored_modules(
+    signature: Signature, arguments: Mapping[str, Any], is_sequential: bool
+) -> dict[str, ModuleArgument]:
+    """Return the modules that a constructor stores: a `Sequential` numbers them, others use the parameter's name.
+
+    Args:
+        signature: of the constructor; its annotations say which parameters are modules.
+        arguments: the argument of each parameter; a tuple for `*args`, a dict for `**kwargs`.
+        is_sequential: whether the class is a `Sequential`.
+
+    Raises:
+        Refused: an argument that should be a module is none, or the other way round.
+    """
+    modules: dict[str, ModuleArgument] = {}
     for name, argument in arguments.items():
         parameter = signature.parameters[name]
-        is_for_modules = "nn." in parameter.annotation
+        is_for_modules = "nn." in parameter.annotation  # `nn.Module`, `nn.Module | None`
         values: Mapping[Any, Any] = {name: argument}
         if parameter.kind is parameter.VAR_POSITIONAL:
             values = dict(enumerate(argument))
         elif parameter.kind is parameter.VAR_KEYWORD:
             values = argument
         for key, value in values.items():
-            is_module = isinstance(value, Inside)
+            is_module = isinstance(value, ModuleArgument)
             if is_module and (is_for_modules or parameter.annotation == "Any"):
-                modules[str(len(modules)) if is_sequential and is_for_modules else key] = value
+                # A module in an argument of any kind keeps the name of the argument.
+                is_numbered = is_sequential and is_for_modules
+                modules[str(len(modules)) if is_numbered else key] = value
             elif is_module:
                 raise Refused(f"the argument {key} is a module")
-            elif is_for_modules and value is not parameter.default:
+            elif is_for_modules and value is not parameter.default:  # `None` where the module is optional
                 raise Refused(f"the argument {key} is no module")
     return modules
 
 
 def _check_modules(spec: ModuleSpec, stored: Mapping[str, ModuleSpec]) -> None:
-    """Refuse a class that accepts other modules than those inside, or stores them under other names."""
+    """Refuse a class that accepts other modules than those inside, or stores them under other names.
+
+    Args:
+        spec: the module.
+        stored: the modules that its constructor stores, by the names under which it does.
+    """
     inside = spec.children
     for name in {**inside, **stored}:
+        # A module that it only refers to is inside another.
         if stored.get(name) is not inside.get(name) and name not in spec.refers:
             raise ModelError(
                 f"a {spec.class_name} does not hold the modules that a {short_name(spec.target)} takes",
@@ -492,7 +558,13 @@ def _check_modules(spec: ModuleSpec, stored: Mapping[str, ModuleSpec]) -> None:
 
 
 def _check_tensors(spec: ModuleSpec, required: Mapping[str, Shape], shapes: Mapping[str, Shape]) -> None:
-    """Refuse tensors that are missing, unexpected, or of another shape than the constructor's."""
+    """Refuse tensors that are missing, unexpected, or of another shape than the constructor's.
+
+    Args:
+        spec: the module.
+        required: the shapes of the tensors that its constructor makes, by name.
+        shapes: those of the tensors that it has in the file, by name.
+    """
     facts = traits_of(spec.target)
     hint = ""
     if spec.target.startswith(LAYERS) and facts.shapes is None and not facts.like:

@@ -20,12 +20,12 @@ from ..nn.registry import tensor_shapes, traits_of
 from ..nn.torch_nn import TORCH
 from .attention import attention_names
 from .code import TAKEN, Construction, Write, applied, dotted, formula, sequential, usable_name
-from .copied import Copied, defaults_of, pieces, remembers, reserved_names
+from .copied import SourcePiece, defaults_of, pieces, remembers, reserved_names
 from .idioms import (
     BatchOrigin,
     Form,
-    alike,
-    base_name,
+    attribute_base_name,
+    certainly_same_shape,
     copying,
     form_of_copy,
     function_of,
@@ -33,7 +33,7 @@ from .idioms import (
     torch_call,
     traits,
 )
-from .steps import Attribute, CodeBlock, Ref, Step, Value, pick, refs
+from .steps import INPUT, Attribute, CodeBlock, Ref, Step, Value, pick, refs
 
 TOO_DEEP = "the modules of this model are nested too deep to be written down"
 USE_CONVERT = "`t7bridge convert` converts the weights."
@@ -41,7 +41,7 @@ _MOST_NESTED = 60
 """Maximum nesting of constructions; Python's parser allows 200 brackets."""
 _MOST_UNPACKED = 100
 """Maximum number of elements of an input with names of their own."""
-_MOST_FOLDED = 50
+_MOST_OPERANDS = 50
 """Maximum operands of one expression; Python's parser fails at some thousand."""
 SUM = ("fold", "+")
 """Writer of a layer that adds up the elements of a list."""
@@ -51,38 +51,48 @@ SUM = ("fold", "+")
 
 
 class SourceBuilder:
-    """Makes the blocks of a model and collects the layers to include.
+    """Makes the classes (`CodeBlock`) of a model's source, and collects the layers that it includes or imports.
 
     Attributes:
         blocks: all blocks, those that others contain first.
-        copied: the included layers, by name.
-        foreign: foreign classes: the module and the name there, by the name in the source.
+        copied_pieces: the classes, functions and constants of this package that the source includes, by name.
+        foreign_imports: classes of others that it imports: the module and the name there, by the name in the source.
         budget: resource limits of generating.
-        memory: effects of modules on memory.
-        flow: kinds of the outputs of modules.
-        inplace: whether there is a module that changes its input.
+        memory_effects: which modules write to their input, or return its memory.
+        output_kind: returns the kind of the output of a module, for the module and the kind of its input.
+        has_inplace: whether any module of the model changes its input in place.
+
+    Args:
+        shared_ids: the modules that occur at several places, by id.
+        limits: resource limits.
+        free: steps of the budget that the size of the plan accounts for.
+        has_inplace: see above.
     """
 
-    def __init__(self, shared: set[int], limits: Limits, free: int, inplace: bool) -> None:
+    def __init__(self, shared_ids: set[int], limits: Limits, free: int, has_inplace: bool) -> None:
         self.blocks: list[CodeBlock] = []
-        self.inplace = inplace
+        self.has_inplace = has_inplace
         self.budget = Budget(limits, "writing the model as source", free)
-        self.memory = MemoryEffects()
-        self.flow = Kinds(traits_of)
-        self.copied: dict[str, Copied] = {}
-        self.foreign: dict[str, tuple[str, str]] = {}
-        self._shared = shared
-        self._built: dict[int, tuple[CodeBlock, Form]] = {}
+        self.memory_effects = MemoryEffects()
+        self.output_kind = Kinds(traits_of)
+        self.copied_pieces: dict[str, SourcePiece] = {}
+        self.foreign_imports: dict[str, tuple[str, str]] = {}
+        self._shared_ids = shared_ids
+        self._block_and_form: dict[int, tuple[CodeBlock, Form]] = {}
+        """The class made for a module, and the form of its output, by the module's id."""
 
-    def root(self, spec: ModuleSpec, criterion: bool) -> CodeBlock:
-        """Return the class of the whole model; that of a criterion also has a target."""
+    def build_root(self, spec: ModuleSpec, criterion: bool) -> CodeBlock:
+        """Return the class of the whole model; the `forward` of a criterion also takes a target."""
         if not criterion:
-            return self._block(spec, Form(), ANY, "Model", whole=True)[0]
+            block, _ = self._block_for(spec, Form(), ANY, "Model", is_whole_model=True)
+            return block
         block = CodeBlock(spec, "Model")
-        call = self.copy(spec)
-        compared = call.name not in self.copied or self.copied[call.name].inputs > 1
-        write = formula("lambda module, x: module(x, target)") if compared else applied
-        block.result = Body(self, block, Form(), ANY).module(spec, call, Ref(0), "criterion", Form(), write)
+        call = self.construct_copied(spec)
+        # Some criterions, such as L1Cost, compare their input with nothing. Of a foreign class that is not known.
+        takes_target = call.name not in self.copied_pieces or self.copied_pieces[call.name].input_count > 1
+        write = formula("lambda module, x: module(x, target)") if takes_target else applied
+        body = Body(self, block, Form(), ANY)
+        block.result = body.add_module(spec, call, INPUT, name="criterion", form=Form(), write=write)
         self.blocks.append(block)
         return block
 
@@ -91,7 +101,7 @@ class SourceBuilder:
 
         Args:
             spec: the module.
-            form: that of its input. A shared module is constructed for any input.
+            form: that of its input. It is ignored for a shared module, which is constructed for any input.
             kind: that of its input, likewise.
 
         Raises:
@@ -99,16 +109,19 @@ class SourceBuilder:
         """
         self.budget.spend()
         shared = self.is_shared(spec)
-        form = Form() if form is None or shared else form
-        kind = ANY if shared else kind
-        call, after = self._plain(spec, form, kind)
-        if call is None and (spec.target == SEQUENTIAL or (traits(spec).block and self.has_steps(spec, kind))):
-            block, after = self._block(spec, form, kind, _block_base(spec))
-            call = Construction(block.base, spec=spec, block=block, origin=block)
+        if form is None or shared:
+            form = Form()
+        if shared:
+            kind = ANY
+        call, after = self._torch_module(spec, form, kind)
+        is_container = spec.target == SEQUENTIAL or (traits(spec).block and self.can_be_steps(spec, kind))
+        if call is None and is_container:
+            block, after = self._block_for(spec, form, kind, _block_base_name(spec))
+            call = Construction(block.base_name, spec=spec, block=block, original_block=block)
         elif call is None:
-            call = self.copy(spec)
+            call = self.construct_copied(spec)
             after = form_of_copy(spec, form)
-        call.depth = 1 + max((inner.depth for _, inner in call.inside()), default=0)
+        call.depth = 1 + max((inner.depth for _, inner in call.inner_modules()), default=0)
         if call.depth > _MOST_NESTED:
             raise UnsupportedError(
                 TOO_DEEP,
@@ -116,51 +129,75 @@ class SourceBuilder:
                 expected=f"at most {_MOST_NESTED} modules inside one another",
                 hint=USE_CONVERT,
             )
-        # Each use of a shared module returns a form of its own.
-        return call, Form(after.rank) if shared else after
+        if shared:
+            # Constructed once, it is used for several inputs, whose batches and extents may differ.
+            after = Form(after.rank)
+        return call, after
 
-    def _plain(self, spec: ModuleSpec, form: Form, kind: Kind) -> tuple[Construction | None, Form]:
-        """Return a module of torch.nn and the form of its output, if it expresses the whole module."""
-        if spec.target != SEQUENTIAL:
-            # The class of torch.nn takes no list.
-            if spec.plain and kind.is_list:
-                return None, form
-            idiom = idiom_of(spec, form)
-            if idiom is None or idiom.write is not applied:
-                return None, form
-            return idiom.call, idiom.form
+    def _torch_module(self, spec: ModuleSpec, form: Form, kind: Kind) -> tuple[Construction | None, Form]:
+        """Return a module of torch.nn and the form of its output, if it expresses the whole module.
+
+        If it does not, the module returned is `None`, and the form means nothing.
+        """
+        if spec.target == SEQUENTIAL:
+            return self._torch_sequential(spec, form, kind)
+        # The class of torch.nn takes no list.
+        if spec.plain and kind.is_list:
+            return None, form
+        idiom = idiom_of(spec, form)
+        # With operations before or after it, the module alone is not the whole.
+        if idiom is None or idiom.write is not applied:
+            return None, form
+        return idiom.call, idiom.form
+
+    def _torch_sequential(self, spec: ModuleSpec, form: Form, kind: Kind) -> tuple[Construction | None, Form]:
+        """Return an `nn.Sequential` and the form of its output; `None` if a module in it is better written as steps."""
         calls = []
         for child in spec.children.values():
-            if self._flows(child, form):
+            if self._is_better_as_steps(child, form):
                 return None, form
             call, form = self.construct(child, form, kind)
-            kind = self.flow(child, kind)
+            kind = self.output_kind(child, kind)
             if call.name != "nn.Identity":
                 calls.append(call)
         return sequential(calls or [Construction("nn.Identity")], spec), form
 
-    def _flows(self, spec: ModuleSpec, form: Form) -> bool:
-        """Return whether a module is better written as steps of the class that contains it."""
+    def _is_better_as_steps(self, spec: ModuleSpec, form: Form) -> bool:
+        """Return whether a module is better written as steps of the class that contains it than as a module."""
         if _returns_list(spec) or _takes_list(spec):
             return True
-        idiom = None if spec.target.startswith("torch.nn.") else idiom_of(spec, form)
+        if spec.target.startswith("torch.nn."):
+            return False
+        idiom = idiom_of(spec, form)
+        # An operator, a function, or a module with operations around it.
         return idiom is not None and idiom.write is not applied
 
-    def _block(
-        self, spec: ModuleSpec, form: Form, kind: Kind, base: str, whole: bool = False
+    def _block_for(
+        self, spec: ModuleSpec, form: Form, kind: Kind, base_name: str, is_whole_model: bool = False
     ) -> tuple[CodeBlock, Form]:
-        if id(spec) not in self._built:
-            block = CodeBlock(spec, base, whole=whole)
+        """Return the class for a module, made once, and the form of its output.
+
+        Args:
+            spec: the module.
+            form: that of its input.
+            kind: that of its input.
+            base_name: the name of the class without a number.
+            is_whole_model: whether it is the class of the whole model.
+        """
+        if id(spec) not in self._block_and_form:
+            block = CodeBlock(spec, base_name, is_whole_model=is_whole_model)
             body = Body(self, block, form, kind)
-            begin = body.sequence if spec.target == SEQUENTIAL else body.apply
-            block.result = begin(spec, Ref(0))
-            body.measure(block.result)
+            # `apply` would make a Sequential a module of the class that it becomes, which is this one.
+            add_steps = body.sequence if spec.target == SEQUENTIAL else body.apply
+            block.result = add_steps(spec, INPUT)
+            body.charge_list(block.result)
+            # After the classes inside, which were added meanwhile.
             self.blocks.append(block)
-            self._built[id(spec)] = (block, body.form(block.result))
-        return self._built[id(spec)]
+            self._block_and_form[id(spec)] = (block, body.form(block.result))
+        return self._block_and_form[id(spec)]
 
     def _imported_as(self, home: str, name: str) -> str:
-        """Return the name under which the source imports a user's class.
+        """Return the name under which the source imports a user's class, and note the import.
 
         A class that is called as something that a page may have itself (`Softmax`, `Model`, `nn`), or as a class of
         another module, is imported under another name: otherwise one would take the place of the other.
@@ -168,19 +205,23 @@ class SourceBuilder:
         reserved = TAKEN | reserved_names()
         imported_name = name
         number = 1
-        while imported_name in reserved or self.foreign.get(imported_name, (home, name)) != (home, name):
+        # A name that was given to this very class before is returned again.
+        while imported_name in reserved or self.foreign_imports.get(imported_name, (home, name)) != (home, name):
             imported_name = f"Own{name}" if number == 1 else f"Own{name}{number}"
             number += 1
-        self.foreign[imported_name] = home, name
+        self.foreign_imports[imported_name] = home, name
         return imported_name
 
-    def copy(self, spec: ModuleSpec) -> Construction:
-        """Return a layer whose source is included, with the modules in it."""
+    def construct_copied(self, spec: ModuleSpec) -> Construction:
+        """Return the construction of a layer by its own class, and of the modules in it.
+
+        A class of this package is noted to be included in the source, any other to be imported.
+        """
         home, _, name = spec.target.rpartition(".")
         if spec.target.startswith(OURS):
-            self.copied.update((piece.name, piece) for piece in pieces(spec.target))
+            self.copied_pieces.update((piece.name, piece) for piece in pieces(spec.target))
         else:
-            dotted(spec.target)
+            dotted(spec.target)  # which refuses what is not a name of Python
             if not home:
                 raise ModelError("the class is in no module", path=spec.path, found=spec.target)
             name = self._imported_as(home, name)
@@ -194,10 +235,10 @@ class SourceBuilder:
             else:
                 keywords[key] = call
         self.budget.spend(len(spec.args))
-        defaults = defaults_of(self.copied[name]) if name in self.copied else {}
+        defaults = defaults_of(self.copied_pieces[name]) if name in self.copied_pieces else {}
         return Construction(name, [*positional, *spec.args], {**keywords, **spec.kwargs}, defaults, spec=spec)
 
-    def has_steps(self, spec: ModuleSpec, kind: Kind) -> bool:
+    def can_be_steps(self, spec: ModuleSpec, kind: Kind) -> bool:
         """Return whether a module can be written as steps for an input of a kind.
 
         Lua leaves an output that is nothing out of the list that a container returns; steps would have an element for
@@ -205,28 +246,28 @@ class SourceBuilder:
         a ConcatTable if its input is certainly something, or no output is nothing even for an input that is nothing.
         """
         flow = traits(spec).flow
-        width = len(spec.children)
+        child_count = len(spec.children)
         if flow is walk.parallel:
-            after = self.flow(spec, kind)
-            elements = width if kind.items is None else len(kind.items)
-            return after.items is not None and len(after.items) <= elements
+            output = self.output_kind(spec, kind)
+            element_count = child_count if kind.items is None else len(kind.items)
+            return output.items is not None and len(output.items) <= element_count
         if flow is not walk.branches or kind != ANY:
             return True
-        after = self.flow(spec, NOTHING)
-        return after is NEVER or len(after.items or ()) == width
+        output = self.output_kind(spec, NOTHING)
+        return output is NEVER or len(output.items or ()) == child_count
 
     def is_shared(self, spec: ModuleSpec) -> bool:
         """Return whether a module occurs at several places of the model."""
-        return id(spec) in self._shared
+        return id(spec) in self._shared_ids
 
 
-def _block_base(spec: ModuleSpec) -> str:
-    """Return the name of a class, by its function."""
-    inside = [traits(child) for child in spec.children.values()]
-    for facts, following in pairwise(inside):
-        if facts.flow is walk.branches and following.written == SUM:
+def _block_base_name(spec: ModuleSpec) -> str:
+    """Return the name of the class for a container, without a number, by what is in it."""
+    traits_inside = [traits(child) for child in spec.children.values()]
+    for layer, next_layer in pairwise(traits_inside):
+        if layer.flow is walk.branches and next_layer.written == SUM:
             return "Residual"
-    if any(facts.flow is walk.branches for facts in inside):
+    if any(layer.flow is walk.branches for layer in traits_inside):
         return "Branches"
     return traits(spec).block or "Block"
 
@@ -245,15 +286,27 @@ def _takes_list(spec: ModuleSpec) -> bool:
 
 
 class Body:
-    """Writes the steps of one block."""
+    """Adds the steps of `forward` to one class of the generated source (a `CodeBlock`).
+
+    Args:
+        builder: the builder of the model.
+        block: the class.
+        form: that of its input.
+        kind: that of its input.
+    """
 
     def __init__(self, builder: SourceBuilder, block: CodeBlock, form: Form, kind: Kind) -> None:
         self.builder = builder
         self.block = block
-        self._held: dict[int, Attribute] = {}
-        self._inner: dict[Ref, Form] = {}
-        self._kinds: dict[int, tuple[Value, Kind]] = {}
-        form = Form(origin=BatchOrigin(is_input=True)) if block.whole else form
+        self._attribute_of: dict[int, Attribute] = {}
+        """The attribute that holds a module, by the module's id."""
+        self._element_forms: dict[Ref, Form] = {}
+        """The form of each element of a list that was asked for: the same each time, so that it is like itself."""
+        self._list_kinds: dict[int, tuple[Value, Kind]] = {}
+        """The kinds of lists by their ids; with the list itself, which keeps its id from being used again."""
+        if block.is_whole_model:
+            form = Form(origin=BatchOrigin(is_input=True))
+        # Step 0 is the input, and is never written.
         block.steps.append(Step(applied, [], form=form, kind=kind))
 
     def form(self, value: Value) -> Form:
@@ -261,20 +314,21 @@ class Body:
         if not isinstance(value, Ref):
             return Form()
         step = self.block.steps[value.step]
-        if step is None or not value.path:
-            return step.form if step else Form()
-        if len(value.path) == 1 and step.element is not None:
-            return step.element
-        is_input = self.block.whole and not value.step
-        return self._inner.setdefault(value, Form(origin=BatchOrigin(is_input=is_input)))
+        if step is None:
+            return Form()
+        if not value.path:
+            return step.form
+        if len(value.path) == 1 and step.element_form is not None:
+            return step.element_form
+        is_input = self.block.is_whole_model and value.is_in_input
+        return self._element_forms.setdefault(value, Form(origin=BatchOrigin(is_input=is_input)))
 
     def kind(self, value: Value) -> Kind:
         """Return whether a value is a tensor or a list, as far as it is known."""
         if not isinstance(value, Ref):
-            # With the list itself, which keeps its id from being used again.
-            if id(value) not in self._kinds:
-                self._kinds[id(value)] = (value, listed(map(self.kind, value)))
-            return self._kinds[id(value)][1]
+            if id(value) not in self._list_kinds:
+                self._list_kinds[id(value)] = (value, listed(map(self.kind, value)))
+            return self._list_kinds[id(value)][1]
         step = self.block.steps[value.step]
         kind = ANY if step is None else step.kind
         for index in value.path:
@@ -282,15 +336,15 @@ class Body:
         return kind
 
     def add(self, step: Step) -> Ref:
-        """Add a step."""
+        """Add a step, and return the reference to its result."""
         self.builder.budget.spend(1)
-        for taken in step.takes:
-            self.measure(taken)
+        for operand in step.operands:
+            self.charge_list(operand)
         self.block.steps.append(step)
         return Ref(len(self.block.steps) - 1)
 
-    def measure(self, value: Value) -> None:
-        """Charge the size of a list when it is written out, including repeated lists in it."""
+    def charge_list(self, value: Value) -> None:
+        """Charge the budget for a list that is written out as a whole; a list that occurs in it twice counts twice."""
         if isinstance(value, list):
             for _ in refs(value):
                 self.builder.budget.spend(1)
@@ -299,122 +353,147 @@ class Body:
         """Apply the modules of a Sequential, one after another."""
         return Steps(self, spec, value).written()
 
-    def apply(self, spec: ModuleSpec, value: Value, base: str = "", following: ModuleSpec | None = None) -> Value:
-        """Return the output of a module for a value.
+    def apply(self, spec: ModuleSpec, value: Value, name: str = "", next_module: ModuleSpec | None = None) -> Value:
+        """Add what applies a module to a value: steps, or the module itself; return its output.
 
         Args:
             spec: the module.
             value: its input.
-            base: its name, if not derived from its class.
-            following: the module that uses its output, to help naming.
+            name: its name, up to a number; empty to derive it from its class.
+            next_module: the module that uses its output, to help naming.
         """
         self.builder.budget.spend(1)
         facts = traits(spec)
         shared = self.builder.is_shared(spec)
-        # A graph is a class of its own, and a module that is used again. Layers on lists never are.
+        # A graph has a class of its own, and so has a module that is used again; layers on lists never have one.
         may_be_class = bool(facts.block) or (bool(spec.children) and not facts.written)
         is_own_class = may_be_class and (spec.graph is not None or shared)
         if not is_own_class or spec is self.block.spec:
-            output = self._without_class(spec, value, following)
+            output = self._without_class(spec, value, next_module)
             if output is not None:
                 return output
         if facts.is_identity:
             return value
         if spec.target == SEQUENTIAL and (_returns_list(spec) or _takes_list(spec)) and not shared:
             return self.sequence(spec, value)
-        return self._tensor(spec, value, base)
+        return self._apply_as_tensor(spec, value, name)
 
-    def _without_class(self, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value | None:
-        """Return the output of a module on lists that is written as steps; `None` where its class is needed."""
+    def _without_class(self, spec: ModuleSpec, value: Value, next_module: ModuleSpec | None) -> Value | None:
+        """Return the output of a container or layer on lists, written as steps; `None` where its class is needed."""
         facts = traits(spec)
         # How the entry of the class has it written: the name of a method of `Lists`, or `BY_FLOW`.
-        name, *arguments = facts.written or ("",)
-        if name in LISTS:
-            output: Value | None = getattr(Lists(self, spec, value), name)(*arguments)
+        writer, *arguments = facts.written or ("",)
+        if writer in LISTS:
+            output: Value | None = getattr(Lists(self, spec, value), writer)(*arguments)
             return output
-        is_by_flow = facts.transparent or name == BY_FLOW
+        is_by_flow = facts.transparent or writer == BY_FLOW
         if not is_by_flow or facts.is_identity or spec.target == SEQUENTIAL:
             return None
         try:
-            steps = Steps(self, spec, value, following)
-        except (NotWritten, *walk.FLOW_ERRORS):
+            # It runs the flow once without adding steps, and refuses here what cannot be written.
+            steps = Steps(self, spec, value, next_module)
+        except (ClassNeededError, *walk.FLOW_ERRORS):
             return None
         return steps.written()
 
-    def joined(self, parts: Value, dim: int) -> Ref:
+    def add_concatenation(self, tensors: Value, dim: int) -> Ref:
         """Add a step that concatenates the elements of a list."""
-        return self.add(Step(formula("lambda x: torch.cat(x, dim)", dim=dim), [parts], form=self.common(parts)))
+        write = formula("lambda x: torch.cat(x, dim)", dim=dim)
+        return self.add(Step(write, [tensors], form=self.form_of_concatenation(tensors)))
 
-    def common(self, parts: Value) -> Form:
-        """Return the form of concatenated values: their rank, if they share one."""
+    def form_of_concatenation(self, parts: Value) -> Form:
+        """Return the form of concatenated values: their rank, if all have the same; the extents are not known."""
         if not isinstance(parts, list):
             return Form()
         ranks = {self.form(part).rank for part in parts}
         return Form(ranks.pop() if len(ranks) == 1 else None)
 
-    def _tensor(self, spec: ModuleSpec, value: Value, base: str) -> Value:
-        """Return the output of a module that is not written as steps on lists."""
+    def _apply_as_tensor(self, spec: ModuleSpec, value: Value, name: str) -> Value:
+        """Return the output of a module that is not written as steps on lists: one step, a module or an expression.
+
+        Args:
+            spec: the module.
+            value: its input.
+            name: its name, up to a number; empty to derive it from its class.
+        """
         form = self.form(value)
         kind = self.kind(value)
         idiom = idiom_of(spec, form)
         # A module of torch.nn, with operations around it.
         if idiom is not None and idiom.call is not None and idiom.write is not applied:
-            return self.module(spec, idiom.call, value, base, idiom.form, idiom.write)
+            return self.add_module(spec, idiom.call, value, name, idiom.form, idiom.write)
         # The class of torch.nn takes no list; a block that is the module itself would contain itself.
         if spec.plain and (kind.is_list or spec is self.block.spec):
-            return self.module(spec, self.builder.copy(spec), value, base, Form())
+            return self.add_module(spec, self.builder.construct_copied(spec), value, name, Form())
         # A module alone.
         if idiom is None or idiom.call is not None:
-            call, after = self.builder.construct(spec, form, kind)
-            return self.module(spec, call, value, base, after)
+            call, form_of_output = self.builder.construct(spec, form, kind)
+            return self.add_module(spec, call, value, name, form_of_output)
         # An expression. Lua's layer copies, which matters if another layer writes into its result.
         write = idiom.write
-        if self.builder.inplace and traits(spec).copies:
+        if self.builder.has_inplace and traits(spec).copies:
             write = copying(spec, write)
         if spec.kwargs.get("inplace"):
-            return self.module(spec, self.builder.copy(spec), value, base, idiom.form, applied, write)
-        return self.add(Step(write, [value], form=idiom.form, same=self.builder.memory.of(spec).shares))
+            # A module until `tidy` knows whether anything else reads the memory that it changes.
+            call = self.builder.construct_copied(spec)
+            return self.add_module(spec, call, value, name, idiom.form, out_of_place=write)
+        shares_memory = self.builder.memory_effects.of(spec).shares
+        return self.add(Step(write, [value], form=idiom.form, shares_memory=shares_memory))
 
-    def module(
+    def add_module(
         self,
         spec: ModuleSpec,
         call: Construction,
         value: Value,
-        base: str,
+        name: str,
         form: Form,
         write: Write = applied,
-        unseen: Write | None = None,
+        out_of_place: Write | None = None,
     ) -> Ref:
-        """Add a step that applies a module; a module applied before is not stored twice."""
-        attribute = self._held.get(id(spec))
+        """Add a step that applies a module; a module applied before is not stored twice.
+
+        Args:
+            spec: the module.
+            call: its construction.
+            value: its input.
+            name: its name, up to a number; empty to derive it from the name of its class.
+            form: that of its output.
+            write: makes the expression from the module and the input.
+            out_of_place: see `Step`.
+        """
+        attribute = self._attribute_of.get(id(spec))
         if attribute is not None:
-            attribute.own = True
+            attribute.stays_separate = True
         else:
-            attribute = Attribute(base or base_name(call.name), [call], own=self.builder.is_shared(spec))
-            self._held[id(spec)] = attribute
+            base_name = name or attribute_base_name(call.name)
+            attribute = Attribute(base_name, [call], stays_separate=self.builder.is_shared(spec))
+            self._attribute_of[id(spec)] = attribute
             self.block.attributes.append(attribute)
-        effect = self.builder.memory.of(spec)
+        effect = self.builder.memory_effects.of(spec)
         return self.add(
             Step(
                 write,
                 [value],
                 attribute=attribute,
-                function=None if attribute.own else function_of(call),
-                unseen=unseen,
+                # What several steps use, or the user named, stays a module.
+                function=None if attribute.stays_separate else function_of(call),
+                out_of_place=out_of_place,
                 form=form,
-                kind=self.builder.flow(spec, self.kind(value)),
+                kind=self.builder.output_kind(spec, self.kind(value)),
                 inplace=effect.changes,
-                same=effect.shares,
+                shares_memory=effect.shares,
             )
         )
 
 
-class NotWritten(Exception):
+class ClassNeededError(Exception):
     """A module cannot be written as steps: its class is needed."""
 
 
-class OnLists(walk.Domain[Value]):
-    """The domain of steps: a value is the result of a step, or a list of values.
+class StepDomain(walk.Domain[Value]):
+    """The operations of a container on values of generated source: results of steps, and lists of these.
+
+    What it cannot write raises `ClassNeededError`. `Trial` and `Steps` say what the call of a module inside is.
 
     Args:
         body: the class that receives the steps.
@@ -428,8 +507,8 @@ class OnLists(walk.Domain[Value]):
         self._value = value
 
     def tensor(self) -> Value:
-        """Refuse what the module computes itself."""
-        raise NotWritten
+        """Refuse a tensor that the container computes itself, not by a module inside."""
+        raise ClassNeededError
 
     def items(self, values: Sequence[Value]) -> Value:
         """Return a list."""
@@ -437,18 +516,18 @@ class OnLists(walk.Domain[Value]):
 
     def many(self, values: Sequence[Value]) -> Value:
         """Refuse a list of unknown length."""
-        raise NotWritten
+        raise ClassNeededError
 
     def item(self, value: Value, index: int, dim: int | None = None) -> Value:
         """Return an element of a list."""
-        _require(dim is None)  # an element of a tensor
-        if not isinstance(value, Ref):
-            _require(isinstance(index, int) and -len(value) <= index < len(value))
+        _need_class_unless(dim is None)  # with a dimension, it is a slice of a tensor
+        if isinstance(value, list):
+            _need_class_unless(isinstance(index, int) and -len(value) <= index < len(value))
         return pick(value, index)
 
     def length(self, value: Value, dim: int | None = None) -> int | None:
         """Return the number of elements of a list, if it is known."""
-        _require(dim is None)
+        _need_class_unless(dim is None)  # with a dimension, it is the number of slices of a tensor
         items = self._body.kind(value).items
         return None if items is None else len(items)
 
@@ -467,107 +546,111 @@ class OnLists(walk.Domain[Value]):
         return [pick(value, number) for number in range(count)]
 
     def merge(self, value: Value, dims: int, apply: Callable[[Value], Value]) -> Value:
-        """Refuse other dimensions."""
-        raise NotWritten
+        """Refuse a change of the dimensions around a module."""
+        raise ClassNeededError
 
     def steps(self, value: Value, apply: Callable[[Value], Value]) -> Value:
         """Refuse a loop."""
-        raise NotWritten
+        raise ClassNeededError
 
     def repeat(self, times: int | None, apply: Callable[[], Value]) -> Value:
         """Refuse a loop."""
-        raise NotWritten
+        raise ClassNeededError
 
     def reversed(self, value: Value) -> Value:
         """Return the elements of a list in the opposite order."""
-        _require(isinstance(value, list))
+        _need_class_unless(isinstance(value, list))
         return super().reversed(value)
 
 
-class Trial(OnLists):
-    """The calls of the modules in a container, before any step is added.
+class Trial(StepDomain):
+    """A run of the flow of a container that adds no step, but notes which modules are called with what.
 
-    Their outputs are references with negative numbers: -1 for that of the first call.
+    Outputs of calls are references with negative numbers, which no step has: -1 for that of the first call.
 
     Attributes:
-        children: the names of the modules that are called, in order.
-        following: of each call, the module that receives its output.
-        branches: the numbers of the calls whose outputs are elements, or parts, of the container's.
-        repeated: the names of modules that are called for each element of a list, or several times.
+        called_children: the names of the modules that are called, in order.
+        receivers: by the number of a call, the name of the module that receives its output.
+        branch_calls: the numbers of the calls whose outputs are elements, or parts, of the container's.
+        repeated_children: the names of modules that are called for each element of a list, or several times.
         splits_input: whether the container returns a list of what two modules return for its whole input.
 
     Raises:
-        NotWritten: its class is needed.
+        ClassNeededError: the container cannot be written as steps.
     """
 
     def __init__(self, body: Body, spec: ModuleSpec, value: Value) -> None:
         super().__init__(body, spec, value)
-        self.children: list[str] = []
-        self.following: dict[int, str] = {}
-        self.branches: set[int] = set()
-        self.repeated: set[str] = set()
-        self._is_for_each = False
-        self._of_input: set[int] = set()
+        self.called_children: list[str] = []
+        self.receivers: dict[int, str] = {}
+        self.branch_calls: set[int] = set()
+        self.repeated_children: set[str] = set()
+        self._is_for_each_element = False
+        self._calls_on_input: set[int] = set()
         facts = traits(spec)
         assert facts.flow is not None
-        result: Value = facts.flow(spec, value, self)
-        parts = result if isinstance(result, list) else []
-        self._note_branches(parts)
-        self.splits_input = len(parts) == 2 and self.branches == self._of_input == {0, 1}
-        is_partial = value == Ref(0) and not body.block.whole
-        if facts.flow is walk.parallel or (facts.flow is walk.branches and is_partial):
-            _require(body.builder.has_steps(spec, body.kind(value)))
+        output: Value = facts.flow(spec, value, self)
+        elements = output if isinstance(output, list) else []
+        self._note_branches(elements)
+        self.splits_input = len(elements) == 2 and self.branch_calls == self._calls_on_input == {0, 1}
+        # The input of a class inside the model may be nothing, that of the model is something.
+        is_input_of_inner_class = value == INPUT and not body.block.is_whole_model
+        if facts.flow is walk.parallel or (facts.flow is walk.branches and is_input_of_inner_class):
+            _need_class_unless(body.builder.can_be_steps(spec, body.kind(value)))
 
     def was_list(self, value: Value) -> bool:
         """Return whether the input of a class, of which nothing is known, was a list in the last call in Lua."""
-        is_unknown = value == Ref(0) and self._body.kind(value) == ANY
-        # What it returned was one then, too.
-        return is_unknown and self._spec.obj is not None and bool(items_of(self._spec.obj.get("output")))
+        is_unknown = value == INPUT and self._body.kind(value) == ANY
+        if not is_unknown or self._spec.obj is None:
+            return False
+        # For a list the container returned a list, which is still in its fields.
+        return bool(items_of(self._spec.obj.get("output")))
 
     def length(self, value: Value, dim: int | None = None) -> int | None:
         """Return the number of elements of a list; that of an output is not known yet."""
-        _require(not _is_output(value))
+        _need_class_unless(not _is_output(value))
         return super().length(value, dim)
 
     def is_list(self, value: Value) -> bool | None:
         """Return whether a value is a list; of an output that is not known yet."""
-        _require(not _is_output(value))
+        _need_class_unless(not _is_output(value))
         return super().is_list(value)
 
     def elements(self, value: Value, count: int) -> list[Value]:
         """Return the first elements of a list; those of an output are not known yet."""
-        _require(not _is_output(value))
+        _need_class_unless(not _is_output(value))
         return super().elements(value, count)
 
     def concat(self, values: Sequence[Value], dim: int, *, pads: bool = False) -> Value:
-        """Return a tensor."""
-        _require(not pads)
+        """Note that the concatenated outputs are branches, and return a tensor."""
+        _need_class_unless(not pads)
         self._note_branches(values)
-        return Ref(_COMPUTED)
+        return Ref(_OF_SEVERAL_CALLS)
 
     def stack(self, value: Value, apply: Callable[[Value], Value]) -> Value:
-        """Return a list, if no layer may write into it: it has the memory of one tensor."""
-        _require(not self._body.builder.inplace)
-        _require(self._body.kind(value).is_list or self.was_list(value))
-        apply(Ref(_COMPUTED))
-        return Ref(_COMPUTED)
+        """Apply a function to the tensors of a list as one, and return a list of the slices of its result."""
+        # The slices have the memory of one tensor, in Lua each has its own: no layer may write into them.
+        _need_class_unless(not self._body.builder.has_inplace)
+        _need_class_unless(self._body.kind(value).is_list or self.was_list(value))
+        apply(Ref(_OF_SEVERAL_CALLS))
+        return Ref(_OF_SEVERAL_CALLS)
 
     def each(self, value: Value, apply: Callable[[int, Value], Value], different: int) -> Value:
         """Apply one module, or copies of it, to all elements of a list."""
-        _require(isinstance(value, list))
-        self._is_for_each = True
+        _need_class_unless(isinstance(value, list))
+        self._is_for_each_element = True
         output = super().each(value, apply, different)
-        self._is_for_each = False
+        self._is_for_each_element = False
         return output
 
     def call(self, spec: ModuleSpec, child: str, value: Value, node: int | None = None) -> Value:
         """Note a call, and return its output."""
-        number = len(self.children)
-        _require(number < _MOST_CALLS)
-        if node is None:
+        number = len(self.called_children)
+        _need_class_unless(number < _MOST_CALLS)
+        if node is None:  # in a graph, the user's names of the nodes are used instead of what is noted
             self._note_call(number, spec.children[child], child, value)
-        self.children.append(child)
-        return Ref(-1 - number)
+        self.called_children.append(child)
+        return _output_of(number)
 
     def _note_call(self, number: int, inside: ModuleSpec, child: str, value: Value) -> None:
         """Note what a call says of its module, and of the one whose output it takes.
@@ -578,62 +661,76 @@ class Trial(OnLists):
             child: its name in the container.
             value: its input.
         """
-        is_called_before = child in self.repeated or child in self.children
-        if self._is_for_each:
-            _require(not (_returns_list(inside) or _takes_list(inside)))
+        is_called_before = child in self.repeated_children or child in self.called_children
+        if self._is_for_each_element:
+            _need_class_unless(not (_returns_list(inside) or _takes_list(inside)))
             # Lua has a copy of the module for each element, with a state and with statistics of its own.
-            _require(not any(map(remembers, specs_in(inside))))
-            _require(not (is_called_before and any(map(_keeps_statistics, specs_in(inside)))))
-        if self._is_for_each or is_called_before:
-            self.repeated.add(child)
-        if _is_output(value) and isinstance(value, Ref) and not value.path:
-            caller = -1 - value.step  # the number of the call whose output the value is
-            self.following[caller] = child
+            _need_class_unless(not any(map(remembers, specs_in(inside))))
+            _need_class_unless(not (is_called_before and any(map(_keeps_statistics, specs_in(inside)))))
+        if self._is_for_each_element or is_called_before:
+            self.repeated_children.add(child)
+        if isinstance(value, Ref) and _is_output(value) and not value.path:
+            self.receivers[_call_of(value)] = child
         if value is self._value:
-            self._of_input.add(number)
+            self._calls_on_input.add(number)
 
-    def _note_branches(self, parts: Sequence[Value]) -> None:
-        self.branches |= {-1 - part.step for part in parts if isinstance(part, Ref) and _is_output(part)}
+    def _note_branches(self, outputs: Sequence[Value]) -> None:
+        self.branch_calls |= {_call_of(output) for output in outputs if isinstance(output, Ref) and _is_output(output)}
 
 
-_COMPUTED = -(10**9)
-"""In a trial, the number of what a container computes of several values."""
+_OF_SEVERAL_CALLS = -(10**9)
+"""In a trial, the number of what a container computes of several outputs; beyond all that calls have."""
 _MOST_CALLS = 100_000
 """Maximum number of calls in one container."""
 
 
+def _output_of(call: int) -> Ref:
+    """Return the output of a call in a trial, by its number from 0."""
+    return Ref(-1 - call)
+
+
+def _call_of(output: Ref) -> int:
+    """Return the number of the call in a trial that returned an output."""
+    return -1 - output.step
+
+
 def _is_output(value: Value) -> bool:
-    """Return whether a value is an output in a trial, which may become a list or a reference."""
+    """Return whether a value is an output in a trial; when steps are added, a list or a result takes its place."""
     return isinstance(value, Ref) and value.step < 0
 
 
-def _require(condition: bool) -> None:
-    """Refuse to write a module as steps unless a condition holds."""
+def _need_class_unless(condition: bool) -> None:
+    """Refuse to write a module as steps, unless a condition holds.
+
+    Raises:
+        ClassNeededError: it does not.
+    """
     if not condition:
-        raise NotWritten
+        raise ClassNeededError
 
 
-class Steps(OnLists):
+class Steps(StepDomain):
     """Adds the steps of a container, or of a layer that rearranges lists, to a class.
 
     Args:
         body: the class that receives the steps.
         spec: the module.
         value: its input.
-        following: the module that uses its output, to help naming.
+        next_module: the module that uses its output, to help naming.
 
     Raises:
-        NotWritten: its class is needed; nothing was added.
+        ClassNeededError: its class is needed; nothing was added.
     """
 
-    def __init__(self, body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None = None) -> None:
+    def __init__(self, body: Body, spec: ModuleSpec, value: Value, next_module: ModuleSpec | None = None) -> None:
         super().__init__(body, spec, value)
         self._trial = Trial(body, spec, value)
-        self._following = following
-        self._calls = 0
-        self._values: list[Value] = [value]
-        """Of a graph, the input and the outputs of all nodes."""
-        self._hints: dict[int, str] = {}
+        self._next_module = next_module
+        self._call_count = 0
+        self._node_values: list[Value] = [value]
+        """Of a graph, the input and the outputs of all nodes so far, by the number of the node; the input is 0."""
+        self._value_names: dict[int, str] = {}
+        """Names for outputs of nodes that the user did not name, by the number of the node."""
 
     def written(self) -> Value:
         """Add the steps; return the output."""
@@ -643,14 +740,16 @@ class Steps(OnLists):
         if graph is None:
             output: Value = flow(self._spec, self._value, self)
             return output
-        links = [link for node in graph.nodes for link in node.takes] + list(graph.outputs)
+        links = [link for node in graph.nodes for link in node.takes]
+        links += graph.outputs
         paths_in_input = [path for source, path in links if source == 0]  # source 0 is the input of the graph
         if all(paths_in_input):  # an empty path is the input as a whole
-            self._unpack(1 + max((path[0] for path in paths_in_input), default=-1))
+            last_index = max((path[0] for path in paths_in_input), default=-1)
+            self._name_input_elements(last_index + 1)
         self._body.builder.budget.spend(sum(len(path) for _, path in links))
-        self._hints = attention_names(self._spec, graph)
+        self._value_names = attention_names(self._spec, graph)
         output = flow(self._spec, self._value, self)
-        self._lists_in(links)
+        self._note_lists_in_input(links)
         return output
 
     def item(self, value: Value, index: int, dim: int | None = None) -> Value:
@@ -661,7 +760,7 @@ class Steps(OnLists):
         """
         try:
             return super().item(value, index, dim)
-        except NotWritten as error:
+        except ClassNeededError as error:
             number = index + 1 if isinstance(index, int) else repr(index)  # Lua counts from 1
             raise ModelError(
                 "takes an element of a list that has no such element",
@@ -672,97 +771,127 @@ class Steps(OnLists):
 
     def elements(self, value: Value, count: int) -> list[Value]:
         """Return the first elements of a list; those of the input of a class get names."""
-        if value == Ref(0):
-            kind = self._body.kind(value)
-            self._unpack(count if kind.items is None else len(kind.items), kind.items is None)
+        if value == INPUT:
+            items = self._body.kind(value).items
+            if items is None:
+                self._name_input_elements(count, ignores_further=True)
+            else:
+                self._name_input_elements(len(items))
         return super().elements(value, count)
 
     def concat(self, values: Sequence[Value], dim: int, *, pads: bool = False) -> Value:
         """Concatenate tensors."""
-        return self._body.joined(list(values), dim)
+        return self._body.add_concatenation(list(values), dim)
 
     def stack(self, value: Value, apply: Callable[[Value], Value]) -> Value:
-        """Apply a function to the steps of a list as one tensor."""
+        """Apply a function to the tensors of a list as one, and return a list of the slices of its result."""
         body = self._body
-        first = body.block.steps[0]
-        if first is not None and self._trial.was_list(value):
-            first.kind = many(TENSOR)
+        input_step = body.block.steps[0]
+        if input_step is not None and self._trial.was_list(value):
+            # From here on the input is known to be a list.
+            input_step.kind = many(TENSOR)
         stacked = body.add(Step(formula("lambda x: torch.stack(x)"), [value], kind=TENSOR))
         unbound = formula("lambda x: x.unbind(0)")
         output = apply(stacked)
-        return body.add(Step(unbound, [output], kind=many(TENSOR), hint="outputs", same=True, element=Form()))
+        return body.add(
+            Step(
+                unbound, [output], kind=many(TENSOR), suggested_name="outputs", shares_memory=True, element_form=Form()
+            )
+        )
 
     def call(self, spec: ModuleSpec, child: str, value: Value, node: int | None = None) -> Value:
         """Apply a module inside."""
-        number = self._calls
-        self._calls += 1
+        number = self._call_count
+        self._call_count += 1
         inside = spec.children[child]
         if node is not None:
             assert spec.graph is not None
             return self._body.apply(inside, value, usable_name(spec.graph.nodes[node].name))
-        if child in self._trial.repeated:
+        if child in self._trial.repeated_children:
+            # One module for all its calls, and so for inputs of any form: no steps of its own.
             call, _ = self._body.builder.construct(inside)
-            return value if call.name == "nn.Identity" else self._body.module(inside, call, value, "", Form())
-        after = self._trial.following.get(number)
-        return self._body.apply(inside, value, self._base(number), None if after is None else spec.children[after])
+            if call.name == "nn.Identity":
+                return value
+            return self._body.add_module(inside, call, value, name="", form=Form())
+        receiver = self._trial.receivers.get(number)
+        next_module = None if receiver is None else spec.children[receiver]
+        return self._body.apply(inside, value, self._branch_name(number), next_module)
 
-    def _base(self, number: int) -> str:
-        """Return the name of the module of a call, if it is not derived from its class."""
-        if number not in self._trial.branches:
+    def _branch_name(self, number: int) -> str:
+        """Return the name of the module of a call that is a branch; empty for any other, named after its class."""
+        if number not in self._trial.branch_calls:
             return ""
-        is_residual = self._following is not None and traits(self._following).written == SUM
+        is_residual = self._next_module is not None and traits(self._next_module).written == SUM
         if not is_residual or not self._trial.splits_input:
             return "branch"
-        # Of two branches that are added up, the one of more modules is the body; of two equal ones the first.
-        first, second = (_size_of(self._spec.children[child]) for child in self._trial.children)
+        # Of two branches that are added up, the one of more modules is the body, of two equal ones the first; the other
+        # is the shortcut, mostly an identity or one convolution.
+        first, second = (_size_of(self._spec.children[child]) for child in self._trial.called_children)
         number_of_body = 0 if first >= second else 1
         return "body" if number == number_of_body else "shortcut"
 
     def node(self, spec: ModuleSpec, number: int, value: Value) -> Value:
-        """Name the output of a node of a graph as the user did."""
+        """Name the output of a node of a graph as the user did; return it."""
         assert spec.graph is not None
         node = spec.graph.nodes[number]
         name = usable_name(node.name)
-        if node.module is None or traits(spec.children[node.module]).is_identity:
-            if name and isinstance(value, Ref) and not value.step:
-                self._body.block.inputs[value.path] = name
-        else:
-            self._name(value, name or self._hints.get(number + 1, ""))
-        self._values.append(value)
+        passes_input = node.module is None or traits(spec.children[node.module]).is_identity
+        if not passes_input:
+            self._name_result(value, name or self._value_names.get(number + 1, ""))  # 0 is the input there
+        elif name and isinstance(value, Ref) and value.is_in_input:
+            # The node of an input of the graph, which the user named.
+            self._body.block.input_names[value.path] = name
+        self._node_values.append(value)
         return value
 
-    def _name(self, value: Value, name: str) -> None:
-        """Give a value the user's name; its module is not joined with others if it has that name."""
+    def _name_result(self, value: Value, name: str) -> None:
+        """Give the result of a step the user's name; its module is not joined with others if it has that name.
+
+        Elements of results, and lists of several, have no variable that could have it.
+        """
         if not name or not isinstance(value, Ref) or value.path:
             return
         step = self._body.block.steps[value.step]
         if step is None:
             return
-        step.hint = name
-        step.named = True
-        if step.attribute is not None and step.attribute.base == name:
-            step.attribute.own = True
+        step.suggested_name = name
+        step.is_named_by_user = True
+        if step.attribute is not None and step.attribute.base_name == name:
+            step.attribute.stays_separate = True
 
-    def _unpack(self, width: int, more: bool = False) -> None:
-        """Give elements of the input names of their own, unless there are too many; `more` if others are ignored."""
+    def _name_input_elements(self, count: int, ignores_further: bool = False) -> None:
+        """Give elements of the input names of their own, unless there are too many.
+
+        Args:
+            count: number of elements.
+            ignores_further: whether the input may have more.
+        """
         block = self._body.block
-        block.more = more and (block.more or not block.width)
-        block.width = max(width, block.width) if width <= _MOST_UNPACKED else 0
+        # If any module requires an exact number, there are no more.
+        is_first = not block.input_count
+        block.ignores_further_inputs = ignores_further and (block.ignores_further_inputs or is_first)
+        block.input_count = max(count, block.input_count) if count <= _MOST_UNPACKED else 0
 
-    def _lists_in(self, links: list[Link]) -> None:
-        """Note the elements of the input that are split, with the number of parts: Lua requires that all are used."""
+    def _note_lists_in_input(self, links: list[Link]) -> None:
+        """Note which elements of the input are lists, and their lengths, by the elements of them that are used.
+
+        Lua requires that all elements are used, so the last one that is used is the last one.
+        """
+        list_lengths = self._body.block.list_lengths
         for source, path in links:
-            part = self._values[source]
-            if path and isinstance(part, Ref) and not part.step and len(part.path) == 1:
-                lists = self._body.block.lists
-                lists[part.path[0]] = max(lists.get(part.path[0], 0), path[0] + 1)
+            value = self._node_values[source]
+            if path and isinstance(value, Ref) and value.is_in_input and len(value.path) == 1:
+                (place,) = value.path
+                list_lengths[place] = max(list_lengths.get(place, 0), path[0] + 1)
 
 
 # Layers on lists
 
 
 class Lists:
-    """Writers of layers on lists as steps, by the name in their entries; `None` where the class itself is needed.
+    """Writers of layers on lists as steps: a method for each name in `Traits.written`.
+
+    Each adds steps and returns their output, or adds nothing and returns `None` where the class itself is needed.
 
     Args:
         body: the class that receives the steps.
@@ -777,15 +906,15 @@ class Lists:
         self._items = value if isinstance(value, list) else None
 
     def cell(self, letters: str) -> Value | None:
-        """Apply a recurrent cell of torch.nn, or one that takes a list.
+        """Apply a recurrent cell of torch.nn, or one of this package, which takes its input and state as a list.
 
         Args:
-            letters: those of its state.
+            letters: the names of its states, one letter each: `h`, or `hc` for an LSTM.
         """
         spec = self._spec
         if self._items is None:
             return None
-        call = self._body.builder.copy(spec)
+        call = self._body.builder.construct_copied(spec)
         write = applied
         if spec.target in IN_TORCH:
             call = torch_call(IN_TORCH[spec.target], spec.args, dict(spec.kwargs), spec)
@@ -794,40 +923,42 @@ class Lists:
                 write = formula("lambda module, x, h, c: module(x, (h, c))")
             else:
                 write = formula("lambda module, x, h: module(x, h)")
-        base = TORCH.get(traits(spec).like, TORCH["LSTMCell"]).base
-        return self._with_state(self._items, call, base, Form(1), write, tuple(letters))
+        name = TORCH.get(traits(spec).like, TORCH["LSTMCell"]).base
+        return self._apply_with_state(self._items, call, name, Form(1), write, tuple(letters))
 
-    def _with_state(
-        self, items: list[Value], call: Construction, base: str, form: Form, write: Write, parts: tuple[str, ...]
+    def _apply_with_state(
+        self, items: list[Value], call: Construction, name: str, form: Form, write: Write, result_names: tuple[str, ...]
     ) -> Value:
-        """Apply a module with a state to a list of its input and the state.
+        """Apply a module with a state to a list of its input and the state; return its only result, or a list.
 
         Args:
             items: the list.
             call: the construction of the module.
-            base: the name of its attribute.
+            name: the name of its attribute, up to a number.
             form: of its results.
-            write: makes the expression: of the module and the list, or of the module and each element for torch.nn.
-            parts: names for its results.
+            write: `applied`, if the module takes the list; else makes the expression from the module and each element.
+            result_names: see `Step`; as many as there are results.
         """
-        ref = self._body.module(self._spec, call, items, base, form, write)
+        ref = self._body.add_module(self._spec, call, items, name, form, write)
         step = self._body.block.steps[ref.step]
         assert step is not None
-        step.parts = parts
+        step.result_names = result_names
         if write is not applied:
-            step.takes = [*items]
-        if len(parts) == 1:
+            # `add_module` makes the list one operand; this expression has one for each element.
+            step.operands = [*items]
+        if len(result_names) == 1:
             return ref
-        return [Ref(ref.step, (at,)) for at in range(len(parts))]
+        return [Ref(ref.step, (index,)) for index in range(len(result_names))]
 
     def recurrent(self) -> Value | None:
-        """Apply a layer of torch.nn to sequences and a state."""
+        """Apply a layer of torch.nn to sequences and a state; its outputs are named as any value, its state `state`."""
         if self._items is None:
             return None
-        name = WITH_STATE[self._spec.target]
+        class_name = WITH_STATE[self._spec.target]
         write = formula("lambda module, x, state: module(x, state)")
-        call = torch_call(name, self._spec.args, dict(self._spec.kwargs), self._spec)
-        return self._with_state(self._items, call, TORCH[name].base, Form(2), write, ("", "state"))
+        call = torch_call(class_name, self._spec.args, dict(self._spec.kwargs), self._spec)
+        attribute_name = TORCH[class_name].base
+        return self._apply_with_state(self._items, call, attribute_name, Form(2), write, ("", "state"))
 
     # Lists to tensors
 
@@ -835,30 +966,31 @@ class Lists:
         """Write a product of matrices."""
         if self._items is None or len(self._items) != 2:
             return None
-        first, second, *_ = self._spec.args
-        text = f"lambda x, y: x{'.mT' * bool(first)} @ y{'.mT' * bool(second)}"
-        return self._body.add(Step(formula(text), [*self._items], form=Form(2)))
+        transposes_first, transposes_second, *_ = self._spec.args
+        first = "x.mT" if transposes_first else "x"
+        second = "y.mT" if transposes_second else "y"
+        return self._body.add(Step(formula(f"lambda x, y: {first} @ {second}"), [*self._items], form=Form(2)))
 
-    def fold(self, symbol: str, most: int = _MOST_FOLDED) -> Value | None:
+    def fold(self, symbol: str, most: int = _MOST_OPERANDS) -> Value | None:
         """Write an operator between all elements.
 
         Args:
-            symbol: the operator.
-            most: the greatest number of elements; if it is 2, there must be two.
+            symbol: the operator: `+`, `*`, `-` or `/`.
+            most: the greatest number of elements; if it is 2, there must be two, as Lua's difference and quotient have.
         """
         items = self._items
         body = self._body
         inplace = self._spec.kwargs.get("inplace")
         if not items or len(items) > most:
             return None
-        # Lua's difference and quotient take exactly two.
         if most == 2 and len(items) != 2:
             return None
-        form, *others = map(body.form, items)
+        form, *other_forms = map(body.form, items)
         if len(items) == 1 and not inplace:
+            # As Lua's layer, whose output has memory of its own.
             return body.add(Step(formula("lambda x: x.clone()"), list(items), form=form))
         # Lua adds in the order of memory whatever the shapes, PyTorch by shapes: other shapes become the first's.
-        same_shapes = [True, *(alike(form, other) for other in others)]
+        same_shapes = [True, *(certainly_same_shape(form, other) for other in other_forms)]
         operator = formula(f"lambda x, y: x {symbol} y")
         reshaped = formula("lambda x, first: x.reshape_as(first)")
 
@@ -866,35 +998,49 @@ class Lists:
             return reduce(operator, operands)
 
         def write_of_list(operands: ast.expr) -> ast.expr:
-            return write(*operands.elts) if isinstance(operands, ast.List) else operands
+            """Take the operands as one list, as the module does in whose place it is."""
+            assert isinstance(operands, ast.List)
+            return write(*operands.elts)
 
         def write_with_reshapes(first: ast.expr, *operands: ast.expr) -> ast.expr:
-            # The first operand is used twice and so has a name.
-            return write(*(x if is_same else reshaped(x, first) for x, is_same in zip(operands, same_shapes)))
+            """Take the first operand, and all of them: an operand that is used twice gets a variable."""
+            terms = []
+            for operand, is_same_shape in zip(operands, same_shapes):
+                terms.append(operand if is_same_shape else reshaped(operand, first))
+            return write(*terms)
 
         if inplace:
-            call = body.builder.copy(self._spec)
-            unseen = write_of_list if all(same_shapes) else None
-            return body.module(self._spec, call, items, "", form, applied, unseen)
+            call = body.builder.construct_copied(self._spec)
+            out_of_place = write_of_list if all(same_shapes) else None
+            return body.add_module(self._spec, call, items, name="", form=form, out_of_place=out_of_place)
         if all(same_shapes):
             return body.add(Step(write, list(items), form=form))
         return body.add(Step(write_with_reshapes, [items[0], *items], form=form))
 
     def extreme(self, comparison: str) -> Value | None:
-        """Write the larger or smaller of two tensors; of equal elements the first receives the gradient."""
+        """Write the larger or smaller of two tensors; of equal elements the first receives the gradient.
+
+        Args:
+            comparison: the method of tensors that is true where the second is taken: `gt` or `lt`.
+        """
         if self._items is None or len(self._items) != 2:
             return None
-        form, other = map(self._body.form, self._items)
-        if not alike(form, other):
+        form, other_form = map(self._body.form, self._items)
+        if not certainly_same_shape(form, other_form):
             return None
-        # Both are used twice, and so have names.
+        # Both are operands twice, as the expression uses both twice: what is used twice gets a variable.
         write = formula(f"lambda x, y, again, once_more: torch.where(y.{comparison}(x), y, x)")
         return self._body.add(Step(write, [*self._items, *self._items], form=form))
 
     def _dimension(self, rank: int | None) -> int | None:
-        """Return the dimension that a layer counts in one example, from the end; `None` if unknown."""
+        """Return the dimension of a layer, as a number that holds with and without a batch; `None` if there is none.
+
+        Args:
+            rank: the dimensions of one example of the input, if known.
+        """
         dims = self._spec.kwargs.get("n_input_dims")
         dim = self._spec.args[0]
+        # Without `n_input_dims` the layer counts the batch itself; from the end, a batch makes no difference.
         if dims is None or dim < 0:
             return int(dim)
         is_of_example = dim < dims and dims == rank
@@ -902,8 +1048,10 @@ class Lists:
 
     def join(self) -> Value | None:
         """Write a concatenation."""
-        dim = self._dimension(self._body.common(self._value).rank)
-        return None if dim is None else self._body.joined(self._value, dim)
+        dim = self._dimension(self._body.form_of_concatenation(self._value).rank)
+        if dim is None:
+            return None
+        return self._body.add_concatenation(self._value, dim)
 
     # Lists
 
@@ -911,11 +1059,13 @@ class Lists:
         """Write the slices of a tensor along a dimension."""
         dim = self._dimension(self._body.form(self._value).rank)
         # No layer may write into the results of `unbind`.
-        if dim is None or self._body.builder.inplace:
+        if dim is None or self._body.builder.has_inplace:
             return None
         write = formula("lambda x: x.unbind(dim)", dim=dim)
         return self._body.add(
-            Step(write, [self._value], kind=many(TENSOR), hint="parts", same=True, element=Form()),
+            Step(
+                write, [self._value], kind=many(TENSOR), suggested_name="parts", shares_memory=True, element_form=Form()
+            ),
         )
 
 

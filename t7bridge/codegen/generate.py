@@ -35,7 +35,7 @@ from ..nn.state_dict import Recorded, Run, StateDict, state_dict
 from ..nn.torch_nn import SAME, TORCH
 from ..report import Note
 from .code import TAKEN, WIDTH, Construction, attribute, bracketed, checked_name, expression, lines, method
-from .copied import Owned, check_construction, import_lines, pieces, remembers, statement_text
+from .copied import TensorsByModule, check_construction, import_lines, pieces, remembers, statement_text
 from .flow import TOO_DEEP, USE_CONVERT, SourceBuilder
 from .idioms import traits
 from .statements import Writer, merge_alike, tidy
@@ -43,13 +43,13 @@ from .steps import Attribute, CodeBlock
 
 MADE_BY = "made from Lua Torch by t7bridge"
 """Words in the first line of each page."""
-_METHODS = {"float64": "double", "float16": "half", "bfloat16": "bfloat16", "float32": "float"}
+_CAST_METHODS = {"float64": "double", "float16": "half", "bfloat16": "bfloat16", "float32": "float"}
 """Methods of torch.nn.Module that change the element type of all floating point parameters and buffers."""
-_FREE = 20
-"""Steps that one module, argument or link of a plan accounts for."""
+_STEPS_PER_PART = 20
+"""Steps of the budget that each module, argument and link of a plan accounts for."""
 AttributePath = tuple[str, ...]
 """The path of a module or tensor from an instance of the model's class."""
-AttributePaths = list[tuple[AttributePath, ModuleSpec]]
+ModulePaths = list[tuple[AttributePath, ModuleSpec]]
 """The path of each module, in the order of the state dict."""
 
 
@@ -77,20 +77,29 @@ class Generated:
     is_stateful: bool = False
 
     def record(self) -> Recorded:
-        """Return these keys for a live module of the plan."""
+        """Return a record by which a live module of the plan has the keys of this page in its state dict."""
         record = Recorded([*self.tensors])
-        for key, (first, *others) in self.keys.items():
-            if first in record.pieces:
-                record.copies.setdefault(first, []).append(Run(key, 0, self.tensors[first].numel))
+        for plan_key, (page_key, *tied_keys) in self.keys.items():
+            whole_tensor = Run(plan_key, 0, self.tensors[page_key].numel)
+            if page_key in record.pieces:  # another tensor of the plan is the same
+                record.copies.setdefault(page_key, []).append(whole_tensor)
                 continue
-            record.sizes[first] = self.tensors[first].shape
-            record.pieces[first] = [Run(key, 0, self.tensors[first].numel)]
-            record.tied.update(dict.fromkeys(others, first))
+            record.sizes[page_key] = self.tensors[page_key].shape
+            record.pieces[page_key] = [whole_tensor]
+            record.tied.update(dict.fromkeys(tied_keys, page_key))
         return record
 
     def converted(self, tensors: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Return a state dict of the class under the keys that `convert` writes."""
-        renamed = {key: tensors[names[0]] for key, names in self.keys.items() if names and key in self.state}
+        """Return a state dict of the class under the keys that `convert` writes.
+
+        Args:
+            tensors: the state dict of the class.
+        """
+        renamed: dict[str, Tensor] = {}
+        for key, page_keys in self.keys.items():
+            # `convert` does not write the tensors of cells, but those that they are composed of.
+            if page_keys and key in self.state:
+                renamed[key] = tensors[page_keys[0]]
         return {**renamed, **undo(self.pieces, tensors, self.state)}
 
 
@@ -131,6 +140,11 @@ def generate(
 def _generate(
     value: TorchObject, path: str, index_base: int, limits: Limits, source: str | None, lift: bool
 ) -> Generated:
+    """Generate the source of a model; arguments as for `generate`.
+
+    Args:
+        source: the name of the original file; `None` if the text is left out.
+    """
     check_depth(value, path, limits)
     original = state_dict(value, path, limits, own_keys=True)
     plan = build_plan(value, path, index_base, limits, original)
@@ -144,29 +158,33 @@ def _generate(
     shared = shared_specs(plan)
     choose_classes(plan, shared)
 
-    inplace = any(spec.kwargs.get("inplace") for spec in specs_in(plan.root))
-    builder = SourceBuilder(shared, limits, _FREE * size_of(plan.root), inplace)
+    has_inplace = any(spec.kwargs.get("inplace") for spec in specs_in(plan.root))
+    builder = SourceBuilder(shared, limits, _STEPS_PER_PART * size_of(plan.root), has_inplace)
     layer = layer_of(value.class_name)
-    root = builder.root(plan.root, criterion=layer is not None and layer.kind == "criterion")
+    root = builder.build_root(plan.root, criterion=layer is not None and layer.kind == "criterion")
     blocks = prepared(builder)
 
-    places = list(_places(root.attributes))
+    module_paths = list(_module_paths(root.attributes))
     tensors: dict[str, Tensor] = {}
-    for place, spec in places:
+    for module_path, spec in module_paths:
         for name, tensor in owned.get(id(spec), {}).items():
-            tensors[".".join((*place, name))] = tensor
-    _check_tensors(plan, state, places, tensors)
+            tensors[".".join((*module_path, name))] = tensor
+    _check_tensors(plan, state, module_paths, tensors)
     keys = _keys_by_memory(state, tensors)
+    # From keys of the plan to keys of the page.
     pieces_of_cells = [
-        evolve(piece, target=keys[piece.target][0], adds=piece.adds and keys[piece.adds][0]) for piece in cells.pieces
+        evolve(piece, target=keys[piece.target][0], second_bias=piece.second_bias and keys[piece.second_bias][0])
+        for piece in cells.pieces
     ]
 
     text = ""
     if source is not None:
+        connections = [*_shared_modules(module_paths, owned)]
+        connections += _references(module_paths)
+        connections += _tied_parameters(module_paths, owned, plan, state)
         constants = {id(state[key]) for key in constant_biases(cells)}
-        connections = [*_shared(places, owned), *_referring(places), *_ties(places, owned, plan, state)]
-        untrained = [*_untrained(places, owned, constants)]
-        text = model_source(builder, blocks, connections, untrained, _dtypes(places, owned), source)
+        untrained = [*_constant_parameters(module_paths, owned, constants)]
+        text = model_source(builder, blocks, connections, untrained, _element_types(module_paths, owned), source)
         check_page(text, builder, blocks, tensors)
     notes = [*original.notes, *cells.notes]
     is_stateful = blocks[-1].is_stateful  # the last block is the model's own class
@@ -174,10 +192,13 @@ def _generate(
 
 
 def _computed(cells: Lifted) -> set[int]:
-    """Return the tensors, by id, that are not views of the file's memory, besides those composed for cells."""
+    """Return the tensors, by id, that were computed from fields of layers and are no views of the file's memory.
+
+    Those that were composed for cells are not among them.
+    """
     composed_keys: set[str] = set()
     for piece in cells.pieces:
-        composed_keys.update((piece.target, piece.adds))
+        composed_keys.update((piece.target, piece.second_bias))
     computed: set[int] = set()
     for key, origin in cells.state.origins.items():
         if origin.tensor is None and key not in composed_keys:
@@ -222,9 +243,9 @@ def size_of(root: ModuleSpec) -> int:
     return total
 
 
-def owned_tensors(plan: Plan, tensors: dict[str, Tensor]) -> Owned:
-    """Return the tensors of a state dict by the module that owns them."""
-    owned: Owned = {}
+def owned_tensors(plan: Plan, tensors: dict[str, Tensor]) -> TensorsByModule:
+    """Return the tensors of a state dict by the module that owns them, and by their names there."""
+    owned: TensorsByModule = {}
     for key, tensor in tensors.items():
         spec, name = owner_of(plan, key)
         owned.setdefault(id(spec), {})[name] = tensor
@@ -237,8 +258,10 @@ def owner_of(plan: Plan, key: str) -> tuple[ModuleSpec, str]:
     return spec, name
 
 
-def unify_tied(plan: Plan, owned: Owned, computed: set[int]) -> None:
+def unify_tied(plan: Plan, owned: TensorsByModule, computed: set[int]) -> None:
     """Merge modules that are identical, down to the memory of all their tensors, into one module at several places.
+
+    Lua's clones with shared parameters are such modules: `module:clone('weight', 'bias')`.
 
     Args:
         plan: the plan; it is modified.
@@ -249,7 +272,8 @@ def unify_tied(plan: Plan, owned: Owned, computed: set[int]) -> None:
     """A number for each description of a module: modules of one number are identical."""
     first_of_number: dict[int, ModuleSpec] = {}
 
-    def content(tensor: Tensor) -> Any:
+    def identity_of(tensor: Tensor) -> Any:
+        """Return what is equal for two tensors only if they are the same: the content, the tensor, or its view."""
         if not tensor.numel or (id(tensor) in computed and tensor.numel <= _MOST_COMPARED):
             return tensor.element.name, tensor.shape, b"".join(rows(tensor))
         if id(tensor) in computed:
@@ -261,7 +285,7 @@ def unify_tied(plan: Plan, owned: Owned, computed: set[int]) -> None:
         construction = (spec.target, spec.plain, repr(spec.args), repr(sorted(spec.kwargs.items())))
         children = tuple((name, number_of(child)) for name, child in spec.children.items())
         refers = tuple((name, id(other)) for name, other in spec.refers.items())
-        views = tuple((name, content(tensor)) for name, tensor in owned.get(id(spec), {}).items())
+        views = tuple((name, identity_of(tensor)) for name, tensor in owned.get(id(spec), {}).items())
         return numbers.setdefault((construction, children, refers, views), len(numbers))
 
     @cache
@@ -269,27 +293,27 @@ def unify_tied(plan: Plan, owned: Owned, computed: set[int]) -> None:
         return bool(owned.get(id(spec))) or any(map(has_tensors, spec.children.values()))
 
     @cache
-    def has_memory(spec: ModuleSpec) -> bool:
-        return remembers(spec) or any(map(has_memory, spec.children.values()))
+    def has_state(spec: ModuleSpec) -> bool:
+        return remembers(spec) or any(map(has_state, spec.children.values()))
 
     for spec in specs_in(plan.root):
         for name, child in spec.children.items():
-            # Without tensors there is nothing to tie; of two memories one would overwrite the other.
-            if has_tensors(child) and not has_memory(child):
+            # Without tensors there is nothing to tie; of two states kept between calls one would overwrite the other.
+            if has_tensors(child) and not has_state(child):
                 spec.children[name] = first_of_number.setdefault(number_of(child), child)
 
 
 def shared_specs(plan: Plan) -> set[int]:
     """Return the modules that occur at several places, or in several nodes of a graph, by id."""
-    counts: Counter[int] = Counter()
-    applied_twice: set[int] = set()
+    place_counts: Counter[int] = Counter()
+    in_several_nodes: set[int] = set()
     for spec in specs_in(plan.root):
-        counts.update(id(child) for child in spec.children.values())
+        place_counts.update(id(child) for child in spec.children.values())
         if spec.graph is not None:
-            nodes = Counter(node.module for node in spec.graph.nodes if node.module is not None)
-            applied_twice.update(id(spec.children[name]) for name, count in nodes.items() if count > 1)
-    at_several_places = {identity for identity, count in counts.items() if count > 1}
-    return at_several_places | applied_twice
+            node_counts = Counter(node.module for node in spec.graph.nodes if node.module is not None)
+            in_several_nodes.update(id(spec.children[name]) for name, count in node_counts.items() if count > 1)
+    at_several_places = {identity for identity, count in place_counts.items() if count > 1}
+    return at_several_places | in_several_nodes
 
 
 def choose_classes(plan: Plan, shared: set[int]) -> None:
@@ -298,6 +322,10 @@ def choose_classes(plan: Plan, shared: set[int]) -> None:
     The plain class of a layer requires a batch dimension. A `View` without the dimensions of one
     example removes that of a batch of one, as in Lua; what follows it must accept single examples. A shared module
     may receive a tensor at one place and a list at another.
+
+    Args:
+        plan: the plan; the `plain` classes of its modules are changed in place.
+        shared: the modules that occur at several places, by id.
     """
     copy_as_lua(plan.root)
     batch_is_lost = False  # from some layer on, in the order of the plan
@@ -305,6 +333,7 @@ def choose_classes(plan: Plan, shared: set[int]) -> None:
         facts = traits(spec)
         if spec.target == SEQUENTIAL:
             _flatten_views([*spec.children.values()])
+        # With some arguments the plain class accepts a single example too: PReLU with one weight.
         refuses_examples = spec.args != facts.plain_examples
         may_take_list = id(spec) in shared and facts.may_take_list
         if refuses_examples and (batch_is_lost or may_take_list):
@@ -320,6 +349,7 @@ def _flatten_views(modules: list[ModuleSpec]) -> None:
             continue
         for following in modules[at + 1 :]:
             name = following.target.removeprefix("torch.nn.")
+            # Both tuples have one element, the number of features.
             if name == "Linear" and following.args[:1] == spec.args:
                 spec.plain = "torch.nn.Flatten"
             # Layers that keep the shape may stand between the two.
@@ -331,22 +361,29 @@ def _flatten_views(modules: list[ModuleSpec]) -> None:
 # Places
 
 
-def _places(attributes: list[Attribute], path: AttributePath = ()) -> Iterator[tuple[AttributePath, ModuleSpec]]:
-    """Yield the path of each module that is held by these attributes."""
+def _module_paths(attributes: list[Attribute], path: AttributePath = ()) -> Iterator[tuple[AttributePath, ModuleSpec]]:
+    """Yield the path of each module that is held by the attributes of a class, and of those inside.
 
-    def inside(call: Construction, path: AttributePath) -> Iterator[tuple[AttributePath, ModuleSpec]]:
+    Args:
+        attributes: those of the class.
+        path: of its instance.
+    """
+
+    def of_construction(call: Construction, path: AttributePath) -> Iterator[tuple[AttributePath, ModuleSpec]]:
+        """Yield the path of a constructed module, which is given, and of those inside."""
         if call.spec is not None:
             yield path, call.spec
-        if call.origin is not None:
-            yield from _places(call.origin.attributes, path)
-        for name, inner in call.inside():
-            yield from inside(inner, (*path, name))
+        # Not `block`, which may be an equal class with other modules.
+        if call.original_block is not None:
+            yield from _module_paths(call.original_block.attributes, path)
+        for name, inner in call.inner_modules():
+            yield from of_construction(inner, (*path, name))
 
     for item in attributes:
-        yield from inside(item.call, (*path, item.name))
+        yield from of_construction(item.call, (*path, item.name))
 
 
-def _at(path: AttributePath, start: str = "self") -> ast.expr:
+def _expression_of(path: AttributePath, start: str = "self") -> ast.expr:
     """Return a path as an expression: `self.layers[3].weight`."""
     node: ast.expr = ast.Name(start)
     for name in path:
@@ -354,100 +391,114 @@ def _at(path: AttributePath, start: str = "self") -> ast.expr:
     return node
 
 
-def _first_places(places: AttributePaths) -> dict[int, AttributePath]:
+def _first_path_by_id(module_paths: ModulePaths) -> dict[int, AttributePath]:
     """Return the first path of each module, by id."""
-    return {id(spec): place for place, spec in reversed(places)}
+    return {id(spec): path for path, spec in reversed(module_paths)}  # the first replaces all later ones
 
 
-def _shared(places: AttributePaths, owned: Owned) -> Iterator[ast.stmt]:
-    """Yield an assignment for each further place of a shared module with tensors or a memory.
+def _shared_modules(module_paths: ModulePaths, owned: TensorsByModule) -> Iterator[ast.stmt]:
+    """Yield an assignment for each further place of a shared module with tensors, or a state kept between calls.
 
     The class constructs it at each place: `self.layers[3] = self.layers[0]` makes one of them.
     """
-    first = _first_places(places)
-    replaced: list[AttributePath] = []
-    for place, spec in places:
-        first_place = first[id(spec)]
-        is_inside_replaced = any(place[: len(above)] == above for above in replaced)
-        if first_place == place or is_inside_replaced:
+    first_paths = _first_path_by_id(module_paths)
+    replaced_paths: list[AttributePath] = []
+    for path, spec in module_paths:
+        first_path = first_paths[id(spec)]
+        is_inside_replaced = any(path[: len(above)] == above for above in replaced_paths)
+        if first_path == path or is_inside_replaced:
             continue
-        modules = (inner for inner_place, inner in places if inner_place[: len(place)] == place)
+        modules = (inner for inner_path, inner in module_paths if inner_path[: len(path)] == path)
+        # Without tensors and state, two modules are as good as one.
         if any(owned.get(id(module)) or remembers(module) for module in modules):
-            yield ast.Assign([_at(place)], _at(first_place))
-            replaced.append(place)
+            yield ast.Assign([_expression_of(path)], _expression_of(first_path))
+            replaced_paths.append(path)
 
 
-def _referring(places: AttributePaths) -> Iterator[ast.stmt]:
+def _references(module_paths: ModulePaths) -> Iterator[ast.stmt]:
     """Yield a statement for each module that others refer to without containing it: `self.a.refer(module=self.b)`."""
-    first = _first_places(places)
-    for place, spec in places:
+    first_paths = _first_path_by_id(module_paths)
+    for path, spec in module_paths:
         for name, other in spec.refers.items():
-            if id(other) in first:
-                yield ast.Expr(method(_at(place), "refer", **{name: _at(first[id(other)])}))
+            if id(other) in first_paths:
+                referred = _expression_of(first_paths[id(other)])
+                yield ast.Expr(method(_expression_of(path), "refer", **{name: referred}))
 
 
-def _ties(places: AttributePaths, owned: Owned, plan: Plan, state: StateDict) -> Iterator[ast.stmt]:
+def _tied_parameters(
+    module_paths: ModulePaths, owned: TensorsByModule, plan: Plan, state: StateDict
+) -> Iterator[ast.stmt]:
     """Yield an assignment for each parameter that in Lua is one with that of another module."""
     parameters = {id(state[key]) for key in plan.parameters}
     first: dict[object, tuple[AttributePath, int]] = {}
-    for place, spec in places:
+    """The first path of a tensor, and the id of its module, by the tensor's view of memory."""
+    for module_path, spec in module_paths:
         for name, tensor in owned.get(id(spec), {}).items():
             if id(tensor) not in parameters or tensor.storage is None or not tensor.numel:
                 continue
-            path = (*place, name)
+            path = (*module_path, name)
             first_path, owner = first.setdefault(place_of(tensor), (path, id(spec)))
-            # Another place of the same module is no tie: `_shared` connects these.
+            # Another place of the same module is no tie: `_shared_modules` connects these.
             if owner != id(spec) and first_path != path:
-                yield ast.Assign([_at(path)], _at(first_path))
+                yield ast.Assign([_expression_of(path)], _expression_of(first_path))
 
 
-def _untrained(places: AttributePaths, owned: Owned, constants: set[int]) -> Iterator[ast.stmt]:
-    """Yield a statement for each parameter that is not trained, by the ids of their tensors."""
+def _constant_parameters(module_paths: ModulePaths, owned: TensorsByModule, constants: set[int]) -> Iterator[ast.stmt]:
+    """Yield a statement for each parameter that is not trained, `self.lstm.bias_hh_l0.requires_grad_(False)`.
+
+    Args:
+        module_paths: the path of each module.
+        owned: the tensors of each module.
+        constants: the tensors that are not trained, by id.
+    """
     written: set[int] = set()
-    for place, spec in places:
+    for path, spec in module_paths:
         for name, tensor in owned.get(id(spec), {}).items():
             if id(tensor) in constants and id(tensor) not in written:
                 written.add(id(tensor))
-                yield ast.Expr(method(_at((*place, name)), "requires_grad_", False))
+                yield ast.Expr(method(_expression_of((*path, name)), "requires_grad_", False))
 
 
-def _dtypes(places: AttributePaths, owned: Owned) -> tuple[str, list[ast.stmt]]:
-    """Return the method that sets the element type of most modules, and statements for the others."""
-    types_at: list[tuple[AttributePath, set[str]]] = []
-    for place, spec in places:
+def _element_types(module_paths: ModulePaths, owned: TensorsByModule) -> tuple[str, list[ast.stmt]]:
+    """Return the method that sets the element type of most modules, and statements for the others.
+
+    The method is empty if most have float32, with which modules are constructed.
+    """
+    float_types: list[tuple[AttributePath, set[str]]] = []
+    for path, spec in module_paths:
         types = {tensor.element.name for tensor in owned.get(id(spec), {}).values()}
-        types_at.append((place, types & {*_METHODS}))
-    counts = Counter(name for _, types in types_at for name in types)
-    usual = counts.most_common(1)[0][0] if counts else "float32"
+        float_types.append((path, types & {*_CAST_METHODS}))
+    counts = Counter(name for _, types in float_types for name in types)
+    usual = "float32"
+    if counts:
+        ((usual, _),) = counts.most_common(1)
     statements: list[ast.stmt] = []
-    for place, types in types_at:
+    for path, types in float_types:
         # The methods change a module as a whole: one of several types has none.
         if len(types) == 1 and usual not in types:
-            statements.append(ast.Expr(method(_at(place, "model"), _METHODS[types.pop()])))
-    if usual == "float32":  # modules are constructed with it
-        return "", statements
-    return _METHODS[usual], statements
+            statements.append(ast.Expr(method(_expression_of(path, "model"), _CAST_METHODS[types.pop()])))
+    return "" if usual == "float32" else _CAST_METHODS[usual], statements
 
 
-def _check_tensors(plan: Plan, source: dict[str, Tensor], places: AttributePaths, page: dict[str, Tensor]) -> None:
+def _check_tensors(plan: Plan, source: dict[str, Tensor], module_paths: ModulePaths, page: dict[str, Tensor]) -> None:
     """Compare every tensor of a model's file with the corresponding Lua tensor.
 
     Args:
         plan: the plan.
         source: the tensors of Lua, by their keys in the plan.
-        places: the path of each module of the page.
+        module_paths: the path of each module of the page.
         page: the tensors of the page, by their keys there.
 
     Raises:
         ModelError: a tensor is missing, or replaced by another one.
     """
     paths: dict[int, list[AttributePath]] = {}
-    for place, spec in places:
-        paths.setdefault(id(spec), []).append(place)
+    for path, spec in module_paths:
+        paths.setdefault(id(spec), []).append(path)
     for key, tensor in source.items():
         spec, name = owner_of(plan, key)
-        counterparts = [page.get(".".join((*place, name))) for place in paths.get(id(spec), ())]
-        if not counterparts or not all(other is not None and _same(tensor, other) for other in counterparts):
+        counterparts = [page.get(".".join((*path, name))) for path in paths.get(id(spec), ())]
+        if not counterparts or not all(other is not None and _are_same(tensor, other) for other in counterparts):
             raise ModelError(
                 "a tensor would be lost or replaced by another one in model.pt",
                 path=f"{spec.path}.{name}",
@@ -456,8 +507,8 @@ def _check_tensors(plan: Plan, source: dict[str, Tensor], places: AttributePaths
             )
 
 
-def _same(tensor: Tensor, other: Tensor) -> bool:
-    """Return whether two tensors are the same view of the same memory, or hold the same bytes."""
+def _are_same(tensor: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors are the same view of the same memory, or have equal type, shape and bytes."""
     if tensor is other or place_of(tensor) == place_of(other):
         return True
     same_form = tensor.element == other.element and tensor.shape == other.shape
@@ -476,17 +527,21 @@ _BASE_IMPORTS = {
 
 
 def prepared(builder: SourceBuilder) -> list[CodeBlock]:
-    """Return the classes of a model, tidied and merged, those that others contain first."""
+    """Return the classes of a model, tidied and merged, those that others contain first.
+
+    What no class uses any more is removed from the builder's copied pieces.
+    """
     for block in builder.blocks:
         tidy(block)
-    # Blocks that became expressions need no class.
+    # Of layers that became expressions or functions, the class is not included.
     needed: set[str] = set()
     for block in builder.blocks:
         for call in block.constructions():
-            if call.name in builder.copied and call.spec is not None and call.block is None:
+            is_class_of_page = call.block is not None
+            if call.name in builder.copied_pieces and call.spec is not None and not is_class_of_page:
                 needed.update(piece.name for piece in pieces(call.spec.target))
-    builder.copied = {name: piece for name, piece in builder.copied.items() if name in needed}
-    return merge_alike(builder.blocks, frozenset((*builder.copied, *builder.foreign, *TAKEN)))
+    builder.copied_pieces = {name: piece for name, piece in builder.copied_pieces.items() if name in needed}
+    return merge_alike(builder.blocks, frozenset((*builder.copied_pieces, *builder.foreign_imports, *TAKEN)))
 
 
 def model_source(
@@ -508,22 +563,23 @@ def model_source(
             `load` for modules of another type.
         source: the name of the original file.
     """
-    class_names = frozenset((*builder.copied, *builder.foreign, *(block.name for block in blocks)))
+    class_names = frozenset((*builder.copied_pieces, *builder.foreign_imports, *(block.name for block in blocks)))
     *inner, model = blocks
-    parts = [[piece.text] for piece in builder.copied.values()]
+    parts = [[piece.text] for piece in builder.copied_pieces.values()]
     parts += [_class(block, Writer(block, class_names)) for block in inner]
     parts.append(_class(model, Writer(model, class_names), connections, untrained))
     parts.append(_load(*dtypes))
     # Two empty lines before each part, as Black has them.
     text = "\n".join(line for part in parts for line in ("", "", *part))
 
-    names = {name for part in parts for name in _names_in("\n".join(part))}
-    imports = {statement for name, statement in _BASE_IMPORTS.items() if name in names}
-    for piece in builder.copied.values():
+    used_names = {name for part in parts for name in _names_in("\n".join(part))}
+    imports = {statement for name, statement in _BASE_IMPORTS.items() if name in used_names}
+    for piece in builder.copied_pieces.values():
         imports |= piece.imports
-    for used_name, (home, name) in builder.foreign.items():
-        imports.add((home, name, "" if used_name == name else used_name))
-    # Python evaluates the fields of layers; as text, only where the module is registered.
+    for name_in_page, (home, name) in builder.foreign_imports.items():
+        alias = "" if name_in_page == name else name_in_page
+        imports.add((home, name, alias))
+    # `dataclass` looks for annotations that are text in `sys.modules`, where a page that `exec` runs is not.
     postponed = [] if ("dataclasses", "dataclass", "") in imports else ["from __future__ import annotations", ""]
     head = [
         f'"""The model of {_safe(source)} in PyTorch, {MADE_BY} {__version__}."""',
@@ -548,18 +604,25 @@ def _safe(name: str) -> str:
 def _class(
     block: CodeBlock, writer: Writer, connections: Sequence[ast.stmt] = (), untrained: Sequence[ast.stmt] = ()
 ) -> list[str]:
-    """Return a class as lines of source: docstring, constructor, `forward`."""
-    summary = _SUMMARIES.get(block.base, "Some steps of the model.")
-    if block.base == "Model":
+    """Return a class as lines of source: docstring, constructor, `forward`.
+
+    Args:
+        block: the class.
+        writer: has the statements of its `forward`.
+        connections: statements at the end of the constructor: `self.decoder.weight = self.encoder.weight`.
+        untrained: statements after these, for biases that stay zero: `self.lstm.bias_hh_l0.requires_grad_(False)`.
+    """
+    summary = _SUMMARIES.get(block.base_name, "Some steps of the model.")
+    if block.base_name == "Model":
         class_name = block.spec.class_name
         summary = f"An {_safe(class_name)} of Lua Torch." if class_name else "The model."
     text = [f"class {checked_name(block.name)}(nn.Module):", f'    """{summary}"""', ""]
-    if block.attributes:
+    if block.attributes:  # else the constructor of nn.Module will do
         parameters = [f"{checked_name(name)}: {kind}" for name, kind in block.parameters.items()]
         text += bracketed("def __init__(", ["self", *parameters], ") -> None:", 4)
         text.append("        super().__init__()")
         for item in block.attributes:
-            text += lines(ast.Assign([attribute(ast.Name("self"), item.name)], item.call.node()), 8)
+            text += lines(ast.Assign([attribute(ast.Name("self"), item.name)], item.call.as_call()), 8)
         for statement in connections:
             text += lines(statement, 8)
         if untrained:
@@ -580,11 +643,11 @@ _SUMMARIES = {
 def _forward(block: CodeBlock, writer: Writer) -> list[str]:
     """Return the method `forward` as lines of source."""
     names = writer.unpacked
-    text = bracketed("def forward(", ["self", *_arguments(block, writer)], f") -> {_returns(block)}:", 4)
+    text = bracketed("def forward(", ["self", *_arguments(block, writer)], f") -> {_return_type(block)}:", 4)
     text.append(f'        """{_summary(block, names)}"""')
     if names and not block.is_stateful:  # one with a state has its inputs as arguments
-        targets = [*names, "*_"] if block.more else names
-        comma = "," if len(targets) == 1 else ""
+        targets = [*names, "*_"] if block.ignores_further_inputs else names
+        comma = "," if len(targets) == 1 else ""  # `x, = inputs`
         unpacking = f"        {', '.join(targets)}{comma} = inputs"
         if len(unpacking) <= WIDTH:
             text.append(unpacking)
@@ -602,7 +665,7 @@ def _arguments(block: CodeBlock, writer: Writer) -> list[str]:
         return [f"{first}: Tensor", *(f"{state}: Any = None" for state in states)]
     annotation = "Tensor"
     if writer.unpacked:
-        reads_elements_of_elements = any(not ref.step and len(ref.path) > 1 for _, ref in block.links())
+        reads_elements_of_elements = any(ref.is_in_input and len(ref.path) > 1 for _, ref in block.links())
         annotation = "list[Any]" if reads_elements_of_elements else "list[Tensor]"
     elif writer.source == "inputs":
         annotation = _annotation(block.input_kind) if block.input_kind.is_list else "Any"
@@ -612,15 +675,16 @@ def _arguments(block: CodeBlock, writer: Writer) -> list[str]:
     return arguments
 
 
-def _returns(block: CodeBlock) -> str:
-    """Return the type of the output."""
+def _return_type(block: CodeBlock) -> str:
+    """Return the annotation of the output of `forward`."""
     result = block.result
     if block.is_stateful:
         return "tuple[Any, ...]"
     if isinstance(result, list):
         return "list[Any]" if any(isinstance(item, list) for item in result) else "list[Tensor]"
     step = block.steps[result.step]
-    if step is None or not result.step or result.path:  # the input, or an element of a list
+    is_input_or_element = result.is_in_input or bool(result.path)
+    if step is None or is_input_or_element:
         return "Any"
     return _annotation(step.kind)
 
@@ -635,19 +699,25 @@ def _annotation(kind: Kind) -> str:
 
 
 def _summary(block: CodeBlock, names: list[str]) -> str:
-    """Describe inputs and outputs, as far as they are known."""
+    """Describe inputs and outputs in a docstring, as far as they are known.
+
+    Args:
+        block: the class.
+        names: the names of the elements of its input, if these are unpacked.
+    """
     if block.is_stateful:
         return "Take the state, None for that of a beginning; return the output and the new state."
     inputs = ""
-    first = end_of(block.spec)
-    layer = TORCH.get(first.target.removeprefix("torch.nn."))
-    if layer is not None and layer.shape and block.base == "Model":
-        inputs = layer.shape.format(first.args[0])
+    first_module = end_of(block.spec)
+    layer = TORCH.get(first_module.target.removeprefix("torch.nn."))
+    if layer is not None and layer.shape and block.base_name == "Model":
+        # `(batch, {}, h, w)`, with the number of channels or features.
+        inputs = layer.shape.format(first_module.args[0])
     elif names:
         inputs = f"a list of {len(names)}"
     elif block.input_kind.is_list:
         inputs = "a list"
-    outputs = {"Residual": "their sum", "Branches": "their outputs"}.get(block.base, "the output")
+    outputs = {"Residual": "their sum", "Branches": "their outputs"}.get(block.base_name, "the output")
     if isinstance(block.result, list):
         outputs = f"a list of {len(block.result)}"
     return f"Take {inputs}; return {outputs}." if inputs else f"Return {outputs}."
@@ -657,7 +727,7 @@ def _load(dtype: str, dtypes: list[ast.stmt]) -> list[str]:
     """Return the function `load` as lines of source.
 
     Args:
-        dtype: the method that sets the element type of all parameters, if any.
+        dtype: the method that sets the element type of all parameters; empty for none.
         dtypes: statements that set that of single modules.
     """
     conversion = f".{dtype}()" if dtype else ""
@@ -677,17 +747,17 @@ def _load(dtype: str, dtypes: list[ast.stmt]) -> list[str]:
 _TORCH_FUNCTIONS = {layer.function.partition(".")[2] for layer in TORCH.values() if layer.function} | {
     *("cat", "stack", "where", "load", "max_pool1d"),
 }
-_WORDS_OF_VALUES = """
+_NAMES_OF_METHODS = """
 abs exp log square pow gt lt squeeze unsqueeze transpose select narrow sum mean max min values flip to mT long clone
 unbind flatten unflatten reshape_as contiguous refer double half bfloat16 float load_state_dict eval with_name
 requires_grad_
 """
-_PAGE_METHODS = frozenset(_WORDS_OF_VALUES.split())
+_PAGE_METHODS = frozenset(_NAMES_OF_METHODS.split())
 """Attributes of values that a page uses, besides the modules in its own classes."""
-_WORDS = {"self", "input", "inputs", "target", "super", "float", "list", "torch", "nn", "F"}
+_NAMES_IN_METHODS = {"self", "input", "inputs", "target", "super", "float", "list", "torch", "nn", "F"}
 """Names that a method may use without assigning them."""
-_LOAD_WORDS = {"Path", "__file__", "Model", "model", "path", "weights", "torch"}
-_NODES = (
+_NAMES_IN_LOAD = {"Path", "__file__", "Model", "model", "path", "weights", "torch"}
+_ALLOWED_NODES = (
     *(ast.Assign, ast.Return, ast.Expr, ast.Call, ast.keyword, ast.Attribute, ast.Name, ast.Constant, ast.Tuple),
     *(ast.List, ast.Subscript, ast.BinOp, ast.UnaryOp, ast.USub, ast.Add, ast.Sub, ast.Mult, ast.MatMult, ast.Div),
     *(ast.Load, ast.Store),
@@ -712,15 +782,18 @@ def check_page(text: str, builder: SourceBuilder, blocks: list[CodeBlock], keys:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ModelError(f"the source of this model is not Python: {error}") from error
     page = _Page(builder, blocks, keys)
-    copied = {piece.text for piece in builder.copied.values()}
+    included_texts = {piece.text for piece in builder.copied_pieces.values()}
     lines = text.splitlines()
     for number, statement in enumerate(tree.body):
-        if statement_text(statement, lines) not in copied and not (number == 0 and _is_text(statement)):
+        # The included layers are those of this package, to the letter.
+        is_included = statement_text(statement, lines) in included_texts
+        is_docstring_of_page = number == 0 and _is_docstring(statement)
+        if not is_included and not is_docstring_of_page:
             page.check(statement)
 
 
 class _Page:
-    """The names that a page may use, and checks that its statements use no others.
+    """Checks that the statements of a generated page use only constructs and names that this package writes.
 
     Args:
         builder: see `check_page`.
@@ -731,32 +804,32 @@ class _Page:
     def __init__(self, builder: SourceBuilder, blocks: list[CodeBlock], keys: Iterable[str]) -> None:
         self._classes = {block.name: set(block.parameters) for block in blocks}
         """The classes, with the parameters of their constructors."""
-        self._words = _WORDS | {*self._classes, *builder.copied, *builder.foreign}
+        self._names_in_methods = _NAMES_IN_METHODS | {*self._classes, *builder.copied_pieces, *builder.foreign_imports}
         """Names that a method may use without assigning them."""
-        self._inputs: set[str] = set()
+        self._state_arguments: set[str] = set()
         """Arguments of `forward` where it takes a state."""
         self._attributes = set(_PAGE_METHODS)
         """Attributes of values: methods, and the modules and tensors of the classes."""
         torch_classes = {*TORCH}
         for block in blocks:
             if block.is_stateful:
-                self._inputs.update(block.inputs.values())
+                self._state_arguments.update(block.input_names.values())
             self._attributes.update(attribute.name for attribute in block.attributes)
             torch_classes.update(call.name.removeprefix("nn.") for call in block.constructions())
         for key in keys:
             self._attributes.update(key.split("."))
         functions = _TORCH_FUNCTIONS | {*ELEMENT_TYPES}
-        self._homes = {"nn": torch_classes, "torch": functions, "F": functions}
+        self._attributes_of_modules = {"nn": torch_classes, "torch": functions, "F": functions}
         """Attributes of modules of PyTorch."""
-        self._imports = {("__future__", "annotations"), *builder.foreign.values()}
+        self._imports = {("__future__", "annotations"), *builder.foreign_imports.values()}
         """Imports, as module and name."""
         imports = [*_BASE_IMPORTS.values()]
-        for piece in builder.copied.values():
+        for piece in builder.copied_pieces.values():
             imports += piece.imports
         self._imports.update((module, name) for module, name, _ in imports)
 
     def check(self, statement: ast.stmt) -> None:
-        """Check a statement of the page."""
+        """Check a statement of the page: an import, a class of the model, or `load`; nothing else may be there."""
         if isinstance(statement, (ast.Import, ast.ImportFrom)):
             names = [alias.name for alias in statement.names]
             if isinstance(statement, ast.Import):
@@ -768,42 +841,50 @@ class _Page:
             _require([ast.unparse(base) for base in statement.bases] == ["nn.Module"], statement)
             _require(not statement.decorator_list, statement)
             for inner in statement.body:
-                if not _is_text(inner):
+                if not _is_docstring(inner):
                     self._method(inner, self._classes[statement.name])
         else:
             _require(isinstance(statement, ast.FunctionDef) and statement.name == "load", statement)
-            self._function(statement, {"weights"}, _LOAD_WORDS)
+            self._function(statement, {"weights"}, _NAMES_IN_LOAD)
 
     def _method(self, method: ast.stmt, parameters: set[str]) -> None:
         """Check a method of a class whose constructor has these parameters."""
         _require(isinstance(method, ast.FunctionDef) and method.name in ("__init__", "forward"), method)
         assert isinstance(method, ast.FunctionDef)
-        arguments = parameters if method.name == "__init__" else {"input", "inputs", "target", *self._inputs}
-        self._function(method, {"self", *arguments}, self._words | parameters, self._inputs)
+        arguments = parameters if method.name == "__init__" else {"input", "inputs", "target", *self._state_arguments}
+        self._function(method, {"self", *arguments}, self._names_in_methods | parameters, self._state_arguments)
 
     def _function(self, function: ast.stmt, arguments: set[str], words: set[str], inputs: Iterable[str] = ()) -> None:
-        """Check the arguments and statements of a function that may use some names without assigning them."""
+        """Check the arguments and statements of a function.
+
+        Args:
+            function: the function.
+            arguments: the arguments that it may have.
+            words: names that it may use without assigning them.
+            inputs: those of its arguments that it may use, and assign, like variables.
+        """
         assert isinstance(function, ast.FunctionDef)
         signature = function.args
         _require({argument.arg for argument in signature.args} <= arguments, function)
         _require(not function.decorator_list, function)
         _require(not (signature.vararg or signature.kwarg or signature.kwonlyargs or signature.posonlyargs), function)
-        body: list[ast.AST] = [statement for statement in function.body if not _is_text(statement)]
+        to_check: list[ast.AST] = [statement for statement in function.body if not _is_docstring(statement)]
         variables = set(inputs)
-        for number, statement in enumerate(body):
+        for number, statement in enumerate(to_check):
             _require(isinstance(statement, (ast.Assign, ast.Return, ast.Expr)), statement)
             if isinstance(statement, ast.Assign):
                 variables |= _assigned(statement, words)
                 # `path = weights or Path(…)`: the only `or` of a page; its right side is checked instead.
                 if isinstance(statement.value, ast.BoolOp) and function.name == "load":
-                    body[number] = statement.value.values[-1]
-        for statement in body:
+                    to_check[number] = statement.value.values[-1]
+        # When all variables are known: a use before the assignment is no harm.
+        for statement in to_check:
             for node in ast.walk(statement):
                 self._node(node, words | variables)
 
     def _node(self, node: ast.AST, words: set[str]) -> None:
-        """Check one node of a statement."""
-        allowed = isinstance(node, _NODES)
+        """Check one node of the syntax tree of a statement, which may use some names."""
+        allowed = isinstance(node, _ALLOWED_NODES)
         if isinstance(node, ast.Name):
             allowed = node.id in words
         elif isinstance(node, ast.Constant):
@@ -813,18 +894,20 @@ class _Page:
         elif isinstance(node, ast.Starred):
             allowed = isinstance(node.ctx, ast.Store)  # first, *_ = inputs
         elif isinstance(node, ast.Subscript):
+            # `x[0]`, `x[-1]`, `x["name"]`
             index = node.slice.operand if isinstance(node.slice, ast.UnaryOp) else node.slice
             allowed = isinstance(index, ast.Constant) and isinstance(index.value, (int, str))
         elif isinstance(node, ast.Attribute) and node.attr == "__init__":
             allowed = ast.unparse(node.value) == "super()"
         elif isinstance(node, ast.Attribute):
+            # `nn.Linear`, `torch.cat`, `F.relu`; of anything else, a method or a module of the page.
             home = node.value.id if isinstance(node.value, ast.Name) else ""
-            allowed = node.attr in self._homes.get(home, self._attributes)
+            allowed = node.attr in self._attributes_of_modules.get(home, self._attributes)
         _require(allowed, node)
 
 
 def _assigned(statement: ast.Assign, words: set[str]) -> set[str]:
-    """Return the variables that a statement assigns; none may shadow another name of the page."""
+    """Return the variables that a statement assigns; none may be one of the page's other names (`words`)."""
     names: set[str] = set()
     for target in statement.targets:
         names.update(node.id for node in ast.walk(target) if isinstance(node, ast.Name))
@@ -837,14 +920,15 @@ def _assigned(statement: ast.Assign, words: set[str]) -> set[str]:
     return names
 
 
-def _is_text(statement: ast.AST) -> bool:
+def _is_docstring(statement: ast.AST) -> bool:
     """Return whether a statement is a docstring."""
     value = statement.value if isinstance(statement, ast.Expr) else None
     return isinstance(value, ast.Constant) and isinstance(value.value, str)
 
 
-def _require(holds: bool, node: ast.AST) -> None:
-    if not holds:
+def _require(is_allowed: bool, node: ast.AST) -> None:
+    """Refuse a page with a node that is not allowed."""
+    if not is_allowed:
         raise ModelError(
             "the source of this model contains an unexpected construct",
             expected="the constructs listed in t7bridge.codegen.generate",

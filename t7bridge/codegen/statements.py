@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from ..data import define
@@ -25,9 +25,11 @@ from .code import (
 )
 from .steps import Attribute, CodeBlock, ElementPath, Ref, Step, Value, refs
 
-_TEXT = WIDTH - 24
-"""Maximum length of an expression with inlined operands."""
-_MOST_INNER = 16
+_MOST_LETTERS = WIDTH - 24
+"""Maximum length of an expression with inlined operands: of a line, less its indentation and a variable."""
+_SHORT_OPERAND = 12
+"""Length of an operand that would hardly become shorter by a variable, such as `self.conv(x)`."""
+_MOST_INNER_NAMES = 16
 """Maximum number of names for the elements of one element of the input."""
 _MOST_VARIABLES = 1000
 """Maximum number of values of one `forward` that wait for their last use."""
@@ -39,16 +41,22 @@ _VARIABLES = ["x", "y", "z", *(f"x{at}" for at in range(1, _MOST_VARIABLES))]
 
 
 def tidy(block: CodeBlock) -> None:
-    """Join chains of modules, replace stateless modules by functions, and name the modules."""
+    """Join chains of modules, replace stateless modules by functions, and name the modules, all in the class itself."""
     _name_gates(block)
-    exposed = _Exposed(block)
+    shared_memory = _SharedMemory(block)
     # In-place layers whose writing nobody sees become expressions first: then they are no barriers between chains.
     for step in block.steps:
-        if step and step.unseen and step.attribute and not step.attribute.own and not exposed.seen_in(step):
-            step.write = step.unseen
+        if (
+            step
+            and step.out_of_place
+            and step.attribute
+            and not step.attribute.stays_separate
+            and not shared_memory.is_write_seen(step)
+        ):
+            step.write = step.out_of_place
             step.attribute = None
             step.inplace = False
-            step.same = False
+            step.shares_memory = False
     _join_chains(block)
     # Functions replace only what is left alone: in a chain, a module reads better.
     for step in block.steps:
@@ -56,27 +64,32 @@ def tidy(block: CodeBlock) -> None:
             step.write = step.function
             step.attribute = None
             step.inplace = False
-    used = {id(step.attribute) for step in block.steps if step}
-    block.attributes = [attribute for attribute in block.attributes if id(attribute) in used]
-    _name(block.attributes)
+    used_attributes = {id(step.attribute) for step in block.steps if step}
+    block.attributes = [attribute for attribute in block.attributes if id(attribute) in used_attributes]
+    _name_attributes(block.attributes)
 
 
 def _name_gates(block: CodeBlock) -> None:
-    """Name the parts of a value gates if each is only the input of a sigmoid or tanh."""
+    """Name the parts of a value gates, not parts, if each is only the input of a sigmoid or tanh.
+
+    As in an LSTM, at least one must be that of a sigmoid.
+    """
     readers: dict[int, set[str]] = {}
     """The classes that read an element of each step's result; an empty name for all other uses."""
     for number, ref in block.links():
         reader = ""
-        is_result = number >= len(block.steps)
-        if not is_result and len(ref.path) == 1:
+        is_in_result_of_class = number >= len(block.steps)
+        if not is_in_result_of_class and len(ref.path) == 1:
             step = block.steps[number]
             if step is not None and step.attribute is not None:
                 reader = step.attribute.calls[0].name
         readers.setdefault(ref.step, set()).add(reader)
     for number, step in enumerate(block.steps):
         names = readers.get(number, set())
-        if step and step.hint == "parts" and "nn.Sigmoid" in names and names <= {"nn.Sigmoid", "nn.Tanh"}:
-            step.hint = "gates"
+        are_gates = "nn.Sigmoid" in names and names <= {"nn.Sigmoid", "nn.Tanh"}
+        # A tensor that is split is suggested to be named parts.
+        if step and step.suggested_name == "parts" and are_gates:
+            step.suggested_name = "gates"
 
 
 def _join_chains(block: CodeBlock) -> None:
@@ -85,21 +98,23 @@ def _join_chains(block: CodeBlock) -> None:
     All modules of a chain are called where the last of them was. A module is not moved in this way to behind a step
     that changes shared memory in place: it would read what that step writes.
     """
-    exposed = _Exposed(block)
-    changing_steps = [number for number, step in enumerate(block.steps) if step and exposed.changed_by(step)]
+    shared_memory = _SharedMemory(block)
+    changing_steps = [number for number, step in enumerate(block.steps) if step and shared_memory.is_changed_by(step)]
     for number, step in enumerate(block.steps):
-        if step is None or not _chainable(step):
+        if step is None or not _can_be_chained(step):
             continue
-        source = step.takes[0]
-        if not isinstance(source, Ref) or source.path or exposed.uses[source.step] != 1:
+        source = step.operands[0]
+        if not isinstance(source, Ref) or source.path or shared_memory.uses[source.step] != 1:
             continue
         earlier = block.steps[source.step]
-        if earlier is None or not _chainable(earlier):
+        if earlier is None or not _can_be_chained(earlier):
             continue
         # What the user gave a name keeps its variable.
-        if earlier.named:
+        if earlier.is_named_by_user:
             continue
+        # Steps that were merged into others are `None`.
         are_adjacent = not any(block.steps[source.step + 1 : number])
+        # The two steps themselves may be the changing ones.
         if not are_adjacent and any(source.step <= changing <= number for changing in changing_steps):
             continue
         _append_to_chain(earlier, step)
@@ -116,26 +131,31 @@ def _append_to_chain(chain: Step, step: Step) -> None:
     assert modules is not None
     assert last is not None
     modules.calls += last.calls
-    modules.base = last.base if last.base in _BRANCHES else "layers"
+    modules.base_name = last.base_name if last.base_name in _BRANCHES else "layers"
     step.attribute = modules
-    step.takes = chain.takes
-    step.function = None
+    step.operands = chain.operands
+    step.function = None  # it would replace the last module only
     # The last module changes the input of the chain if those before it pass on its memory.
-    step.inplace = chain.inplace or (chain.same and step.inplace)
-    step.same = chain.same and step.same
+    step.inplace = chain.inplace or (chain.shares_memory and step.inplace)
+    step.shares_memory = chain.shares_memory and step.shares_memory
 
 
 _BRANCHES = ("body", "shortcut", "branch")
 """Names for modules by their places; they stay when the modules become chains."""
 
 
-def _chainable(step: Step) -> bool:
-    """Return whether a step only passes one value through a module that has no attribute of its own."""
-    return step.write is applied and step.attribute is not None and not step.attribute.own and len(step.takes) == 1
+def _can_be_chained(step: Step) -> bool:
+    """Return whether a step only passes one value through a module that may become part of a Sequential."""
+    return (
+        step.write is applied
+        and step.attribute is not None
+        and not step.attribute.stays_separate
+        and len(step.operands) == 1
+    )
 
 
-class _Exposed:
-    """Determines which steps use shared memory; computed once for each step.
+class _SharedMemory:
+    """Determines which steps write to memory that anything else uses; computed once for each step.
 
     Attributes:
         uses: number of uses of each step's result.
@@ -147,42 +167,49 @@ class _Exposed:
         self._shared: list[bool] = []
         """Of each step so far, whether something else uses the memory of its result; step 0 is the input."""
 
-    def changed_by(self, step: Step) -> bool:
+    def is_changed_by(self, step: Step) -> bool:
         """Return whether a step changes shared memory in place: that of its input, or of its input's source."""
         if not step.inplace:
             return False
-        return any(ref.path or self._is_shared(ref.step) for ref in refs(step.takes))
+        # An element of a list is memory of the list, too.
+        return any(ref.path or self._is_shared(ref.step) for ref in refs(step.operands))
 
-    def seen_in(self, step: Step) -> bool:
+    def is_write_seen(self, step: Step) -> bool:
         """Return whether other steps, also outside of the class, see that a step writes into its first operand."""
-        first = step.takes[0]
+        first = step.operands[0]
+        # A layer on a list writes into the first element.
         while isinstance(first, list):
             if not first:
                 return True
             first = first[0]
-        # What calls a class inside the model may use the input again.
-        if not self._block.whole and not self._shared:
+        # What calls a class inside the model may use the input, which is step 0, again.
+        is_first_question = not self._shared
+        if not self._block.is_whole_model and is_first_question:
             self._shared.append(True)
         return bool(first.path) or self._is_shared(first.step)
 
     def _is_shared(self, number: int) -> bool:
-        for place in range(len(self._shared), number + 1):
-            step = self._block.steps[place]
-            sources = refs(step.takes) if step and step.same else ()
-            self._shared.append(self.uses[place] > 1 or any(self._shared[ref.step] for ref in sources))
+        """Return whether anything but one step uses the memory of a step's result."""
+        # In order, as the sources of a step come before it.
+        for earlier in range(len(self._shared), number + 1):
+            step = self._block.steps[earlier]
+            sources = refs(step.operands) if step and step.shares_memory else ()
+            is_source_shared = any(self._shared[ref.step] for ref in sources)
+            self._shared.append(self.uses[earlier] > 1 or is_source_shared)
         return self._shared[number]
 
 
-def _name(attributes: list[Attribute]) -> None:
+def _name_attributes(attributes: list[Attribute]) -> None:
     """Name attributes after their bases, numbered in the order of use if several have the same."""
-    counts = Counter(attribute.base for attribute in attributes)
+    counts = Counter(attribute.base_name for attribute in attributes)
     numbers: dict[str, int] = {}
     names: set[str] = set()
     for item in attributes:
-        name = item.base
+        name = item.base_name
         if counts[name] > 1:
             numbers[name] = numbers.get(name, 0) + 1
             name = f"{name}{numbers[name]}"
+        # Not that of an attribute of every module, such as `forward`.
         while name in names or not is_free_name(name):
             name += "_"
         names.add(name)
@@ -192,18 +219,21 @@ def _name(attributes: list[Attribute]) -> None:
 # Statements
 
 
-def _called(step: Step) -> CodeBlock | None:
-    """Return the class of the page that a step calls with a list of values."""
+def _class_called_by(step: Step) -> CodeBlock | None:
+    """Return the class of the page that a step calls with a list of values; `None` if it does anything else."""
     if step.attribute is None or len(step.attribute.calls) != 1 or step.write is not applied:
         return None
-    if len(step.takes) != 1 or not isinstance(step.takes[0], list):
+    if len(step.operands) != 1 or not isinstance(step.operands[0], list):
         return None
     block: CodeBlock | None = step.attribute.call.block
     return block
 
 
 class Writer:
-    """Writes the statements of `forward`.
+    """Turns the steps of a class into the statements of its `forward`, with names for values.
+
+    A value that is used once stays an expression, which is pending until the statement that uses it is written, unless
+    that statement would become too long.
 
     Args:
         block: the class.
@@ -218,56 +248,58 @@ class Writer:
     def __init__(self, block: CodeBlock, class_names: frozenset[str] = frozenset()) -> None:
         self._block = block
         self._class_names = class_names
-        self._exposed = _Exposed(block)
-        self._uses = self._exposed.uses
-        self._last = {ref.step: number for number, ref in block.links()}
+        self._shared_memory = _SharedMemory(block)
+        self._uses = self._shared_memory.uses
+        self._last_use = {ref.step: number for number, ref in block.links()}
         """The last step that uses the value of each step."""
-        self._nodes: dict[int, ast.expr] = {}
-        """The value of each step that is written: its variable, or its expression while it is pending."""
+        self._expressions: dict[int, ast.expr] = {}
+        """The expression for the result of each step that is written: its variable, or a longer one while pending."""
         self._pending: dict[int, set[str]] = {}
         """Steps whose values have no variable yet → the names in their expressions."""
-        self._waiting: Counter[str] = Counter()
+        self._pending_reads: Counter[str] = Counter()
         """Number of pending expressions that read a variable."""
-        self._busy: dict[str, int] = {}
-        """Variable → the last step that uses it."""
-        self._parts: dict[int, list[str]] = {}
-        """The variables of the results of cells."""
-        self._inputs: dict[ElementPath, str] = {}
+        self._in_use_until: dict[str, int] = {}
+        """Variable → the last step that uses its value; for another value it is free from there on."""
+        self._result_variables: dict[int, list[str]] = {}
+        """The variables of the results of recurrent layers, by the number of the step; `_` for one without use."""
+        self._input_variables: dict[ElementPath, str] = {}
         """Paths of elements of the input, if these have names, and of their elements → variables."""
         self.source = "input"
         self.statements: list[ast.stmt] = []
         self._name_results_of_calls()
-        self.unpacked = self._unpack()
+        self.unpacked = self._unpack_input()
         for number, step in enumerate(block.steps):
             if number and step is not None:  # step 0 is the input
                 self._write(number, step)
         self.statements.append(ast.Return(self._result()))
-        block.states = self._states()
-        block.returns = self._returned()
+        # By these, the writers of classes that call this one name what they pass to it and what it returns.
+        block.state_names = self._input_state_names()
+        block.result_names = self._result_state_names()
 
     def _result(self) -> ast.expr:
         """Return the expression after `return`."""
         result = self._block.result
-        if isinstance(result, Ref) and not result.path and result.step:
+        if isinstance(result, Ref) and not result.path and not result.is_in_input:
             step = self._block.steps[result.step]
             # Operations with many results return tuples; Lua's users get a list.
-            if step is not None and step.element is not None:
-                self._nodes[result.step] = apply("list", self._nodes[result.step])
-        node = self._value(result)
+            if step is not None and step.element_form is not None:
+                self._expressions[result.step] = apply("list", self._expressions[result.step])
+        node = self._expression_of_value(result)
         if self._block.is_stateful and isinstance(node, ast.List):
             return ast.Tuple(node.elts)
         return node
 
     def shape(self) -> str:
-        """Return the names and statements as text, for comparison."""
+        """Return the names and statements as text, equal for classes whose `forward` is the same."""
         text = [line for statement in self.statements for line in lines(statement, 0)]
-        return "\n".join((*text, *self.unpacked, "*_" if self._block.more else "", self.source))
+        further = "*_" if self._block.ignores_further_inputs else ""
+        return "\n".join((*text, *self.unpacked, further, self.source))
 
     def reads(self, name: str) -> bool:
         """Return whether a variable is used."""
         return any(name in names_in(statement) for statement in self.statements)
 
-    def _unpack(self) -> list[str]:
+    def _unpack_input(self) -> list[str]:
         """Give elements of the input variables, if it is used in no other way: `a, b = inputs`.
 
         Elements that are lists get a statement each: `h, c = b`.
@@ -276,267 +308,321 @@ class Writer:
             The names of all elements, `_` for one without use; empty if the input is used as a whole.
         """
         block = self._block
-        paths = {ref.path for _, ref in block.links() if ref.step == 0}  # step 0 is the input
-        if any(paths) or block.input_kind.is_list:  # an empty path is the input as a whole
+        read_paths = {ref.path for _, ref in block.links() if ref.is_in_input}
+        if any(read_paths) or block.input_kind.is_list:  # an empty path is the input as a whole
             self.source = "inputs"
-        if not block.width or not all(path and path[0] in range(block.width) for path in paths):
-            self._nodes[0] = ast.Name(self.source)
+        if not block.input_count or not all(path and path[0] in range(block.input_count) for path in read_paths):
+            self._expressions[0] = ast.Name(self.source)
             return []
         self.source = "inputs"
-        lists = self._lists_to_unpack(paths)
-        places: list[ElementPath] = [(at,) for at in range(block.width)]
-        for at, width in lists:
-            places += [(at, inner) for inner in range(width)]
-        used_places = {path[:1] for path in paths} | {path[:2] for path in paths}
-        self._name_inputs([place for place in places if place in used_places], places, self._states())
-        for at, width in lists:
-            names = [self._inputs.get((at, inner), "_") for inner in range(width)]
-            self.statements.append(ast.Assign([ast.Tuple([*map(dotted, names)])], dotted(self._inputs[at,])))
-        return [self._inputs.get((at,), "_") for at in range(block.width)]
+        lists = self._lists_to_unpack(read_paths)
+        all_paths: list[ElementPath] = [(index,) for index in range(block.input_count)]
+        for index, length in lists:
+            all_paths += [(index, inner) for inner in range(length)]
+        # Paths into lists that are not unpacked are longer than these.
+        used_beginnings = {path[:1] for path in read_paths} | {path[:2] for path in read_paths}
+        used_paths = [path for path in all_paths if path in used_beginnings]
+        self._name_inputs(used_paths, all_paths, self._input_state_names())
+        for index, length in lists:
+            names = [self._input_variables.get((index, inner), "_") for inner in range(length)]
+            targets = ast.Tuple([*map(dotted, names)])
+            self.statements.append(ast.Assign([targets], dotted(self._input_variables[index,])))
+        return [self._input_variables.get((index,), "_") for index in range(block.input_count)]
 
     def _lists_to_unpack(self, paths: set[ElementPath]) -> list[tuple[int | str, int]]:
-        """Return the elements of the input that are lists to unpack, each with its number of elements."""
+        """Return the elements of the input that are lists to unpack: the index of each, and its number of elements.
+
+        Args:
+            paths: those of the input that are read.
+        """
         if self._block.is_stateful:  # a state may be None, and is never unpacked
             return []
-        lists = [(at, width) for at, width in self._block.lists.items() if self._only_elements(at, width, paths)]
+        lists = [
+            (index, length)
+            for index, length in self._block.list_lengths.items()
+            if self._is_only_read_by_element(index, length, paths)
+        ]
         return sorted(lists)
 
-    def _only_elements(self, at: int | str, width: int, paths: set[ElementPath]) -> bool:
-        """Return whether only elements of an element of the input are used, and not too many for one line."""
-        paths_inside = [path[1:] for path in paths if path[:1] == (at,)]
-        if not paths_inside or width > _MOST_INNER:
+    def _is_only_read_by_element(self, index: int | str, length: int, paths: set[ElementPath]) -> bool:
+        """Return whether only elements of an element of the input are used, and not too many for one line.
+
+        Args:
+            index: of the element, which is a list.
+            length: the number of its elements.
+            paths: those of the input that are read.
+        """
+        paths_inside = [path[1:] for path in paths if path[:1] == (index,)]
+        if not paths_inside or length > _MOST_INNER_NAMES:
             return False
         # An empty path is the element as a whole.
-        return all(path and path[0] in range(width) for path in paths_inside)
+        return all(path and path[0] in range(length) for path in paths_inside)
 
     def _name_inputs(
-        self, used_places: list[ElementPath], places: list[ElementPath], states: dict[ElementPath, str]
+        self, used_paths: list[ElementPath], all_paths: list[ElementPath], states: dict[ElementPath, str]
     ) -> None:
         """Name what is used of the input: as the user did, by its use in cells, or x, or x1, x2, … in turn.
 
         Args:
-            used_places: the elements of the input, and of lists in it, that are used.
-            places: all of them.
+            used_paths: the elements of the input, and of lists in it, that are used.
+            all_paths: all elements of the input, and of lists in it.
             states: the names of those that are states of cells.
         """
-        names = {**states, **self._block.inputs}  # the user's come last, and win
-        for at, *inner in places:
+        names = {**states, **self._block.input_names}  # the user's come last, and win
+        for index, *inner in all_paths:
             # A list of states and of nothing else is `state`.
-            if inner and all(place in states for place in places if place[:-1] == (at,)):
-                names.setdefault((at,), "state")
-        unnamed = [place for place in used_places if place not in names]
+            if inner and all(path in states for path in all_paths if path[:-1] == (index,)):
+                names.setdefault((index,), "state")
+        unnamed = [path for path in used_paths if path not in names]
         if len(unnamed) == 1:
             names[unnamed[0]] = "x"
         else:
-            names.update((place, f"x{number}") for number, place in enumerate(unnamed, 1))
-        for place in used_places:
-            name = names[place]
-            is_state = self._block.is_stateful or name == states.get(place)
-            while name in self._inputs.values() or not free_variable(name, self._class_names):
+            names.update((path, f"x{number}") for number, path in enumerate(unnamed, 1))
+        for path in used_paths:
+            name = names[path]
+            is_state = self._block.is_stateful or name == states.get(path)
+            while name in self._input_variables.values() or not free_variable(name, self._class_names):
                 name += "_"
-            self._inputs[place] = name
+            self._input_variables[path] = name
             # The next state may have the name of the last one; other inputs keep theirs to the end.
-            self._busy[name] = self._last_of_input(place) if is_state else len(self._block.steps)
+            self._in_use_until[name] = self._last_use_of_input(path) if is_state else len(self._block.steps)
 
-    def _input(self, path: ElementPath) -> tuple[ast.expr, ElementPath]:
-        """Return the variable of an input, and the rest of its path."""
-        size = 2 if path[:2] in self._inputs else 1
-        return dotted(self._inputs[path[:size]]), path[size:]
+    def _input_variable(self, path: ElementPath) -> tuple[ast.expr, ElementPath]:
+        """Return the variable that leads furthest to a value in the input, and the rest of the path to it."""
+        size = 2 if path[:2] in self._input_variables else 1  # 2 in a list that is unpacked
+        return dotted(self._input_variables[path[:size]]), path[size:]
 
-    def _states(self) -> dict[ElementPath, str]:
+    def _input_state_names(self) -> dict[ElementPath, str]:
         """Return the names of the inputs that are states of cells, by their paths."""
         names: dict[ElementPath, str] = {}
         for step in self._block.steps:
-            if step is None or not step.parts:
+            if step is None or not step.result_names:
                 continue
-            operands = step.takes[0] if isinstance(step.takes[0], list) else step.takes
-            called = _called(step)
-            if called is not None:
-                letters = [called.states.get((at,), "") for at in range(len(operands))]
+            first_operand = step.operands[0]
+            operands = first_operand if isinstance(first_operand, list) else step.operands
+            called_class = _class_called_by(step)
+            if called_class is not None:
+                state_names = [called_class.state_names.get((index,), "") for index in range(len(operands))]
             else:
-                letters = ["", *step.parts]  # the input of the step, then its states
-            for letter, value in zip(letters, operands):
-                if letter and isinstance(value, Ref) and not value.step:
-                    names.setdefault(value.path, self._state(step, letter))
+                # The input of a cell, then its states, of which it returns the next ones.
+                state_names = ["", *step.result_names]
+            for state_name, value in zip(state_names, operands):
+                if state_name and isinstance(value, Ref) and value.is_in_input:
+                    names.setdefault(value.path, self._numbered_state(step, state_name))
         return names
 
     def _name_results_of_calls(self) -> None:
         """Give results of other classes that are states of cells names of their own, if no list of them is used."""
         used_whole = {ref.step for _, ref in self._block.links() if not ref.path}
         for number, step in enumerate(self._block.steps):
-            if step is None or step.hint:
+            if step is None or step.suggested_name:
                 continue
-            called = _called(step)
-            if called is None or not any(called.returns):
+            called_class = _class_called_by(step)
+            if called_class is None or not any(called_class.result_names):
                 continue
             is_used_whole = number in used_whole
-            # One result is the whole; of several, only elements may be used.
-            has_one_result = len(called.returns) == 1
+            # The only result is used as a whole; of several, which are assigned one by one, only elements may be.
+            has_one_result = len(called_class.result_names) == 1
             if has_one_result == is_used_whole:
-                step.parts = called.returns
+                step.result_names = called_class.result_names
 
-    def _returned(self) -> tuple[str, ...]:
+    def _result_state_names(self) -> tuple[str, ...]:
         """Return the names of the results, empty for those that are no states of cells."""
         result = self._block.result
 
-        def name(value: Value) -> str:
+        def state_name_of(value: Value) -> str:
+            """Return the name of a value that the class returns, if it is a state of a cell."""
             if not isinstance(value, Ref):
                 return ""
             step = self._block.steps[value.step]
-            if step is None or not step.parts:
+            if step is None or not step.result_names:
                 return ""
-            # One part is the result itself; of several, each is an element of it.
-            if len(step.parts) == 1:
-                return "" if value.path else self._state(step, step.parts[0])
+            # The name is of the only result itself; of several, each is of an element of the result.
+            if len(step.result_names) == 1:
+                (state_name,) = step.result_names
+                return "" if value.path else self._numbered_state(step, state_name)
             if len(value.path) != 1:
                 return ""
-            return self._state(step, step.parts[int(value.path[0])])
+            (index,) = value.path
+            return self._numbered_state(step, step.result_names[int(index)])
 
         if not isinstance(result, list):
-            return (name(result),)
-        return () if len(result) == 1 else tuple(map(name, result))
+            return (state_name_of(result),)
+        # A list of one would look like the only result, which is no list.
+        return () if len(result) == 1 else tuple(map(state_name_of, result))
 
-    def _state(self, step: Step | None, letter: str) -> str:
-        """Return the name of a state of a cell, with the number of its module: `h2` of `lstm2`."""
-        if not letter or letter[-1].isdigit():
-            return letter
-        name = step.attribute.name if step and step.attribute else ""
-        number = name[len(name.rstrip("0123456789")) :]
-        return letter + number
+    def _numbered_state(self, step: Step | None, state_name: str) -> str:
+        """Return the name of a state of a cell, with the number of its module: `h2` of `lstm2`.
 
-    def _last_of_input(self, path: ElementPath) -> int:
+        The name of a state of a class, which contains cells, may have a number already.
+        """
+        if not state_name or state_name[-1].isdigit():
+            return state_name
+        module_name = step.attribute.name if step and step.attribute else ""
+        number = module_name[len(module_name.rstrip("0123456789")) :]
+        return state_name + number
+
+    def _last_use_of_input(self, path: ElementPath) -> int:
         """Return the last step that reads an element of the input."""
-        steps = [number for number, ref in self._block.links() if not ref.step and ref.path[: len(path)] == path]
+        # A longer path leads into the element.
+        steps = [number for number, ref in self._block.links() if ref.is_in_input and ref.path[: len(path)] == path]
         return max(steps, default=0)
 
     def _write(self, number: int, step: Step) -> None:
         """Write a step: as an assignment, or as an expression to be part of a later statement."""
-        changes = self._exposed.changed_by(step)
+        changes = self._shared_memory.is_changed_by(step)
         if changes:
             # What was read before the change must be computed before it.
             for pending in list(self._pending):
-                self._assign(pending)
-        node = self._fill(step)
-        for ref in refs(step.takes):
-            self._settle(ref.step)
-        if step.parts:
-            self._unpack_result(number, step, node)
+                self._assign_variable(pending)
+        node = self._expression_of_step(step)
+        for ref in refs(step.operands):
+            self._end_pending(ref.step)
+        if step.result_names:
+            self._assign_results(number, step, node)
             return
         if number not in self._uses:
-            if changes:
+            if changes:  # without a use, only what it changes is of interest
                 self.statements.append(ast.Expr(node))
             return
-        self._nodes[number] = node
+        self._expressions[number] = node
         self._pending[number] = names_in(node)
-        self._waiting.update(self._pending[number])
+        self._pending_reads.update(self._pending[number])
         # A value gets a variable for its name, unless its module has the same.
-        has_name = step.hint and (step.attribute is None or step.attribute.name != step.hint)
+        has_name = step.suggested_name and (step.attribute is None or step.attribute.name != step.suggested_name)
         if self._uses[number] > 1 or has_name or changes:
-            self._assign(number)
+            self._assign_variable(number)
 
-    def _unpack_result(self, number: int, step: Step, node: ast.expr) -> None:
-        """Assign the results of a cell to a variable each."""
+    def _assign_results(self, number: int, step: Step, node: ast.expr) -> None:
+        """Assign the results of a recurrent layer to a variable each, those without use to `_`.
+
+        Args:
+            number: of the step.
+            step: the step.
+            node: its expression.
+        """
         used_elements = {ref.path[:1] for _, ref in self._block.links() if ref.step == number}
         is_used_whole = () in used_elements
         names: list[str] = []
-        self._parts[number] = names
-        for at, letter in enumerate(step.parts):
+        self._result_variables[number] = names
+        for index, result_name in enumerate(step.result_names):
             name = "_"
-            if is_used_whole or (at,) in used_elements:
-                choices = self._names_of_state(self._state(step, letter)) if letter else _VARIABLES
-                name = next(choice for choice in choices if self._is_free(choice, number))
+            if is_used_whole or (index,) in used_elements:
+                choices: Iterable[str] = _VARIABLES
+                if result_name:
+                    choices = self._choices_for_state(self._numbered_state(step, result_name))
+                name = self._first_free(choices, number)
             names.append(name)
-            self._busy[name] = self._last.get(number, number)
+            self._in_use_until[name] = self._last_use.get(number, number)
         targets = [dotted(name) for name in names]
         self.statements.append(ast.Assign([ast.Tuple(targets) if len(targets) > 1 else targets[0]], node))
 
-    def _names_of_state(self, state: str) -> Iterator[str]:
+    def _choices_for_state(self, state: str) -> Iterator[str]:
         """Yield names for the next value of a state, the best first: `h`, `next_h`, `h_2`, `h_3`, …"""
         yield state
         yield f"next_{state}"
         for number in range(2, _MOST_VARIABLES):
             yield f"{state}_{number}"
 
-    def _settle(self, number: int) -> None:
-        """Make a pending value part of another expression, or assign it to a variable."""
+    def _end_pending(self, number: int) -> None:
+        """Note that a value is no longer pending: it is part of another expression now, or has a variable."""
         if number in self._pending:
-            self._waiting.subtract(self._pending.pop(number))
+            self._pending_reads.subtract(self._pending.pop(number))
 
-    def _fill(self, step: Step) -> ast.expr:
+    def _expression_of_step(self, step: Step) -> ast.expr:
         """Return the expression of a step; operands get variables until it is short enough."""
         module = () if step.attribute is None else (attribute(ast.Name("self"), step.attribute.name),)
         lengths: dict[int, int] = {}
-        for ref in refs(step.takes):
+        for ref in refs(step.operands):
             if ref.step in self._pending:
-                lengths[ref.step] = len(text_of(self._nodes[ref.step]))
-        # The longest get variables first; one of up to 12 letters would hardly be shorter.
-        long_operands = [operand for operand, length in lengths.items() if length > 12]
-        longest = sorted(long_operands, key=lambda operand: -lengths[operand])
-        # The sum of many is certainly too long: then no text is made just to measure it.
-        total = sum(lengths.values()) if len(longest) > 8 else 0
-        for operand in longest:
-            if total <= _TEXT:
-                node = step.write(*module, *map(self._value, step.takes))
-                total = len(text_of(node))
-            if total <= _TEXT:
+                lengths[ref.step] = len(text_of(self._expressions[ref.step]))
+        # The longest get variables first.
+        long_operands = [operand for operand, length in lengths.items() if length > _SHORT_OPERAND]
+        longest_first = sorted(long_operands, key=lambda operand: -lengths[operand])
+        length_of_whole = 0
+        if len(longest_first) > 8:
+            # Certainly too long: no text is made just to measure it.
+            length_of_whole = sum(lengths.values())
+        for operand in longest_first:
+            if length_of_whole <= _MOST_LETTERS:
+                node = step.write(*module, *map(self._expression_of_value, step.operands))
+                length_of_whole = len(text_of(node))
+            if length_of_whole <= _MOST_LETTERS:
                 return node
-            total -= lengths[operand]
-            self._assign(operand)
-        return step.write(*module, *map(self._value, step.takes))
+            # An estimate, until it is short enough to be measured again.
+            length_of_whole -= lengths[operand]
+            self._assign_variable(operand)
+        return step.write(*module, *map(self._expression_of_value, step.operands))
 
-    def _value(self, value: Value) -> ast.expr:
+    def _expression_of_value(self, value: Value) -> ast.expr:
         """Return the expression of a value: a variable, an element of one, or a pending expression."""
         if isinstance(value, list):
-            return ast.List([*map(self._value, value)])
-        if not value.step and self.unpacked:
-            node, path = self._input(value.path)
-        elif value.step in self._parts and len(self._parts[value.step]) > 1:
-            at, *path_in_part = value.path
-            node = dotted(self._parts[value.step][int(at)])
-            path = tuple(path_in_part)
-        elif value.step in self._parts:
-            node = dotted(self._parts[value.step][0])
+            return ast.List([*map(self._expression_of_value, value)])
+        result_variables = self._result_variables.get(value.step, [])
+        if value.is_in_input and self.unpacked:
+            node, path = self._input_variable(value.path)
+        elif len(result_variables) > 1:
+            index_of_result, *path_in_result = value.path
+            node = dotted(result_variables[int(index_of_result)])
+            path = tuple(path_in_result)
+        elif result_variables:
+            node = dotted(result_variables[0])
             path = value.path
         else:
-            node = self._nodes[value.step]
+            node = self._expressions[value.step]
             path = value.path
         for index in path:
             node = ast.Subscript(node, expression(index))
         return node
 
     def _is_free(self, name: str, number: int) -> bool:
-        """Return whether the result of a step can have a name; pending expressions still need their variables."""
-        return self._busy.get(name, 0) <= number and not self._waiting[name] and free_variable(name, self._class_names)
+        """Return whether the result of a step, given by its number, can have a name."""
+        if self._in_use_until.get(name, 0) > number or self._pending_reads[name]:
+            return False
+        return free_variable(name, self._class_names)
 
-    def _assign(self, number: int) -> None:
+    def _first_free(self, choices: Iterable[str], number: int) -> str:
+        """Return the first of several names that the result of a step can have.
+
+        Raises:
+            LimitError: all are in use.
+        """
+        for name in choices:
+            if self._is_free(name, number):
+                return name
+        raise LimitError(
+            f"a forward method with more than {_MOST_VARIABLES} values at a time cannot be written",
+            path=self._block.spec.path,
+        )
+
+    def _assign_variable(self, number: int) -> None:
         """Assign a pending value to a variable: with the user's name, or x, y, z, x1, … in turn."""
         step = self._block.steps[number]
         assert step is not None
-        self._settle(number)
+        self._end_pending(number)
 
-        choices = [step.hint] if step.hint else []
-        if step.hint in ("parts", "gates"):
-            choices += [f"{step.hint}{at}" for at in range(2, 100)]
+        choices = [step.suggested_name] if step.suggested_name else []
+        if step.suggested_name in ("parts", "gates"):
+            # These are suggested for each value of their kind, others once.
+            choices += [f"{step.suggested_name}{suffix}" for suffix in range(2, 100)]
         choices += _VARIABLES
-        name = next((choice for choice in choices if self._is_free(choice, number)), "")
-        if not name:
-            raise LimitError(
-                f"a forward method with more than {_MOST_VARIABLES} values at a time cannot be written",
-                path=self._block.spec.path,
-            )
-        self._busy[name] = self._last.get(number, number)
-        self.statements.append(ast.Assign([dotted(name)], self._nodes[number]))
-        self._nodes[number] = dotted(name)
+        name = self._first_free(choices, number)
+        self._in_use_until[name] = self._last_use.get(number, number)
+        self.statements.append(ast.Assign([dotted(name)], self._expressions[number]))
+        self._expressions[number] = dotted(name)
 
 
 # Classes that differ only in numbers
 
-_BOTH = {frozenset(("in_channels", "out_channels")): "channels", frozenset(("in_features", "out_features")): "features"}
-"""Name of an argument with two meanings."""
+_NAMES_OF_EQUAL_SIZES = {
+    frozenset(("in_channels", "out_channels")): "channels",
+    frozenset(("in_features", "out_features")): "features",
+}
+"""The name of a parameter that is both of two arguments."""
 
 
 def merge_alike(blocks: list[CodeBlock], class_names: frozenset[str]) -> list[CodeBlock]:
-    """Set the class name of every block, and keep one block for each class, with parameters.
+    """Set the class name of every block, and keep one of the blocks that differ only in numbers, with parameters.
 
     Args:
         blocks: all blocks, those that others contain first.
@@ -546,8 +632,11 @@ def merge_alike(blocks: list[CodeBlock], class_names: frozenset[str]) -> list[Co
         The classes in the same order. Calls of the others become calls of these, with arguments.
     """
     users: dict[int, list[Construction]] = {}
+    """The constructions of each block, by its id."""
     heights: dict[int, int] = {}
+    """Of each block, by its id, the length of the longest chain of blocks inside one another; 1 if it has none."""
     levels: dict[int, list[CodeBlock]] = {}
+    """The blocks of each height."""
     for block in blocks:
         inner_calls = [call for call in block.constructions() if call.block is not None]
         for call in inner_calls:
@@ -560,46 +649,47 @@ def merge_alike(blocks: list[CodeBlock], class_names: frozenset[str]) -> list[Co
     for _, level in sorted(levels.items()):
         groups: dict[str, list[CodeBlock]] = {}
         for block in level:
-            groups.setdefault(_shape(block), []).append(block)
+            groups.setdefault(_shape_of(block), []).append(block)
         for group in groups.values():
             block = group[0]
-            numbers[block.base] += 1
-            while f"{block.base}{numbers[block.base]}" in class_names:
-                numbers[block.base] += 1
-            block.name = f"{block.base}{numbers[block.base]}"
+            numbers[block.base_name] += 1
+            while f"{block.base_name}{numbers[block.base_name]}" in class_names:
+                numbers[block.base_name] += 1
+            block.name = f"{block.base_name}{numbers[block.base_name]}"
             classes.append(block)
             _parametrize(group, users)
     for block in classes:
-        is_only_one = numbers[block.base] == 1
-        if is_only_one and (block.base not in class_names or block is blocks[-1]):
-            block.name = block.base
+        # The last one is the whole model, which is always `Model`.
+        is_only_one = numbers[block.base_name] == 1
+        if is_only_one and (block.base_name not in class_names or block is blocks[-1]):
+            block.name = block.base_name
     for calls in users.values():
         for call in calls:
             call.name = call.block.name
     return classes
 
 
-def _shape(block: CodeBlock) -> str:
-    """Return the shape of a block: equal for blocks that differ only in numbers."""
+def _shape_of(block: CodeBlock) -> str:
+    """Return a block as text with 0 for each number: equal for blocks that differ only in numbers."""
 
     def masked(value: Any) -> str:
         """Return a construction or literal as text, with 0 for each number."""
         if isinstance(value, Construction):
             name = value.block.name if value.block is not None else value.name
-            arguments = [f"{place}={masked(argument)}" for place, argument in value.places()]
+            arguments = [f"{place}={masked(argument)}" for place, argument in value.arguments()]
             return f"{name}({', '.join(arguments)})"
         if isinstance(value, ast.Name):
             return value.id
-        return "0" if _numeric(value) else repr(value)
+        return "0" if _is_numeric(value) else repr(value)
 
     modules = [f"{attribute.name}={masked(attribute.call)}" for attribute in block.attributes]
-    return "\n".join((block.base, *modules, Writer(block).shape()))
+    return "\n".join((block.base_name, *modules, Writer(block).shape()))
 
 
-def _numeric(value: Any) -> bool:
+def _is_numeric(value: Any) -> bool:
     """Return whether a literal is a number or a tuple of numbers."""
     if isinstance(value, tuple):
-        return all(map(_numeric, value))
+        return all(map(_is_numeric, value))
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
@@ -617,13 +707,13 @@ def _parametrize(group: list[CodeBlock], users: dict[int, list[Construction]]) -
         name = _parameter_name(literal, parameters)
         parameters[name] = literal.values
         for owner, place in literal.places:
-            owner.put(place, dotted(name))
+            owner.replace_argument(place, dotted(name))
     first.parameters = {name: _annotation(values) for name, values in parameters.items()}
     for number, block in enumerate(group):
         for call in users.get(id(block), ()):
             call.block = first
             call.args = [values[number] for values in parameters.values()]
-            call.names = tuple(parameters)
+            call.arg_names = tuple(parameters)
 
 
 @define(eq=False)
@@ -647,7 +737,7 @@ def _differing_literals(group: list[CodeBlock]) -> list[_Literal]:
     for occurrences in zip(*literals_of_blocks):
         values = [value for _, _, value in occurrences]
         texts = tuple(map(repr, values))
-        if len(set(texts)) == 1:
+        if len(set(texts)) == 1:  # the same in all blocks
             continue
         owner, place, _ = occurrences[0]  # in the first block
         differing.setdefault(texts, _Literal(values, [])).places.append((owner, place))
@@ -656,8 +746,10 @@ def _differing_literals(group: list[CodeBlock]) -> list[_Literal]:
 
 def _parameter_name(literal: _Literal, taken_names: Collection[str]) -> str:
     """Return a name for the parameter that replaces a literal, after the arguments that it is: `channels2`."""
-    arguments = [owner.argument(place) for owner, place in literal.places]
-    name = _BOTH.get(frozenset(arguments[:2])) or next(filter(None, arguments), "size")
+    argument_names = [owner.argument_name(place) for owner, place in literal.places]
+    # By the first two: the in and out channels of a convolution come before those of the layers after it.
+    both = _NAMES_OF_EQUAL_SIZES.get(frozenset(argument_names[:2]))
+    name = both or next(filter(None, argument_names), "size")
     number = 2
     while name in taken_names:
         name = f"{name.rstrip('0123456789')}{number}"

@@ -24,7 +24,7 @@ ElementPath: TypeAlias = "tuple[int | str, ...]"
 
 @define(frozen=True)
 class Ref:
-    """Reference to the result of a step, or to an element of it.
+    """Reference to the result of a step of `forward`, or to an element of it.
 
     Attributes:
         step: its number; 0 is the input.
@@ -34,6 +34,14 @@ class Ref:
     step: int
     path: ElementPath = ()
 
+    @property
+    def is_in_input(self) -> bool:
+        """Whether it is the input of the class, or an element of it."""
+        return self.step == 0
+
+
+INPUT = Ref(0)
+"""The input of a class as a whole."""
 
 Value: TypeAlias = "Ref | list[Value]"
 """One value, or a list of values that is not created until it is needed as a whole."""
@@ -41,18 +49,19 @@ Value: TypeAlias = "Ref | list[Value]"
 
 @define(eq=False)
 class Attribute:
-    """A module that a class of the source holds.
+    """An attribute of a generated class: a module, or several modules in a Sequential.
 
     Attributes:
-        base: its name, up to a number.
+        base_name: its name without a number: `conv` of `conv2`.
         calls: the modules, in sequence.
-        own: whether it stays separate: used by several steps, or named by the user.
+        stays_separate: whether it is never joined with others into a Sequential, because several steps use it, or the
+            user named it.
         name: its final name.
     """
 
-    base: str
+    base_name: str
     calls: list[Construction]
-    own: bool = False
+    stays_separate: bool = False
     name: str = ""
 
     @property
@@ -63,38 +72,39 @@ class Attribute:
 
 @define(eq=False)
 class Step:
-    """One step.
+    """One step of `forward`: a module, function or operator applied to the results of earlier steps.
 
     Attributes:
         write: makes its expression.
-        takes: its operands.
+        operands: what it computes from, in the order of the arguments of `write`, after its module.
         attribute: its module.
-        function: makes the expression of an equivalent function, if there is one.
-        unseen: the same for a module that changes its first input, if no other step sees that.
+        function: makes the expression of an equivalent function of PyTorch, if there is one.
+        out_of_place: of a module that changes its first operand in place, the same expression without that change, for
+            use where nothing else reads the changed memory.
         form: shape of the result, as far as it is known.
-        element: form of each element, if the result is a list of tensors of one shape.
+        element_form: form of each element, if the result is a list of tensors of one shape.
         kind: whether the result is a tensor or a list, as far as it is known.
-        inplace: whether it changes its input.
-        same: whether the result may be the memory of the input.
-        parts: the names of variables for the elements of the result, or for the result, of a recurrent layer; empty for
-            one without a name of its own.
-        hint: suggested name of a variable for the result.
-        named: whether `hint` is the user's name.
+        inplace: whether it changes its first operand in place.
+        shares_memory: whether the result may be in the memory of its operands.
+        result_names: of a recurrent layer, the names of variables for the elements of the result, or for the only one;
+            empty for one that has no name of its own.
+        suggested_name: a name of a variable for the result.
+        is_named_by_user: whether the suggested name is the user's, of a node of a graph.
     """
 
     write: Write
-    takes: list[Value]
+    operands: list[Value]
     attribute: Attribute | None = None
     function: Write | None = None
-    unseen: Write | None = None
+    out_of_place: Write | None = None
     form: Form = field(factory=Form)
-    element: Form | None = None
+    element_form: Form | None = None
     kind: Kind = TENSOR
     inplace: bool = False
-    same: bool = False
-    parts: tuple[str, ...] = ()
-    hint: str = ""
-    named: bool = False
+    shares_memory: bool = False
+    result_names: tuple[str, ...] = ()
+    suggested_name: str = ""
+    is_named_by_user: bool = False
 
 
 def refs(value: Value) -> Iterator[Ref]:
@@ -118,39 +128,39 @@ def pick(value: Value, index: int | str) -> Value:
 
 @define(eq=False)
 class CodeBlock:
-    """A class of the source: modules, and steps between them.
+    """A class of the generated source: its modules, and the steps of its `forward`.
 
     Attributes:
         spec: the module it represents.
-        base: the name of the class, up to a number.
+        base_name: the name of the class without a number: `Block` of `Block2`.
         name: the name of the class.
         steps: the steps; number 0 is the input, and those merged into others are `None`.
         result: the return value of `forward`.
         attributes: the modules, in the order of their first use.
-        inputs: the user's names of the elements of the input, if it is a list, by their paths.
-        width: number of elements of the input, if known.
-        lists: number of elements of those elements of the input that are lists, if known.
-        states: the names of the elements of the input that are states of cells, by their paths.
-        returns: the names of the results that are, empty for others.
-        more: whether it may have more, which are ignored.
+        input_names: the user's names of the elements of the input, if it is a list, by their paths.
+        input_count: number of elements of the input, a list; 0 if it is unknown, or there are too many for names.
+        list_lengths: number of elements of those elements of the input that are lists, by their indices in it.
+        state_names: the names of the elements of the input that are states of cells, by their paths.
+        result_names: the names of the results that are states of cells, empty for other results.
+        ignores_further_inputs: whether the input may have more elements than `input_count`, which are not used.
         parameters: those of the constructor, with their annotations.
-        whole: whether it is the class of the whole model.
+        is_whole_model: whether it is the class of the whole model.
     """
 
     spec: ModuleSpec
-    base: str
+    base_name: str
     name: str = ""
     steps: list[Step | None] = field(factory=list)
     result: Value = field(factory=list)
     attributes: list[Attribute] = field(factory=list)
-    inputs: dict[ElementPath, str] = field(factory=dict)
-    width: int = 0
-    lists: dict[int | str, int] = field(factory=dict)
-    states: dict[ElementPath, str] = field(factory=dict)
-    returns: tuple[str, ...] = ()
-    more: bool = False
+    input_names: dict[ElementPath, str] = field(factory=dict)
+    input_count: int = 0
+    list_lengths: dict[int | str, int] = field(factory=dict)
+    state_names: dict[ElementPath, str] = field(factory=dict)
+    result_names: tuple[str, ...] = ()
+    ignores_further_inputs: bool = False
     parameters: dict[str, str] = field(factory=dict)
-    whole: bool = False
+    is_whole_model: bool = False
 
     @property
     def input_kind(self) -> Kind:
@@ -165,7 +175,7 @@ class CodeBlock:
     def links(self) -> Iterator[tuple[int, Ref]]:
         """Yield each reference with the number of the step that uses it; the result is beyond the last."""
         for number, step in enumerate(self.steps):
-            for ref in refs(step.takes) if step else ():
+            for ref in refs(step.operands) if step else ():
                 yield number, ref
         for ref in refs(self.result):
             yield len(self.steps), ref
@@ -177,4 +187,4 @@ class CodeBlock:
     def constructions(self) -> Iterator[Construction]:
         """Yield all constructions in it, outer ones first."""
         for attribute in self.attributes:
-            yield from attribute.call.nested()
+            yield from attribute.call.with_inner()

@@ -22,6 +22,7 @@ from ..graph.tensor import Tensor
 from ..graph.walk import Path, Rebuilder, fill_dict, fill_list, objects
 from ..io.output import FileOutput, Output
 from ..io.source import PathLike
+from ..text import counted, one_line
 from .lua_tree import to_lua
 from .tree import Tree
 
@@ -254,6 +255,15 @@ class _FileWriter:
         if self._file is not None:
             self._file.discard()
 
+    def __repr__(self) -> str:
+        name = self._output.name or "a stream"
+        state = "closed" if self._is_closed else "not closed"
+        return one_line(self, f"{name}: {self._written()}, {state}")
+
+    def _written(self) -> str:
+        """Return how much the file has, in words."""
+        return counted(self._output.position, "byte")
+
     def __enter__(self: _Writer) -> _Writer:
         return self
 
@@ -458,6 +468,10 @@ class PtWriter(_FileWriter, pt_writer.PtWriter):
 
     def _has_unwritten(self) -> bool:
         return bool(self._values)
+
+    def _written(self) -> str:
+        # All bytes are written at the end.
+        return super()._written() if self._is_closed else counted(len(self._values), "value")
 
     def _end(self) -> None:
         super()._end()

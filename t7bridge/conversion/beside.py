@@ -46,11 +46,26 @@ class Beside:
         data: dicts, lists, text, numbers and truth values.
         own: likewise, of the fields or attributes of the model itself.
         left_out: the paths of numbers alone, as of losses, and of what is too long or too deep.
+        words: what the data mean, if they come from a file that says so; `None` for those of `about`.
     """
 
     data: dict[str, Any] = field(factory=dict)
     own: dict[str, Any] = field(factory=dict)
     left_out: list[str] = field(factory=list)
+    words: dict[str, str] | None = None
+
+    @classmethod
+    def from_text(cls, text: str) -> Beside | None:
+        """Return what the text of a `config.json` says; `None` if it is another program's, or no text of ours."""
+        try:
+            config = json.loads(text)
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(config, dict) or not config.keys() <= {"data", "checkpoint", "about"}:
+            return None
+        if not all(isinstance(part, dict) for part in config.values()) or _is_excessive(config):
+            return None
+        return cls(config.get("checkpoint", {}), config.get("data", {}), words=config.get("about", {}))
 
     def __bool__(self) -> bool:
         return bool(self.data or self.own)
@@ -59,7 +74,7 @@ class Beside:
         """Return the content of a `config.json`, with words on what it means; the arguments are those of `about`."""
         parts = {"data": self.own, "checkpoint": self.data}
         config: dict[str, Any] = {name: part for name, part in parts.items() if part}
-        words = about(config, from_lua, index_base)
+        words = about(config, from_lua, index_base) if self.words is None else self.words
         if words:
             config["about"] = words
         return config
@@ -85,12 +100,30 @@ class Beside:
 
     def note(self, report: Report, where: str) -> None:
         """Note what it is, and where it is in the result."""
-        if self.data:
-            message = f"what stands beside the model is in {where}: {listed(self.data, 10)}"
-            report.note("info", message, code="beside", count=len(self.data))
+        names = [*self.data, *self.own]
+        if names:
+            message = f"what stands beside the model is in {where}: {listed(names, 10)}"
+            report.note("info", message, code="beside", count=len(names))
         if self.left_out:
             message = f"logs and images beside the model are not in {where}: {listed(self.left_out, 5)}"
             report.note("info", message, code="left-out", count=len(self.left_out))
+
+
+def _is_excessive(config: dict[str, Any]) -> bool:
+    """Return whether data for JSON are deeper, or more, than what is collected: indented, they could be far longer."""
+    level: list[Any] = [config]
+    values = 0
+    # The dict itself, and that of one part, are around what is collected.
+    for _ in range(_DEEPEST + 2):
+        inside: list[Any] = []
+        for container in level:
+            items = container.values() if isinstance(container, dict) else container
+            values += len(container)
+            inside += [item for item in items if isinstance(item, (dict, list))]
+        if values > _MOST_VALUES:
+            return True
+        level = inside
+    return bool(level)
 
 
 def beside(root: Any, model: Any = None) -> Beside:

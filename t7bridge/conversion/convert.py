@@ -17,7 +17,7 @@ from attrs import evolve
 from .. import formats
 from ..data import collector_paused
 from ..errors import FormatError, ModelError, RecordError, WriteError, about_file
-from ..formats import LUA, NAMED, FormatSpec
+from ..formats import LUA, NAMED, PYTHON, FormatSpec
 from ..formats.t7.layout import T7Layout
 from ..graph.lua import TorchObject
 from ..graph.python import is_pickled_module
@@ -30,7 +30,7 @@ from ..report import Report, check_strict
 from .attempt import Attempt
 from .options import takes
 from .request import Convert, note_ignored
-from .values import is_simple, note_plain_nans, note_states, value_of
+from .values import is_simple, metadata_left_out, note_plain_nans, note_states, value_of
 
 if TYPE_CHECKING:
     from ..formats.t7.file import T7File
@@ -55,9 +55,9 @@ def convert(request: Convert) -> Report:
         encoding: of the `.t7` written: `binary` or `ascii`; that of the source by default.
         byte_order: of the `.t7` written: `little` or `big`.
         long_size: of the `.t7` written: bytes of a C long, 4 or 8.
-        shard_size: bytes of a shard: a `.safetensors` that would be larger becomes several files,
-            `name-00001-of-00003.safetensors` and so on, and `name.safetensors.index.json`, which the report has as its
-            target. Tensors that share memory are in one file.
+        shard_size: bytes of a shard, or a text such as `"2GB"`: a `.safetensors` that would be larger becomes several
+            files, `name-00001-of-00003.safetensors` and so on, and `name.safetensors.index.json`, which the report has
+            as its target. Tensors that share memory are in one file.
         keep_device: keep CUDA tensors on `cuda:0` in a `.pt`, and of Cuda classes in a `.t7` made from a
             `.pt`; otherwise they are on the CPU.
         map_location: the device of tensors in a `.pt`: one for all (`"cuda:1"`), `"cuda:0=cuda:1,ipu=cpu"` or the same
@@ -73,6 +73,7 @@ def convert(request: Convert) -> Report:
         at: the path of the part to convert, as `inspect` and the notes show it, `root.model`; the target holds nothing
             else, and no records are used. What describes a model, such as means, class names and options, is beside
             it: in `model.config.json` for a `model.pt`, in the metadata of named tensors.
+        config: write what describes a model, and what a file that is one has of its own, beside a `.pt`.
         compact: write to a `.pt` made in `auto` mode only the part of each storage that tensors use: views become
             tensors of their own; overlapping and tied tensors stay so. The record is omitted.
         rename: rules for the keys of the state dict, `OLD=NEW` each, or a mapping: steps at the beginning of keys, or
@@ -118,7 +119,7 @@ def convert(request: Convert) -> Report:
             document.source.read_all()
         else:
             part = Path.parse(request.at).get(document.value)
-            if goal.values != LUA:
+            if goal.values == NAMED or (goal.values == PYTHON and request.config):
                 around = _around(part, document.value)
             document.narrow(part)
         # A record describes the whole file, not a part of it.
@@ -135,7 +136,10 @@ def convert(request: Convert) -> Report:
             from .sharded import write_shards
 
             with collector_paused():
-                return write_shards(document, goal, attempt)
+                report = write_shards(document, goal, attempt)
+            if around is not None:
+                around.note(report, "the metadata")
+            return report
         with FileOutput(request.target, force=request.force, sync=request.sync) as output, collector_paused():
             name = str(request.target)
             report = Report(document.path, name, document.format, goal.name, source_bytes=document.source.size)
@@ -153,6 +157,8 @@ def convert(request: Convert) -> Report:
             if attempt.edits is not None:
                 output.wait()
                 attempt.edits.note_written(report)
+            if around is None and goal.values == PYTHON and request.config:
+                around = _around_whole(document, report)
             if around is not None:
                 _note_beside(around, document, output, goal, report)
             check_strict(report, request.strict)
@@ -175,6 +181,30 @@ def _around(part: Any, root: Any) -> Beside | None:
     from .beside import beside
 
     return beside(root, part)
+
+
+def _around_whole(document: Document, report: Report) -> Beside | None:
+    """Return what stands beside a file that is a model, if a `.pt` was made of it; else `None`.
+
+    It is what an earlier conversion stored as `config` in the metadata, or nothing, to which data of the model itself
+    are added.
+    """
+    config = document.metadata.get("config")
+    if config is None and not _lacks_own(report):
+        return None
+    from .beside import Beside
+
+    if config is None:
+        return Beside()
+    around = Beside.from_text(config)
+    if around is None:
+        report.note("info", metadata_left_out(["config"]), code="metadata", count=1)
+    return around
+
+
+def _lacks_own(report: Report) -> bool:
+    """Return whether the report names data of the model itself as left out."""
+    return any(note.code == "left-out" and note.path.startswith("root.") for note in report.notes)
 
 
 def _add_metadata(document: Document, around: Beside | None) -> None:
@@ -208,7 +238,7 @@ def _config_path(output: FileOutput) -> str:
 
 def _add_own(around: Beside, document: Document, output: FileOutput, report: Report) -> None:
     """Add what the model itself has besides its weights, if the report names something of it as left out."""
-    if not any(note.code == "left-out" and note.path.startswith("root.") for note in report.notes):
+    if not _lacks_own(report):
         return
     value = document.value
     fields: dict[str, Any] = {}

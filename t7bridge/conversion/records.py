@@ -139,7 +139,7 @@ def pickle_of(value: Any) -> tuple[bytes, list[Storage]]:
     """Return the pickle of a value of a `.pt`, for its record, and the storages that it names."""
     keys = StorageKeys(str)
     # Names of any package are written: the record is never loaded by Python.
-    return PickleWriter(keys.ref, allow_foreign=True).dumps(value), keys.storages
+    return PickleWriter(keys.key_and_device, allow_foreign=True).dumps(value), keys.storages
 
 
 def as_written(value: Any, report: Report, limits: Limits, *, allow_foreign: bool = False) -> Any:
@@ -152,7 +152,7 @@ def as_written(value: Any, report: Report, limits: Limits, *, allow_foreign: boo
         allow_foreign: as for `convert`.
     """
     keys = StorageKeys(str)
-    writer = PickleWriter(keys.ref, allow_foreign=allow_foreign)
+    writer = PickleWriter(keys.key_and_device, allow_foreign=allow_foreign)
     pickle = writer.dumps(value)
     if writer.plain or writer.blocking:
         note_target(writer, value, report)

@@ -119,10 +119,14 @@ class Convert(Conversion):
     target: PathLike = option("file to write; the suffix selects the format", kw_only=False, metavar="DST")
     mode: str = option(MODE, default="auto", kw_only=False)
     at: str | None = PART
-    shard_size: int | None = option(
+    shard_size: int | str | None = option(
         "write files of at most this size, 2GB, with an index, as transformers reads them", default=None, kind="bytes",
         metavar="SIZE", targets=(NAMED,), formats=tuple(name for name, spec in FORMATS.items() if spec.shards),
         group="output",
+    )  # fmt: skip
+    config: bool = option(
+        "do not write what describes the model beside a .pt, into NAME.config.json", default=True, targets=(PYTHON,),
+        group=_PT,
     )  # fmt: skip
     map_location: MapLocation = option(
         "device of the tensors in a .pt: cuda:1, or cuda:0=cuda:1,ipu=cpu", default=None, targets=(PYTHON,), group=_PT,

@@ -20,10 +20,11 @@ from ..formats.named import Name, NamedTensors, plan_views
 from ..formats.shards import files_of
 from ..formats.table import INDEX_SUFFIX, FormatSpec
 from ..io.output import check_replaceable, local_target, outputs_in
-from ..io.source import ByteSource
+from ..io.source import ByteSource, check_target
 from ..limits import DEFAULT_LIMITS
 from ..report import Report, check_strict
 from ..text import counted
+from .options import byte_count
 from .request import note_ignored
 from .state_dicts import note_texts
 from .targets import named_value
@@ -50,7 +51,7 @@ def write_shards(document: Document, goal: FormatSpec, request: Attempt) -> Repo
 
 
 def _written(document: Document, goal: FormatSpec, request: Attempt) -> Report:
-    size = request.shard_size or 0
+    size = byte_count(request.shard_size or 0)
     if size < 1:
         raise ModelError("the size of a shard is a positive number of bytes", found=str(size))
     target = local_target(request.target)
@@ -69,6 +70,8 @@ def _written(document: Document, goal: FormatSpec, request: Attempt) -> Report:
     outdated = _files_replaced(folder, name) - set(names)
     if outdated and not request.force:
         check_replaceable(os.path.join(folder, index_name), force=False)
+    for old_name in outdated:
+        check_target(os.path.join(folder, old_name))  # the checkpoint that is read is not removed
     # The index first: outputs are renamed in the opposite order, and it never names files that are not there.
     with outputs_in(folder or ".", names[::-1], force=request.force, sync=request.sync) as outputs:
         places: dict[str, str] = {}
@@ -107,8 +110,10 @@ def _files_replaced(folder: str, name: str) -> set[str]:
         return names
     start, suffix = os.path.splitext(name)
     pattern = re.compile(rf"{re.escape(start)}-\d{{5}}-of-\d{{5}}{re.escape(suffix)}")
-    with suppress(T7BridgeError), ByteSource.from_path(index) as source:
-        names.update(file for file in files_of(source, DEFAULT_LIMITS) if pattern.fullmatch(file))
+    # Its bytes, as a file that is opened as a source becomes an input, which no output may replace.
+    with suppress(T7BridgeError, OSError), open(index, "rb") as file:
+        source, _ = ByteSource.open(file.read(DEFAULT_LIMITS.header_bytes + 1))
+        names.update(name for name in files_of(source, DEFAULT_LIMITS) if pattern.fullmatch(name))
     return names | {os.path.basename(index)}
 
 

@@ -22,13 +22,11 @@ from ..graph.tensor import Tensor, rows
 from ..graph.walk import objects
 from ..io.output import FileOutput
 from ..limits import Limits
-from ..nn.layouts import compact_in
 from ..report import Report
 from ..values.casts import Casts
 from ..values.compare import same_bytes
 from .attempt import Attempt
 from .request import Convert
-from .state_dicts import StateDicts, note_texts
 from .tree import MERGED, WRAPPED, as_tree
 from .values import note_foreign, note_states, note_target, value_of
 
@@ -38,6 +36,7 @@ if TYPE_CHECKING:
     from ..formats.t7.file import T7File
     from ..formats.table import Document
     from .records import Shown
+    from .state_dicts import StateDicts
 
 
 def write_python_values(document: Document, output: FileOutput, request: Attempt, report: Report) -> None:
@@ -71,6 +70,8 @@ def write_python_values(document: Document, output: FileOutput, request: Attempt
 
             value = simplified(value, report, request.limits)
     if compact and report.mode != "record":
+        from ..nn.layouts import compact_in
+
         value = compact_in(value)
     elif compact:
         report.note("warning", "compact does not apply to a value from its record, and is ignored", code="option")
@@ -159,6 +160,8 @@ def python_value(
     # The meaning of layers is not even loaded for a file without objects.
     modules: StateDicts | None = None
     if request.mode == "auto" and any(isinstance(item, TorchObject) for item in content.objects):
+        from .state_dicts import StateDicts
+
         modules = StateDicts(content.roots, report)
     has_modules = modules is not None and bool(modules.paths)
     record: _Record | None = None
@@ -209,6 +212,8 @@ def write_named_tensors(
     document: Document, output: FileOutput, goal: FormatSpec, request: Attempt, report: Report
 ) -> None:
     """Write the tensors of a file under names."""
+    from .state_dicts import note_texts
+
     named = named_value(document, goal, request, report)
     report.mode = "tensors"
     written = home(goal.name).write(output, named)
@@ -342,14 +347,15 @@ def write_value(output: FileOutput, value: Any, goal: FormatSpec, layout: T7Layo
     if goal.values == LUA:
         home(goal.name).write(output, value, layout)
         return report
-    if isinstance(value, COMPOSITE):
-        replace = StateDicts([value], report).replace if goal.values == NAMED else None
-        value = as_tree(value, replace)
     if goal.values != NAMED:
-        home(goal.name).write(output, value)
+        home(goal.name).write(output, as_tree(value, None) if isinstance(value, COMPOSITE) else value)
         return report
     from .named_tensors import check_tensors, name_tensors
+    from .state_dicts import StateDicts, note_texts
 
+    if isinstance(value, COMPOSITE):
+        replace = StateDicts([value], report).replace
+        value = as_tree(value, replace)
     named = name_tensors(value, goal, report)
     check_tensors(named, goal, report)
     written = home(goal.name).write(output, named)

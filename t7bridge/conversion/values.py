@@ -6,7 +6,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CorruptError
-from ..formats import FORMATS, NAMED
+from ..formats import FORMATS, NAMED, PYTHON
 from ..formats.pt.arrays import tensor_of_array, text_items
 from ..graph.dtypes import NUMPY_ELEMENTS
 from ..graph.lua import COMPOSITE
@@ -56,7 +56,12 @@ def _use_metadata(value: Any, document: Document, request: Attempt, report: Repo
                 code="record",
                 count=len(refused),
             )
-    metadata = [name for name in document.metadata if name not in HINTS]
+    # `format` says which library's tensors they are, as safetensors does: nothing of the model.
+    not_noted = HINTS | {"format"}
+    if goal.values == PYTHON and request.config:
+        # What stands beside the model becomes a file beside the `.pt`, and `convert` notes that.
+        not_noted |= {"config"}
+    metadata = [name for name in document.metadata if name not in not_noted]
     if metadata and goal.values != NAMED:
         report.note("info", metadata_left_out(metadata), code="metadata", count=len(metadata))
     return value

@@ -82,7 +82,7 @@ def open(source: Readable | ByteSource, *, limits: Limits | None = None, **optio
     if folder:
         return module_of(_folder_format(folder)).read_folder(folder, limits, **options)  # type: ignore[no-any-return]
     opened, start = ByteSource.open(source)
-    if start:  # in the middle of a file object: only a `.t7` supports that
+    if start:  # in the middle of a file object: only a `.t7` supports that, and asks for the position again
         return module_of(FORMATS["t7"]).read(source, limits, **options)  # type: ignore[no-any-return]
     if opened.name.endswith(".distcp"):
         raise UnsupportedError(
@@ -192,7 +192,7 @@ def address_inside(file: str, member: str) -> str:
 
 
 def _folder_of(path: PathLike) -> str:
-    """Return the folder that a path names: itself, or that of a file which is only a part of it; else nothing."""
+    """Return the folder that a path names: itself, or that of a file which is only a part of it; otherwise empty."""
     name = os.fspath(path)
     if os.path.isdir(name):
         return name
@@ -207,12 +207,15 @@ def _folder_of(path: PathLike) -> str:
 
 
 def format_of(source: ByteSource, limits: Limits | None = None, *, installed: bool = True) -> FormatSpec | OtherArchive:
-    """Return the format of a file by its content, whatever its name; a zip archive of none of them as such.
+    """Return the format of a file by its content, whatever its name.
 
     Args:
         source: the file.
         limits: resource limits.
         installed: whether formats of installed packages are known, too.
+
+    Returns:
+        An `OtherArchive` for a zip archive of none of the formats; `.t7` for what has no signature.
 
     Raises:
         UnknownFormatError: the format is not supported; the message says what the file is.
@@ -220,12 +223,13 @@ def format_of(source: ByteSource, limits: Limits | None = None, *, installed: bo
     head = source.read(0, HEAD_BYTES)
     signature = identify(head, installed=installed)
     specs = formats_with(signature.kind) if signature is not None else []
+    # An HDF5 file may begin with anything. Most files are spared the search by their first bytes.
     if not specs and not T7_HEAD.match(head):
         spec = _behind_user_block(source)
         if spec is not None:
             return spec
     if signature is None:
-        return FORMATS["t7"]  # its reader decides
+        return FORMATS["t7"]  # its reader refuses what it is not
     if not specs:
         hint = signature.hint or f"t7bridge reads {known_suffixes()} files."
         raise UnknownFormatError(f"is {signature.title}, which t7bridge does not read", file=source.name, hint=hint)
@@ -235,7 +239,7 @@ def format_of(source: ByteSource, limits: Limits | None = None, *, installed: bo
 
 
 def _behind_user_block(source: ByteSource) -> FormatSpec | None:
-    """Return the format of a file that begins with bytes of its user; `None` if there is none.
+    """Return HDF5 for a file that begins with a block of its user's; `None` if its signature is nowhere.
 
     HDF5 looks for its signature at 512, 1024, 2048, … (HDF5 File Format Specification, II.A). MATLAB 7.3 writes text
     before it.
@@ -250,12 +254,20 @@ def _behind_user_block(source: ByteSource) -> FormatSpec | None:
 
 
 _LEAST_USER_BLOCK = 512
+"""Bytes of the shortest block before HDF5's signature."""
 
 
 def _archive_format(
     source: ByteSource, specs: list[FormatSpec], limits: Limits | None, installed: bool
 ) -> FormatSpec | OtherArchive:
-    """Return which of several formats a zip archive has, by the names of its members; PyTorch's if it is damaged."""
+    """Return which of several formats a zip archive has, by the names of its members; PyTorch's if it is damaged.
+
+    Args:
+        source: the file.
+        specs: our formats whose files are zip archives.
+        limits: resource limits.
+        installed: whether formats of installed packages are asked, too, where none of ours matches.
+    """
     from .pt.zip import ZipArchive
 
     try:
@@ -263,15 +275,18 @@ def _archive_format(
     except T7BridgeError:
         return FORMATS["pt"]  # its reader reports the damage
     names = list(archive.members)
-    added = added_formats() if installed and not any(spec.members and spec.members(names) for spec in specs) else []
-    for spec in (*specs, *added):
+    for spec in specs:
+        if spec.members is not None and spec.members(names):
+            return spec
+    # Loading installed packages takes time.
+    for spec in added_formats() if installed else []:
         if spec.members is not None and spec.members(names):
             return spec
     return OtherArchive(source, archive)
 
 
 def _is_model(name: str) -> bool:
-    """Return whether a member of an archive may be a model by its suffix; what macOS adds is none."""
+    """Return whether a member of an archive may be a model by its suffix; the hidden files that macOS adds are not."""
     folder, _, base = name.rpartition("/")
     is_hidden = base.startswith(".") or "__MACOSX" in folder
     return not is_hidden and os.path.splitext(base)[1].lower() in SUFFIXES
@@ -285,7 +300,13 @@ _ARCHIVES = {
 
 
 def _hint_for(file: str, models: list[str], names: list[str]) -> str:
-    """Return how to read what is inside an archive."""
+    """Return how to read what is inside an archive; empty if there is nothing.
+
+    Args:
+        file: path of the archive.
+        models: names of the members that may be models.
+        names: of all members.
+    """
     if models:
         addresses = few([address_inside(file, name) for name in models], 4)
         return f"Give the address of one inside: {addresses}"
@@ -303,6 +324,7 @@ def _folder_format(path: PathLike) -> FormatSpec:
         names = sorted(os.listdir(path))
     except OSError as error:
         raise T7BridgeError(f"cannot be read: {error.strerror}", file=os.fspath(path)) from error
+    # Our own come first. `FORMATS` has those of installed packages only once they are loaded.
     for formats in (list(FORMATS.values()), added_formats()):
         for spec in formats:
             if spec.folder is not None and spec.folder(names):
@@ -367,19 +389,19 @@ def format_for(path: PathLike, to: str | None = None) -> FormatSpec:
             "the output format is not clear from this name",
             file=name,
             expected="a name that ends in " + ", ".join(SUFFIXES),
-            hint=_OTHERS.get(suffix, f"Name it with --to (to=…): {names}."),
+            hint=_OTHER_VERBS.get(suffix, f"Name it with --to (to=…): {names}."),
         )
     return spec
 
 
-_OTHERS = {
+_OTHER_VERBS = {
     **dict.fromkeys((".onnx", ".pt2"), "t7bridge export writes it: a model with its computation."),
     **dict.fromkeys((".html", ".svg", ".png", ".dot"), "t7bridge draw makes pictures."),
     ".json": "t7bridge describe writes values, t7bridge draw the graph of a model.",
     ".lua": "t7bridge lua writes a PyTorch model as Lua.",
     ".py": "t7bridge module writes the model's source.",
 }
-"""The verbs that write what no format is."""
+"""By the suffixes of outputs that are not model files: the verb that writes them."""
 
 
 def write(value: Any, path: PathLike, format: str | None = None, *, force: bool = False, **options: Any) -> Written:
@@ -418,7 +440,7 @@ __getattr__ = face(
             "ALIGNMENT_MEMBER BYTEORDER_MEMBER DATA_MEMBER FORMAT_MEMBER ID_MEMBER RECORD_MEMBER VERSION_MEMBER"
         ),
         "pt.modules": "ScriptModule is_module module_state_dict parse_classes",
-        "pt.pickle.meaning": "Origin PtMeaning",
+        "pt.pickle.context": "Origin PickleContext",
         "pt.pickle.names": "SAFE WEIGHTS_ONLY is_forbidden",
         "pt.pickle.pickler": "PickleWriter",
         "pt.pickle.unpickler": "Unpickler",

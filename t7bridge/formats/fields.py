@@ -12,11 +12,12 @@ _MAX_DEPTH = 500
 """Python's own parser ends somewhere from 990 on, other by version and place: a browser's stack is the smallest."""
 _TOKEN = re.compile(rb'"(?:[^"\\]+|\\.?)*"?|[][{}]', re.DOTALL)
 """A string, whose brackets do not count, or a bracket. One that does not end matches, too: nothing is tried twice."""
-_NAMES = {dict: "an object", list: "a list", str: "text", int: "a whole number", tuple: "a tuple"}
+_TYPE_NAMES = {dict: "an object", list: "a list", str: "text", int: "a whole number", tuple: "a tuple"}
+"""What types are called in errors."""
 
 
 class Fields:
-    """The fields of a foreign mapping.
+    """The fields of a mapping in a file, checked when each is read.
 
     Args:
         value: the mapping.
@@ -46,8 +47,8 @@ class Fields:
 
         Args:
             name: of the field.
-            kind: its type, or several; `int` excludes truth values.
-            *default: the value of a missing field.
+            kind: its type, or several; `int` excludes truth values, which Python has as integers.
+            *default: the value of a missing field; without it, one that is missing is an error.
 
         Raises:
             CorruptError: it is missing or has another type.
@@ -58,7 +59,7 @@ class Fields:
             raise CorruptError(f"has no field {name}", path=self.path)
         value = self.values[name]
         if not isinstance(value, kind) or (kind is int and type(value) is bool):
-            expected = _NAMES.get(kind, "")
+            expected = _TYPE_NAMES.get(kind, "")
             raise CorruptError(f"the field {name} is invalid", path=self.path, expected=expected, found=shown(value))
         return value
 

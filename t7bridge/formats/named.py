@@ -29,6 +29,7 @@ Name = tuple[str, ...]
 """The steps of a tensor's path: `("model", "0.weight")`."""
 _Key = TypeVar("_Key")
 METADATA_KEY = "t7bridge"
+"""The name of our entry in a file's metadata."""
 
 
 @define(frozen=True)
@@ -128,95 +129,103 @@ def plan_views(tensors: Mapping[Name, Tensor]) -> tuple[dict[Name, TensorView], 
         The view of each tensor that overlaps or adjoins another; and the tensors whose sharing the file cannot express,
         because too much of the storage is outside of all tensors.
     """
-    ranges_by_storage: dict[int, list[tuple[int, int, Name]]] = {}
+    ranges_by_storage: dict[int, list[_Range]] = {}
     for name, tensor in tensors.items():
+        # One that is conjugated or negated when it is read has other elements than its storage.
         if tensor.storage is not None and tensor.numel and not is_changed(tensor):
             first, end = tensor.reach()
             ranges_by_storage.setdefault(id(tensor.storage), []).append((first, end, name))
     views: dict[Name, TensorView] = {}
-    apart: list[Name] = []
+    not_shared: list[Name] = []
     number = 0
     for ranges in ranges_by_storage.values():
-        for run in _runs(ranges):
-            if len(run) == 1:
+        for group in _overlapping(ranges):
+            if len(group) == 1:
                 continue
-            start = min(first for first, _, _ in run)
-            count = max(end for _, end, _ in run) - start
-            names = [name for _, _, name in run]
-            # Strides may skip elements. The run is not written whole if that takes more than its tensors one by one.
+            start = min(first for first, _, _ in group)
+            count = max(end for _, end, _ in group) - start
+            names = [name for _, _, name in group]
+            # Strides may skip elements. The group is not written whole if that takes more than its tensors one by one.
             if count > sum(tensors[name].numel for name in names):
-                apart += names
+                not_shared += names
                 continue
             for name in names:
                 tensor = tensors[name]
                 views[name] = TensorView(number, count, tensor.offset - start, tensor.stride)
             number += 1
-    return views, apart
+    return views, not_shared
 
 
-def _runs(ranges: list[tuple[int, int, Name]]) -> Iterator[list[tuple[int, int, Name]]]:
-    """Group ranges of elements (first, end, name) that overlap or adjoin."""
-    run: list[tuple[int, int, Name]] = []
-    run_end = 0
-    for first, end, name in sorted(ranges, key=lambda item: item[:2]):
-        if run and first > run_end:
-            yield run
-            run = []
-            run_end = 0
-        run_end = max(run_end, end)
-        run.append((first, end, name))
-    if run:
-        yield run
+_Range = tuple[int, int, Name]
+"""Elements of a storage that a tensor has: the first, the one after the last, and the name of the tensor."""
+
+
+def _overlapping(ranges: list[_Range]) -> Iterator[list[_Range]]:
+    """Group ranges that overlap or adjoin, in the order of the storage."""
+    group: list[_Range] = []
+    group_end = 0
+    for first, end, name in sorted(ranges, key=lambda item: item[:2]):  # by place; names may be of any order
+        if group and first > group_end:
+            yield group
+            group = []
+            group_end = 0
+        group_end = max(group_end, end)
+        group.append((first, end, name))
+    if group:
+        yield group
 
 
 def write_order(named: NamedTensors) -> list[Name]:
-    """Return the names in writing order: wide elements first; views of one storage in storage order, then the rest.
+    """Return the names in writing order: wide elements first, then by name; views of one storage follow one another.
 
-    So a storage shared by several tensors is one run of bytes in the file if possible.
+    Of these the dense ones come first, each where the one before ends, so that a storage shared by several tensors is
+    one run of bytes in the file if possible; then the others.
     """
     first_names: dict[int, str] = {}
     """By the number of a storage: the first of its tensors' names, by which all of them are sorted."""
     for steps, view in named.views.items():
         name = ".".join(steps)
         first_names[view.storage] = min(first_names.get(view.storage, name), name)
-    ends: dict[int, int] = {}
+    covered: dict[int, int] = {}
     """By the number of a storage: how many of its elements the dense views before cover."""
-    continuing: set[Name] = set()
-    """The views that begin where the one before ends; they are written first, so that the bytes are in one piece."""
+    consecutive: set[Name] = set()
+    """The dense views that begin where the one before ends."""
     for steps, view in sorted(named.views.items(), key=lambda item: (item[1].storage, item[1].offset)):
         tensor = named.tensors[steps]
-        if view.offset == ends.get(view.storage, 0) and is_dense(tensor.size, tensor.stride):
-            continuing.add(steps)
-            ends[view.storage] = view.offset + tensor.numel
+        if view.offset == covered.get(view.storage, 0) and is_dense(tensor.size, tensor.stride):
+            consecutive.add(steps)
+            covered[view.storage] = view.offset + tensor.numel
 
-    def key(steps: Name) -> tuple[Any, ...]:
+    def sort_key(steps: Name) -> tuple[Any, ...]:
+        """Return width, descending; the name, of views the first of their storage; then their order on the storage."""
         name = ".".join(steps)
         width = named.tensors[steps].element.itemsize
         view = named.views.get(steps)
         if view is None:
             return (-width, name, False, 0, name)
-        return (-width, first_names[view.storage], steps not in continuing, view.offset, name)
+        is_later = steps not in consecutive
+        return (-width, first_names[view.storage], is_later, view.offset, name)
 
-    return sorted(named.tensors, key=key)
+    return sorted(named.tensors, key=sort_key)
 
 
 def tie(tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], notes: list[Note]) -> dict[_Key, Tensor]:
     """Put tensors that were views of one storage back on one storage, if they still agree.
 
     Args:
-        tensors: the tensors of a file, each on a storage of its own; tied ones are replaced.
-        views: from the file's metadata.
+        tensors: the tensors of a file, each on a storage of its own; tied ones are replaced in this dict.
+        views: from the file's metadata; other programs may have changed the tensors since.
         notes: receives disagreements.
 
     Returns:
-        The tensors.
+        The same dict.
     """
     groups: dict[int, list[_Key]] = {}
     for name, view in views.items():
         if name in tensors:
             groups.setdefault(view.storage, []).append(name)
     for names in groups.values():
-        if len(names) == 1:
+        if len(names) == 1:  # the others are missing
             continue
         tied_tensors = _tied(tensors, views, names)
         if tied_tensors is None:
@@ -235,9 +244,17 @@ def _text_name(name: Any) -> str:
 def _tied(
     tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], names: list[_Key]
 ) -> dict[_Key, Tensor] | None:
-    """Return the tensors as views of one storage; `None` if they are not."""
-    element = tensors[names[0]].element
-    count = views[names[0]].count
+    """Return tensors as views of one storage; `None` if their elements or the views do not agree.
+
+    Args:
+        tensors: the tensors of a file.
+        views: of the tensors.
+        names: of those that are on the storage; of all others nothing is returned.
+    """
+    first_name = names[0]
+    element = tensors[first_name].element
+    count = views[first_name].count
+    # A storage is never larger than its tensors together: see `plan_views`.
     if count > sum(tensors[name].numel for name in names):
         return None
     for name in names:
@@ -247,25 +264,25 @@ def _tied(
             return None
         if view_fault(tensor.size, view.stride, view.offset, count, tensor.is_scalar):
             return None
-    pieces = _covering(tensors, views, names, count)
-    storage = _from_pieces(tensors, views, pieces, count) if pieces else None
+    pieces = _covering_pieces(tensors, views, names, count)
+    storage = _storage_of_pieces(tensors, views, pieces, count) if pieces else None
     # The bytes of a tensor that is a piece from its first element on are those of the storage already.
-    unquestioned: set[_Key] = set()
+    equal_names: set[_Key] = set()
     if storage is None:
-        storage = _assembled(tensors, views, names, count)
+        storage = _assembled_storage(tensors, views, names, count)
     else:
-        unquestioned = {name for start, name in pieces if start == views[name].offset}
+        equal_names = {name for start, name in pieces if start == views[name].offset}
     tied_tensors = {}
     for name in names:
         view = views[name]
         tied_tensors[name] = evolve(tensors[name], storage=storage, offset=view.offset, stride=view.stride)
     for name in names:
-        if name not in unquestioned and not same_rows(tied_tensors[name], tensors[name]):
+        if name not in equal_names and not same_rows(tied_tensors[name], tensors[name]):
             return None
     return tied_tensors
 
 
-def _covering(
+def _covering_pieces(
     tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], names: list[_Key], count: int
 ) -> list[tuple[int, _Key]]:
     """Return pieces that make up a storage of so many elements; empty if the dense views do not cover it.
@@ -275,6 +292,7 @@ def _covering(
     """
     pieces: list[tuple[int, _Key]] = []
     end = 0
+    # Of those that begin at one place, the largest covers most.
     for name in sorted(names, key=lambda name: (views[name].offset, -tensors[name].numel)):
         tensor = tensors[name]
         view = views[name]
@@ -286,15 +304,22 @@ def _covering(
     return pieces if end == count else []
 
 
-def _from_pieces(
+def _storage_of_pieces(
     tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], pieces: list[tuple[int, _Key]], count: int
 ) -> Storage | None:
-    """Return a storage whose bytes are those of tensors in the file; `None` if order or width differ."""
+    """Return a storage whose bytes are those of tensors in the file; `None` if order or width differ.
+
+    Args:
+        tensors: the tensors of a file.
+        views: of the tensors.
+        pieces: of the storage, see `_covering_pieces`.
+        count: number of elements of the storage.
+    """
     parts: list[Piece] = []
     encodings: set[tuple[str, int]] = set()
-    element = tensors[pieces[0][1]].element
     for start, name in pieces:
         tensor = tensors[name]
+        element = tensor.element  # the same of all
         span = tensor.storage.data if tensor.storage is not None else None
         if not isinstance(span, Span):
             return None
@@ -306,13 +331,19 @@ def _from_pieces(
     if len(encodings) > 1:
         return None
     ((order, width),) = encodings
-    file_name = parts[0][0].name
-    source, offset = PiecesSource(file_name, parts).resolve(0)
+    first_source, _, _ = parts[0]
+    # Pieces that follow one another in the file become one, and need no source of their own.
+    source, offset = PiecesSource(first_source.name, parts).resolve(0)
     return Storage(element, count, Span(source, offset, width, order))
 
 
-def _assembled(tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], names: list[_Key], count: int) -> Storage:
-    """Return a storage in memory, assembled from views none of which covers all of it."""
+def _assembled_storage(
+    tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], names: list[_Key], count: int
+) -> Storage:
+    """Return a storage of `count` elements in memory, into which the elements of the tensors are copied in turn.
+
+    Where they disagree, the last one counts; `_tied` compares them all with the result.
+    """
     element = tensors[names[0]].element
     array = np.zeros(count, element.code)
     for name in names:
@@ -355,7 +386,18 @@ def tensor_of_bytes(
     order: str = "little",
     by_columns: bool = False,
 ) -> Tensor:
-    """Return the tensor whose elements are bytes of a file, row by row or column by column.
+    """Return the tensor whose elements are bytes of a file.
+
+    Args:
+        source: the file.
+        start: offset of the first byte.
+        nbytes: number of bytes.
+        element: the element type.
+        shape: of the tensor.
+        path: of the tensor, for errors.
+        limits: resource limits.
+        order: byte order, `little` or `big`.
+        by_columns: whether the elements are column by column, as Fortran has them; otherwise row by row.
 
     Raises:
         CorruptError: the bytes are not those of its shape.
@@ -383,7 +425,7 @@ def compared(
     expected: Mapping[str, Tensor],
     by_library: Mapping[str, Any],
     described: Callable[[Any], tuple[Any, Any, bytes]],
-    described_so: Callable[[Tensor], Any],
+    name_of_element: Callable[[Tensor], Any],
 ) -> list[str]:
     """Return how the tensors that another library reads differ from the expected ones.
 
@@ -391,14 +433,14 @@ def compared(
         expected: by name.
         by_library: the library's tensors by name.
         described: returns element type, shape and bytes of one of these.
-        described_so: returns the library's name of a tensor's element type.
+        name_of_element: returns the library's name of a tensor's element type.
     """
     faults = [f"{name} is missing" for name in expected if name not in by_library]
     faults += [f"{name} is unexpected" for name in by_library if name not in expected]
     for name in expected.keys() & by_library.keys():
         tensor = expected[name]
         kind, shape, data = described(by_library[name])
-        if (kind, tuple(shape)) != (described_so(tensor), tensor.shape):
+        if (kind, tuple(shape)) != (name_of_element(tensor), tensor.shape):
             faults.append(f"{name} is {kind} of shape {shape}")
         elif data != b"".join(rows(tensor)):
             faults.append(f"{name} has different elements")

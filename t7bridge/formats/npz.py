@@ -40,9 +40,12 @@ from .pt.zip import ZipArchive, ZipWriter
 from .table import Document, Written
 
 _ALIGNMENT = 64
+"""Bytes to a multiple of which numpy pads headers."""
 _LONGEST_NAME = 0xFFFF - len(".npy")
-_COMMENT = b"t7bridge"
-_MOST_COMMENT = 0xFFFF
+"""Maximum length of an array's name, in bytes: a zip archive has its length in 16 bits."""
+_COMMENT_START = b"t7bridge"
+_LONGEST_COMMENT = 0xFFFF
+"""Maximum length of a zip archive's comment, in bytes."""
 
 
 def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Document:
@@ -64,7 +67,16 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
 
 
 def _arrays(archive: ZipArchive, limits: Limits, notes: list[Note]) -> dict[str, Tensor]:
-    """Return the arrays by name: their headers are read."""
+    """Return the arrays by name: their headers are read now, their elements on demand.
+
+    Args:
+        archive: the archive.
+        limits: resource limits.
+        notes: receives what is left out.
+
+    Raises:
+        CorruptError: two have one name.
+    """
     tensors: dict[str, Tensor] = {}
     for member in archive.members:
         name = member.removesuffix(".npy")
@@ -83,33 +95,47 @@ def _array(archive: ZipArchive, member: str, name: str, limits: Limits, notes: l
     """Return the array of a member as a tensor; `None`, with a note, if tensors cannot have such elements."""
     source, start = archive.span(member)
     end = start + archive.members[member].size
-    descr, fortran, shape, start = read_header(source, start, end, name)
-    element, order = _element(descr)
+    descr, is_fortran, shape, elements_start = read_header(source, start, end, name)
+    element, order = _element_and_order(descr)
     if element is None:
         kind = "of Python objects, which are pickled" if "O" in str(descr) else f"with elements {descr!s:.40}"
         notes.append(Note("warning", name, f"an array {kind}, is left out", "type", code="left-out"))
         return None
     return tensor_of_bytes(
-        source, start, end - start, element, shape, path=name, limits=limits, order=order, by_columns=fortran
+        source,
+        elements_start,
+        end - elements_start,
+        element,
+        shape,
+        path=name,
+        limits=limits,
+        order=order,
+        by_columns=is_fortran,
     )
 
 
-def _element(descr: Any) -> tuple[ElementType | None, str]:
+def _element_and_order(descr: Any) -> tuple[ElementType | None, str]:
     """Return element type and byte order of `<f4`; no type if tensors cannot have such elements."""
-    if not isinstance(descr, str) or descr[:1] not in "<>|=":
+    if not isinstance(descr, str) or descr[:1] not in "<>|=":  # fields of a record, or a code without byte order
         return None, "little"
-    return NUMPY_ELEMENTS.get(descr[1:]), "big" if descr[0] == ">" else "little"
+    sign, code = descr[:1], descr[1:]
+    return NUMPY_ELEMENTS.get(code), "big" if sign == ">" else "little"
 
 
 def _read_comment(archive: ZipArchive, limits: Limits) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return the strings and the views in the archive's comment."""
+    """Return the strings and the views in the archive's comment; nothing if another program wrote it.
+
+    Raises:
+        CorruptError: it is ours, and damaged.
+        LimitError: it is too long.
+    """
     comment = archive.comment
-    if not comment.startswith(_COMMENT):
+    if not comment.startswith(_COMMENT_START):
         return {}, {}
     try:
         unpacker = zlib.decompressobj()
-        # 0 would mean no maximum to zlib.
-        text = unpacker.decompress(comment[len(_COMMENT) :], max(limits.header_bytes, 1))
+        most_bytes = max(limits.header_bytes, 1)  # 0 would mean no maximum to zlib
+        text = unpacker.decompress(comment[len(_COMMENT_START) :], most_bytes)
         if unpacker.unconsumed_tail:
             raise limits.exceeded("header_bytes", "the metadata in the comment are too long")
         data = json.loads(text)
@@ -129,8 +155,9 @@ def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written
         WriteError: the disk reports an error.
     """
     named = NamedTensors.of(value)
-    dotted(named.tensors)
+    dotted(named.tensors)  # refuses names that would be one
     writer = ZipWriter(output)
+    # Only tensors that share memory need an order: they are one run of bytes in the file if possible.
     order = write_order(named) if named.views else list(named.tensors)
     for steps in order:
         tensor = named.tensors[steps]
@@ -154,32 +181,40 @@ def _npy_header(tensor: Tensor) -> bytes:
     # Before the text are the signature, two bytes of version and two of length; after it a line feed.
     length = len(MAGIC) + 2 + 2 + len(text) + 1
     text += b" " * (-length % _ALIGNMENT) + b"\n"
-    return MAGIC + b"\x01\x00" + len(text).to_bytes(2, "little") + text
+    version = b"\x01\x00"
+    return MAGIC + version + len(text).to_bytes(2, "little") + text
 
 
 def left_out(named: NamedTensors) -> tuple[str, ...]:
     """Return the names of the texts for which the metadata of a file have no room."""
-    return _comment(named)[1]
+    _bytes, names = _comment(named)
+    return names
 
 
 def _comment(named: NamedTensors) -> tuple[bytes, tuple[str, ...]]:
-    """Return the archive's comment: shared memory and strings; and the names of strings for which there is no room."""
+    """Return the archive's comment: shared memory and strings; and the names of strings for which there is no room.
+
+    The largest strings are left out first, an eighth of them at a time; then the views of shared memory.
+    """
     if not named.metadata and not named.views:
         return b"", ()
     views = json.loads(format_views({".".join(steps): view for steps, view in named.views.items()}))
     metadata = dict(named.metadata)
     left_out: list[str] = []
-    largest = sorted(metadata, key=lambda name: (len(metadata[name]), name))
+    names_by_size = sorted(metadata, key=lambda name: (len(metadata[name]), name))
     while True:
         text = json.dumps({"metadata": metadata, **views}, separators=(",", ":"))
-        comment = _COMMENT + zlib.compress(text.encode("utf-8", "backslashreplace"), 9)
-        if len(comment) <= _MOST_COMMENT or not (metadata or views):
+        comment = _COMMENT_START + zlib.compress(text.encode("utf-8", "backslashreplace"), 9)
+        if len(comment) <= _LONGEST_COMMENT:
             return comment, tuple(left_out)
         if not metadata:
             views = {"views": {}}
-        for _ in range(max(1, len(largest) // 8) if largest else 0):
-            left_out.append(largest.pop())
-            del metadata[left_out[-1]]
+            continue
+        # As many at once that the text is not packed again for each of very many.
+        for _ in range(max(1, len(names_by_size) // 8)):
+            name = names_by_size.pop()
+            left_out.append(name)
+            del metadata[name]
 
 
 def differences(path: str, named: NamedTensors) -> list[str]:

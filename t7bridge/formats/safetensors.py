@@ -55,7 +55,9 @@ DTYPES = {
 }
 """Element type → safetensors' name of it."""
 _ELEMENTS = {name: ELEMENT_TYPES[element] for element, name in DTYPES.items()}
-_HEADER_BYTES = 100_000_000
+_LENGTH_BYTES = 8
+"""Size of the length of the header, at the beginning of the file."""
+_MOST_HEADER_BYTES = 100_000_000
 """Maximum size of a header that the format's own library reads."""
 _METADATA = "__metadata__"
 
@@ -71,14 +73,14 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
     header, start = _read_header(opened, limits)
     metadata = header.pop(_METADATA, {})
     if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
-        raise CorruptError("the metadata are not strings", offset=8, path=_METADATA)
+        raise CorruptError("the metadata are not strings", offset=_LENGTH_BYTES, path=_METADATA)
     tensors: dict[str, Tensor] = {}
-    ends: list[tuple[int, int, str]] = []
+    ranges: list[tuple[int, int, str]] = []
     for name, entry in header.items():
         tensor, begin, end = _tensor(opened, start, name, entry, limits)
         tensors[name] = tensor
-        ends.append((begin, end, name))
-    _check_gaps(opened, start, ends)
+        ranges.append((begin, end, name))
+    _check_ranges(opened, start, ranges)
     views = parse_views(metadata.pop(METADATA_KEY)) if METADATA_KEY in metadata else {}
     notes: list[Note] = []
     return Document("safetensors", opened, lambda: [tie(tensors, views, notes)], metadata=metadata, notes=notes)
@@ -86,17 +88,17 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
 
 def _read_header(source: ByteSource, limits: Limits) -> tuple[dict[str, Any], int]:
     """Return the header, and the offset of the first byte after it."""
-    length = int.from_bytes(source.read_exact(0, 8, "the length of the header"), "little")
+    length = int.from_bytes(source.read_exact(0, _LENGTH_BYTES, "the length of the header"), "little")
     if length > limits.header_bytes:
         raise limits.exceeded("header_bytes", "the header is too long", offset=0, found=f"{length} bytes")
-    text = source.read_exact(8, length, "the header")
+    text = source.read_exact(_LENGTH_BYTES, length, "the header")
     try:
         header = json.loads(text, object_pairs_hook=_unique)
         if not isinstance(header, dict):
             raise ValueError("is not an object")
     except (ValueError, RecursionError) as error:
-        raise CorruptError("the header is not a JSON object", offset=8, found=str(error)) from error
-    return header, 8 + length
+        raise CorruptError("the header is not a JSON object", offset=_LENGTH_BYTES, found=str(error)) from error
+    return header, _LENGTH_BYTES + length
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -108,8 +110,20 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _tensor(source: ByteSource, start: int, name: str, entry: Any, limits: Limits) -> tuple[Tensor, int, int]:
-    """Return a tensor of the header, and the start and end of its bytes after the header."""
-    wrong = CorruptError("the header's entry is not a tensor", offset=8, path=name)
+    """Return a tensor of the header, and the start and end of its bytes, counted from the end of the header.
+
+    Args:
+        source: the file.
+        start: offset of the first byte after the header.
+        name: of the tensor.
+        entry: what the header says about it.
+        limits: resource limits.
+
+    Raises:
+        CorruptError: the entry is invalid.
+        UnsupportedError: there is no such element type here.
+    """
+    wrong = CorruptError("the header's entry is not a tensor", offset=_LENGTH_BYTES, path=name)
     if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= set(entry):
         raise wrong
     dtype = entry["dtype"]
@@ -123,7 +137,7 @@ def _tensor(source: ByteSource, start: int, name: str, entry: Any, limits: Limit
     if element is None:
         raise UnsupportedError(
             f"unknown element type {str(dtype)[:40]}",
-            offset=8,
+            offset=_LENGTH_BYTES,
             path=name,
             expected=", ".join(_ELEMENTS),
         )
@@ -132,10 +146,20 @@ def _tensor(source: ByteSource, start: int, name: str, entry: Any, limits: Limit
     return tensor, begin, end
 
 
-def _check_gaps(source: ByteSource, start: int, ends: list[tuple[int, int, str]]) -> None:
-    """Refuse a file with bytes that belong to no tensor, or to two."""
+def _check_ranges(source: ByteSource, start: int, ranges: list[tuple[int, int, str]]) -> None:
+    """Refuse a file with bytes that belong to no tensor, or to two.
+
+    Args:
+        source: the file.
+        start: offset of the first byte after the header.
+        ranges: of each tensor the start and end of its bytes, counted from there, and its name.
+
+    Raises:
+        CorruptError: there are such bytes.
+        TruncatedError: the file ends before the last tensor does.
+    """
     position = 0
-    for begin, end, name in sorted(ends):
+    for begin, end, name in sorted(ranges):
         if begin != position:
             what = "tensors overlap" if begin < position else "there are bytes between tensors"
             raise CorruptError(what, offset=start + begin, path=name)
@@ -159,13 +183,14 @@ def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written
         WriteError: there are too many names, or the disk reports an error.
     """
     named = NamedTensors.of(value)
-    names = dotted({steps: steps for steps in named.tensors})
-    for name, steps in names.items():
+    steps_of_names = dotted({steps: steps for steps in named.tensors})
+    for name, steps in steps_of_names.items():
         element = named.tensors[steps].element
         if element.name not in DTYPES:
             raise UnsupportedError(f"safetensors has no elements of type {element.name}", path=name)
         if name == _METADATA:
             raise UnsupportedError("safetensors reserves this name", path=name)
+    # transformers reads only files that name the library of their tensors.
     metadata = {"format": "pt", **dict(sorted(named.metadata.items()))}
     if named.views:
         metadata[METADATA_KEY] = format_views({".".join(steps): view for steps, view in named.views.items()})
@@ -183,9 +208,10 @@ def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written
         position = end
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "backslashreplace")
     text += b" " * (-len(text) % 8)  # the library aligns the tensors to 8 bytes, too
-    if len(text) > _HEADER_BYTES:
-        raise WriteError(f"the names take {len(text)} bytes", expected=f"at most {_HEADER_BYTES} in a safetensors file")
-    output.write(len(text).to_bytes(8, "little") + text)
+    if len(text) > _MOST_HEADER_BYTES:
+        expected = f"at most {_MOST_HEADER_BYTES} in a safetensors file"
+        raise WriteError(f"the names take {len(text)} bytes", expected=expected)
+    output.write(len(text).to_bytes(_LENGTH_BYTES, "little") + text)
     for steps in order:
         output.append(content(named.tensors[steps]))
     output.flush()

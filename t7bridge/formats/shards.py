@@ -46,21 +46,36 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
         FormatError: the index is damaged.
     """
     index, _ = ByteSource.open(source)
+    metadata: dict[str, str] = {}
     notes: list[Note] = []
-    return Document("shards", index, lambda: [_tensors(index, limits, notes)], notes=notes)
+    return Document("shards", index, lambda: [_tensors(index, limits, metadata, notes)], metadata=metadata, notes=notes)
 
 
-def _tensors(index: ByteSource, limits: Limits, notes: list[Note]) -> dict[str, Tensor]:
-    """Return the tensors of all files, in the order of the index."""
+def _tensors(index: ByteSource, limits: Limits, metadata: dict[str, str], notes: list[Note]) -> dict[str, Tensor]:
+    """Return the tensors of all files that the index names, in the order of the index.
+
+    Args:
+        index: the index.
+        limits: resource limits.
+        metadata: receives the strings of the files; of several with one name, that of the first file.
+        notes: receives what the files have besides.
+
+    Raises:
+        CorruptError: a file lacks a tensor, or is not a state dict.
+    """
     weight_map = _weight_map(index, limits)
     folder = os.path.dirname(index.name)
     state_dicts: dict[str, Any] = {}
-    """The content of each file."""
+    """The content of each file, by its name."""
     for file in files_of(index, limits):
-        value = open_file(join(folder, file), limits=limits).value
+        shard = open_file(join(folder, file), limits=limits)
+        value = shard.value
         if not isinstance(value, dict):
             raise CorruptError("a file of a checkpoint is not a state dict", file=join(folder, file))
         state_dicts[file] = value
+        # What is said of the whole stands in one file, the first of those that `convert` writes.
+        for name, text in shard.metadata.items():
+            metadata.setdefault(name, text)
     tensors: dict[str, Tensor] = {}
     for name, file in weight_map.items():
         tensor = state_dicts[file].get(name)
@@ -100,7 +115,7 @@ def _weight_map(index: ByteSource, limits: Limits) -> dict[str, str]:
 
 
 def _is_file_name(file: Any) -> bool:
-    """Return whether a value is the name of a file in a folder, on any system."""
+    """Return whether a value is the name of a file in a folder, on any system: a path could lead elsewhere."""
     if not isinstance(file, str) or file in ("", ".", ".."):
         return False
     return file == os.path.basename(file) and "\0" not in file and "\\" not in file

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import struct
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -111,6 +112,7 @@ class Document:
         source: the file.
         load: reads all values of the file.
         content: the result of the format's own reader: a `T7File`, a `PtReader`; `None` if it adds nothing.
+        metadata: strings besides the values; `load` may add some.
         notes: what reading left out, filled by `load`.
         warn: issues a warning if the file is incomplete; receives the stack depth.
         forget: releases what `load` and `content` keep.
@@ -119,7 +121,7 @@ class Document:
         format: name of the format, as in `--to`.
         source: the file.
         layout: how the values are encoded: a `T7Layout`; of a `.pt` its kind (`zip`, `legacy`, …); else `None`.
-        metadata: strings stored in the file besides its values.
+        metadata: strings stored in the file besides its values; of a checkpoint in several files once these are read.
         described: what the file is, where its reader knows more than the format's title: `a Keras model, an HDF5 file`.
     """
 
@@ -138,7 +140,7 @@ class Document:
     ) -> None:
         self.format = format
         self.source = source
-        self.metadata = metadata or {}
+        self.metadata = metadata if metadata is not None else {}
         self.described = ""
         self._notes = notes if notes is not None else []
         self._warn = warn
@@ -296,9 +298,10 @@ def _safetensors_name(name: str) -> str:
 
 
 def _is_npz(names: Sequence[str]) -> bool:
-    return any(name.endswith(".npy") for name in names) and not any(
-        name.rpartition("/")[2].lower() == "data.pkl" for name in names
-    )
+    """Return whether names are those of the members of a `.npz`: arrays, and not the value of a PyTorch archive."""
+    has_arrays = any(name.endswith(".npy") for name in names)
+    has_pytorch_value = any(f"/{name}".lower().endswith("/data.pkl") for name in names)
+    return has_arrays and not has_pytorch_value
 
 
 _PT_MEMBERS = ("data.pkl", "model.json", "archive_format", "serialized_exported_program.json", ".data/extern_modules")
@@ -306,11 +309,15 @@ _PT_MEMBERS = ("data.pkl", "model.json", "archive_format", "serialized_exported_
 
 
 def _is_pt(names: Sequence[str]) -> bool:
+    """Return whether names are those of the members of an archive of PyTorch, in any folder and case."""
     return any(f"/{name.lower()}".endswith(f"/{member}") for name in names for member in _PT_MEMBERS)
 
 
 def is_unpacked(names: Sequence[str]) -> bool:
-    """Return whether names of a folder are those of an archive of PyTorch that was unpacked."""
+    """Return whether names of files in a folder are those of an archive of PyTorch that was unpacked.
+
+    Other programs write a `data.pkl`, too, but not beside any of the other names.
+    """
     return "data.pkl" in names and not {"data", "version", "byteorder", "constants.pkl"}.isdisjoint(names)
 
 
@@ -439,11 +446,12 @@ SUFFIXES: dict[str, FormatSpec] = {suffix: spec for spec in _SPECS for suffix in
 """Every format by the suffixes of its files' names."""
 
 _ADDED: dict[str, FormatSpec] = {}
-"""The formats of installed packages among them."""
+"""The formats of installed packages, which are in `FORMATS` and `SUFFIXES`, too."""
 
 
 HEAD_BYTES = 512
-ZIP_TAIL_BYTES = 22 + 0xFFFF
+"""Bytes at the beginning of a file by which it is identified: a header of tar."""
+ZIP_TAIL_BYTES = 22 + 0xFFFF  # the longest comment
 """Maximum number of bytes after an archive's directory: the end record and a comment."""
 
 
@@ -451,7 +459,7 @@ def _starts(text: bytes) -> bytes:
     return re.escape(text)
 
 
-_OTHERS = (
+_UNSUPPORTED = (
     Signature(
         "lfs",
         "a Git LFS pointer, not the file itself",
@@ -528,7 +536,7 @@ _OTHERS = (
 # The order matters if one pattern is part of another; `sorted` keeps it among equals.
 _OWN = [signature for spec in reversed(_SPECS) for signature in spec.signatures]
 _OWN_KINDS = frozenset(signature.kind for signature in _OWN)
-SIGNATURES: tuple[Signature, ...] = tuple(sorted((*_OWN, *_OTHERS), key=lambda signature: signature.late))
+SIGNATURES: tuple[Signature, ...] = tuple(sorted((*_OWN, *_UNSUPPORTED), key=lambda signature: signature.late))
 T7_HEAD = pattern(rb"[1-8]\r?\n|[\x01-\x08]\0{3}|\0{3}[\x01-\x08]")
 """The tag of a value other than nil, in ascii or in either byte order."""
 
@@ -540,11 +548,14 @@ def _any_signature() -> re.Pattern[bytes]:
 
 
 def identify(head: bytes, *, installed: bool = False) -> Signature | None:
-    """Return the kind of a file by its first bytes; `None` for anything else, including `.t7`.
+    """Return the kind of a file by its first bytes.
 
     Args:
         head: the first `HEAD_BYTES` bytes.
         installed: whether formats of installed packages are known too, where it is none of ours.
+
+    Returns:
+        `None` for a file without a signature, such as a `.t7`.
     """
     match = _any_signature().match(head)
     signature = None
@@ -553,6 +564,8 @@ def identify(head: bytes, *, installed: bool = False) -> Signature | None:
         signature = SIGNATURES[match.lastindex - 1]
         if signature.kind in _OWN_KINDS:
             return signature
+    # Installed packages take time to load, so that a `.t7` is spared it. Their formats come before those that are only
+    # known as unsupported.
     if not installed or not head or (signature is None and T7_HEAD.match(head)):
         return signature
     for spec in added_formats():
@@ -563,7 +576,7 @@ def identify(head: bytes, *, installed: bool = False) -> Signature | None:
 
 
 def added_formats() -> list[FormatSpec]:
-    """Return the formats of installed packages, in the tables from now on.
+    """Return the formats of installed packages, which are loaded by the first call and in the tables from then on.
 
     One whose name or suffix a format of ours has is left out, with a `T7BridgeWarning`.
     """
@@ -583,9 +596,9 @@ def _fault_of(name: str, spec: Any) -> str:
         return "its entry point is not a FormatSpec"
     if spec.name != name:
         return f"its FormatSpec has another name, {spec.name!r}"
-    for taken in (name, *spec.suffixes):
-        if taken in FORMATS or taken in SUFFIXES:
-            return f"{taken} is that of another format"
+    for name_or_suffix in (name, *spec.suffixes):
+        if name_or_suffix in FORMATS or name_or_suffix in SUFFIXES:
+            return f"{name_or_suffix} is that of another format"
     return ""
 
 
@@ -631,9 +644,9 @@ def refuse_two(source: ByteSource, start: int = 0, title: str = "") -> None:
     Readers of zip archives begin at the end of a file, and `torch.load` tries to read any file as a tar archive.
 
     Args:
-        source: the file, which begins as neither.
+        source: the file, whose format by its first bytes is neither zip nor tar.
         start: first byte that is not known to belong to the file's value.
-        title: description of the format by its first bytes.
+        title: description of the format by its first bytes; by default unspecific.
 
     Raises:
         CorruptError: it is both.
@@ -660,18 +673,26 @@ def is_tar(block: bytes) -> bool:
     if len(block) < HEAD_BYTES:
         return False
     # The checksum is that of the header with 8 spaces in its own place, by signed or by unsigned bytes.
-    rest = block[:148] + block[156:]
+    first, stop = _TAR_CHECKSUM
+    rest = block[:first] + block[stop:]
     unsigned_sum = 8 * ord(" ") + sum(rest)
     signed_sum = unsigned_sum - 256 * sum(byte > 127 for byte in rest)
-    if _tar_number(block[148:156]) not in (unsigned_sum, signed_sum):
+    if _tar_number(block[first:stop]) not in (unsigned_sum, signed_sum):
         return False
-    # Mode, owner, group, size, time, and the two numbers of a device.
-    fields = ((100, 108), (108, 116), (116, 124), (124, 136), (136, 148), (329, 337), (337, 345))
-    return all(_tar_number(block[first:stop]) is not None for first, stop in fields)
+    return all(_tar_number(block[first:stop]) is not None for first, stop in _TAR_NUMBERS)
+
+
+_TAR_CHECKSUM = (148, 156)
+"""First byte of the field in a header, and the byte after its last."""
+_TAR_NUMBERS = ((100, 108), (108, 116), (116, 124), (124, 136), (136, 148), (329, 337), (337, 345))
+"""The same of mode, owner, group, size, time, and the two numbers of a device."""
 
 
 def _tar_number(field: bytes) -> int | None:
-    """Return a number of a tar header: octal digits, or after a byte with the highest bit a number in base 256."""
+    """Return a number of a tar header as Python's `tarfile` reads it; `None` if it does not.
+
+    It is written in octal digits, or after a byte with the highest bit in base 256, most significant byte first.
+    """
     if field[0] == 0o200:
         return int.from_bytes(field[1:], "big")
     if field[0] == 0o377:  # a negative one
@@ -690,36 +711,43 @@ def ends_as_zip(source: ByteSource, start: int = 0) -> bool:
         source: the file.
         start: first byte that may belong to the archive's directory.
     """
-    base = max(start, source.size - ZIP_TAIL_BYTES)
-    tail = source.read(base, ZIP_TAIL_BYTES)
-    place = tail.rfind(b"PK\x05\x06")
+    tail_start = max(start, source.size - ZIP_TAIL_BYTES)
+    tail = source.read(tail_start, ZIP_TAIL_BYTES)
+    place = tail.rfind(_ZIP_END)
     while place >= 0:
-        if _is_zip_end(source, base, tail, place):
+        if _is_zip_end(source, tail_start, tail, place):
             return True
-        place = tail.rfind(b"PK\x05\x06", 0, place)
+        place = tail.rfind(_ZIP_END, 0, place)
     return False
 
 
-def _is_zip_end(source: ByteSource, base: int, tail: bytes, place: int) -> bool:
+_ZIP_END, _ZIP_ENTRY, _ZIP64_LOCATOR = b"PK\x05\x06", b"PK\x01\x02", b"PK\x06\x07"
+"""Signatures in a zip archive: of the end record, of an entry of the directory, and of what finds the zip64 record."""
+_ZIP_END_RECORD = struct.Struct("<4s8xIIH")
+"""The end record: signature, numbers of disks and entries, size and offset of the directory, length of the comment."""
+_ZIP64_LOCATOR_BYTES = 20
+"""Size of the locator, which is right before the end record."""
+
+
+def _is_zip_end(source: ByteSource, tail_start: int, tail: bytes, place: int) -> bool:
     """Return whether a reader could take the end record at a place in the tail of a file for that of an archive.
 
     Args:
         source: the file.
-        base: offset of the tail.
+        tail_start: offset of the tail in the file.
         tail: the last bytes of the file.
         place: of the signature of an end record, in the tail.
     """
-    record = tail[place : place + 22]
-    if len(record) < 22:
+    record_end = place + _ZIP_END_RECORD.size
+    if record_end > len(tail):
         return False
-    record_offset = base + place
-    size = int.from_bytes(record[12:16], "little")
-    offset = int.from_bytes(record[16:20], "little")
+    record_offset = tail_start + place
+    _signature, directory_size, directory_offset, comment_length = _ZIP_END_RECORD.unpack_from(tail, place)
     # Some readers look for the directory where the record says, others right before the record.
-    for directory in {record_offset - size, offset} - {record_offset}:
-        if directory >= 0 and source.read(directory, 4) == b"PK\x01\x02":
+    for directory in {record_offset - directory_size, directory_offset} - {record_offset}:
+        if directory >= 0 and source.read(directory, len(_ZIP_ENTRY)) == _ZIP_ENTRY:
             return True
-    has_zip64_locator = tail[max(0, place - 20) : place][:4] == b"PK\x06\x07"
-    ends_the_file = place + 22 + int.from_bytes(record[20:], "little") == len(tail)
+    has_zip64_locator = tail[max(0, place - _ZIP64_LOCATOR_BYTES) : place].startswith(_ZIP64_LOCATOR)
+    ends_the_file = record_end + comment_length == len(tail)
     # A directory before the first byte: the archive may have lost its beginning.
-    return has_zip64_locator or (ends_the_file and record_offset < size)
+    return has_zip64_locator or (ends_the_file and record_offset < directory_size)

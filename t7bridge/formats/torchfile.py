@@ -89,6 +89,7 @@ def _is_known_to_torchfile(value: Value) -> bool:
         item = visit.value
         if isinstance(item, (TdsHash, TdsVec, LuaFunction)):
             return False
+        # It expects a table of fields after every class name that it does not know.
         if isinstance(item, TorchObject) and (item.payload is not None or item.fields is None):
             return False
         if isinstance(item, (Tensor, Storage)) and (item.lua_class or "").encode() not in torchfile.type_handlers:
@@ -103,8 +104,8 @@ def _compare(ours: Value, theirs: Any) -> list[str]:
     """By the identity of our object: that of torchfile's."""
 
     def compare(path: Path, our: Value, their: Any) -> list[tuple[Any, Value, Any]]:
-        """Note how two values differ, and return the pairs inside them."""
-        if id(our) in counterparts:
+        """Note how two values differ, and return the pairs inside them that are to be compared."""
+        if id(our) in counterparts:  # an object that was compared before
             if counterparts[id(our)] != id(their):
                 faults.append(f"{path}: an object shared here is not shared in torchfile")
             return []
@@ -114,11 +115,11 @@ def _compare(ours: Value, theirs: Any) -> list[str]:
             faults.extend(f"{path}: torchfile has {fault}" for fault in _array_faults(our.array, their))
         elif isinstance(our, TorchObject):
             if isinstance(their, torchfile.TorchObject) and their.torch_typename() == our.class_name.encode():
-                return _entries(path, our.fields or Table(), their._obj, faults)
+                return _common_entries(path, our.fields or Table(), their._obj, faults)
             faults.append(f"{path}: torchfile has another class")
         elif isinstance(our, Table):
             if isinstance(their, dict):
-                return _entries(path, our, their, faults)
+                return _common_entries(path, our, their, faults)
             faults.append(f"{path}: torchfile has {type(their).__name__} for a table")
         else:
             # nan differs from itself.
@@ -132,7 +133,7 @@ def _compare(ours: Value, theirs: Any) -> list[str]:
 
 
 def _array_faults(array: np.ndarray, other: Any) -> Iterator[str]:
-    """Yield what distinguishes another value from an array."""
+    """Yield what distinguishes torchfile's value from our array: a description of its type, or of its elements."""
     if not isinstance(other, np.ndarray) or array.dtype != other.dtype or array.shape != other.shape:
         yield f"{type(other).__name__} {getattr(other, 'shape', '')}"
     elif array.size and (array.strides != other.strides or not _same_elements(array, other)):
@@ -140,17 +141,29 @@ def _array_faults(array: np.ndarray, other: Any) -> Iterator[str]:
 
 
 def _same_elements(one: np.ndarray, other: np.ndarray) -> bool:
-    """Compare two views of one shape and strides by the elements of their storages, however often they repeat them."""
-    last_byte = sum((extent - 1) * stride for extent, stride in zip(one.shape, one.strides))
-    shape = (last_byte // one.itemsize + 1,)
+    """Compare two views of one shape and strides by the elements of their storages that they span.
+
+    A stride of 0 could repeat an element without bound: so each is compared once. Those between are compared, too.
+    """
+    last_offset = sum((extent - 1) * stride for extent, stride in zip(one.shape, one.strides))  # in bytes
+    shape = (last_offset // one.itemsize + 1,)
     strides = (one.itemsize,)
     elements = np.lib.stride_tricks.as_strided(one, shape, strides)
     other_elements = np.lib.stride_tricks.as_strided(other, shape, strides)
     return np.array_equal(elements, other_elements, equal_nan=one.dtype.kind == "f")
 
 
-def _entries(path: Path, table: Table, other: dict[Any, Any], faults: list[str]) -> list[tuple[Any, Value, Any]]:
-    """Return the entries to compare; keys that Python confuses, or that are not scalars, are left to `T7Reader`."""
+def _common_entries(path: Path, table: Table, other: dict[Any, Any], faults: list[str]) -> list[tuple[Any, Value, Any]]:
+    """Return the key and both values of each entry to compare, and note the keys that torchfile lacks.
+
+    Keys that Python confuses, or that are not scalars, are left out: torchfile cannot tell them apart.
+
+    Args:
+        path: of the table.
+        table: ours.
+        other: torchfile's.
+        faults: receives what is noted.
+    """
     entries = []
     # In Python True is 1 and False is 0: beside a boolean among the keys, 0 and 1 may be missing.
     zeros_and_ones = {key for key in table.raw_keys if isinstance(key, (bool, float)) and key in (0, 1)}

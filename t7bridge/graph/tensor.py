@@ -288,7 +288,7 @@ def view_fault(
         return f"{len(size)} sizes but {len(stride)} strides"
     if offset < 0:
         return f"its offset is {offset}"
-    if any(extent < 0 for extent in size):
+    if min(size, default=0) < 0:
         return f"a size is negative: {list(size)}"
     if 0 in size or (not size and not is_scalar):
         return None
@@ -302,9 +302,14 @@ def view_fault(
 
 def _reach(size: tuple[int, ...], stride: tuple[int, ...], offset: int) -> tuple[int, int]:
     """Return the first element of the storage that a view covers, and the one after the last."""
-    distances = [(extent - 1) * step for extent, step in zip(size, stride)]
-    first = offset + sum(distance for distance in distances if distance < 0)
-    last = offset + sum(distance for distance in distances if distance > 0)
+    first = offset
+    last = offset
+    for extent, step in zip(size, stride):
+        distance = (extent - 1) * step
+        if distance < 0:
+            first += distance
+        else:
+            last += distance
     return first, last + 1
 
 

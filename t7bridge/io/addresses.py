@@ -62,6 +62,13 @@ def errors_of(address: str, what: str, kind: type[T7BridgeError] = T7BridgeError
         raise kind(f"cannot be {what}: {reason.rstrip('.')}", file=address, hint=hint) from error
 
 
+_LIBRARIES = {
+    "http": "aiohttp", "https": "aiohttp", "s3": "s3fs", "s3a": "s3fs", "hf": "huggingface_hub", "gs": "gcsfs",
+    "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "abfss": "adlfs",
+}  # fmt: skip
+"""The packages that fsspec needs for stores. Source: fsspec 2026.9 `registry.py`."""
+
+
 def connect(address: str) -> tuple[Any, str]:
     """Return the fsspec file system of a URL, and the path in it.
 
@@ -72,7 +79,8 @@ def connect(address: str) -> tuple[Any, str]:
     try:
         from fsspec.core import url_to_fs
     except ImportError as error:
-        raise UnsupportedError("fsspec is not installed", file=address, hint="pip install fsspec aiohttp") from error
+        packages = " ".join(filter(None, ["fsspec", _library_of(address)]))
+        raise UnsupportedError("fsspec is not installed", file=address, hint=f"pip install {packages}") from error
     options = {}
     for part in address.split("::"):
         protocol = protocol_of(part)
@@ -83,10 +91,16 @@ def connect(address: str) -> tuple[Any, str]:
         try:
             system, path = url_to_fs(address, **options)
         except ImportError as error:
-            protocol = protocol_of(address.split("::")[-1])
-            library = {"s3": "s3fs", "s3a": "s3fs", "hf": "huggingface_hub"}.get(protocol, "aiohttp")
-            raise UnsupportedError(str(error), file=address, hint=f"pip install {library}") from error
+            library = _library_of(address)
+            # fsspec's own message names that of other places.
+            hint = f"pip install {library}" if library else ""
+            raise UnsupportedError(str(error), file=address, hint=hint) from error
     return system, path
+
+
+def _library_of(address: str) -> str:
+    """Return the package that fsspec needs for the place of a URL; empty for those that need none, and unknown ones."""
+    return _LIBRARIES.get(protocol_of(address.split("::")[-1]), "")
 
 
 def _is_inside(host: str) -> bool:
@@ -249,6 +263,15 @@ def copy_whole(system: Any, path: str, target: str | IO[bytes], name: str) -> No
     system.get_file(path, _BoundedFile(target, size, name))
 
 
+def head_of(address: str, count: int) -> bytes:
+    """Return the first bytes of a file, at most `count`; from a web server by one request."""
+    system, path = connect(address)
+    if protocol_of(address) in ("http", "https"):
+        return _Web(system, path, address).head(count)
+    with system.open(path, "rb", block_size=1 << 16) as file:
+        return bytes(file.read(count))
+
+
 def stamp_of(info: dict[str, Any]) -> str:
     """Return what a file system says of the version of a file; empty if nothing."""
     return next((str(info[key]) for key in _STAMPS if info.get(key) is not None), "")
@@ -378,6 +401,10 @@ class _Web(Server):
     def check(self) -> None:
         self._run(self._check)
 
+    def head(self, count: int) -> bytes:
+        """Return the first bytes of the file, at most `count`."""
+        return self._run(self._head, count)  # type: ignore[no-any-return]
+
     def write_to(self, target: IO[bytes]) -> None:
         """Write the whole file to an open one.
 
@@ -425,6 +452,19 @@ class _Web(Server):
                     self._stamp = stamp_of(answer.headers)
                     return data
         return await self._copy()
+
+    async def _head(self, count: int) -> bytes:
+        async with await self._answer(0, count) as answer:
+            if answer.status == 416:  # no part of an empty file can be asked for
+                return b""
+            answer.raise_for_status()
+            data = b""
+            # Where the server sends the whole file nevertheless, the rest of it is not read.
+            async for part in answer.content.iter_chunked(count):
+                data += part
+                if len(data) >= count:
+                    break
+            return data[:count]
 
     async def _fetch(self, start: int, end: int) -> bytes:
         async with await self._answer(start, end) as answer:

@@ -412,7 +412,7 @@ def _shift(length: int) -> int:
     return power
 
 
-def sha256(data: bytes = b"") -> _Hash:
+def sha256(data: bytes | memoryview = b"") -> _Hash:
     """Return a SHA-256 of `data` that can be updated."""
     import hashlib  # here, as loading it takes longer than converting most files
 

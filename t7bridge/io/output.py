@@ -310,6 +310,7 @@ class FileOutput(Output):
             raise
         except OSError as error:
             raise WriteError(f"cannot be written: {error.strerror}", file=self.path) from error
+        self._remove.detach()
         if self._sync:
             with contextlib.suppress(OSError):  # not every file system can
                 flush(os.path.dirname(self.path) or os.curdir)

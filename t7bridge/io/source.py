@@ -436,12 +436,14 @@ class _Inputs:
     """What the current call reads.
 
     Attributes:
-        files: device and inode, and real path, of each file.
+        files: device and inode of each file.
+        paths: absolute path of each file.
         remotes: files at addresses.
     """
 
     def __init__(self) -> None:
-        self.files: set[Any] = set()
+        self.files: set[tuple[int, int]] = set()
+        self.paths: set[str] = set()
         self.remotes: list[Remote] = []
 
 
@@ -495,7 +497,7 @@ def add_input(path: str | os.PathLike[str] | None, fd: int | None = None) -> Non
     if inputs is None:
         return
     if path is not None:
-        inputs.files.add(os.path.realpath(path))
+        inputs.paths.add(os.path.abspath(path))
     try:
         status = os.fstat(fd) if fd is not None else os.stat(path or "")
     except OSError:
@@ -510,13 +512,14 @@ def check_target(path: str | os.PathLike[str]) -> None:
         TargetExistsError: it is.
     """
     inputs = _inputs.get()
-    if inputs is None or not inputs.files:
+    if inputs is None:
         return
     try:
         status = os.stat(path)
     except OSError:
         return
-    if (status.st_dev, status.st_ino) in inputs.files or os.path.realpath(path) in inputs.files:
+    # A file that was read may have been replaced since, by another one of its name.
+    if (status.st_dev, status.st_ino) in inputs.files or os.path.realpath(path) in map(os.path.realpath, inputs.paths):
         raise TargetExistsError(
             "is the input file itself", file=os.fspath(path), hint="Write to another name; a file is never rewritten."
         )

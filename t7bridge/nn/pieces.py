@@ -40,7 +40,8 @@ class Piece:
         target: key of the cell's tensor.
         at: the first row and column there.
         negated: whether the cell has the negative values.
-        adds: key of a second tensor of the cell, whose block at this place is added on the way back: Lua has one bias.
+        second_bias: key of a second bias of the cell, which is zero here and added to the first on the way back: Lua
+            has one bias where PyTorch adds two. Empty if there is none.
     """
 
     key: str
@@ -49,7 +50,7 @@ class Piece:
     target: str
     at: tuple[int, ...]
     negated: bool = False
-    adds: str = ""
+    second_bias: str = ""
 
 
 @define(eq=False)
@@ -104,8 +105,8 @@ def compose(pieces: Iterable[Piece], shapes: Shapes, tensors: Mapping[str, Tenso
 def view_of_piece(piece: Piece, tensor: Tensor, home: str = "") -> Any:
     """Return what is equal for pieces of the same memory that are at the same place of their modules."""
     target = piece.target.removeprefix(home)
-    adds = piece.adds.removeprefix(home)
-    return place_of(tensor), evolve(piece, key="", target=target, adds=adds)
+    second_bias = piece.second_bias.removeprefix(home)
+    return place_of(tensor), evolve(piece, key="", target=target, second_bias=second_bias)
 
 
 def _composed(key: str, shape: tuple[int, ...], around: list[Piece], tensors: Mapping[str, Tensor]) -> Tensor:
@@ -201,13 +202,13 @@ def _chained(earlier: list[Piece], pieces: list[Piece]) -> list[Piece]:
     """
     intermediate: set[str] = set()
     for piece in earlier:
-        intermediate.update((piece.target, piece.adds))
+        intermediate.update((piece.target, piece.second_bias))
     renamed = {piece.key: piece.target for piece in pieces if piece.key in intermediate}
     chained = []
     for piece in earlier:
         target = renamed.get(piece.target, piece.target)
-        adds = renamed.get(piece.adds, piece.adds)
-        chained.append(evolve(piece, target=target, adds=adds))
+        second_bias = renamed.get(piece.second_bias, piece.second_bias)
+        chained.append(evolve(piece, target=target, second_bias=second_bias))
     return chained + [piece for piece in pieces if piece.key not in renamed]
 
 
@@ -231,7 +232,7 @@ def undo(pieces: Iterable[Piece], state: Mapping[str, Any], wanted: Mapping[str,
     for key, blocks in pieces_of.items():
         first = state[blocks[0].target]
         shape = wanted[key].shape
-        if len(blocks) == 1 and first.shape == shape and not blocks[0].negated and not blocks[0].adds:
+        if len(blocks) == 1 and first.shape == shape and not blocks[0].negated and not blocks[0].second_bias:
             sources[key] = first
             continue
         source = np.empty(shape, first.array.dtype)
@@ -239,7 +240,7 @@ def undo(pieces: Iterable[Piece], state: Mapping[str, Any], wanted: Mapping[str,
         in_piece_dims = source if len(shape) == len(blocks[0].size) else source.reshape(-1)
         for piece in blocks:
             in_piece_dims[_slices(piece.start, piece.size)] = _block_of_source(piece, state)
-            for name in filter(None, (piece.target, piece.adds)):
+            for name in filter(None, (piece.target, piece.second_bias)):
                 if name not in uncovered:
                     uncovered[name] = state[name].array != 0
                 uncovered[name][_slices(piece.at, piece.size)] = False
@@ -259,8 +260,8 @@ def _block_of_source(piece: Piece, state: Mapping[str, Any]) -> np.ndarray:
     """Return the block of a source tensor from the cells' tensors."""
     in_cell = _slices(piece.at, piece.size)
     block: np.ndarray = state[piece.target].array[in_cell]
-    if piece.adds:
-        second = state[piece.adds].array[in_cell]
+    if piece.second_bias:
+        second = state[piece.second_bias].array[in_cell]
         # If it is zero, the bits stay as they are.
         if second.any():
             block = (block.astype("f8") + second).astype(block.dtype)
@@ -280,7 +281,7 @@ def constant_biases(cells: Lifted) -> set[str]:
 
     Both would receive the gradient of the one, so that a step of training would move their sum twice as far.
     """
-    biases: set[str] = {piece.adds for piece in cells.pieces if piece.adds}
+    biases: set[str] = {piece.second_bias for piece in cells.pieces if piece.second_bias}
     # A second bias that has learned elements, too, is trained as a whole.
     biases -= {piece.target for piece in cells.pieces}
     for key, origin in cells.state.origins.items():

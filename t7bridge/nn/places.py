@@ -423,6 +423,16 @@ def layer_names(value: Value, limits: Limits = DEFAULT_LIMITS) -> dict[str, tupl
     return names
 
 
+def layer_paths(value: Value, limits: Limits = DEFAULT_LIMITS) -> dict[int, tuple[TorchObject, str]]:
+    """Return each module in a value with its path, the first if it has several, by its identity."""
+    paths: dict[int, tuple[TorchObject, str]] = {}
+    for path, module in find_modules(value, limits=limits):
+        for place in Places(module, path, limits):
+            if place.depth <= MAX_DEPTH:
+                paths.setdefault(id(place.obj), (place.obj, place.path))
+    return paths
+
+
 def is_criterion(module: TorchObject) -> bool:
     """Return whether a module is a criterion, by its class."""
     layer = layer_of(module.class_name)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from inspect import Parameter, Signature
 from typing import Any
 
 from ..data import define, words_beside
@@ -18,7 +17,7 @@ from .output_shapes import Rule
 Shape = tuple[int, ...]
 Tensors = dict[str, Shape]
 Arguments = Mapping[str, Any]
-REQUIRED = Parameter.empty
+REQUIRED: Any = object()
 """The default of a required argument."""
 SAME = -1
 """The rank of the output is that of the input."""
@@ -90,17 +89,12 @@ _WORDS = {"True": True, "False": False, "None": None}
 
 @cache
 def _constant(text: str) -> Any:
-    """Return the value of a literal; most of the table's defaults are one of a few."""
+    """Return the value of a word, a number or a text in quotes, as Python writes them."""
     if text in _WORDS:
         return _WORDS[text]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    from ast import literal_eval
-
-    return literal_eval(text)
+    if text[0] == "'":
+        return text.strip("'")
+    return int(text) if text.lstrip("-").isdigit() else float(text)
 
 
 def _rank(dimensions: str) -> int | None:
@@ -165,9 +159,12 @@ def bound(name: str, args: tuple[Any, ...], kwargs: Arguments) -> dict[str, Any]
     """
     if name == "Identity":
         return {}
+    from inspect import Parameter, Signature  # which a conversion of most models does without
+
     parameters = []
     for argument, default in TORCH[name].arguments.items():
-        parameters.append(Parameter(argument, Parameter.POSITIONAL_OR_KEYWORD, default=default))
+        parameter = Parameter(argument, Parameter.POSITIONAL_OR_KEYWORD)
+        parameters.append(parameter if default is REQUIRED else parameter.replace(default=default))
     arguments = Signature(parameters).bind(*args, **kwargs)
     arguments.apply_defaults()
     return arguments.arguments

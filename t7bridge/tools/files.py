@@ -63,9 +63,10 @@ def _values(source: Readable, limits: Limits, mmap: bool = False) -> list[Any]:
         document = formats.open(source, limits=limits)
         document.source.maps = mmap
         document.warn(3)
+        roots = document.roots  # first: the strings of a checkpoint in several files are read with its values
         if HINTS.isdisjoint(document.metadata):
-            return document.roots
-        return [restore_values(root, document.metadata, check=True)[0] for root in document.roots]
+            return roots
+        return [restore_values(root, document.metadata, check=True)[0] for root in roots]
 
 
 def save(value: Any, path: PathLike, *, force: bool = False, layout: T7Layout | None = None) -> None:

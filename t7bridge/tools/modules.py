@@ -13,7 +13,7 @@ from .. import formats
 from ..codegen.generate import generate
 from ..data import collector_paused
 from ..errors import ModelError, UnsupportedError
-from ..formats.pt.writer import placed
+from ..formats.pt.writer import device_mapper
 from ..formats.table import Document
 from ..graph.lua import TorchObject
 from ..io.platform import require_torch
@@ -79,7 +79,7 @@ def load_module(
         if map_location is not None:
             if not (callable(map_location) or isinstance(map_location, Mapping)):
                 map_location = str(map_location)
-            place = placed(map_location, keep_device=False)
+            place = device_mapper(map_location, keep_device=False)
 
         def keys() -> Recorded:
             return generate(module, path, index_base=index_base, limits=limits, only_keys=True).record()

@@ -18,7 +18,7 @@ from ..conversion.options import JSON, LIMITS, option, takes, verb
 from ..data import define
 from ..errors import T7BridgeError, UnknownFormatError
 from ..formats.pt.archive import judge_array
-from ..formats.pt.pickle.meaning import Origin
+from ..formats.pt.pickle.context import Origin
 from ..formats.pt.pickle.names import is_forbidden
 from ..formats.pt.unpacked import folder_of, unpacked_files
 from ..formats.pt.zip import ZipArchive
@@ -327,7 +327,7 @@ def _judge_array(source: ByteSource, start: int, size: int, limits: Limits, repo
     try:
         judge_array(origin, source, start, size)
     finally:  # names in front of damage would have been called
-        _add_pickled(origin.unsafe, origin.uses, report)
+        _add_pickled(origin.unsafe_names, origin.refused_uses, report)
 
 
 def _scan_pt(source: ByteSource | str, limits: Limits, report: ScanReport) -> None:

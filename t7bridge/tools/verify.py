@@ -9,14 +9,13 @@ and views where both can hold them; `diff` compares numbers, within a tolerance.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any, ClassVar
 
 from attrs import asdict, evolve, field
@@ -40,13 +39,14 @@ from ..graph.lua import TorchObject, Value
 from ..graph.storage import Storage, array_chunks
 from ..graph.tensor import Tensor, TensorExtras
 from ..graph.walk import Path, objects, pairwise
+from ..io.copy import sha256
 from ..io.source import PathLike, inputs_protected
 from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.layouts import compact_in, compacted
-from ..nn.places import find_models, layer_names
+from ..nn.places import find_models, layer_names, layer_paths
 from ..report import Note, Printed, Report
 from ..text import clean, counted
-from ..values.compare import Comparer, Difference, RowComparer, ValueComparer, closest
+from ..values.compare import Comparer, Difference, Homes, RowComparer, ValueComparer, closest
 from ..values.widened import HINTS
 
 _MANY_OBJECTS = 100_000
@@ -210,7 +210,7 @@ def verify(request: Verify) -> VerifyReport:
                     report.readers[document.path] = _ask_others(document, report)
         # Formats of named tensors have no strides and views that could be compared.
         comparer_class = RowComparer if sides.has_named else Comparer
-        sides.compare(report, partial(comparer_class, limits=request.limits))
+        sides.compare(report, partial(comparer_class, limits=request.limits, homes=_homes(first, request.limits)))
         _name_layers(report, (first, second), request.limits)
         are_lua = first.spec.values == second.spec.values == formats.LUA
         if are_lua and _trailing(first) != _trailing(second):
@@ -271,12 +271,28 @@ def diff(request: Diff) -> DiffReport:
     with _both(request) as (first, second):
         report = DiffReport(str(request.source), str(request.other))
         sides = Sides(first, second, request.limits)
-        make = partial(ValueComparer, limits=request.limits, rtol=request.rtol, atol=request.atol)
+        make = partial(
+            ValueComparer,
+            limits=request.limits,
+            homes=_homes(first, request.limits),
+            rtol=request.rtol,
+            atol=request.atol,
+        )
         comparer = sides.compare(report, make)
         if isinstance(comparer, ValueComparer):  # there is none if a hash says that files without tensors are equal
             report.tensors = comparer.tensors
         _name_layers(report, (first, second), request.limits)
         return report
+
+
+def _homes(document: Document, limits: Limits) -> Callable[[], Homes]:
+    """Return a function that finds the layers of a `.t7`, with their paths in the model, once there is a difference."""
+
+    @cache
+    def homes() -> Homes:
+        return layer_paths(document.value, limits) if document.spec.values == formats.LUA else {}
+
+    return homes
 
 
 def _name_layers(report: Comparison, documents: tuple[Document, Document], limits: Limits) -> None:
@@ -420,11 +436,11 @@ class _TorchComparer:
                 self._differences.append(f"{path}: memory shared here is not shared in PyTorch")
             return
         self._addresses[id(mine)] = address
-        digest = hashlib.sha256()
+        digest = sha256()
         for chunk in mine.chunks():
             digest.update(chunk)
         array = self._torch.empty(0, dtype=self._torch.uint8).set_(theirs).numpy()
-        if digest.digest() != hashlib.sha256(array).digest():
+        if digest.digest() != sha256(memoryview(array)).digest():
             self._differences.append(f"{path}: PyTorch has different elements")
 
 

@@ -49,7 +49,7 @@ def live_module(
         path: its path, for messages.
         index_base: number of the first element, class or row: 1 as in Lua, or 0.
         limits: resource limits.
-        place: the device for tensors that were on a device; by default all are on the CPU.
+        place: returns the device for tensors, from that where they were; by default all are on the CPU.
         lift: whether recognized cells become modules of torch.nn; not in a model that `save_module` wrote.
         keys: returns those of its state dict, if there are such cells; by default those of its modules.
 
@@ -61,7 +61,8 @@ def live_module(
     state = state_dict(value, path, limits, own_keys=True)
     plan = build_plan(value, path, index_base, limits, state)
     check_size(state, limits, f"loading {path}")
-    cells = recognized(plan, state) if lift and ROOT_FIELD not in value else Lifted(plan, state)
+    is_from_torch = ROOT_FIELD in value  # `save_module` wrote it, with the keys of its state dict
+    cells = recognized(plan, state) if lift and not is_from_torch else Lifted(plan, state)
     plan, state = cells.plan, cells.state
     try:
         copy_as_lua(plan.root)
@@ -69,7 +70,7 @@ def live_module(
         fill(module, state, plan, path, place)
         for key in constant_biases(cells):
             module.get_parameter(key).requires_grad_(False)
-        record = recorded(value, state) if ROOT_FIELD in value else None
+        record = recorded(value, state) if is_from_torch else None
         if keys is not None and cells.pieces:
             record = keys()
         if record is not None:
@@ -83,20 +84,23 @@ def live_module(
         ) from error
 
 
-_ALLOCATED = frozenset((torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn))
-"""What parameters are made of; constants, such as `torch.arange`, are small, and may be needed by a constructor."""
+_ALLOCATING = frozenset((torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn))
+"""What makes parameters; constants, such as `torch.arange`, are small, and may be needed by a constructor."""
 
 
-class _Blank(TorchFunctionMode):
-    """Skip random initialization, as a file fills the parameters; on meta, `normal_` imports half of PyTorch.
+class _WithoutMemory(TorchFunctionMode):
+    """A context in which modules are constructed without memory and random values, as a file has those of parameters.
 
-    Parameters have no memory.
+    On the meta device, `normal_` would import half of PyTorch.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Pass everything through but allocation and random filling."""
+        """Call a function of PyTorch: one that allocates on the meta device, one that fills not at all.
+
+        Arguments and result as in `torch.overrides.TorchFunctionMode`.
+        """
         kwargs = kwargs or {}
-        if func in _ALLOCATED and kwargs.get("device") is None:
+        if func in _ALLOCATING and kwargs.get("device") is None:
             kwargs = {**kwargs, "device": "meta"}
         elif getattr(func, "__name__", "") in ("normal_", "uniform_"):
             return args[0] if args else kwargs["tensor"]
@@ -104,8 +108,9 @@ class _Blank(TorchFunctionMode):
 
 
 def construct(root: ModuleSpec) -> nn.Module:
-    """Construct the modules of a plan, without memory for their weights. One spec becomes one module."""
+    """Construct the modules of a plan, without memory for their weights. One spec becomes one module, at all places."""
     modules: dict[int, nn.Module] = {}
+    # A stack instead of recursion, as plans may be nested deep. A spec stays on it until all that it needs is there.
     stack = [root]
     while stack:
         spec = stack[-1]
@@ -123,17 +128,23 @@ def construct(root: ModuleSpec) -> nn.Module:
 
 
 def _call(spec: ModuleSpec, modules: dict[int, nn.Module]) -> nn.Module:
-    """Call the class of a module; those that it contains or refers to are constructed."""
+    """Construct one module.
+
+    Args:
+        spec: the module.
+        modules: those that it contains or refers to, and others, by the ids of their specs.
+    """
     target = class_of(spec.target) or _imported(spec)
     if spec.graph is not None:
         children = OrderedDict((key, modules[id(child)]) for key, child in spec.children.items())
         graph: nn.Module = target(children, **spec.kwargs)
         return graph
+    # Children with numbers are positional arguments, before the others.
     numbered = [modules[id(child)] for key, child in spec.children.items() if key.isdigit()]
     named = {key: modules[id(child)] for key, child in spec.children.items() if not key.isdigit()}
     named.update((key, modules[id(other)]) for key, other in spec.refers.items())
     try:
-        with torch.device("meta"), _Blank():
+        with torch.device("meta"), _WithoutMemory():
             module = target(*numbered, *spec.args, **named, **spec.kwargs)
     except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
         raise UnsupportedError(
@@ -160,7 +171,18 @@ def fill(
     path: str = "root",
     place: Callable[[str], str] | None = None,
 ) -> None:
-    """Load the tensors of a state dict into a module, strictly, and tie the parameters that are shared in Lua."""
+    """Load the tensors of a state dict into a module, strictly, and tie the parameters that are shared in Lua.
+
+    Args:
+        module: receives the tensors.
+        tensors: the state dict.
+        plan: the plan of the module.
+        path: of the module, for messages.
+        place: see `live_module`.
+
+    Raises:
+        ModelError: the keys or shapes are not those of the module.
+    """
     errors = _assign(module, materialize(tensors, place))
     if errors:
         raise ModelError(f"the weights do not match the layers: {'; '.join(errors)}", path=path)
@@ -187,12 +209,15 @@ def _assign(root: nn.Module, values: dict[str, torch.Tensor]) -> list[str]:
     stack: list[tuple[str, nn.Module]] = [("", root)]
     while stack:
         prefix, module = stack.pop()
+        own_values = by_owner.pop(prefix, {})
         options = {"assign_to_params_buffers": True}
-        module._load_from_state_dict(by_owner.pop(prefix, {}), prefix, options, True, missing, unexpected, errors)
+        strict = True
+        module._load_from_state_dict(own_values, prefix, options, strict, missing, unexpected, errors)
         children = [(f"{prefix}{name}.", child) for name, child in module._modules.items() if child is not None]
         stack += reversed(children)
-    for others in by_owner.values():  # of modules that do not exist
-        unexpected += others
+    for keys_without_module in by_owner.values():
+        unexpected += keys_without_module
+    # Before those about shapes.
     if missing:
         errors.insert(0, f"Missing key(s) in state_dict: {', '.join(missing)}")
     if unexpected:
@@ -205,7 +230,7 @@ def materialize(tensors: dict[str, Tensor], place: Callable[[str], str] | None =
 
     Args:
         tensors: by name.
-        place: the device for tensors that were on a device; by default all are on the CPU.
+        place: see `live_module`.
 
     Raises:
         UnsupportedError: the device does not exist.
@@ -216,7 +241,7 @@ def materialize(tensors: dict[str, Tensor], place: Callable[[str], str] | None =
     converted: dict[int, torch.Tensor] = {}
     for identity, tensor in distinct.items():
         storage = tensor.storage
-        # PyTorch has no negative strides.
+        # The only view of a storage needs no more of it than its elements; PyTorch has no negative strides.
         if storage is None or users[id(storage)] == 1 or any(step < 0 for step in tensor.stride):
             converted[identity] = _moved(torch.from_numpy(tensor.array.copy()), storage, place)
             continue
@@ -228,7 +253,7 @@ def materialize(tensors: dict[str, Tensor], place: Callable[[str], str] | None =
 
 
 def _moved(tensor: torch.Tensor, storage: Storage | None, place: Callable[[str], str] | None) -> torch.Tensor:
-    """Return a tensor on the device for tensors of a storage."""
+    """Return a tensor on the device for those of a storage, as `place` says; as it is if that is `None`."""
     if place is None:
         return tensor
     device = place(storage.device if storage is not None else "cpu")
@@ -242,7 +267,13 @@ def _moved(tensor: torch.Tensor, storage: Storage | None, place: Callable[[str],
 
 
 def _tie(module: nn.Module, tensors: dict[str, Tensor], plan: Plan) -> None:
-    """Merge parameters that are the same view of the same memory into one parameter, in any modules."""
+    """Merge parameters that are the same view of the same memory into one parameter, in any modules.
+
+    Args:
+        module: its parameters have the tensors.
+        tensors: those of the file, by key: they say which share memory.
+        plan: says which of them are parameters.
+    """
     first: dict[Any, nn.Parameter] = {}
     for key, tensor in tensors.items():
         if key not in plan.parameters or tensor.storage is None:
@@ -268,13 +299,13 @@ def keep_keys(module: nn.Module, record: Recorded, other: dict[str, torch.Tensor
     hooked.register_forward_pre_hook(_with_dimensions)
     if record.scalars:
         hooked.register_forward_hook(hooks.without_dimensions)
-    # PyTorch sets an attribute of this one, which methods do not allow.
+    # PyTorch sets an attribute of this hook, which a method does not allow.
     hooked.register_state_dict_post_hook(partial(hooks.rename))
     hooked.register_load_state_dict_pre_hook(hooks.restore)
 
 
 def _with_dimensions(owner: nn.Module, inputs: Any) -> Any:
-    """Return inputs as in Lua, which has a number as a tensor of one element."""
+    """Return inputs as in Lua, which has a number as a tensor of one element; a hook, so that `owner` is not used."""
     if isinstance(inputs, torch.Tensor):
         return inputs if inputs.dim() else inputs.reshape(1)
     # Not tuples with names and the like, whose constructors take other arguments.
@@ -284,7 +315,7 @@ def _with_dimensions(owner: nn.Module, inputs: Any) -> Any:
 
 
 class _Hooks:
-    """What PyTorch calls for a module with recorded keys.
+    """Hooks by which the state dict of a module has recorded keys instead of the module's own.
 
     Args:
         record: the module's tensors from which each recorded one is composed.
@@ -296,17 +327,33 @@ class _Hooks:
         self.record = record
         self.other = other
         self.shapes = shapes
-        self.held = record.held()
+        self.keys_in_record = record.held()
 
     def rename(self, owner: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
-        """Replace the module's own keys."""
+        """Replace the module's own keys in a state dict that it returns, by those recorded.
+
+        Args:
+            owner: the module.
+            state: the state dict, which is changed.
+            prefix: of its keys, if the module is inside another.
+            metadata: not used.
+        """
         record = self.record
         own = {key[len(prefix) :]: state.pop(key) for key in list(state) if key.startswith(prefix)}
         joined = {key: _joined(record, key, own, self.other.get(key)) for key in record.pieces}
         state.update((prefix + key, value) for key, value in record.by_keys(joined, self.other).items())
 
     def restore(self, owner: nn.Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Replace the recorded keys, if all are there."""
+        """Replace the recorded keys in a state dict to be loaded by the module's own, if all are there.
+
+        If not, it may have the module's own keys, or PyTorch names what is missing.
+
+        Args:
+            owner: the module.
+            state: the state dict, which is changed.
+            prefix: of its keys, if the module is inside another.
+            *rest: not used.
+        """
         record = self.record
         if not all(prefix + key in state for key in record.keys):
             return
@@ -321,11 +368,11 @@ class _Hooks:
                 state[prefix + piece.key] = part.view(shape) if part.numel() == prod(shape) else tensor
         # Tensors of the layers without a recorded key, such as the counters of batch normalization.
         for key, value in [*owner.named_parameters(remove_duplicate=False), *owner.named_buffers()]:
-            if key in self.shapes and key not in self.held:
+            if key in self.shapes and key not in self.keys_in_record:
                 state.setdefault(prefix + key, value.detach())
 
     def without_dimensions(self, owner: nn.Module, inputs: Any, output: Any) -> Any:
-        """Return outputs as in PyTorch: Lua has a number as a tensor of one element."""
+        """Return outputs as in PyTorch: of those recorded as numbers, Lua has tensors of one element."""
         is_list = isinstance(output, (list, tuple))
         outputs = list(output) if is_list else [output]
         for number in self.record.scalars:  # from 1
@@ -338,7 +385,14 @@ class _Hooks:
 
 
 def _joined(record: Recorded, key: str, own: dict[str, torch.Tensor], rest: torch.Tensor | None = None) -> torch.Tensor:
-    """Return a recorded tensor composed of its pieces; `rest` has the elements that no layer holds."""
+    """Return a recorded tensor composed of its pieces.
+
+    Args:
+        record: the record.
+        key: of the tensor.
+        own: the tensors of the module, by its own keys.
+        rest: has the elements that no layer holds, and has the others from `own`; `None` if layers hold all.
+    """
     size = record.sizes[key]
     pieces = record.pieces[key]
     if rest is not None:
@@ -347,8 +401,9 @@ def _joined(record: Recorded, key: str, own: dict[str, torch.Tensor], rest: torc
             flat[piece.start : piece.start + piece.count] = own[piece.key].detach().reshape(-1)
         return flat.view(size)
     if len(pieces) == 1:
-        tensor = own[pieces[0].key]
-        return tensor.t() if pieces[0].transposed else tensor.view(size)
+        (piece,) = pieces
+        tensor = own[piece.key]
+        return tensor.t() if piece.transposed else tensor.view(size)
     return torch.cat([own[piece.key].reshape(-1) for piece in pieces]).view(size)
 
 
@@ -371,8 +426,9 @@ def make_module(factory: Factory, fetch: bool = True) -> nn.Module:
     value = factory.load()
     kwargs = factory.kwargs
     if not fetch:
+        # Arguments that ask for weights win.
         kwargs = {**_without_weights(value), **kwargs}
-    return _called(value, factory, kwargs)
+    return _module_made_by(value, factory, kwargs)
 
 
 def skeleton(factory: Factory) -> nn.Module:
@@ -384,14 +440,14 @@ def skeleton(factory: Factory) -> nn.Module:
         ModelError: see `make_module`.
     """
     value = factory.load()
-    kwargs = {**factory.kwargs, **_without_weights(value)}
+    kwargs = {**factory.kwargs, **_without_weights(value)}  # even if the arguments ask for weights
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            with _Blank():
-                return _called(value, factory, kwargs)
+            with _WithoutMemory():
+                return _module_made_by(value, factory, kwargs)
         except ModelError:
-            return _called(value, factory, kwargs)
+            return _module_made_by(value, factory, kwargs)
 
 
 def factories_in(home: str) -> list[Factory]:
@@ -409,20 +465,21 @@ def factories_in(home: str) -> list[Factory]:
         return [Factory(home, "create_model", (name,)) for name in package.list_models()]
     factories: list[Factory] = []
     prefix = f"{package.__name__}."
-    homes = [(home, package)]
+    # The package and those in it, with their dotted names; it grows while it is read.
+    packages = [(home, package)]
     seen = {id(package)}
-    for place, module in homes:
+    for dotted_name, module in packages:
         for name, value in sorted(vars(module).items()):
             if name.startswith("_") or id(value) in seen:
                 continue
             if inspect.ismodule(value) and value.__name__.startswith(prefix):
-                homes.append((f"{place}.{name}", value))
+                packages.append((f"{dotted_name}.{name}", value))
                 seen.add(id(value))
                 continue
             # What a package imports from elsewhere, it does not offer.
             defined_in = getattr(value, "__module__", "") or ""
             if f"{defined_in}.".startswith(prefix) and _is_offered(value, module):
-                factories.append(Factory(place, name))
+                factories.append(Factory(dotted_name, name))
                 seen.add(id(value))
     return factories
 
@@ -442,6 +499,7 @@ def _makes_module(function: Any, module: Any) -> bool:
         declared = None
     if _is_module_class(declared) or function.__name__ in getattr(module, "__all__", ()):
         return True
+    # The names that its code uses: `Net`, but also attributes, which are not found and count as something else.
     used = [function.__globals__.get(name) for name in function.__code__.co_names]
     return bool(used) and all(map(_is_module_class, used))
 
@@ -465,8 +523,17 @@ def _without_weights(value: Any) -> dict[str, Any]:
     return {name: nothing for name, nothing in _DOWNLOADS.items() if name in parameters}
 
 
-def _called(value: Any, factory: Factory, kwargs: dict[str, Any]) -> nn.Module:
-    """Return the module that a factory makes, or the module that it is."""
+def _module_made_by(value: Any, factory: Factory, kwargs: dict[str, Any]) -> nn.Module:
+    """Return the module that a factory makes, or the module that it is.
+
+    Args:
+        value: what the factory names: a class, function or module.
+        factory: for its positional arguments, and messages.
+        kwargs: arguments by keyword.
+
+    Raises:
+        ModelError: it fails, or returns no module.
+    """
     try:
         module = value if isinstance(value, nn.Module) else value(*factory.args, **kwargs)
     except Exception as error:
@@ -489,7 +556,7 @@ def load_weights(module: nn.Module, state: dict[str, Any], path: str) -> None:
     """
     try:
         module.load_state_dict(state)
-    except (RuntimeError, AttributeError, TypeError) as error:
+    except (RuntimeError, AttributeError, TypeError) as error:  # of other keys; of values that are no tensors
         raise ModelError(f"the weights do not match the module: {error}", file=path) from error
 
 
@@ -519,10 +586,12 @@ def output_shapes(
         ModelError: the model does not accept such an input, or needs values that the meta device does not have.
         UnsupportedLayerError: layers of the model have no PyTorch module.
     """
-    live = live_module(module, path, 1, limits).to("meta")
+    live = live_module(module, path, index_base=1, limits=limits).to("meta")
     shapes: dict[str, Shapes] = {}
 
     def recorder(name: str) -> Any:
+        """Return a hook that records the output of the module of a name."""
+
         def record(_module: Any, _inputs: Any, output: Any) -> None:
             items = output if isinstance(output, (list, tuple)) else [output]
             tensors = [item for item in items[:_MOST_TENSORS] if isinstance(item, torch.Tensor)]
@@ -531,7 +600,8 @@ def output_shapes(
         return record
 
     modules = list(live.named_modules())
-    budget = Budget(limits, "running the model to find its shapes", _STEPS_PER_CALL * len(modules))
+    # One call of each is free.
+    budget = Budget(limits, "running the model to find its shapes", free=_STEPS_PER_CALL * len(modules))
     for name, inner in modules:
         inner.register_forward_pre_hook(lambda *_: budget.spend(_STEPS_PER_CALL))
         inner.register_forward_hook(recorder(name))
@@ -541,7 +611,10 @@ def output_shapes(
     except T7BridgeError:
         raise
     except Exception as error:  # any exception of a layer for an unsuitable input
-        reason = str(error).splitlines()[0][:200].rstrip(".") if str(error) else type(error).__name__
+        reason = type(error).__name__
+        if str(error):
+            first_line = str(error).splitlines()[0]
+            reason = first_line[:200].rstrip(".")
         raise ModelError(
             "the model cannot be run to find its shapes",
             path=path,
@@ -552,7 +625,7 @@ def output_shapes(
 
 
 def each_input(function: Callable[[Any], Any], inputs: Any) -> Any:
-    """Return the results of a function for each tensor, in the lists that they are in."""
+    """Return the results of a function for each input, in lists as the inputs are."""
     if isinstance(inputs, list):
         return [each_input(function, item) for item in inputs]
     return function(inputs)
@@ -597,16 +670,16 @@ def example(module: nn.Module, inputs: Examples, indices: bool = False, first: i
     """
     generator = torch.Generator().manual_seed(0)
     floats = model_dtype(module)
-    rows = [table.weight.shape[0] for table in module.modules() if isinstance(table, nn.Embedding)]
-    smallest_table = max(1, min(rows, default=1))
+    row_counts = [table.weight.shape[0] for table in module.modules() if isinstance(table, nn.Embedding)]
+    smallest_table = max(1, min(row_counts, default=1))
 
     def values(example: Example) -> torch.Tensor:
         dtype = dtype_of(example, floats)
         if example.value is not None:
             return example.value.torch().to(dtype).contiguous()
         if example.bounds is not None:
-            low, high = example.bounds
-            return torch.randint(low, high + 1, example.shape, generator=generator).to(dtype)
+            lowest, highest = example.bounds
+            return torch.randint(lowest, highest + 1, example.shape, generator=generator).to(dtype)
         if dtype.is_floating_point and not indices:
             # Drawn as doubles, so that the numbers of all types of floats are the same.
             return torch.randn(example.shape, generator=generator, dtype=torch.float64).to(dtype)

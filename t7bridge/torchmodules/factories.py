@@ -49,7 +49,8 @@ class Factory:
             raise ModelError(
                 "a module is named PACKAGE:FACTORY", found=name, hint="t7bridge lua torchvision.models:resnet18"
             )
-        return cls(match["home"], match["attribute"], *_arguments(match["arguments"] or ""))
+        args, kwargs = _literal_arguments(match["arguments"] or "")
+        return cls(match["home"], match["attribute"], args, kwargs)
 
     def __str__(self) -> str:
         arguments = [repr(value) for value in self.args]
@@ -87,21 +88,24 @@ def is_factory(value: Any) -> bool:
 
 def imported(home: str) -> Any:
     """Import a package, or a file whose name ends in `.py`. The current folder is searched first."""
-    here = os.getcwd()
-    sys.path.insert(0, here)
+    current_folder = os.getcwd()
+    sys.path.insert(0, current_folder)
     try:
         module: Any = _imported_file(home) if home.endswith(".py") else importlib.import_module(home)
     finally:
         # The imported code may have removed it.
-        if here in sys.path:
-            sys.path.remove(here)
+        if current_folder in sys.path:
+            sys.path.remove(current_folder)
+    # So that no output replaces its source. Packages of several folders have no file: then it notes one that is none.
     add_input(getattr(module, "__file__", None) or os.devnull)
     return module
 
 
 def _imported_file(path: str) -> Any:
+    """Import a file as a module with the file's name, as if it were in `sys.path`."""
     add_input(path)
-    spec = importlib.util.spec_from_file_location(os.path.splitext(os.path.basename(path))[0], path)
+    name, _ = os.path.splitext(os.path.basename(path))
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(path)
     module = importlib.util.module_from_spec(spec)
@@ -110,8 +114,12 @@ def _imported_file(path: str) -> Any:
     return module
 
 
-def _arguments(text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Parse arguments that are literals."""
+def _literal_arguments(text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Parse the arguments of a call, all literals, by position and by keyword.
+
+    Raises:
+        ModelError: one is not a literal, or the text is more than arguments.
+    """
     try:
         call = ast.parse(f"f({text})", mode="eval").body
         # A text such as `1), (2` closes the bracket itself.

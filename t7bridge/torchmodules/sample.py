@@ -18,7 +18,13 @@ Step = Callable[[int], Tensor]
 
 
 def step_by_step(model: Any, index_base: int, states: list[list[int]]) -> Step:
-    """Return the step of a model that takes a token and states, and returns the new states and the scores."""
+    """Return the step of a model that takes a token and states, and returns the new states and the scores.
+
+    Args:
+        model: the model.
+        index_base: the model's number of the first token.
+        states: the shape of each state, without the batch.
+    """
     dtype = next(model.parameters()).dtype
     state = [torch.zeros(1, *size, dtype=dtype) for size in states]
 
@@ -32,7 +38,12 @@ def step_by_step(model: Any, index_base: int, states: list[list[int]]) -> Step:
 
 
 def over_sequences(model: Any, index_base: int) -> Step:
-    """Return the step of a model that takes sequences of tokens and a state, and returns their scores and the state."""
+    """Return the step of a model that takes sequences of tokens and a state, and returns their scores and the state.
+
+    Args:
+        model: the model.
+        index_base: the model's number of the first token.
+    """
     state: Any = None
 
     def step(token: int) -> Tensor:
@@ -54,14 +65,23 @@ def split(text: str, tokens: list[str]) -> list[str]:
         if letter in vocabulary:
             parts.append(letter)
         else:
-            # A byte that is no letter by itself is a token of this number, as Python decodes it ("surrogateescape").
+            # A byte that is no letter by itself is a token of one of these characters, as Python decodes it with
+            # "surrogateescape".
             parts += [chr(0xDC00 + byte) for byte in letter.encode()]
     return [part for part in parts if part in vocabulary]
 
 
 @torch.no_grad()
 def generate(step: Step, tokens: list[str], start: list[str], length: int, temperature: float) -> list[str]:
-    """Return tokens that follow a text; a temperature of 0 takes the most likely one each time."""
+    """Return tokens that follow a text.
+
+    Args:
+        step: passes one token to the model.
+        tokens: all tokens, by number.
+        start: the text; if it is empty, the first token is random.
+        length: number of tokens to return.
+        temperature: 0 takes the most likely token each time; the higher, the more random.
+    """
     numbers = {token: number for number, token in enumerate(tokens)}
     for token in start[:-1]:
         step(numbers[token])
@@ -92,12 +112,13 @@ def main() -> None:
     states = sampling["states"]
     index_base = sampling["index_base"]
     model = load()
+    # A model over sequences has no shapes of states: it begins with None.
     step = over_sequences(model, index_base) if states is None else step_by_step(model, index_base, states)
     has_words = any(len(token) > 1 for token in tokens)
     parts = options.text.split() if has_words else options.text
-    lacking = dict.fromkeys(part for part in parts if not split(part, tokens))
-    if lacking:
-        sys.stderr.write(f"not in the vocabulary, left out: {', '.join(map(ascii, lacking))}\n")
+    unknown_parts = dict.fromkeys(part for part in parts if not split(part, tokens))
+    if unknown_parts:
+        sys.stderr.write(f"not in the vocabulary, left out: {', '.join(map(ascii, unknown_parts))}\n")
     start = split(options.text, tokens)
     following = generate(step, tokens, start, options.length, options.temperature)
     text = (" " if has_words else "").join([*start, *following])

@@ -35,8 +35,8 @@ class Wiring:
     """The data flow between the layers of a module.
 
     Attributes:
-        calls: the path of a layer and what it takes, as the segments of a concatenation in order; in the order of the
-            calls. A parameter outside of a layer takes nothing, and its path is its key.
+        calls: for each call of a layer, in order: its path, and the segments of its input, of which a concatenation
+            has several. A parameter outside of a layer takes nothing, and its path is its key.
         outputs: the segments of the output.
     """
 
@@ -51,9 +51,10 @@ def wiring_of(module: nn.Module) -> Wiring | None:
     """
     tensors = (*module.parameters(), *module.buffers())
     try:
-        own = copy.deepcopy(module, {id(tensor): tensor for tensor in tensors}).eval()
-        graph = _Tracer().trace(own)
-        return _wiring(graph, own)
+        # What a deep copy finds in its memo it does not copy.
+        module_copy = copy.deepcopy(module, {id(tensor): tensor for tensor in tensors}).eval()
+        graph = _Tracer().trace(module_copy)
+        return _wiring(graph, module_copy)
     except Exception:  # of any code in the module, which does not expect symbols
         return None
 
@@ -69,8 +70,17 @@ class _Tracer(fx.Tracer):
         return next(m.children(), None) is None or m.__module__.startswith("torch.nn.modules")
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
-        """Enter the layers of this package that take or return lists, too."""
-        # Both compute from sizes what does not matter here.
+        """Return the output of a module: a node, or what its `forward` returns for nodes.
+
+        Layers of this package without tensors are entered, as some take or return lists, which no node can be.
+
+        Args:
+            m: the module.
+            forward: its method.
+            args: of the call.
+            kwargs: likewise.
+        """
+        # These two need the sizes of their inputs, which no node has; without padding and views they concatenate.
         if isinstance(m, DepthConcat):
             return torch.cat([child(*args) for child in m], m.dim)
         if isinstance(m, JoinTable):
@@ -85,36 +95,40 @@ class _Tracer(fx.Tracer):
 
 def _wiring(graph: fx.Graph, module: nn.Module) -> Wiring:
     """Return the data flow in a traced graph of a module."""
-    result = Wiring()
+    wiring = Wiring()
     parameters = {key for key, _ in module.named_parameters()}
     values: _Values = {}
     for node in graph.nodes:
-        target = str(node.target)
-        if node.op == "placeholder":
+        target = str(node.target)  # of a module or parameter, its path
+        if node.op == "placeholder":  # an input
             values[node] = (frozenset((INPUT,)),)
         elif node.op == "call_module" and _has_tensors(module.get_submodule(target)):
-            result.calls.append((target, _merged(_nodes((node.args, node.kwargs)), values)))
+            wiring.calls.append((target, _merged(_nodes((node.args, node.kwargs)), values)))
             values[node] = (frozenset((target,)),)
         elif node.op == "get_attr" and target in parameters:
-            result.calls.append((target, ()))
+            wiring.calls.append((target, ()))
             values[node] = (frozenset((target,)),)
         elif node.op == "output":
-            result.outputs = tuple(_segments(node.args[0], values))
+            (output,) = node.args
+            wiring.outputs = tuple(_segments(output, values))
         elif node.op == "call_function" and node.target in _CONCATENATIONS:
             tensors = node.args[0] if node.args else node.kwargs["tensors"]
             values[node] = tuple(_segments(tensors, values))
         elif _is_size(node):
             values[node] = ()
-        else:
+        else:  # an operation, or a layer without tensors
             values[node] = _merged(node.all_input_nodes, values)
-    return result
+    return wiring
 
 
 def _is_size(node: fx.Node) -> bool:
     """Return whether a node is the size of a tensor, which depends on no element."""
     if node.op == "call_method":
         return node.target in ("size", "dim", "numel")
-    return node.target is getattr and node.args[1] in ("shape", "ndim", "device", "dtype")
+    if node.target is not getattr:
+        return False
+    _, name = node.args
+    return name in ("shape", "ndim", "device", "dtype")
 
 
 def _has_tensors(layer: nn.Module) -> bool:
@@ -122,14 +136,17 @@ def _has_tensors(layer: nn.Module) -> bool:
 
 
 def _merged(nodes: Iterable[fx.Node], values: _Values) -> tuple[Segment, ...]:
-    """Return the segments of the only value, or one segment of several."""
+    """Return the segments of what an operation computes from values: those of the only one, or one for all together.
+
+    Values that depend on no element, such as sizes, do not count.
+    """
     inputs = {values[node] for node in nodes if values[node]}
     if len(inputs) == 1:
         return inputs.pop()
-    every: set[str] = set()
+    layers: set[str] = set()
     for segments in inputs:
-        every.update(*segments)
-    return (frozenset(every),) if every else ()
+        layers.update(*segments)
+    return (frozenset(layers),) if layers else ()
 
 
 def _segments(value: Any, values: _Values) -> Iterator[Segment]:

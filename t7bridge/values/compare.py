@@ -7,7 +7,7 @@ compared once, scalar keys are looked up by their text, and the extra cost of pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import zip_longest
 from math import inf, prod
 from typing import Any
@@ -37,6 +37,10 @@ Pairs = Iterable[tuple[Any, Value, Value]]
 """Keys, and the values of both sides there."""
 
 
+Homes = Mapping[int, tuple[Any, str]]
+"""Objects by identity, each with a path."""
+_STEPS_TO_HOME = 20
+"""Most steps from a difference to the layer that it is in: a layer's own tables are not deeper."""
 _LONGEST_PATH = 160
 """Characters of a path in a line; of a longer one the end is shown."""
 
@@ -98,6 +102,8 @@ class Comparer:
         elements: whether elements are compared, not only types and shapes.
         text: whether one of the two was text, which has one NaN only.
         equal_storages: pairs of storages, by identity, with the same elements by construction.
+        homes: returns objects of the first graph by identity, with the paths that differences inside them have: a layer
+            of a graph is reached by way of nodes first, but is known by its place in the model.
         differences: the differences, in walk order.
         compared: number of pairs of values visited.
     """
@@ -107,6 +113,7 @@ class Comparer:
     elements: bool = True
     text: bool = False
     equal_storages: set[tuple[int, int]] = field(factory=set)
+    homes: Callable[[], Homes] = dict
     differences: list[Difference] = field(factory=list)
     compared: int = 0
     _seconds: dict[int, int] = field(factory=dict)
@@ -142,8 +149,24 @@ class Comparer:
         """Number of equal pairs. A comparison that stops at the root has few differences, but covers almost nothing."""
         return self.compared - len(self.differences)
 
+    def _text(self, path: Path) -> str:
+        """Return the text of a path, which begins at the closest object around it that has a home."""
+        homes = self.homes()
+        if homes:
+            steps = path.steps(_STEPS_TO_HOME)
+            for number in range(len(steps) - 1, -1, -1):
+                value = steps[number].value
+                home = homes.get(id(value))
+                if home is None or home[0] is not value:
+                    continue
+                shown = Path(None, Step(home[1]))
+                for step in steps[number + 1 :]:
+                    shown = Path(shown, step.key)
+                return str(shown)
+        return str(path)
+
     def _differs(self, path: Path, message: str) -> None:
-        self.differences.append(Difference(str(path), message))
+        self.differences.append(Difference(self._text(path), message))
 
     def _same(self, path: Path, what: str, a: Any, b: Any) -> None:
         if a != b:
@@ -223,6 +246,7 @@ class Comparer:
         if isinstance(a, Storage):
             return self._storages(path, a, b)
         if isinstance(a, TorchObject):
+            path.value = a  # for the differences inside it
             self._same(path, "class", (a.class_name, a.version), (b.class_name, b.version))
             # The path of a field does not name the table that holds it.
             return (Step(""), a.fields, b.fields), (Step("<payload>"), a.payload, b.payload)
@@ -264,7 +288,8 @@ class Comparer:
         for text, (key, _) in here.items():
             if text not in there:
                 self.compared += 1  # or many such entries would mean that the rest has nothing in common
-                self.differences.append(Difference(str(Path(path, key)), f"is missing in the {side}", only=only))
+                text = self._text(Path(path, key))
+                self.differences.append(Difference(text, f"is missing in the {side}", only=only))
 
     def _tensors(self, path: Path, a: Tensor, b: Tensor) -> Pairs:
         self._same(path, "type", a.element.name, b.element.name)
@@ -294,7 +319,7 @@ class Comparer:
         if self.text and same_bytes(_with_one_nan(a), _with_one_nan(b)):
             return ()
         if not same_bytes(a.chunks(), b.chunks()):
-            self.differences.append(difference_of(str(path), _as_tensor(a), _as_tensor(b)))
+            self.differences.append(difference_of(self._text(path), _as_tensor(a), _as_tensor(b)))
         return ()
 
 
@@ -477,7 +502,7 @@ class RowComparer(Comparer):
         if not self.elements or a.element is not b.element or a.shape != b.shape:
             return ()
         if not same_bytes(rows(a), rows(b)):
-            difference = difference_of(str(path), a, b)
+            difference = difference_of(self._text(path), a, b)
             # Text has one NaN only: equal numbers with other bits are no difference then.
             if isinstance(difference, TensorDifference) or not self.text:
                 self.differences.append(difference)
@@ -534,7 +559,7 @@ class ValueComparer(Comparer):
                 self._views[key] = deviation(str(path), a, b, self.rtol, self.atol)
             difference = self._views[key]
             if difference is not None:
-                self.differences.append(evolve(difference, path=str(path)))
+                self.differences.append(evolve(difference, path=self._text(path)))
         return ()
 
     def _charge(self, a: Tensor, b: Tensor) -> None:

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from ..errors import ModelError, T7BridgeError, UnsupportedError, WriteError
-from ..io.addresses import ARCHIVES, connect, copy_whole, errors_of, protocol_of, stamp_of
+from ..io.addresses import ARCHIVES, connect, copy_whole, errors_of, head_of, protocol_of, stamp_of
 from ..io.output import FileOutput, flush_to_disk, is_temporary, temporary_name
 from ..io.platform import READING, flush_file_system
 from ..io.source import is_address
@@ -207,9 +207,7 @@ def _head(place: str, count: int) -> bytes | None:
     path = local_path(place)
     try:
         if path is None:
-            system, inside = connect(place)
-            with system.open(inside, "rb", block_size=1 << 16) as file:
-                return bytes(file.read(count))
+            return head_of(place, count)
         fd = os.open(path, READING)
         try:
             return os.read(fd, count)

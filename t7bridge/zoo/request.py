@@ -52,7 +52,7 @@ class Zoo(Conversion):
     timeout: float | None = option(
         "time limit for one file", default=None, kind="seconds", metavar="SECONDS", group=_HOW
     )
-    memory: int | None = option(
+    memory: int | str | None = option(
         "memory limit for one file: 512M, 4G", default=None, kind="bytes", metavar="SIZE", group=_HOW
     )
     retry_failed: bool = option("retry files that failed in an earlier run", default=False, group=_WHICH)

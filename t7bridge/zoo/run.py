@@ -12,7 +12,7 @@ from typing import Any
 
 from attrs import evolve, field
 
-from ..conversion.options import INDEX_BASE, Option, options_of, takes
+from ..conversion.options import INDEX_BASE, Option, byte_count, options_of, takes
 from ..conversion.request import MODE, Conversion
 from ..data import __version__, define
 from ..errors import ModelError
@@ -61,7 +61,7 @@ def convert_zoo(request: Zoo) -> ZooReport:
         workers: number of processes; 0 for none but this one; by default one a core.
         scheduler: the address of a Dask scheduler; by default the Dask engine starts a local cluster.
         timeout: time limit for one file, in seconds.
-        memory: bytes that the work on one file may allocate.
+        memory: bytes that the work on one file may allocate, or a text such as `"4G"`.
         retry_failed: whether to retry files that failed in an earlier run.
         include: patterns of the names of inputs, such as `*.t7`; by default all are. A pattern without `/` is one of
             the last part of a name.
@@ -197,7 +197,7 @@ def _settings(request: Zoo) -> Settings:
         prove=request.prove,
         options=options,
         limits=request.limits,
-        memory=request.memory,
+        memory=byte_count(request.memory) if request.memory else None,
         flush=request.engine != "local",
     )
 

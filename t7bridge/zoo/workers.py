@@ -13,6 +13,7 @@ reassigns its groups. This is the only importer of Dask.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 import queue
@@ -37,7 +38,7 @@ from ..errors import (
     UnsupportedError,
     UnsupportedLayerError,
 )
-from ..formats import LUA, home
+from ..formats import LUA, PYTHON, format_for, home
 from ..formats import open as open_document
 from ..io import copy as transfer
 from ..io.copy import digest
@@ -141,9 +142,16 @@ def _write(record: Record, settings: Settings, source: str, target: str) -> None
     if settings.module:
         from ..tools.write_module import write_module
 
+        with open_document(source, limits=settings.limits) as document:
+            if document.spec.values != LUA:
+                raise NoModuleError(f"is {document.title}: modules are made of Lua's layers, and it has none")
         report = write_module(source, target, force=True, limits=settings.limits, **settings.options)
     else:
-        report = convert(source, target, to=settings.to, force=True, limits=settings.limits, **settings.options)
+        options = {**settings.options, "force": True, "limits": settings.limits}
+        if format_for(target, settings.to).values == PYTHON:
+            # One output a file: one that stands beside it is not in the journal, and could replace another program's.
+            options["config"] = False
+        report = convert(source, target, to=settings.to, **options)
     record.mode, record.tensors = report.mode, report.tensors
     record.layers = [[note.path, note.class_name, note.message] for note in report.notes if note.code == "unmapped"]
     _keep_notes(record, report.notes)
@@ -254,6 +262,7 @@ def main() -> None:
     os.dup2(2, 1)  # a library that prints must not write between the answers
     settings = Settings.from_json(lines.readline())
     _warm_up(settings)
+    gc.freeze()  # what is loaded stays: no collection has to look at it
     answers.write(READY + b"\n")
     answers.flush()
     transfer.MAX_THREADS = 1  # there is a worker for each core

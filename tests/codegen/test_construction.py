@@ -10,7 +10,7 @@ import pytest
 import torch
 from helpers import corpus, layer_files, read
 
-from t7bridge.codegen import Inside, expected
+from t7bridge.codegen import ModuleArgument, constructed_parts
 from t7bridge.errors import T7BridgeError
 from t7bridge.nn import LAYERS, OURS, ModuleSpec, Refused, build_plan, find_modules, short_name, specs_in
 from t7bridge.torchmodules import construct
@@ -117,12 +117,14 @@ def _specs() -> dict[str, dict[str, ModuleSpec]]:
     return found
 
 
-def _declared(spec: ModuleSpec, inside: dict[str, Inside]) -> tuple[dict[str, Any], dict[str, ModuleSpec]] | str:
+def _declared(
+    spec: ModuleSpec, inside: dict[str, ModuleArgument]
+) -> tuple[dict[str, Any], dict[str, ModuleSpec]] | str:
     """Return the tensors and children that are declared for a module."""
     numbered = [each for name, each in inside.items() if name.isdigit()]
     named = {name: each for name, each in inside.items() if not name.isdigit()}
     try:
-        tensors, modules = expected(spec.target, (*numbered, *spec.args), {**spec.kwargs, **named})
+        tensors, modules = constructed_parts(spec.target, (*numbered, *spec.args), {**spec.kwargs, **named})
     except (ArithmeticError, LookupError, Refused, TypeError, ValueError) as error:
         # PyTorch constructs a convolution whose kernel has too few or too many dimensions, and fails later.
         return "refused kernel" if "a kernel of" in str(error) else "refused"
@@ -182,7 +184,9 @@ def test_declared_tensors_children_and_refusals_are_those_of_the_constructors():
             for variant in _variants(spec):
                 modules = {name: construct(each) for name, each in below.items()}
                 inside = {
-                    name: Inside(below[name], {key: tuple(each.shape) for key, each in module.state_dict().items()})
+                    name: ModuleArgument(
+                        below[name], {key: tuple(each.shape) for key, each in module.state_dict().items()}
+                    )
                     for name, module in modules.items()
                 }
                 declared, real = _declared(variant, inside), _real(variant, modules)

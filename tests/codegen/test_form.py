@@ -7,6 +7,7 @@ import inspect
 import subprocess
 import sys
 from functools import cache
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,12 @@ from source_helpers import generate, run_source
 
 from t7bridge import TorchObject
 from t7bridge.codegen import apply, copied, expression, lines
+from t7bridge.codegen.code import Construction, applied
+from t7bridge.codegen.statements import Writer
+from t7bridge.codegen.steps import Attribute, CodeBlock, Ref, Step
+from t7bridge.errors import LimitError
 from t7bridge.nn import REQUIRED, RESERVED, TORCH, find_modules
+from t7bridge.nn.mapping import ModuleSpec
 
 
 @cache
@@ -186,4 +192,28 @@ def test_layers_have_one_name_each():
 )
 def test_modules_that_remember_are_known(name, remembers):
     """Only modules that keep nothing from call to call may become one where their weights are tied."""
-    assert any(piece.remembers for piece in copied.pieces(f"t7bridge.torchmodules.layers.{name}")) == remembers
+    assert any(piece.keeps_state for piece in copied.pieces(f"t7bridge.torchmodules.layers.{name}")) == remembers
+
+
+def _block_of_cells(count: int) -> CodeBlock:
+    """A class that calls one cell several times, and returns all states."""
+    cell = Attribute("rnn", [Construction("RNNCell")], name="rnn")
+    calls = [Step(applied, [Ref(0)], attribute=cell, result_names=("h",)) for _ in range(count)]
+    states = [Ref(number) for number in range(1, count + 1)]
+    return CodeBlock(ModuleSpec("Model"), "Model", steps=[Step(applied, []), *calls], result=states, attributes=[cell])
+
+
+def test_more_states_than_names():
+    """A page with more states at a time than there are names for them is refused."""
+    *calls, _ = Writer(_block_of_cells(1000)).statements
+    assert len({ast.unparse(call.targets[0]) for call in calls}) == 1000
+    with pytest.raises(LimitError, match="more than 1000 values at a time"):
+        Writer(_block_of_cells(1001))
+
+
+def test_imports_in_the_order_of_their_names():
+    """Import statements of one module do not depend on the order of a set."""
+    names = [("m", "Z", ""), ("m", "B", "OwnB"), ("m", "A", "")]
+    expected = ["from m import A, Z", "from m import B as OwnB"]
+    # What a set yields first depends on the hashes of the run.
+    assert all(copied.import_lines(list(order)) == expected for order in permutations(names))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import safetensors
+import safetensors.torch
 import torch
 from helpers import TESTFILES
 from torch import nn
@@ -101,17 +101,18 @@ class Classifier(nn.Linear):
 
 
 def test_attributes_of_pickled_modules(tmp_path: Path) -> None:
-    """With `--at root` of a whole module they are in the file beside the `.pt`, and no longer named as lost."""
+    """Those of a whole module are in the file beside the `.pt`, and not named as lost, unless it is not wanted."""
     torch.save(Classifier(), tmp_path / "whole.pt")
-    lost = t7bridge.convert(tmp_path / "whole.pt", tmp_path / "plain.pt")
+    lost = t7bridge.convert(tmp_path / "whole.pt", tmp_path / "plain.pt", config=False)
     assert any(note.level == "warning" and note.path == "root.class_names" for note in lost.notes)
     assert not (tmp_path / "plain.config.json").exists()
-    kept = t7bridge.convert(tmp_path / "whole.pt", tmp_path / "kept.pt", at="root")
-    assert {note.code for note in kept.notes if note.level == "warning"} == {"foreign-name"}
     expected = {"table": [0.0, 1.0, 2.0], "class_names": ["cat", "dog"], "scale": 0.5}
     expected |= {"in_features": 2, "out_features": 2}
-    assert config_of(tmp_path / "kept.config.json") == {"data": expected}
-    assert list(torch.load(tmp_path / "kept.pt", weights_only=True)) == ["weight", "bias"]
+    for name, part in {"kept": None, "part": "root"}.items():
+        kept = t7bridge.convert(tmp_path / "whole.pt", tmp_path / f"{name}.pt", at=part)
+        assert {note.code for note in kept.notes if note.level == "warning"} == {"foreign-name"}
+        assert config_of(tmp_path / f"{name}.config.json") == {"data": expected}
+        assert list(torch.load(tmp_path / f"{name}.pt", weights_only=True)) == ["weight", "bias"]
     torch.save({"net": Classifier(), "mean": [1.0]}, tmp_path / "both.pt")
     t7bridge.convert(tmp_path / "both.pt", tmp_path / "both_net.pt", at="root.net")
     config = config_of(tmp_path / "both_net.config.json")
@@ -120,12 +121,34 @@ def test_attributes_of_pickled_modules(tmp_path: Path) -> None:
     assert safetensors.safe_open(tmp_path / "named.safetensors", "np").metadata()["class_names.0"] == '"cat"'
 
 
+def test_it_follows_from_file_to_file(tmp_path: Path) -> None:
+    """Through shards, npz and a `.pt`; a `config` of another program is a string like others, and no file."""
+    first = tmp_path / "net.safetensors"
+    shards = t7bridge.convert(CHECKPOINT, first, at="root.model", shard_size=8, dtype="bfloat16")
+    assert any(note.code == "beside" and "classes" in note.message for note in shards.notes)
+    config = config_of(first)
+    t7bridge.convert(first, tmp_path / "net.npz")
+    t7bridge.convert(tmp_path / "net.npz", tmp_path / "net.pt")
+    assert config_of(tmp_path / "net.config.json") == config
+    tensors = {name: torch.zeros(2) for name in "ab"}
+    deep = '{"data":' + '{"a":' * 100 + "1" + "}" * 101  # which would be mostly indentation
+    wide = '{"data": {"a": [' + "1," * 1_000_001 + "1]}}"
+    others = ("not JSON", "[]", '{"data": 1}', '{"model_type": "bert"}', deep, wide)
+    for number, text in enumerate(others):
+        target = tmp_path / f"{number}.pt"
+        safetensors.torch.save_file(tensors, tmp_path / "other.safetensors", {"config": text, "format": "pt"})
+        report = t7bridge.convert(tmp_path / "other.safetensors", target)
+        assert [note.code for note in report.notes] == ["metadata"]
+        assert "format" not in report.notes[0].message
+        assert not target.with_suffix(".config.json").exists()
+
+
 def test_fields_of_lua_modules(tmp_path: Path) -> None:
     """A vocabulary that a model has in a field of its own is kept in the same way."""
     model = t7bridge.load(TESTFILES / "models/lenet_mm.t7")
     model["vocab"] = Table.of({"a": 1.0, "b": 2.0})
     t7bridge.save(model, tmp_path / "in.t7")
-    t7bridge.convert(tmp_path / "in.t7", tmp_path / "out.pt", at="root")
+    t7bridge.convert(tmp_path / "in.t7", tmp_path / "out.pt")
     config = config_of(tmp_path / "out.config.json")
     assert config["data"] == {"vocab": {"a": 1, "b": 2}}
     assert "1-based in Lua" in config["about"]["data.vocab"]

@@ -184,9 +184,13 @@ def test_tables_of_a_module_are_metadata(checkpoint: Path, suffix: str, tmp_path
 
 
 def test_tables_without_a_place_are_named(checkpoint: Path, tmp_path: Path) -> None:
-    """The state dict of a module that is the whole file stays pure; its tables are named one by one."""
+    """The state dict of a module that is the whole file stays pure; its tables are in a file, or named one by one."""
     report = t7bridge.convert(checkpoint.with_name("m.t7"), tmp_path / "m.pt")
     assert list(torch.load(tmp_path / "m.pt", weights_only=True)) == ["0.weight"]
+    assert not [note for note in report.notes if note.level == "warning"]
+    config = json.loads((tmp_path / "m.config.json").read_text())
+    assert list(config["data"]) == ["words", "0.names"]
+    report = t7bridge.convert(checkpoint.with_name("m.t7"), tmp_path / "m.pt", config=False, force=True)
     named = [(note.level, note.path, note.count) for note in report.notes if note.level == "warning"]
     assert named == [("warning", "root.words", 2), ("warning", "root.0.names", 2)]
 
@@ -264,7 +268,7 @@ def test_scalars_in_fields_of_modules(suffix: str, wrapped: bool, tmp_path: Path
     model = lua.TorchObject("my.Checkpoint", 1, lua.Table.of(fields))
     prefix = "model." if wrapped else ""
     t7bridge.save(lua.Table.of({"model": model}) if wrapped else model, tmp_path / "m.t7")
-    report = t7bridge.convert(tmp_path / "m.t7", tmp_path / f"o.{suffix}")
+    report = t7bridge.convert(tmp_path / "m.t7", tmp_path / f"o.{suffix}", config=suffix != "pt")
     if suffix == "t7":
         return
     wanted = {"model_type": "lstm", "rnn_size": 128, "tied": True, "0.name": "net", "0.0.label": "fc7"}
@@ -331,7 +335,10 @@ def test_arrays_of_pickled_modules(suffix: str, wrapped: bool, tmp_path: Path) -
         assert not named
     else:
         assert not found[array]
-        assert named == {"root.actions", "root.labels", "root.rate", "root.inner.label"}
+        assert not named
+        config = json.loads((tmp_path / "o.config.json").read_text())
+        data = {"actions": [[0, 1], [1, 0]], "labels": {"no": 0, "yes": 1}, "rate": 0.75, "inner.label": "first"}
+        assert config["data"].items() >= data.items()
 
 
 @pytest.mark.parametrize("suffix", TARGETS[2:])

@@ -11,6 +11,7 @@ import safetensors.torch
 import torch
 
 import t7bridge
+from t7bridge.conversion.options import byte_count
 from t7bridge.errors import ModelError, TargetExistsError
 
 
@@ -60,6 +61,36 @@ def test_shards_and_their_index(tmp_path: Path, size: int) -> None:
     assert read["tied"].data_ptr() == read["layers.0.weight"].data_ptr()
 
 
+def test_sizes_are_bytes_or_texts(tmp_path: Path) -> None:
+    """`GB` as on disks and in transformers, `G` and `GiB` in powers of 1024."""
+    for text, size in {"2GB": 2 * 10**9, "2G": 2 << 30, "2 GiB": 2 << 30, "7": 7, "7B": 7, "3kB": 3000}.items():
+        assert byte_count(text) == size
+    assert byte_count(2e9) == 2 * 10**9
+    for text in ("", "GB", "2XB", "1.5GB", "-2GB", "2GBB"):
+        with pytest.raises(ModelError, match="is not a size"):
+            byte_count(text)
+    torch.save({"a": torch.zeros(2000), "b": torch.zeros(1)}, tmp_path / "in.pt")
+    t7bridge.convert(tmp_path / "in.pt", tmp_path / "out.safetensors", shard_size="1kB")
+    assert len(t7bridge.load_state_dict(tmp_path / "out.safetensors.index.json")) == 2
+
+
+def test_strings_and_types_of_the_whole(tmp_path: Path) -> None:
+    """What is said of the whole stands in the first shard, and is read with any of them, as from one file."""
+    pairs = torch.tensor([1 + 2j, 3], dtype=torch.complex128)  # which safetensors has as numbers with a word on them
+    value = {"a": torch.arange(9, dtype=torch.uint8), "pairs": pairs, "name": "net", "epoch": 3}
+    torch.save(value, tmp_path / "in.pt")
+    for name, size in {"one": 1 << 20, "more": 10}.items():
+        (tmp_path / name).mkdir()
+        t7bridge.convert(tmp_path / "in.pt", tmp_path / name / "model.safetensors", shard_size=size)
+    with t7bridge.open(tmp_path / "one/model.safetensors") as one, t7bridge.open(tmp_path / "more") as more:
+        assert one.value.keys() == more.value.keys()
+        assert one.metadata == more.metadata
+    assert torch.equal(t7bridge.to_torch(t7bridge.load(tmp_path / "more"))["pairs"], pairs)
+    t7bridge.convert(tmp_path / "in.pt", tmp_path / "again.safetensors")
+    t7bridge.convert(tmp_path / "more", tmp_path / "joined.safetensors")
+    assert (tmp_path / "again.safetensors").read_bytes() == (tmp_path / "joined.safetensors").read_bytes()
+
+
 def test_shards_are_those_of_huggingface_hub(tmp_path: Path) -> None:
     """Recorded from its `split_state_dict_into_shards_factory`, 2.4: a tensor larger than a shard interrupts none."""
     sizes = {"a": 40, "big": 400, "b": 50, "c": 30, "huge": 500, "d": 60}
@@ -96,8 +127,12 @@ def test_a_checkpoint_that_is_replaced(tmp_path: Path) -> None:
     assert names(folder) == ["model-00001-of-00009.bin", "model.safetensors"]
     with pytest.raises(TargetExistsError):
         t7bridge.convert(tmp_path / "in.pt", target, shard_size=1_000)
-    t7bridge.convert(tmp_path / "in.pt", target, shard_size=20_000, force=True)
+    for _ in range(2):
+        t7bridge.convert(tmp_path / "in.pt", target, shard_size=20_000, force=True)
     assert "model.safetensors" not in names(folder)
+    for size in (20_000, 1 << 30):
+        with pytest.raises(TargetExistsError, match="is the input file itself"):
+            t7bridge.convert(folder, target, shard_size=size, force=True)
     assert len(t7bridge.load_state_dict(folder)) == len(state())
 
 

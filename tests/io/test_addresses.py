@@ -485,7 +485,7 @@ def test_outputs_are_local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     ("hidden", "url", "library"),
     [("fsspec.core", "https://h/x", "fsspec aiohttp"), ("aiohttp", "http://h/x", "aiohttp"),
      ("s3fs", "s3://b/x", "s3fs"), ("huggingface_hub", "hf://a/b/x", "huggingface_hub"),
-     ("s3fs", "zip://x::s3://b/x.zip", "s3fs")],
+     ("s3fs", "zip://x::s3://b/x.zip", "s3fs"), ("fsspec.core", "s3://b/x", "fsspec s3fs")],
 )  # fmt: skip
 def test_missing_libraries(hidden: str, url: str, library: str) -> None:
     """The error names the library."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 from collections import OrderedDict
 from pathlib import Path
@@ -102,7 +103,12 @@ def test_data_of_a_module_at_the_root(suffix: str, tmp_path: Path) -> None:
     warnings = {note.path for note in report.notes if note.level == "warning" and note.code == "left-out"} - {""}
     if suffix == ".pt":
         assert list(value) == ["fc.weight", "fc.bias"]
-        assert warnings == {f"root.{name}" for name in ("mask", "classes", "mean", "table", "anchors")}
+        assert not warnings
+        config = json.loads((tmp_path / "o.config.json").read_text())
+        assert set(config["data"]) == {"mask", "classes", "mean", "table", "anchors"}
+        assert config["data"]["table"] == [[0.0, 1.0], [2.0, 3.0]]
+        alone = t7bridge.convert(source, tmp_path / "alone.pt", config=False)
+        assert {f"root.{name}" for name in config["data"]} <= {note.path for note in alone.notes}
         t7bridge.convert(source, tmp_path / "tree.pt", mode="tree")  # as the notes advise
         assert t7bridge.load(tmp_path / "tree.pt")["classes"] == ["cat", "dog"]
         return

@@ -273,6 +273,25 @@ def test_several_values_in_one_file(subtests: pytest.Subtests, tmp_path: Path) -
             assert t7bridge.diff(folder / f"o{suffix}", folder / "two.t7").tensors == 2
 
 
+@pytest.mark.parametrize("name", ["char_lstm_nngraph", "unet_nngraph", "gmodule_two_in_two_out", "siamese_shared"])
+def test_weights_of_graphs_have_the_names_of_the_state_dict(tmp_path: Path, name: str) -> None:
+    """Between two `.t7` too, whose first way to a layer is by nodes of the graph; in `verify` as well."""
+    source = FILES / f"models/{name}.t7"
+    state = t7bridge.state_dict(t7bridge.load(source))
+    changed = {key: t7bridge.Tensor.from_numpy(tensor.numpy() + 1) for key, tensor in state.items()}
+    t7bridge.save(changed, tmp_path / "changed.pt")
+    t7bridge.convert(tmp_path / "changed.pt", tmp_path / "changed.t7", template=source)
+
+    names = {difference.name for difference in t7bridge.diff(source, tmp_path / "changed.t7").differences}
+    lua_keys = {key for key in state if not key.endswith("num_batches_tracked")}  # which Lua does not count
+    assert names <= lua_keys
+    # Of a weight that two layers share one name is enough.
+    storages = {id(state[key].storage) for key in names}
+    assert all(id(state[key].storage) in storages for key in lua_keys)
+    of_storages = {difference.name for difference in t7bridge.verify(source, tmp_path / "changed.t7").differences}
+    assert {name.removesuffix(".storage") for name in of_storages} <= names
+
+
 def test_layers_have_the_names_of_inspect(tmp_path: Path) -> None:
     """Differences name the layer and its class as the table of `inspect`."""
     source = FILES / "models" / "resnet_small.t7"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from helpers import ROOT, TESTFILES
 
@@ -18,6 +20,20 @@ def test_the_table_is_what_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     page = generate_uses.PAGE.read_text("utf-8")
     shown = page.partition(generate_uses.MARKS[0])[2].partition(generate_uses.MARKS[1])[0]
     assert shown == generate_uses.table(), "run `python docs/generate_uses.py`"
+
+
+def test_the_table_of_libraries_has_each_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows are those that the script tries, each with a release; the libraries are not installed here."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    import generate_libraries
+
+    page = generate_libraries.PAGE.read_text("utf-8")
+    shown = page.partition(generate_libraries.MARKS[0])[2].partition(generate_libraries.MARKS[1])[0]
+    rows = [line.strip("| ").split(" | ") for line in shown.splitlines()[2:]]
+    assert [row[1] for row in rows] == list(generate_libraries.USES)
+    for row, (library, _) in zip(rows, generate_libraries.USES.values()):
+        assert re.fullmatch(rf"{library} \d+(\.\d+)+", row[0])
+        assert all(re.fullmatch("yes|no|yes, but not [a-z_, ]+", verdict) for verdict in row[2:])
 
 
 def test_load_module_returns_a_model_for_evaluation() -> None:

@@ -185,12 +185,16 @@ def test_files_without_a_module(models: Path, tmp_path: Path) -> None:
     """A file that holds no module is skipped where modules are asked for; a damaged one fails."""
     shutil.copy(TESTFILES / "format/tensor_float.t7", models / "tensor.t7")
     (models / "bad.t7").write_bytes(linear(random.Random(1))[:-5])
+    t7bridge.save({"weight": t7bridge.load(models / "a/net.t7")["modules"][1]["weight"]}, models / "weights.pt")
     report = convert(models, tmp_path / "out", module=True)
 
     assert {row.name: row.status for row in report.rows} == {
         "a/net.t7": "done", "b/net.t7": "done", "tensor.t7": "nothing", "bad.t7": "failed",
+        "weights.pt": "nothing",
     }  # fmt: skip
-    assert [row.reason for row in report.rows if row.status == "nothing"] == ["the file holds no module"]
+    reasons = {row.name: row.reason for row in report.rows if row.status == "nothing"}
+    assert reasons["tensor.t7"] == "the file holds no module"
+    assert reasons["weights.pt"] == "is a PyTorch file: modules are made of Lua's layers, and it has none"
     assert convert(models, tmp_path / "out", module=True).now == {}
 
 

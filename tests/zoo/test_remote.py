@@ -7,7 +7,9 @@ import subprocess
 import sys
 import urllib.request
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -103,6 +105,28 @@ def test_web_server(local: Path, tmp_path: Path) -> None:
     assert list(verdicts(tmp_path / "single")) == [os.path.basename(name)]
 
 
+def test_requests_for_a_file_of_a_web_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three: its size and time, its first bytes, and the whole."""
+    pytest.importorskip("aiohttp")
+    requests: list[str] = []
+    send_response = SimpleHTTPRequestHandler.send_response
+
+    def counted(handler: SimpleHTTPRequestHandler, *arguments: int) -> None:
+        requests.append(handler.path)
+        send_response(handler, *arguments)
+
+    monkeypatch.setattr(SimpleHTTPRequestHandler, "send_response", counted)
+    (tmp_path / "zoo").mkdir()
+    names = [f"model{number}.t7" for number in range(4)]
+    for name in names:
+        (tmp_path / "zoo" / name).write_bytes(tensor(random.Random(name), count=30_000))
+    with web_server(tmp_path / "zoo") as (url, _):
+        report = t7bridge.convert_zoo(f"{url}/", tmp_path / "out", workers=0)
+
+    assert report.counts["done"] == 4
+    assert Counter(requests) == {"/": 1, **{f"/{name}": 3 for name in names}}
+
+
 @pytest.mark.slow
 def test_s3(local: Path, tmp_path: Path) -> None:
     """A bucket is a source and a target, and a second run finds the journal there."""
@@ -156,7 +180,7 @@ def test_nothing_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("hidden", "arguments", "hint"),
     [
-        ("fsspec", ("memory://zoo", "-o", "out"), "pip install fsspec aiohttp"),
+        ("fsspec", ("memory://zoo", "-o", "out"), "pip install fsspec\n"),
         ("distributed", (".", "-o", "out", "--engine", "dask"), "pip install 'dask[distributed]'"),
         ("h5py", (".", "-o", "out", "--to", "hdf5"), "pip install h5py"),
         ("safetensors", (".", "-o", "out", "--to", "safetensors", "--verify"), "pip install safetensors"),

@@ -1,7 +1,7 @@
 """A program of its own: h5py reads an HDF5 file whose bytes the parent process serves.
 
-A damaged or hostile file can make the HDF5 library crash, loop, or allocate without bound. Here it can: this process
-opens no file, cannot grow one, and has limits of memory and time. It follows no link to another file.
+A damaged or hostile file can make the HDF5 library crash, loop, or allocate without bound. Here that does no harm: this
+process opens no file, cannot grow one, and has limits of memory and time. It follows no link to another file.
 
 Messages are lines of JSON, some followed by as many bytes as they say. The parent asks a question about a file; the
 child asks for bytes of the file as often as it needs them, and answers. Names and texts are bytes, one character each.
@@ -74,9 +74,10 @@ class Parent:
 
     def __init__(self) -> None:
         self.about: dict[str, Any] = {}
-        self._questions: IO[bytes] = os.fdopen(os.dup(0), "rb")
-        self._answers: IO[bytes] = os.fdopen(os.dup(1), "wb")
-        os.dup2(2, 1)  # a library that prints must not write between the answers
+        standard_input, standard_output, standard_error = 0, 1, 2
+        self._questions: IO[bytes] = os.fdopen(os.dup(standard_input), "rb")
+        self._answers: IO[bytes] = os.fdopen(os.dup(standard_output), "wb")
+        os.dup2(standard_error, standard_output)  # a library that prints must not write between the answers
 
     def question(self) -> dict[str, Any] | None:
         """Return the next question; `None` if the parent is gone."""
@@ -89,7 +90,12 @@ class Parent:
         self._answers.write(payload)
 
     def fail(self, kind: str, message: str) -> None:
-        """Answer that the question has no answer."""
+        """Answer that the question has no answer, and about which link.
+
+        Args:
+            kind: see `Refusal`; also `truncated`.
+            message: for the user.
+        """
         self.answer({"error": kind, "message": message, **self.about})
 
     def flush(self) -> None:
@@ -106,7 +112,7 @@ class Parent:
 
 
 class ServedFile(io.RawIOBase):
-    """A file that the parent reads, as a file object for h5py.
+    """A file whose bytes the parent process reads, as a file object for h5py.
 
     Small reads, of what describes the data, go through a cache of blocks.
 
@@ -169,7 +175,7 @@ class ServedFile(io.RawIOBase):
 
 
 class OpenFile:
-    """A file that the parent asks about.
+    """An HDF5 file that the parent asks about, open from the first question to the last.
 
     Args:
         parent: reads it.
@@ -185,34 +191,39 @@ class OpenFile:
         """The path of the data set whose elements were asked for last, and the data set, with its chunks."""
 
     def data_set(self, path: list[str], memory: int) -> h5d.DatasetID:
-        """Open a data set to read its elements.
+        """Open a data set to read its elements; the last one stays open, with its cache.
 
         Args:
             path: names of groups, and its own.
             memory: bytes that this process may allocate.
         """
-        if self._data_set is None or self._data_set[0] != path:
-            self._data_set = None
-            group = self.root
-            *groups, name = [step.encode("latin-1") for step in path]
-            for step in groups:
-                group = _target(self.root, group, step)
-            self._data_set = (path, _with_cache(self.root, group, name, memory))
-        return self._data_set[1]
+        if self._data_set is not None:
+            last_path, data_set = self._data_set
+            if last_path == path:
+                return data_set
+            self._data_set = None  # before another is opened, so that its cache is freed
+        group = self.root
+        *groups, name = [step.encode("latin-1") for step in path]
+        for step in groups:
+            group = _target(self.root, group, step)
+        data_set = _opened_with_cache(self.root, group, name, memory)
+        self._data_set = (path, data_set)
+        return data_set
 
 
 def main() -> None:
-    """Answer questions until the parent is gone."""
+    """Answer questions until the parent is gone. The argument of the program is the memory that it may allocate."""
     parent = Parent()
     memory = int(sys.argv[1])
-    _warm_up()
+    # In this order: nothing can be imported any more once no file can be opened.
+    _import_everything()
     confine(memory)
     files: dict[int, OpenFile] = {}
     while (question := parent.question()) is not None:
         limit_processor_time(question["seconds"])
         parent.about = {}
         for number in question["closed"]:
-            files.pop(number, None)
+            files.pop(number, None)  # it may have failed to open
         try:
             number = question["file"]
             if number not in files:
@@ -240,16 +251,16 @@ def _kind_of(message: str) -> str:
     return "memory" if "alloc" in message else "damaged"
 
 
-class _Nobody(Parent):
-    """A parent whom nothing is sent to."""
+class _NoParent(Parent):
+    """Stands in for the parent process: what is sent to it is dropped."""
 
     def __init__(self) -> None:
         self.about = {}
         self._answers = io.BytesIO()
 
 
-def _warm_up() -> None:
-    """Read a file in memory, so that everything is imported before no file can be opened any more."""
+def _import_everything() -> None:
+    """Read a file in memory in every way, so that all modules are imported while files can still be opened."""
     # The usual collection of compressions that HDF5 does not have registers them when it is imported.
     with contextlib.suppress(Exception):
         importlib.import_module("hdf5plugin")
@@ -261,8 +272,9 @@ def _warm_up() -> None:
         file.attrs["text"] = "a"
     with h5py.File(image, "r") as file:
         root = h5o.open(file.id, b"/")
-        _list(_Nobody(), root, 1 << 10)
-        _send_elements(_Nobody(), _with_cache(root, root, b"numbers", 1 << 30), 0, 4)
+        _list(_NoParent(), root, text_bytes=1 << 10)
+        data_set = _opened_with_cache(root, root, b"numbers", memory=1 << 30)
+        _send_elements(_NoParent(), data_set, start=0, count=4)
 
 
 # Groups, data sets and attributes
@@ -273,6 +285,11 @@ def _list(parent: Parent, root: h5g.GroupID, text_bytes: int) -> None:
 
     Groups and data sets are numbered in the order of their messages, from 0 for the root. All objects of a group come
     before those of the groups in it.
+
+    Args:
+        parent: receives the messages.
+        root: the root group.
+        text_bytes: how long the strings in a data set may be together.
     """
     texts: dict[str, str] = {}
     other_attributes: list[bytes] = []
@@ -300,7 +317,7 @@ def _list(parent: Parent, root: h5g.GroupID, text_bytes: int) -> None:
             if address in numbers:
                 if isinstance(target, h5d.DatasetID):
                     message = {"object": "link", "to": numbers[address]}
-                else:
+                else:  # which may be inside itself
                     message = {"object": "left out", "what": "a group under another name"}
             elif isinstance(target, h5g.GroupID):
                 message = {"object": "group", **_left_out(_attributes(target))}
@@ -313,7 +330,7 @@ def _list(parent: Parent, root: h5g.GroupID, text_bytes: int) -> None:
             else:
                 message = {"object": "left out", "what": "a named type"}
             parent.answer({**parent.about, **message})
-        groups += reversed(inner_groups)
+        groups += reversed(inner_groups)  # the last one is taken first
 
 
 def _shown(name: bytes) -> str:
@@ -379,7 +396,7 @@ def _left_out(attributes: list[bytes]) -> dict[str, Any]:
 
 
 def _text_of_attribute(h5_object: Any, name: bytes) -> bytes | None:
-    """Return an attribute that is one text; `None` for any other."""
+    """Return the text of an attribute that is one text; `None` for any other attribute."""
     attribute = h5a.open(h5_object, name)
     kind = attribute.get_type()
     space = attribute.get_space()
@@ -387,7 +404,8 @@ def _text_of_attribute(h5_object: Any, name: bytes) -> bytes | None:
         return None
     values = _empty_texts(kind, ())
     attribute.read(values, mtype=_type_in_memory(kind))
-    return _texts(kind, values)[0]
+    (text,) = _texts(kind, values)
+    return text
 
 
 # Texts
@@ -399,6 +417,7 @@ def _type_in_memory(kind: h5t.TypeStringID) -> Any:
 
 
 def _empty_texts(kind: h5t.TypeStringID, shape: tuple[int, ...]) -> np.ndarray:
+    """Return an array into which texts of a type are read: of objects, or of bytes of a fixed size, as in the file."""
     return np.empty(shape, kind.dtype if kind.is_variable_str() else f"V{kind.get_size()}")
 
 
@@ -415,15 +434,19 @@ def _texts(kind: h5t.TypeStringID, values: np.ndarray) -> list[bytes]:
     return [text.split(b"\0")[0] for text in texts]
 
 
-def _text_of_data_set(data_set: h5d.DatasetID, most: int) -> list[str]:
-    """Return the strings of a data set, which must not be longer together than a number of bytes."""
+def _text_of_data_set(data_set: h5d.DatasetID, most_bytes: int) -> list[str]:
+    """Return the strings of a data set, row by row.
+
+    Raises:
+        Refusal: they are longer together than a number of bytes.
+    """
     kind = data_set.get_type()
     texts: list[str] = []
     count = math.prod(data_set.shape)
     size = 1 if kind.is_variable_str() else kind.get_size()
     too_large = Refusal("inflated", "data sets of text would grow too large")
     # Texts of a fixed size count with their padding, before any is read, and again without it.
-    remaining_bytes = most - count * size
+    remaining_bytes = most_bytes - count * size
     if remaining_bytes < 0:
         raise too_large
     at_once = max(1, _TEXTS_AT_ONCE // size)
@@ -467,7 +490,8 @@ def _data_set(data_set: h5d.DatasetID, text_bytes: int) -> dict[str, Any]:
     message["element"] = name
     message["order"] = "big" if dtype.base.str.startswith(">") else "little"
     stored = data_set.get_storage_size()
-    # Without space in the file, HDF5's offset is -1 from the end of the user block.
+    # Elements in one piece, and the same bytes as in memory, are read without this process. Without space in the file,
+    # HDF5's offset is -1 from the end of the user block.
     if is_plain and stored and plan.get_layout() == h5d.CONTIGUOUS:
         message["span"] = [data_set.get_offset(), stored]
     return {"object": "data set", **message}
@@ -480,14 +504,17 @@ def _element(kind: h5t.TypeID) -> tuple[np.dtype[Any], bool, str] | str:
         Their type in memory, in the byte order of the file; whether they are the same bytes in the file; and the code
         of numpy for them, or bfloat16.
     """
-    if _is_bfloat16(kind):
-        return np.dtype(">u2" if kind.get_order() == h5t.ORDER_BE else "<u2"), True, "bfloat16"
+    if _is_bfloat16(kind):  # of which numpy has only the bits
+        is_plain = True
+        return np.dtype(">u2" if kind.get_order() == h5t.ORDER_BE else "<u2"), is_plain, "bfloat16"
     group = kind.get_class()
     try:
         dtype = kind.dtype
     except (TypeError, ValueError):  # numpy has no such type
         return _title(kind)
+    # An array type has a shape of its own, which becomes part of the shape of the data set.
     base = dtype.base
+    # Booleans, integers, floats and complex numbers, which are records of two floats for h5py.
     if group not in _NUMBERS or base.kind not in "biufc":
         return _title(kind)
     name = f"{base.kind}{base.itemsize}"
@@ -497,6 +524,7 @@ def _element(kind: h5t.TypeID) -> tuple[np.dtype[Any], bool, str] | str:
 
 
 def _is_bfloat16(kind: h5t.TypeID) -> bool:
+    """Return whether a type is bfloat16, by the layout of its bits."""
     if kind.get_class() != h5t.FLOAT or kind.get_size() != 2:
         return False
     # Bits: the sign is 15, the exponent 8 from 7 on, the mantissa 7 from 0 on.
@@ -505,11 +533,18 @@ def _is_bfloat16(kind: h5t.TypeID) -> bool:
 
 
 def _is_plain(kind: h5t.TypeID, dtype: np.dtype[Any]) -> bool:
-    """Return whether elements in the file are the same bytes as in memory."""
+    """Return whether elements in the file are the same bytes as in memory.
+
+    Args:
+        kind: their type in the file.
+        dtype: their type in memory, in the byte order of the file.
+    """
     while kind.get_class() in (h5t.ARRAY, h5t.ENUM):
         kind = kind.get_super()
     if kind.get_class() in (h5t.INTEGER, h5t.BITFIELD):
-        return bool(kind.get_offset() == 0 and kind.get_precision() == 8 * kind.get_size() == 8 * dtype.itemsize)
+        # HDF5 has integers whose bits are only a part of their bytes.
+        uses_all_bits = kind.get_offset() == 0 and kind.get_precision() == 8 * kind.get_size()
+        return bool(uses_all_bits and kind.get_size() == dtype.itemsize)
     return bool(kind.equal(h5t.py_create(dtype)))
 
 
@@ -539,7 +574,11 @@ def _title(kind: h5t.TypeID) -> str:
 
 
 def _check_elements(plan: h5p.PropDCID) -> None:
-    """Refuse elements in other files, and filters that are not there."""
+    """Refuse elements in other files, and compressions that are not installed.
+
+    Raises:
+        Refusal: there are such.
+    """
     if plan.get_layout() == h5d.VIRTUAL or plan.get_external_count():
         raise Refusal("unsupported", "a data set's elements are in another file")
     for number in range(plan.get_nfilters()):
@@ -553,7 +592,14 @@ def _check_elements(plan: h5p.PropDCID) -> None:
 
 
 def _send_elements(parent: Parent, data_set: h5d.DatasetID, start: int, count: int) -> None:
-    """Send the bytes of a run of elements of a data set, in the order of memory and the byte order of the file."""
+    """Send the bytes of a run of elements of a data set, in the order of memory and the byte order of the file.
+
+    Args:
+        parent: receives them.
+        data_set: the data set.
+        start: number of the first element, 0-based; those of an element type with a shape count one by one.
+        count: number of elements.
+    """
     kind = data_set.get_type()
     element = _element(kind)
     if isinstance(element, str):
@@ -563,7 +609,7 @@ def _send_elements(parent: Parent, data_set: h5d.DatasetID, start: int, count: i
     # Elements of a type with a shape of its own come together: whole groups are read, and the rest is cut off.
     group_size = math.prod(dtype.shape)
     first_group = start // group_size
-    end_group = -(-(start + count) // group_size)
+    end_group = -(-(start + count) // group_size)  # rounded up
     parts = []
     for corner, extents in boxes(data_set.shape, first_group, end_group):
         values = np.zeros((*extents, *dtype.shape), dtype.base)
@@ -575,8 +621,18 @@ def _send_elements(parent: Parent, data_set: h5d.DatasetID, start: int, count: i
     parent.answer({"elements": len(data)}, data)
 
 
-def _with_cache(root: h5g.GroupID, group: Any, name: bytes, memory: int) -> h5d.DatasetID:
-    """Open a data set with a cache of chunks so large that each is inflated once when elements are read in order."""
+def _opened_with_cache(root: h5g.GroupID, group: Any, name: bytes, memory: int) -> h5d.DatasetID:
+    """Open a data set with a cache of chunks so large that each is inflated once when elements are read in order.
+
+    Args:
+        root: of the file.
+        group: that the data set is in.
+        name: of the link to it.
+        memory: bytes that this process may allocate.
+
+    Raises:
+        Refusal: the chunks need more memory, or there is no such data set.
+    """
     data_set = _target(root, group, name)
     if not isinstance(data_set, h5d.DatasetID):
         raise Refusal("damaged", "a data set has become another one")
@@ -588,7 +644,8 @@ def _with_cache(root: h5g.GroupID, group: Any, name: bytes, memory: int) -> h5d.
     # A row of chunks begins at the first axis along which a chunk has several elements.
     axis = next((axis for axis, extent in enumerate(chunk) if extent > 1), len(chunk) - 1)
     chunks_in_row = math.prod(
-        -(-extent // chunk_extent) for extent, chunk_extent in zip(data_set.shape[axis + 1 :], chunk[axis + 1 :])
+        -(-extent // chunk_extent)  # rounded up
+        for extent, chunk_extent in zip(data_set.shape[axis + 1 :], chunk[axis + 1 :])
     )
     stored_chunks = data_set.get_num_chunks()
     # Two threads copy a file, each in a row of its own; and HDF5 needs about as much memory again to inflate a chunk.
@@ -607,13 +664,15 @@ def _with_cache(root: h5g.GroupID, group: Any, name: bytes, memory: int) -> h5d.
 def boxes(shape: tuple[int, ...], start: int, stop: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Yield the boxes that together are a run of elements in the order of memory: the corner and extents of each.
 
+    HDF5 reads boxes only. A run is a part of a row, whole rows, and a part of a row, in each dimension.
+
     Args:
         shape: of the whole.
         start: first element of the run, 0-based.
         stop: the element after its last.
     """
     if not shape:
-        yield (), ()
+        yield (), ()  # the one element of a data set without dimensions
         return
     row_size = math.prod(shape[1:])
     while start < stop:
@@ -633,8 +692,8 @@ def boxes(shape: tuple[int, ...], start: int, stop: int) -> Iterator[tuple[tuple
 def _read_box(
     data_set: h5d.DatasetID, corner: tuple[int, ...], extents: tuple[int, ...], values: np.ndarray, in_memory: Any
 ) -> None:
-    """Read a box of a data set into an array of its extents."""
-    if not corner:
+    """Read a box of a data set into an array of its extents, as elements of a type in memory."""
+    if not corner:  # a data set without dimensions
         data_set.read(h5s.ALL, h5s.ALL, values, mtype=in_memory)
         return
     space = data_set.get_space()

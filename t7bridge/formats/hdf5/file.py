@@ -41,13 +41,16 @@ from .library import LibraryFile, require_h5py
 
 _MOST_ATTRIBUTE = 60_000
 """Maximum size of an attribute in an object's header, in bytes."""
-_NAMED = 5
+_MOST_NAMED_ATTRIBUTES = 5
 """Attributes that a note names."""
+_LONGEST_SHOWN_NAME = 100
+"""Characters of the name of an attribute in a note."""
 _PART_BYTES = 1 << 20
 """Bytes of elements that are asked for at a time."""
 
 
 def _h5py() -> Any:
+    """Return the module h5py, which only writing and verifying import in this process."""
     require_h5py()
     import h5py
 
@@ -101,11 +104,12 @@ class _Reader:
         self._values: dict[Name, Value] = {}
         self._views: dict[Name, TensorView] = {}
         self._recorded: dict[Name, Name] = {}
-        """For each data set, the name that its attribute records."""
+        """By the path of a data set: the name that its attribute records for this path."""
         self._described: dict[int, tuple[Value, dict[str, Name], TensorView | None]] = {}
         """For the number of each data set, what it is, the names that its attribute records by path, and the view."""
-        self._attributes = 0
+        self._left_out_attributes = 0
         self._attribute_names: list[str] = []
+        """The first of the attributes that are left out, for a note."""
         self._list()
 
     def roots(self) -> list[Any]:
@@ -114,8 +118,8 @@ class _Reader:
         tied = tie(dict(tensors), self._views, self._notes)
         root: dict[Any, Any] = {}
         items: dict[int, Value] = {}
-        """By the identity of a data set's value: what stands for it, so that links to one data set are one tensor."""
-        unused: list[Name] = []
+        """By the identity of a data set's value: what is returned for it, so that links to one are one tensor."""
+        paths_with_wrong_record: list[Name] = []
         for path, value in self._values.items():
             item = items.setdefault(id(value), tied.get(path, value))
             recorded_name = self._recorded.get(path)
@@ -124,13 +128,14 @@ class _Reader:
                 has_recorded_name = _is_stored_as(recorded_name, path) and not _put(root, recorded_name, item)
                 if has_recorded_name:
                     continue
-                unused.append(path)
+                paths_with_wrong_record.append(path)
             obstacle = _put(root, path, item)
             if obstacle:
                 raise CorruptError("two data sets have one name", path=".".join(path))
-        if unused:
+        if paths_with_wrong_record:
+            first_path = ".".join(paths_with_wrong_record[0])
             message = "the name that its attribute records is not one that HDF5 cannot have, and is not used"
-            self._notes.append(Note("warning", ".".join(unused[0]), message, code="record"))
+            self._notes.append(Note("warning", first_path, message, code="record"))
         return [root]
 
     def _list(self) -> None:
@@ -148,13 +153,13 @@ class _Reader:
                 path = (*group, _name(message["name"]))
                 self._budget.spend(len(path))
                 self._add(message, path, [*names, message["name"]])
-        if self._attributes:
+        if self._left_out_attributes:
             names = few(self._attribute_names)
-            if self._attributes > len(self._attribute_names):
+            if self._left_out_attributes > len(self._attribute_names):
                 names += ", …"
-            what = "attribute is" if self._attributes == 1 else "attributes are"
-            text = f"{self._attributes} {what} left out: {names}"
-            self._notes.append(Note("warning", "", text, code="left-out", count=self._attributes))
+            what = "attribute is" if self._left_out_attributes == 1 else "attributes are"
+            text = f"{self._left_out_attributes} {what} left out: {names}"
+            self._notes.append(Note("warning", "", text, code="left-out", count=self._left_out_attributes))
 
     def _path_of(self, message: dict[str, Any]) -> str:
         """Return the path of a link from what the library says about it; empty if that says nothing."""
@@ -164,7 +169,13 @@ class _Reader:
         return ".".join((*group, _name(message["name"])))
 
     def _add(self, message: dict[str, Any], path: Name, names: list[str]) -> None:
-        """Add what the library says about a link of a group."""
+        """Add what the library says about a link of a group.
+
+        Args:
+            message: see `child._list`.
+            path: the names of the groups, and that of the link.
+            names: the same as the library has them, to ask for elements.
+        """
         kind = message["object"]
         if kind == "left out":
             text = f"{printable(message['what'])} is left out"
@@ -178,17 +189,26 @@ class _Reader:
         if kind == "group":
             return
         if kind == "text":
+            # Texts are in memory from now on; tensors are charged when their elements are not in the file as they are.
             self._inflation.spend(sum(map(len, message["texts"])), "data sets", path=".".join(path))
             texts = [_text(text) for text in message["texts"]]
             value = _nested(texts, tuple(message["shape"]))
         else:
             value = self._tensor(message, path, names)
-        described = (value, *_record(message, path))
-        self._described[len(self._paths) - 1] = described
+        described = (value, *_recorded_names_and_view(message, path))
+        number = len(self._paths) - 1
+        self._described[number] = described
         self._put_value(path, *described)
 
     def _put_value(self, path: Name, value: Value, names: dict[str, Name], view: TensorView | None) -> None:
-        """Add a data set under one of its paths, with what its attribute records."""
+        """Add a data set under one of its paths.
+
+        Args:
+            path: of a link to it.
+            value: the data set.
+            names: the name that its attribute records for each of its paths, joined by slashes.
+            view: the view of a storage that its attribute records.
+        """
         recorded = names.get("/".join(path))
         if recorded is not None:
             self._recorded[path] = recorded
@@ -198,13 +218,18 @@ class _Reader:
 
     def _count_attributes(self, path: Name, message: dict[str, Any]) -> None:
         """Count attributes of a group or data set that are neither ours nor metadata of the file."""
-        self._attributes += message["attributes"]
-        room = _NAMED - len(self._attribute_names)
+        self._left_out_attributes += message["attributes"]
+        room = _MOST_NAMED_ATTRIBUTES - len(self._attribute_names)
         for name in message["named"][:room]:
-            self._attribute_names.append(f"{'.'.join(path)}@{_name(name)}"[:100])
+            self._attribute_names.append(f"{'.'.join(path)}@{_name(name)}"[:_LONGEST_SHOWN_NAME])
 
     def _tensor(self, message: dict[str, Any], path: Name, names: list[str]) -> Tensor:
-        """Return a data set as a tensor."""
+        """Return a data set as a tensor, whose elements are in the file, or come from the library when they are read.
+
+        Raises:
+            CorruptError: they are not all in the file.
+            LimitError: inflating them would exceed a limit.
+        """
         where = ".".join(path)
         element = ELEMENT_TYPES["bfloat16"] if message["element"] == "bfloat16" else NUMPY_ELEMENTS[message["element"]]
         shape = tuple(map(int, message["shape"]))
@@ -242,12 +267,17 @@ def _nested(texts: list[Any], shape: tuple[int, ...]) -> Any:
         return texts[0]
     if len(shape) == 1:
         return texts
-    size = math.prod(shape[1:])
-    return [_nested(texts[row * size : (row + 1) * size], shape[1:]) for row in range(shape[0])]
+    rows, *row_shape = shape
+    row_size = math.prod(row_shape)
+    return [_nested(texts[row * row_size : (row + 1) * row_size], tuple(row_shape)) for row in range(rows)]
 
 
-def _record(message: dict[str, Any], data_set: Name) -> tuple[dict[str, Name], TensorView | None]:
-    """Return what the attribute of ours records: names by path, and the view."""
+def _recorded_names_and_view(message: dict[str, Any], data_set: Name) -> tuple[dict[str, Name], TensorView | None]:
+    """Return what the attribute that we write records: the name for each path, and the view; empty without it.
+
+    Raises:
+        CorruptError: it is invalid.
+    """
     if "ours" not in message:
         return {}, None
     try:
@@ -283,7 +313,7 @@ class _Elements(DerivedSource):
         """The part that was read last: the offset of its first byte, and its bytes."""
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
-        """See `ByteSource.read_into`."""
+        """Fill memory from an offset on; return the number of bytes, fewer than its length only at the end."""
         length = min(len(buffer), self.size - offset)
         copied = 0
         while copied < length:
@@ -298,10 +328,13 @@ class _Elements(DerivedSource):
         return copied
 
     def _part(self, offset: int) -> tuple[int, memoryview]:
-        """Read the part that has a byte. Parts begin at multiples of their size."""
-        count = _PART_BYTES // self._itemsize
-        start = offset // self._itemsize // count * count
-        count = min(count, self.size // self._itemsize - start)
+        """Read the part of the elements that has the byte at an offset; return its own offset, and its bytes.
+
+        Parts begin at multiples of their size.
+        """
+        part_elements = _PART_BYTES // self._itemsize
+        start = offset // self._itemsize // part_elements * part_elements
+        count = min(part_elements, self.size // self._itemsize - start)
         data = self._file.elements(self._names, start, count, self._path)
         if len(data) != count * self._itemsize:
             raise CorruptError("a data set has other elements than its shape", file=self.name, path=self._path)
@@ -332,7 +365,7 @@ def write(output: FileOutput, value: NamedTensors | Mapping[Any, Tensor]) -> Wri
     try:
         with h5py.File(output.temporary, "w", track_order=True, locking=False) as file:
             places = list(_lay_out(h5py, file, named))
-            texts = dict(_texts(named.metadata))
+            texts = dict(_attributes_of_metadata(named.metadata))
             for attribute, text in texts.values():
                 file.attrs[attribute] = text
     except (OSError, ValueError, RuntimeError, KeyError) as error:  # h5py raises these for errors of HDF5
@@ -340,11 +373,15 @@ def write(output: FileOutput, value: NamedTensors | Mapping[Any, Tensor]) -> Wri
     for offset, tensor in places:
         output.place(offset, content(tensor))
     output.wait()
-    return Written(len(named.tensors), named.storages, tuple(name for name in named.metadata if name not in texts))
+    left_out = tuple(name for name in named.metadata if name not in texts)
+    return Written(len(named.tensors), named.storages, left_out)
 
 
-def _texts(metadata: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield names with strings as attributes can have them: Unicode, under a name, and both of a size of HDF5's."""
+def _attributes_of_metadata(metadata: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield for each string the name that it has, and name and text of its attribute; one that is too long is skipped.
+
+    Attributes have names that are not empty, and neither names nor texts with zero bytes or invalid Unicode.
+    """
     for name, text in metadata.items():
         attribute = name.replace("\0", "_").encode("utf-8", "backslashreplace")
         value = text.encode("utf-8", "backslashreplace")
@@ -353,11 +390,11 @@ def _texts(metadata: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, str]]]
 
 
 def _lay_out(h5py: Any, file: Any, named: NamedTensors) -> Iterator[tuple[int, Tensor]]:
-    """Create groups, links and data sets; yield the position of each one's elements."""
+    """Create groups, links and data sets; yield the position of the elements of each data set, and its tensor."""
     data_sets: dict[Any, Any] = {}
     """By the view of a storage: its data set, to which equal views become links."""
     names: dict[Any, dict[str, Name]] = {}
-    """By the same, or by the tensor's own name: the names for the attribute of the data set, by path."""
+    """By the same, or by the name of an empty tensor: the names for the attribute of the data set, by path."""
     views = _views_in_attributes(named)
     for (steps, tensor), path in zip(named.tensors.items(), _paths(named)):
         identity = None
@@ -386,7 +423,7 @@ def _lay_out(h5py: Any, file: Any, named: NamedTensors) -> Iterator[tuple[int, T
 def _create(h5py: Any, group: Any, name: str, tensor: Tensor) -> Any:
     """Create a contiguous data set with space allocated, but without data."""
     plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    plan.set_obj_track_times(False)
+    plan.set_obj_track_times(False)  # the same input results in the same bytes
     plan.set_layout(h5py.h5d.CONTIGUOUS)
     plan.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     plan.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
@@ -398,15 +435,22 @@ def _create(h5py: Any, group: Any, name: str, tensor: Tensor) -> Any:
 
 def _views_in_attributes(named: NamedTensors) -> dict[Name, TensorView]:
     """Return the views that links cannot express: those of storages viewed in several ways."""
-    shapes: dict[int, set[Any]] = {}
+    views_of_storage: dict[int, set[Any]] = {}
     """By the number of a storage: the different views of it."""
     for steps, view in named.views.items():
-        shapes.setdefault(view.storage, set()).add((view.offset, view.stride, named.tensors[steps].size))
-    return {steps: view for steps, view in named.views.items() if len(shapes[view.storage]) > 1}
+        place = (view.offset, view.stride, named.tensors[steps].size)
+        views_of_storage.setdefault(view.storage, set()).add(place)
+    return {steps: view for steps, view in named.views.items() if len(views_of_storage[view.storage]) > 1}
 
 
 def _describe(data_set: Any, names: dict[str, Name], view: TensorView | None) -> None:
-    """Write the attribute for what HDF5 cannot express: invalid names, and the view of a storage."""
+    """Write the attribute for what HDF5 cannot express: invalid names, and the view of a storage.
+
+    Args:
+        data_set: receives it; that of an earlier link to the data set is replaced.
+        names: the name for each path, joined by slashes.
+        view: of the storage.
+    """
     record: dict[str, Any] = {}
     if names:
         record["names"] = {path: list(steps) for path, steps in names.items()}
@@ -420,8 +464,11 @@ def _describe(data_set: Any, names: dict[str, Name], view: TensorView | None) ->
         data_set.attrs[METADATA_KEY] = text
 
 
-def _stored(steps: Any) -> Name:
-    """Return names of groups and data set. A slash in a name would be a group, an empty name or a dot is invalid."""
+def _valid_names(steps: Any) -> Name:
+    """Return names that HDF5 can have for the steps of a path.
+
+    A slash in a name would be a group, a zero byte its end; an empty name or a dot is invalid.
+    """
     parts = (step.replace("/", "_").replace("\0", "_") for step in steps)
     return tuple(f"_{part}" if part in ("", ".", "..") else part for part in parts)
 
@@ -431,11 +478,11 @@ def _paths(named: NamedTensors) -> list[Name]:
     tree: dict[str, Any] = {}
     paths: dict[Name, Name] = {}
     # Names that HDF5 can have come first, so that others do not take them.
-    for steps in sorted(named.tensors, key=lambda steps: _stored(steps) != steps):
-        path = _stored(steps)
+    for steps in sorted(named.tensors, key=lambda steps: _valid_names(steps) != steps):
+        path = _valid_names(steps)
         obstacle = _put(tree, path, steps)
         while obstacle:
-            # The group or data set at this step is another's: an underscore makes a new name of it.
+            # The group or data set at this step, 1-based, is another's: an underscore makes a new name of it.
             path = (*path[: obstacle - 1], path[obstacle - 1] + "_", *path[obstacle:])
             obstacle = _put(tree, path, steps)
         paths[steps] = path
@@ -443,7 +490,11 @@ def _paths(named: NamedTensors) -> list[Name]:
 
 
 def _put(tree: dict[str, Any], path: Name, item: Any) -> int:
-    """Put an item into a tree of dicts, unless another is there; return the number of steps to that, else 0."""
+    """Put an item into a tree of dicts under the names of a path, unless another is in the way.
+
+    Returns:
+        0 if the item was put there; otherwise the number of the first step, 1-based, at which another item is.
+    """
     for length, step in enumerate(path[:-1], 1):
         tree = tree.setdefault(step, {})
         if not isinstance(tree, dict):
@@ -458,12 +509,19 @@ def _is_stored_as(steps: Name, path: Name) -> bool:
     """Return whether a recorded name may be that of a data set: one that HDF5 cannot have, and that is written so.
 
     Other names are not restored, so that none is that of another data set.
+
+    Args:
+        steps: the recorded name.
+        path: the names of the groups and the data set in the file.
     """
-    stored = _stored(steps)
-    if stored == steps or len(path) != len(steps):
+    valid_names = _valid_names(steps)
+    if valid_names == steps or len(path) != len(steps):
         return False
     # Underscores are appended to a name that is in use.
-    return all(part.rstrip("_") == step.rstrip("_") and len(part) >= len(step) for part, step in zip(path, stored))
+    for part, name in zip(path, valid_names):
+        if part.rstrip("_") != name.rstrip("_") or len(part) < len(name):
+            return False
+    return True
 
 
 def differences(path: str, named: NamedTensors) -> list[str]:

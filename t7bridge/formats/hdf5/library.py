@@ -1,7 +1,7 @@
-"""The parent's end of `child`: a process in which h5py reads files whose bytes are served from here.
+"""The process in which h5py reads files, seen from the program: it is asked questions, and served the files' bytes.
 
-One process serves all files, one question after the other, until a file makes it fail. Then it is ended, and the next
-question starts another. What it says is data only, as a hostile file may have taken it over.
+The process runs `child`. One serves all files, one question after the other, until a file makes it fail. Then it is
+ended, and the next question starts another. What it says is data only, as a hostile file may have taken it over.
 """
 
 from __future__ import annotations
@@ -27,14 +27,17 @@ from ...limits import Limits
 from ...text import printable
 from . import LARGEST_READ
 
-_START = "import sys; sys.path[:] = sys.argv[2:]; from t7bridge.formats.hdf5.child import main; main()"
+_PROGRAM = "import sys; sys.path[:] = sys.argv[2:]; from t7bridge.formats.hdf5.child import main; main()"
 _BYTES_A_SECOND = 1 << 18
 """Bytes of a file that account for a second: many small data sets take HDF5 a second a megabyte."""
 _WAITING_SECONDS = 10
 """Seconds of the clock beyond those of the processor, which other programs use, too."""
 _LONGEST_LINE = 1 << 30
+"""Maximum size of a message, in bytes."""
 _LONGEST_TEXT = 200
+"""Characters of a message of the library in an error."""
 _OUT_OF_TIME = -getattr(signal, "SIGXCPU", 0)
+"""The exit code of a process that has used up its processor time."""
 _ENDED = (OSError, EOFError, ValueError, TypeError, KeyError, RecursionError)
 """What using the pipes raises when the process has ended, or sends what is not a message."""
 
@@ -59,7 +62,7 @@ def require_h5py() -> None:
 
 
 class LibraryFile:
-    """An HDF5 file, about which the library is asked.
+    """An HDF5 file, about which the process with h5py is asked.
 
     Args:
         source: the file.
@@ -82,7 +85,7 @@ class LibraryFile:
             FormatError: the file is damaged, or takes too long.
             UnsupportedError: it has elements in other files, or in a compression that HDF5 does not have.
         """
-        for message, _ in self._ask({"text_bytes": text_bytes}, path_of):
+        for message, _payload in self._ask({"text_bytes": text_bytes}, path_of):
             yield message
 
     def elements(self, names: list[str], start: int, count: int, path: str) -> bytes:
@@ -104,17 +107,26 @@ class LibraryFile:
     def _ask(
         self, question: dict[str, Any], path_of: Callable[[dict[str, Any]], str]
     ) -> Iterator[tuple[dict[str, Any], bytes]]:
-        """Yield the answers to a question, each with its bytes."""
+        """Yield the answers to a question, each with its bytes.
+
+        Args:
+            question: about this file, see `child.main`.
+            path_of: returns the path of a link from a message about it, for errors.
+
+        Raises:
+            FormatError: as the process reports, or because it ended.
+            UnsupportedError: as the process reports.
+        """
         seconds = self._limits.library_seconds + self._source.size // _BYTES_A_SECOND
-        with _using:
+        with _in_use:
             library = _started(self._limits.library_bytes)
-            closed = [_closed.popleft() for _ in range(len(_closed))]
-            about = {"file": self._opened.number, "size": self._source.size, "closed": closed, **question}
+            closed = [_closed_files.popleft() for _ in range(len(_closed_files))]
+            full_question = {"file": self._opened.number, "size": self._source.size, "closed": closed, **question}
             failure: T7BridgeError | None = None
             is_answered = False
             message: dict[str, Any] = {}
             try:
-                for message, payload in library.ask(self._source, about, seconds):
+                for message, payload in library.ask(self._source, full_question, seconds):
                     if "error" in message:
                         failure = self._failure(str(message["error"]), str(message["message"]))
                         break
@@ -122,14 +134,16 @@ class LibraryFile:
                 is_answered = failure is None
             except _ENDED as error:
                 library.end()
-                raise self._about(self._ended(library), path_of(message)) from error
+                raise self._located(self._ended(library), path_of(message)) from error
             finally:
+                # Also if the caller has taken only some answers: the others would be those to the next question.
                 if not is_answered:
                     library.end()
         if failure is not None:
-            raise self._about(failure, path_of(message))
+            raise self._located(failure, path_of(message))
 
-    def _about(self, error: T7BridgeError, path: str) -> T7BridgeError:
+    def _located(self, error: T7BridgeError, path: str) -> T7BridgeError:
+        """Return an error after setting its file and path."""
         error.file = self._source.name
         error.path = path
         return error
@@ -141,7 +155,7 @@ class LibraryFile:
         return CorruptError(f"the HDF5 library ended with exit code {library.exit_code} when it read this")
 
     def _failure(self, kind: str, message: str) -> T7BridgeError:
-        """Return the error that the child reports."""
+        """Return the error that the child reports: its kind, see `child.Refusal`, and the text of the library."""
         message = printable(message)[:_LONGEST_TEXT]
         if kind == "unsupported":
             return UnsupportedError(message)
@@ -172,13 +186,15 @@ class _Opened:
 
     def __init__(self) -> None:
         self.number = next(self._numbers)
-        weakref.finalize(self, _closed.append, self.number).atexit = False
+        # When nobody has the file any more, the child is told with the next question. At the end of the program it is
+        # ended instead.
+        weakref.finalize(self, _closed_files.append, self.number).atexit = False
 
     @classmethod
     def of(cls, source: ByteSource) -> _Opened:
-        """Return the file of a source."""
+        """Return the file of a source: the same for all sources of one file that has not changed since."""
         file, start = source.resolve(0)
-        if file.fd is None or start:
+        if file.fd is None or start:  # in memory, or a part of another file
             return cls()
         status = os.fstat(file.fd)
         state = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size, source.size)
@@ -189,11 +205,11 @@ class _Opened:
 
 
 _opened_files: weakref.WeakValueDictionary[tuple[int, ...], _Opened] = weakref.WeakValueDictionary()
-"""By what tells files, and their states, apart."""
+"""By what tells files, and their states, apart: device, inode, time of change and sizes."""
 
 
 class _Library:
-    """The child process.
+    """The child process in which h5py runs, and the pipes to it.
 
     Args:
         memory: bytes that it may allocate.
@@ -211,7 +227,7 @@ class _Library:
         environment = {**os.environ, "HDF5_PLUGIN_PRELOAD": "::"}
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, str(memory), *sys.path],
+                [sys.executable, "-c", _PROGRAM, str(memory), *sys.path],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -221,7 +237,7 @@ class _Library:
         except OSError as error:
             raise T7BridgeError(f"a process to read HDF5 cannot be started: {error.strerror}") from error
         self.end = weakref.finalize(self, _end, self._process, os.getpid())
-        """Ends the process."""
+        """Ends the process, now or when this object is gone; a second call does nothing."""
 
     @property
     def exit_code(self) -> int | None:
@@ -239,9 +255,9 @@ class _Library:
         Raises:
             EOFError: the process has ended, as by any other of `_ENDED`.
         """
-        asks = self._process.stdin
+        questions = self._process.stdin
         answers = self._process.stdout
-        if asks is None or answers is None:
+        if questions is None or answers is None:
             raise EOFError
         self._deadline = time.monotonic() + seconds + _WAITING_SECONDS
         answered = threading.Event()
@@ -250,8 +266,8 @@ class _Library:
             # wait for ever for h5py's lock, which the program holds while it is called by h5py.
             threading.Thread(target=self._watch, args=(answered,), daemon=True).start()
         try:
-            asks.write(json.dumps({**question, "seconds": seconds}).encode() + b"\n")
-            asks.flush()
+            questions.write(json.dumps({**question, "seconds": seconds}).encode() + b"\n")
+            questions.flush()
             while True:
                 line = answers.readline(_LONGEST_LINE)
                 if not line.endswith(b"\n"):
@@ -259,11 +275,11 @@ class _Library:
                 message = json.loads(line)
                 if "done" in message:
                     return
-                if "bytes" in message:
+                if "bytes" in message:  # not an answer: the library needs bytes of the file
                     offset, length = message["bytes"]
-                    data = self._served(source, offset, length)
-                    asks.write(b"%d\n" % len(data) + data)
-                    asks.flush()
+                    data = self._served_bytes(source, offset, length)
+                    questions.write(b"%d\n" % len(data) + data)
+                    questions.flush()
                     continue
                 size = int(message.get("elements", 0))
                 payload = answers.read(size)
@@ -273,8 +289,12 @@ class _Library:
         finally:
             answered.set()
 
-    def _served(self, source: ByteSource, offset: int, length: int) -> bytes:
-        """Read bytes of the file. The time that it takes, as from an address, is not the library's."""
+    def _served_bytes(self, source: ByteSource, offset: int, length: int) -> bytes:
+        """Read bytes of the file. The time that it takes, as from an address, is not the library's.
+
+        Raises:
+            ValueError: the process asks for bytes that do not exist.
+        """
         if not 0 <= offset <= source.size or not 0 <= length <= LARGEST_READ:
             raise ValueError("asks for bytes that are not in the file")
         began = time.monotonic()
@@ -295,7 +315,12 @@ class _Library:
 
 
 def _end(process: subprocess.Popen[bytes], owner: int) -> None:
-    """End a child, unless this process is a copy of its parent."""
+    """End a child, unless this process is a copy of its parent (a fork), which still uses it.
+
+    Args:
+        process: the child.
+        owner: the process that started it.
+    """
     if os.getpid() != owner:
         return
     kill(process)
@@ -308,9 +333,10 @@ def _end(process: subprocess.Popen[bytes], owner: int) -> None:
     process.wait()
 
 
-_using = threading.Lock()
+_in_use = threading.Lock()
+"""Held while a question is asked and answered."""
 _library: _Library | None = None
-_closed: deque[int] = deque()
+_closed_files: deque[int] = deque()
 """Numbers of files that nobody has any more."""
 
 
@@ -324,12 +350,12 @@ def _started(memory: int) -> _Library:
     return _library
 
 
-def _forget() -> None:
+def _forget_library() -> None:
     """Forget the child, which belongs to the process that this one is a copy of."""
-    global _library, _using
+    global _library, _in_use
     _library = None
-    _using = threading.Lock()
+    _in_use = threading.Lock()  # another thread of the original may have held it
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_forget_library)

@@ -47,26 +47,30 @@ from .members import (
     TRACED_FOLDER,
     VERSION_MEMBER,
 )
-from .pickle.meaning import Origin, PtMeaning
+from .pickle.context import Origin, PickleContext
 from .pickle.unpickler import Unpickler
 from .storages import ZIP_PARTS, StorageTable, span_of_bytes
 from .zip import STORED, Member, ZipArchive
 
 _PICKLE = pattern(rb"\x80[\x02-\x05]")
-_FILES = (".pkl", ".pickle", ".pt", ".pth", ".ckpt")
+"""How a pickle of protocol 2 to 5 begins."""
+_LOADED_SUFFIXES = (".pkl", ".pickle", ".pt", ".pth", ".ckpt")
 """Suffixes of members that programs load."""
 _FREE_OPERATIONS = 500_000
 """Opcodes that a deflated pickle may have besides those for its archive's size: small archives may deflate well."""
 _ROOT_MEMBERS = (DATA_MEMBER, MODEL_MEMBER, *PT2_MEMBERS, PACKAGE_MEMBER)
 _WEIGHT_FOLDERS = ("data/", "constants/", "weights/", "tensors/", "xl_model_weights/")
+"""Folders in which PyTorch, TorchScript and programs with archives like PyTorch's have weights."""
 
 
 def _is_version(data: bytes) -> bool:
+    """Return whether PyTorch accepts the content of a member with the version of the archive's format."""
     number = re.match(rb"\s*\+?(\d{1,9})", data)
     return number is not None and 1 <= int(number[1]) <= _NEWEST_VERSION
 
 
 def _is_text(data: bytes) -> bool:
+    """Return whether bytes are UTF-8."""
     try:
         data.decode()
     except UnicodeDecodeError:
@@ -75,6 +79,7 @@ def _is_text(data: bytes) -> bool:
 
 
 _NEWEST_VERSION = 10
+"""The newest version that PyTorch 2.13 reads."""
 _DESCRIPTIONS: dict[str, Callable[[bytes], bool]] = {
     VERSION_MEMBER: _is_version,
     OLD_VERSION_MEMBER: _is_version,
@@ -82,7 +87,7 @@ _DESCRIPTIONS: dict[str, Callable[[bytes], bool]] = {
     FORMAT_MEMBER: lambda data: True,
     ID_MEMBER: _is_text,
 }
-"""Members that PyTorch reads beside the value: whether it takes their bytes.
+"""Members that PyTorch reads beside the value, each with a function that tells whether it accepts their bytes.
 
 Source: PyTorch 2.13 `caffe2/serialize/inline_container.cc` `PyTorchStreamReader::init`, `getAllRecords`,
 `torch/serialization.py` `_load`.
@@ -90,7 +95,7 @@ Source: PyTorch 2.13 `caffe2/serialize/inline_container.cc` `PyTorchStreamReader
 
 
 class PtArchive:
-    """A zip archive that PyTorch wrote.
+    """A zip archive that PyTorch wrote: pickles and storages below a root folder.
 
     Args:
         origin: the file.
@@ -100,7 +105,7 @@ class PtArchive:
         zip: its members.
         root: the folder that contains all of them, with a slash; empty if there is none.
         order: byte order of its storages, `little` or `big`.
-        rests: notes of the bytes after the value of each pickle, by member.
+        notes_on_rests: notes of the bytes after the value of each pickle that was read, by member.
 
     Raises:
         FormatError: it is not a valid zip archive.
@@ -110,16 +115,22 @@ class PtArchive:
     def __init__(self, origin: Origin, archive: ZipArchive | None = None) -> None:
         self.origin = origin
         self.zip = archive or ZipArchive(origin.source, origin.limits)
-        self._meanings: dict[str, PtMeaning] = {}
+        self._contexts: dict[str, PickleContext] = {}
         self._read: set[str] = set()
-        self.rests: dict[str, list[Note]] = {}
+        self.notes_on_rests: dict[str, list[Note]] = {}
         with about_file(origin.source.name):
             self.root = self._find_root()
             self._check_names()
             self.order = self._byte_order()
 
     def _find_root(self) -> str:
-        """Return the root folder: that of the first entry, as in PyTorch, or the outermost with a value."""
+        """Return the root folder, with a slash: that of the first entry, as in PyTorch, or the outermost with a value.
+
+        It is empty if the members are in no folder.
+
+        Raises:
+            UnknownFormatError: no folder has a member by which an archive of PyTorch is known.
+        """
         names = list(self.zip.members)
         folder, slash, _ = self.zip.first.partition("/")
         first_root = folder + "/" if slash else ""
@@ -141,7 +152,7 @@ class PtArchive:
         )
 
     def _check_names(self) -> None:
-        """Refuse names that PyTorch, whose lookup ignores case, confuses with others.
+        """Refuse names that differ in case alone from members that PyTorch looks up: its lookup ignores case.
 
         Raises:
             CorruptError: there is one.
@@ -154,10 +165,11 @@ class PtArchive:
             if root.lower() != self.root.lower():
                 continue
             if lower_name.startswith(STORAGE_FOLDER):
+                # Keys of storages are in the pickle, in any case; `ZipArchive` refuses two that differ in case alone.
                 is_exact = name.startswith(STORAGE_FOLDER)
             elif lower_name in looked_up:
                 is_exact = name == lower_name
-            else:
+            else:  # PyTorch looks for no such member
                 continue
             if not is_exact or root != self.root:
                 raise CorruptError(
@@ -168,7 +180,7 @@ class PtArchive:
 
     def _byte_order(self) -> str:
         """Return the byte order of the storages; older releases did not state it."""
-        order = self.small(BYTEORDER_MEMBER)
+        order = self.read_member(BYTEORDER_MEMBER)
         if order is None:
             return "little"
         if order not in (b"little", b"big"):
@@ -179,37 +191,41 @@ class PtArchive:
         """Return whether a member of this name exists below the root folder."""
         return self.root + name in self.zip.members
 
-    def small(self, name: str) -> bytes | None:
-        """Return the bytes of a member below the root folder, checked; None if there is none."""
+    def read_member(self, name: str) -> bytes | None:
+        """Return the bytes of a small member below the root folder, its CRC-32 checked; `None` if there is none."""
         if not self.has(name):
             return None
         self._read.add(name)
         return self.zip.read(self.root + name)
 
-    def nested(self, name: str) -> Any:
+    def value_of_nested_file(self, name: str) -> Any:
         """Return the value of a member that is a whole file, by its name below the root folder."""
         self._read.add(name)
-        return self._nested(self.root + name)
+        return self._value_of_nested_file(self.root + name)
 
-    def _nested(self, name: str) -> Any:
+    def _value_of_nested_file(self, name: str) -> Any:
         """Return the value of a member that is a whole file, by its whole name."""
         self.zip.check(name)
         source, start = self.zip.span(name)
-        return self.origin.reader(self.origin, source.window(start, self.zip.members[name].size))
+        return self.origin.read_nested(self.origin, source.window(start, self.zip.members[name].size))
 
-    def meaning(self, folder: str = STORAGE_FOLDER) -> PtMeaning:
-        """Return the meaning of the names in a pickle whose storages are in a folder."""
-        if folder not in self._meanings:
+    def context(self, folder: str = STORAGE_FOLDER) -> PickleContext:
+        """Return what resolves the names in the pickles whose storages are in a folder below the root folder.
+
+        It is one object for each folder: pickles share their storages, and each storage is one object.
+        """
+        if folder not in self._contexts:
             is_script = self.has(CONSTANTS_MEMBER) or self.has(MODEL_MEMBER)  # written by TorchScript or the C++ API
-            locate = partial(_locate, self.zip, self.root + folder, self.order, self._suffix(folder))
+            locate = partial(_locate, self.zip, self.root + folder, self.order, self._storage_suffix(folder))
+            # C++ looks up each key with the class that the pickle names there; Python uses the first for all.
             table = StorageTable(locate, one_type=not is_script)
-            meaning = PtMeaning(self.origin, table, table.of_id, is_script)
-            meaning.id_parts = ZIP_PARTS
-            self._meanings[folder] = meaning
-        return self._meanings[folder]
+            context = PickleContext(self.origin, table, table.storage_of_id, is_script)
+            context.id_parts = ZIP_PARTS
+            self._contexts[folder] = context
+        return self._contexts[folder]
 
     def unpickle(self, name: str, folder: str = STORAGE_FOLDER) -> Any:
-        """Return the value of a pickle.
+        """Return the value of a member that is a pickle.
 
         Args:
             name: of the member, below the root folder.
@@ -220,7 +236,8 @@ class PtArchive:
         """
         value = self._unpickle(self.zip.member(self.root + name), folder)
         self._read.add(name)
-        self.meaning(folder).storages.finish()
+        # Only now it is known which untyped storages no tensor has claimed.
+        self.context(folder).storages.complete_untyped_and_views()
         return value
 
     def names(self) -> list[str]:
@@ -229,23 +246,23 @@ class PtArchive:
 
     def unread(self) -> list[str]:
         """Return the names of the members below the root folder that were not read, and are no storages in use."""
-        located = self._located()
-        return [name for name in self.names() if name not in self._read and self.root + name not in located]
+        storage_members = self._storage_members()
+        return [name for name in self.names() if name not in self._read and self.root + name not in storage_members]
 
-    def leave_out(self, text: str, names: list[str], level: str = "info") -> None:
+    def note_left_out(self, text: str, names: list[str], level: str = "info") -> None:
         """Note that members are left out, if there are any.
 
         Args:
             text: of the note: `{}` becomes some of the names.
             names: of the members, below the root folder.
-            level: of the note; a warning has their size.
+            level: `info`, or `warning`: then the note has their size, and counts each of them.
         """
         if not names:
             return
         text = text.format(few(names, longest=60))
         count = 1
         if level == "warning":
-            text += f" ({self._size(names):,} bytes)"
+            text += f" ({self._total_size(names):,} bytes)"
             count = len(names)
         self.origin.notes.append(Note(level, "", text, code="left-out", count=count))
 
@@ -257,14 +274,16 @@ class PtArchive:
         Raises:
             CorruptError: the archive has storages, but the value uses none of them.
         """
-        self._judge_sizes()
+        self._judge_storage_sizes()
         if self.has(RECORD_MEMBER):
             return
-        names = [name for name in self.unread() if name.startswith(_WEIGHT_FOLDERS) and self._size([name])]
+        names = [name for name in self.unread() if name.startswith(_WEIGHT_FOLDERS) and self._total_size([name])]
         members = self.zip.members
-        uses_storages = any(members[name].size for name in self._located() if name in members)
+        uses_storages = any(members[name].size for name in self._storage_members() if name in members)
         if names and not uses_storages:
-            members_and_bytes = f"{counted(len(names), 'member')}, {self._size(names):,} bytes, that nothing reads"
+            members_and_bytes = (
+                f"{counted(len(names), 'member')}, {self._total_size(names):,} bytes, that nothing reads"
+            )
             raise CorruptError(
                 "holds weights, but its value refers to none of them",
                 expected="a pickle that refers to them",
@@ -272,15 +291,15 @@ class PtArchive:
                 hint="Load the file in the program that wrote it, and save its state dict with torch.save.",
             )
         what = "member of the archive is" if len(names) == 1 else "members of the archive are"
-        self.leave_out(f"{len(names)} {what} not part of its value and left out: {{}}", names, "warning")
+        self.note_left_out(f"{len(names)} {what} not part of its value and left out: {{}}", names, "warning")
 
-    def _judge_sizes(self) -> None:
-        """Note the storages whose members are missing or have another size: PyTorch's loader reads none of them."""
-        for folder, meaning in self._meanings.items():
-            for key, storage in meaning.storages.roots.items():
+    def _judge_storage_sizes(self) -> None:
+        """Note for the safe loader the storages whose members are missing or of another size: PyTorch refuses them."""
+        for folder, context in self._contexts.items():
+            for key, storage in context.storages.roots.items():
                 member = self.zip.members.get(self._storage_member(folder, key))
                 if member is None or member.size != storage.nbytes:
-                    meaning.doubt("a storage of another size than its member")
+                    context.note_refused_use("a storage of another size than its member")
 
     def _judge_descriptions(self) -> None:
         """Note what PyTorch's loader refuses in the members that it reads beside the value, and in names.
@@ -288,17 +307,17 @@ class PtArchive:
         Raises:
             FormatError: one is damaged.
         """
-        for name, is_taken in _DESCRIPTIONS.items():
-            data = self.small(name)
-            if data is not None and not is_taken(data):
-                self.meaning().doubt(f"the member {name} of the archive")
+        for name, is_accepted in _DESCRIPTIONS.items():
+            data = self.read_member(name)
+            if data is not None and not is_accepted(data):
+                self.context().note_refused_use(f"the member {name} of the archive")
         if not self.has(VERSION_MEMBER) and not self.has(OLD_VERSION_MEMBER):
-            self.meaning().doubt("an archive without a version")
+            self.context().note_refused_use("an archive without a version")
         for name in self.zip.members:
             if not name.startswith(self.root):
-                self.meaning().doubt(f"the member {name!r:.60} outside of the folder {self.root!r:.60}")
+                self.context().note_refused_use(f"the member {name!r:.60} outside of the folder {self.root!r:.60}")
             elif not name.isascii() and not _is_text(name.encode("utf-8", "surrogateescape")):
-                self.meaning().doubt(f"the name {name!r:.60} of a member, which is not UTF-8")
+                self.context().note_refused_use(f"the name {name!r:.60} of a member, which is not UTF-8")
 
     def read_others(self) -> list[str]:
         """Read the pickles and files outside the value, for the names in them: a program may load any member.
@@ -307,27 +326,32 @@ class PtArchive:
         elements of a tensor may, is none if no name is found in it.
 
         Returns:
-            The members that are files by their names, but cannot be read.
+            The members that are pickles or model files by their suffixes, but cannot be read.
         """
         origin = self.origin
+        # Only `torch.load` has these rules: C++ reads archives with constants, and nothing reads one without a value.
         if origin.is_judged and self.has(DATA_MEMBER) and not self.has(CONSTANTS_MEMBER):
             self._judge_descriptions()
         failed: list[str] = []
         for name, member in self.zip.members.items():
-            if name in self.rests or not member.size:
+            was_read = name in self.notes_on_rests
+            if was_read or not member.size:
                 continue
-            is_file = name.lower().endswith(_FILES)
+            has_loaded_suffix = name.lower().endswith(_LOADED_SUFFIXES)
             try:
                 # What is a file by its name counts, however far it can be read.
-                with nullcontext() if is_file else origin.perhaps():
-                    self._read_other(member, is_file)
+                with nullcontext() if has_loaded_suffix else origin.forgetting_if_unreadable():
+                    self._read_other(member, is_pickle_by_name=has_loaded_suffix)
             except T7BridgeError:
-                if is_file:
+                if has_loaded_suffix:
                     failed.append(name)
         return failed
 
-    def _read_other(self, member: Member, is_file: bool) -> None:
-        """Read a member that is an array, an archive or a pickle, judging by its first bytes, or by its name."""
+    def _read_other(self, member: Member, is_pickle_by_name: bool) -> None:
+        """Read a member that is an array, an archive or a pickle, judging by its first bytes, or by its name.
+
+        Only the names in it matter, which `origin` collects: the value is dropped.
+        """
         source, start = self.zip.span(member.name)
         head = source.read(start, min(HEAD_BYTES, member.size))
         signature = identify(head)
@@ -335,61 +359,72 @@ class PtArchive:
         if kind == "npy":
             judge_array(self.origin, source, start, member.size)
         elif head.startswith(b"PK"):
-            self._nested(member.name)
-        elif is_file or _PICKLE.match(head) or kind == "pickle":
+            self._value_of_nested_file(member.name)
+        elif is_pickle_by_name or _PICKLE.match(head) or kind == "pickle":
+            # The storages of `traced_inputs.pkl` are named below a folder of their own, which has no members.
             is_traced = member.name == f"{self.root}{TRACED_FOLDER[:-1]}.pkl"
             self._unpickle(member, TRACED_FOLDER if is_traced else STORAGE_FOLDER)
 
     def _unpickle(self, member: Member, folder: str) -> Any:
-        """Read a pickle, and the bytes after it in its member."""
+        """Return the value of a pickle, and keep the notes on the bytes after it in its member.
+
+        Args:
+            member: the pickle.
+            folder: of its storages, below the root folder.
+        """
         self.zip.check(member.name)
         source, start = self.zip.span(member.name)
-        pickle = Unpickler(source, start, start + member.size, self.meaning(folder), member.name)
+        pickle = Unpickler(source, start, start + member.size, self.context(folder), member.name)
         if member.method != STORED:
-            pickle.restrict(_FREE_OPERATIONS + self.origin.limits.inflated_operations * self.origin.source.size)
+            # A few deflated bytes may become very many opcodes: they are bounded by the size of the file.
+            pickle.limit_operations(_FREE_OPERATIONS + self.origin.limits.inflated_operations * self.origin.source.size)
         value = pickle.load()
-        self.rests[member.name] = pickle.load_rest(member.name.removeprefix(self.root))
+        self.notes_on_rests[member.name] = pickle.load_following(member.name.removeprefix(self.root))
         return value
 
     def storage(self, key: str, folder: str = STORAGE_FOLDER) -> Storage:
         """Return the storage of a key; one that no pickle names has bytes as elements.
 
+        Args:
+            key: of the storage.
+            folder: of the storages, below the root folder.
+
         Raises:
             CorruptError: it does not exist.
         """
-        table = self.meaning(folder).storages
-        if key not in table.roots:
-            member = self.zip.members.get(f"{self.root}{folder}{key}")
-            if member is None:
-                raise CorruptError(f"the archive has no storage {key}", file=self.origin.source.name)
-            return table.get(key, UINT8, member.size, "cpu")
-        return table.roots[key]
+        table = self.context(folder).storages
+        if key in table.roots:
+            return table.roots[key]
+        member = self.zip.members.get(f"{self.root}{folder}{key}")
+        if member is None:
+            raise CorruptError(f"the archive has no storage {key}", file=self.origin.source.name)
+        return table.get(key, UINT8, member.size, "cpu")
 
     @staticmethod
-    def _suffix(folder: str) -> str:
-        """Return the suffix of storage names in a folder."""
+    def _storage_suffix(folder: str) -> str:
+        """Return the suffix of the members with storages in a folder."""
         return ".storage" if folder == PACKAGE_FOLDER else ""
 
     def _storage_member(self, folder: str, key: Any) -> str:
         """Return the whole name of the member with the storage of a key."""
-        return f"{self.root}{folder}{key}{self._suffix(folder)}"
+        return f"{self.root}{folder}{key}{self._storage_suffix(folder)}"
 
-    def _located(self) -> set[str]:
-        """Return the members whose bytes are the storages named by pickles."""
+    def _storage_members(self) -> set[str]:
+        """Return the whole names of the members whose bytes are the storages named by pickles."""
         members: set[str] = set()
-        for folder, meaning in self._meanings.items():
-            members.update(self._storage_member(folder, key) for key in meaning.storages.roots)
+        for folder, context in self._contexts.items():
+            members.update(self._storage_member(folder, key) for key in context.storages.roots)
         return members
 
-    def _size(self, names: list[str]) -> int:
-        """Return the size in bytes of members below the root folder."""
+    def _total_size(self, names: list[str]) -> int:
+        """Return the size in bytes of members together, by their names below the root folder."""
         return sum(self.zip.members[self.root + name].size for name in names)
 
 
 def _locate(
     archive: ZipArchive, folder: str, order: str, suffix: str, key: Any, element: ElementType, nbytes: int
 ) -> Span:
-    """Return the bytes of a storage of at least this size. Refers to no reader, so that files close promptly.
+    """Return where the bytes of a storage are. Refers to no reader, so that files close promptly.
 
     Args:
         archive: the archive.
@@ -398,7 +433,11 @@ def _locate(
         suffix: of their names.
         key: of the storage.
         element: its type.
-        nbytes: its size.
+        nbytes: its size as the pickle has it; the member may have more bytes.
+
+    Raises:
+        TruncatedError: the member has fewer.
+        CorruptError: there is no member.
     """
     name = f"{folder}{key}{suffix}"
     # An empty storage needs no member, and those of traced inputs have none.
@@ -423,9 +462,10 @@ def _locate(
 
 def _swapped_halves(source: ByteSource, start: int, nbytes: int) -> Span:
     """Convert big-endian pairs of 2-byte floats to little-endian: as 4-byte words they would be swapped wrongly."""
-    if nbytes % 4:
+    if nbytes % 4:  # two floats of two bytes each
         raise UnsupportedError("a storage of complex32 has an odd number of bytes", offset=start)
     data = bytearray(source.read_exact(start, nbytes, "a storage"))
+    # The two bytes of each float change places; real and imaginary part stay in theirs.
     even_bytes = data[::2]
     data[::2] = data[1::2]
     data[1::2] = even_bytes
@@ -445,7 +485,7 @@ def read_package(archive: PtArchive) -> Any:
         UnsupportedError: it has no pickles.
         FormatError: a pickle is damaged.
     """
-    own_members = (PACKAGE_FOLDER, "version", "byteorder")
+    own_members = (VERSION_MEMBER, BYTEORDER_MEMBER)
     names = []
     for name in archive.names():
         if not name.startswith(PACKAGE_FOLDER) and name not in own_members:
@@ -460,9 +500,9 @@ def read_package(archive: PtArchive) -> Any:
     values = {name: archive.unpickle(name, PACKAGE_FOLDER) for name in pickles}
     other_names = [name for name in names if name not in values]
     count = f"{len(other_names)} member{'s' * (len(other_names) > 1)}"
-    archive.leave_out(f"{count} of the package (source and other files) left out ({{}})", other_names)
+    archive.note_left_out(f"{count} of the package (source and other files) left out ({{}})", other_names)
     unread = [name for name in archive.unread() if name.endswith(".storage")]
-    archive.leave_out(f"{len(unread)} storages that no pickle names are left out: {{}}", unread, "warning")
+    archive.note_left_out(f"{len(unread)} storages that no pickle names are left out: {{}}", unread, "warning")
     if len(values) == 1:
         return values[pickles[0]]
     return values
@@ -483,21 +523,23 @@ def judge_array(origin: Origin, source: ByteSource, start: int, size: int) -> No
     Raises:
         FormatError: it is damaged.
     """
-    descr, _, _, data = read_header(source, start, start + size, source.name)
+    end = start + size
+    descr, _, _, elements_start = read_header(source, start, end, source.name)
     if _may_hold_objects(descr):
-        pickle = Unpickler(source, data, start + size, PtMeaning(origin))
+        # Both are read for the names in them, which `origin` collects.
+        pickle = Unpickler(source, elements_start, end, PickleContext(origin))
         pickle.load()
-        pickle.load_rest()
+        pickle.load_following()
 
 
 def _may_hold_objects(descr: Any) -> bool:
     """Return whether numpy, or another release of it, may find Python objects in elements of a described type."""
-    # Of the codes and names of simple types, only those of objects have this letter.
+    # Of the codes and names of simple types, only those of objects (`O`, `object`) have this letter.
     if isinstance(descr, str) and "o" not in descr.lower():
         return False
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of names that numpy will drop
         try:
             return bool(np.lib.format.descr_to_dtype(descr).hasobject)
-        except Exception:  # numpy raises anything for what it does not know
+        except Exception:  # numpy raises anything for what it does not know, and another release may know it
             return True

@@ -17,44 +17,58 @@ from ...io.source import ByteSource
 from .storages import span_of_bytes
 
 _MAX_DIMENSIONS = 64
+"""numpy's own maximum."""
+_BFLOAT16_NAN = 0x7FC0
 
 
 def tensor_of_array(array: NumpyArray, element: ElementType, device: str) -> Tensor | None:
-    """Return a tensor of a numpy array's elements, converted to an element type; None if there is no such tensor.
+    """Return a tensor of a numpy array's elements, converted to an element type.
+
+    Args:
+        array: a pickled one.
+        element: the element type of the tensor.
+        device: PyTorch's name of its device.
+
+    Returns:
+        `None` if the elements of the array are not numbers.
 
     Raises:
-        UnsupportedError: the array's type does not convert exactly to the element type.
+        UnsupportedError: the array's type does not convert to the element type.
     """
+    # Booleans (`?`, `b1`), integers (`b`, `i`, `u`), floats and complex numbers.
     if array.dtype.code[:1] not in "?biufc" or not isinstance(array.data, bytes):
         return None
-    values = numpy_value(array).ravel("K")
+    values = numpy_value(array).ravel("K")  # in the order of memory
     if element.native:
         with np.errstate(over="ignore", invalid="ignore"):
             values = values.astype(element.code)
     elif element.name == "bfloat16" and values.dtype.itemsize == 4 and values.dtype.kind == "f":
-        # XLA saves bfloat16 as float32; the lower half is zero; otherwise PyTorch rounds to even.
+        # XLA saves bfloat16 as float32 whose lower half is zero. Others are rounded to even, as by PyTorch: a half of
+        # the last place is added, one less if the last place is even.
         bits = values.astype("=f4").view("=u4").astype("u8")
-        nan = np.isnan(values)
-        bits = np.where(nan, 0x7FC00000, bits + 0x7FFF + ((bits >> 16) & 1))
-        values = (bits >> 16).astype("=u2")
+        last_place = (bits >> 16) & 1
+        rounded_bits = (bits + 0x7FFF + last_place) >> 16
+        values = np.where(np.isnan(values), _BFLOAT16_NAN, rounded_bits).astype("=u2")
     else:
         raise UnsupportedError(f"a numpy array of {array.dtype.code} cannot become a tensor of {element.name}")
     data = values.astype(values.dtype.newbyteorder("<")).tobytes()
     storage = Storage(element, values.size, span_of_bytes(data, element.itemsize), device)
-    steps = contiguous(array.shape[::-1])[::-1] if array.fortran else contiguous(array.shape)
-    return Tensor(element, storage, array.shape, steps, is_scalar=not array.shape, device=device)
+    stride = contiguous(array.shape[::-1])[::-1] if array.fortran else contiguous(array.shape)
+    return Tensor(element, storage, array.shape, stride, is_scalar=not array.shape, device=device)
 
 
 def text_items(array: NumpyArray) -> list[Any] | None:
-    """Return the items of an array of text or byte strings, as nested lists; None for any other array."""
-    dtype, width = array.dtype, array.dtype.itemsize
+    """Return the items of an array of text (`U`) or byte strings (`S`), as nested lists; `None` for any other array."""
+    dtype = array.dtype
+    width = dtype.itemsize
     if dtype.code[:1] not in "SU" or not width or not isinstance(array.data, bytes):
         return None
     pieces = [array.data[start : start + width] for start in range(0, len(array.data), width)]
-    items: list[Any] = [piece.rstrip(b"\0") for piece in pieces]
+    items: list[Any] = [piece.rstrip(b"\0") for piece in pieces]  # zeros pad them, as in numpy
     if dtype.code[:1] == "U":
         encoding = "utf-32-be" if dtype.order == ">" else "utf-32-le"
         items = [piece.decode(encoding, "replace").rstrip("\0") for piece in pieces]
+    # Of no dimension or one, the list has the shape already; numpy cannot reshape an empty list of unknown type.
     if len(array.shape) > 1 and 0 not in array.shape:
         items = np.array(items, object).reshape(array.shape, order="F" if array.fortran else "C").tolist()
     return items
@@ -72,7 +86,8 @@ def elements_of_list(items: list[Any], element: ElementType, most: int) -> tuple
         The shape and the bytes.
 
     Raises:
-        CorruptError: the lists are ragged.
+        CorruptError: the lists are ragged, too deep or too long, or hold anything but numbers.
+        UnsupportedError: numpy has no such elements.
     """
     # The first item of each level says what shape the lists should have; numpy checks the others.
     shape = []
@@ -83,7 +98,7 @@ def elements_of_list(items: list[Any], element: ElementType, most: int) -> tuple
         count *= len(level)
         if len(shape) > _MAX_DIMENSIONS or count > most:
             raise CorruptError("a tensor is written as lists that are not an array")
-        if not level:
+        if not level:  # an empty list: nothing is inside
             break
         level = level[0]
     if not element.native:
@@ -108,12 +123,12 @@ def numpy_value(array: NumpyArray) -> np.ndarray:
     """
     order = array.dtype.order if array.dtype.order in ("<", ">") else "="
     code = array.dtype.code
-    is_bool = code in ("b1", "?")
     not_plain = UnsupportedError(f"a numpy array of type {code[:20]!r} is not an array of plain elements")
-    if not isinstance(array.data, bytes) or not (array.dtype.itemsize or is_bool):
+    has_size = array.dtype.itemsize > 0 or code == "?"  # the code of booleans that states no size
+    if not isinstance(array.data, bytes) or not has_size:
         raise not_plain
     try:
-        dtype = np.dtype("?" if is_bool else order + code)
+        dtype = np.dtype(order + code)
         if dtype.hasobject:
             raise not_plain
         flat = np.frombuffer(array.data, dtype).astype(dtype.newbyteorder("="))
@@ -128,18 +143,32 @@ _LONGEST_HEADER = 10_000
 
 
 def read_header(source: ByteSource, start: int, end: int, name: str) -> tuple[Any, bool, tuple[int, ...], int]:
-    """Return element type, whether the order is Fortran's, shape, and the offset of the elements.
+    """Read the header of a `.npy` file.
 
     A file begins with `MAGIC`, two bytes of version, and the length of the header: 2 bytes in version 1, 4 in 2 and 3.
     The header is a literal of Python: Latin-1, in version 3 UTF-8.
+
+    Args:
+        source: the bytes.
+        start: first byte of the file.
+        end: the byte after its last.
+        name: of the array, for errors.
+
+    Returns:
+        The element type as the header describes it, whether the order is Fortran's, the shape, and the offset of the
+        elements in the source.
+
+    Raises:
+        CorruptError: it is not such a header.
     """
 
     def wrong(found: str) -> CorruptError:
         return CorruptError("is not a numpy array", file=source.name, offset=start, path=name, found=found)
 
+    # 6 bytes of the magic number, 2 of version, 2 or 4 of length.
     head = source.read(start, min(12, end - start))
     if head[:6] != MAGIC or len(head) < 10:
-        raise wrong(repr(head[:6])[1:])
+        raise wrong(repr(head[:6])[1:])  # without the `b`
     version = head[6]
     length_end = 10 if version < 2 else 12
     length = int.from_bytes(head[8:length_end], "little")
@@ -154,6 +183,7 @@ def read_header(source: ByteSource, start: int, end: int, name: str) -> tuple[An
         descr = header["descr"]
         fortran = header["fortran_order"]
         shape = header["shape"]
+        # Both become the error below.
         if set(header) != {"descr", "fortran_order", "shape"} or type(fortran) is not bool or type(shape) is not tuple:
             raise ValueError("is not a header")
         if any(type(extent) is not int or not 0 <= extent < 1 << 62 for extent in shape):

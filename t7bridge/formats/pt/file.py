@@ -13,11 +13,12 @@ from ...graph.storage import Storage
 from ...io.output import Output
 from ...io.source import ByteSource, PathLike, Readable
 from ...limits import DEFAULT_LIMITS, Limits
+from ...text import counted, one_line
 from ..table import HEAD_BYTES, Document, Written, ends_as_zip, identify, refuse_two
 from . import writer as writers
 from .members import CONSTANTS_MEMBER, DATA_MEMBER, MODEL_MEMBER, PACKAGE_MEMBER, PT2_MEMBERS, content_id
-from .pickle.meaning import Origin, PtMeaning
-from .storages import StorageTable, text
+from .pickle.context import Origin, PickleContext
+from .storages import ZIP_PARTS, StorageTable, text
 from .zip import Member, ZipArchive
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 _UNSET = object()
 _OLD_PICKLES = b"(]}c"
 """First bytes of pickles of protocols 0 and 1: a mark, a list, a dict or a global."""
-_WITHOUT_DATA = {"json-archive": (MODEL_MEMBER,), "package": (PACKAGE_MEMBER,), "pt2": PT2_MEMBERS}
-"""Members that identify the kinds of archives without `data.pkl`."""
+_KINDS_WITHOUT_DATA = {"json-archive": (MODEL_MEMBER,), "package": (PACKAGE_MEMBER,), "pt2": PT2_MEMBERS}
+"""By each kind of archive without `data.pkl`: the members of which one identifies it."""
 
 
 class PtReader:
@@ -75,7 +76,7 @@ class PtReader:
             self._start = 0
         else:
             self.source, self._start = ByteSource.open(source)
-        self._origin = Origin(self.source, limits, forbid, partial(_nested, _depth), judge)
+        self._origin = Origin(self.source, limits, forbid, partial(_value_of_nested_file, _depth), judge)
         self._value: Any = _UNSET
         self._archive: PtArchive | None = None
         self._storages: StorageTable | None = None
@@ -94,6 +95,9 @@ class PtReader:
     def close(self) -> None:
         """Close the file. Storages whose elements are still in it can no longer be read."""
         self.source.close()
+
+    def __repr__(self) -> str:
+        return one_line(self, f"{self.source.name}: {self.kind}, {counted(self.source.size, 'byte')}")
 
     def __enter__(self) -> PtReader:
         return self
@@ -117,12 +121,14 @@ class PtReader:
         head = self.source.read(self._start, HEAD_BYTES)
         signature = identify(head)
         kind = signature.kind if signature else ""
+        # Their readers look for members from the beginning, or from the end, of the whole file.
         if self._start and kind in ("zip", "tar"):
             raise UnsupportedError("is in the middle of a file object", hint="Give the part as bytes.")
         if kind == "zip":
             self._archive = _part("archive").PtArchive(self._origin)
             return self._kind_of_zip(self._archive)
         if kind == "tar":
+            # Readers of zip archives begin at the end of a file.
             if ends_as_zip(self.source):
                 refuse_two(self.source, title=signature.title if signature else "")
             return "tar"
@@ -140,9 +146,10 @@ class PtReader:
     def _kind_of_zip(archive: PtArchive) -> str:
         """Return the kind of a zip archive, by the members that it has."""
         if not archive.has(DATA_MEMBER):
-            for kind, members in _WITHOUT_DATA.items():
+            for kind, members in _KINDS_WITHOUT_DATA.items():
                 if any(map(archive.has, members)):
                     return kind
+        # Only archives of modules of C++ have constants; `unpickle` reports a `data.pkl` that is missing.
         if not archive.has(CONSTANTS_MEMBER):
             return "zip"
         return "cpp" if _part("modules").is_cpp(archive) else "torchscript"
@@ -174,22 +181,27 @@ class PtReader:
         """Return the value, and set what is only known after it: kind, storages and notes."""
         archive = self._archive
         if archive is None:
-            streams = _part("streams")
-            read = streams.read_tar if self.kind == "tar" else streams.read_stream
-            try:
-                value, self.kind, self._storages = read(self._origin, self._start)
-            except FormatError as error:
-                if self.foreign:
-                    _part("programs").refuse_joblib(self.foreign, self.source.name, error)
-                raise
-            if self.kind == "pickle":
-                self._name_program(value)
-            return value
+            return self._read_without_archive()
         value = self._read_archive(archive)
-        for notes in archive.rests.values():
+        for notes in archive.notes_on_rests.values():
             self.notes += notes
+        # The readers of these two have noted what is left out by themselves.
         if self.kind not in ("pt2", "package"):
             archive.check_storages()
+        return value
+
+    def _read_without_archive(self) -> Any:
+        """Return the value of a tar archive or of pickles one after another, and set kind and storages."""
+        streams = _part("streams")
+        read = streams.read_tar if self.kind == "tar" else streams.read_stream
+        try:
+            value, self.kind, self._storages = read(self._origin, self._start)
+        except FormatError as error:
+            if self.foreign:
+                _part("programs").refuse_joblib(self.foreign, self.source.name, error)
+            raise
+        if self.kind == "pickle":
+            self._name_program(value)
         return value
 
     def _name_program(self, value: Any) -> None:
@@ -201,6 +213,7 @@ class PtReader:
             self.notes.append(programs.note_on(program))
 
     def _read_archive(self, archive: PtArchive) -> Any:
+        """Return the value of a zip archive, or its state dict; of modules set attributes and constants, too."""
         if self.kind == "zip":
             return archive.unpickle(DATA_MEMBER)
         if self.kind == "package":
@@ -210,7 +223,7 @@ class PtReader:
         elif self.kind == "json-archive":
             module = _part("modules").read_json_archive(archive)
         else:
-            module = _part("modules").read_modules(archive, self.kind == "cpp")
+            module = _part("modules").read_modules(archive, is_cpp_api=self.kind == "cpp")
         self.attributes = module.attributes
         self.constants = module.constants
         return module.state_dict
@@ -236,12 +249,12 @@ class PtReader:
     @property
     def judged(self) -> dict[str, bool]:
         """The names that PyTorch's safe loader does not know, and whether each runs code or reaches the system."""
-        return self._origin.unsafe
+        return self._origin.unsafe_names
 
     @property
     def uses(self) -> list[str]:
         """What the safe loader refuses besides names, of a file that is judged."""
-        return list(self._origin.uses)
+        return list(self._origin.refused_uses)
 
     # The parts of a zip archive
 
@@ -272,7 +285,7 @@ class PtReader:
         Raises:
             CorruptError: their CRC-32 does not match.
         """
-        return self._archive.small(name) if self._archive else None
+        return self._archive.read_member(name) if self._archive else None
 
     @property
     def content_id(self) -> str:
@@ -283,9 +296,9 @@ class PtReader:
         """
         if self._archive is None:
             raise UnsupportedError("is not a zip archive", file=self.source.name)
-        root = len(self._archive.root)
+        root = self._archive.root
         crc_of = self._archive.zip.crc_of
-        return content_id([(name[root:], member.size, crc_of(name)) for name, member in self.members.items()])
+        return content_id([(name[len(root) :], member.size, crc_of(name)) for name, member in self.members.items()])
 
     def storage(self, key: str) -> Storage:
         """Return the storage of a key, with its element type in the file's value.
@@ -293,7 +306,8 @@ class PtReader:
         A key that no tensor refers to has bytes as elements.
 
         Raises:
-            CorruptError: it does not exist.
+            CorruptError: it does not exist in an archive.
+            UnsupportedError: it does not exist in another file.
         """
         self.read()
         if self._archive is not None:
@@ -328,18 +342,28 @@ def _part(name: str) -> Any:
     return import_module(f".{name}", __package__)
 
 
-def _nested(depth: int, origin: Origin, source: ByteSource) -> Any:
-    """Return the value of a file inside another, which is this deep."""
+def _value_of_nested_file(depth: int, origin: Origin, source: ByteSource) -> Any:
+    """Return the value of a whole file inside another, and add what is unsafe in it to the outer file's findings.
+
+    Args:
+        depth: how many files the outer one is inside.
+        origin: the outer file.
+        source: the bytes of the inner one.
+
+    Raises:
+        LimitError: too many files are inside one another.
+    """
     if depth >= origin.limits.nested_files:
         raise origin.limits.exceeded("nested_files", "files are nested in one another's pickles")
     inner = PtReader(source, limits=origin.limits, forbid=origin.forbid, judge=origin.is_judged, _depth=depth + 1)
     try:
         return inner.read()
     finally:
+        # Names are only collected from all members where they are not refused: for `scan`.
         if not origin.forbid:
             inner.read_others()
-        origin.unsafe.update(inner.judged)
-        origin.uses.update(dict.fromkeys(inner.uses))
+        origin.unsafe_names.update(inner.judged)
+        origin.refused_uses.update(dict.fromkeys(inner.uses))
 
 
 def read_pickle_with(
@@ -349,7 +373,7 @@ def read_pickle_with(
 
     Args:
         data: the pickle.
-        storages: by key.
+        storages: by key; the devices that the pickle names for them are set on these objects.
         limits: resource limits.
         forbid: whether names that run code are refused.
 
@@ -362,20 +386,21 @@ def read_pickle_with(
     table = StorageTable()
     table.roots.update(storages)
 
-    def named(saved_id: Any) -> Any:
-        # The device of a storage is in the pickle only.
-        storage = storages.get(text(saved_id[2]) or "")
-        if storage is not None:
-            storage.device = text(saved_id[3]) or ""
-        return table.of_id(saved_id)
+    def storage_with_device(saved_id: Any) -> Any:
+        """Return the storage of a persistent id, with the device that the id names."""
+        # The device of a storage is in the pickle only. An id of another form is refused by the table.
+        if isinstance(saved_id, tuple) and len(saved_id) >= ZIP_PARTS:
+            _storage, _class, key, location, *_ = saved_id
+            storage = storages.get(text(key) or "")
+            if storage is not None:
+                storage.device = text(location) or ""
+        return table.storage_of_id(saved_id)
 
-    origin = Origin(ByteSource.from_bytes(data, "<record>"), limits, forbid, partial(_nested, 0))
-    value = (
-        _part("pickle.unpickler")
-        .Unpickler(origin.source, 0, len(data), PtMeaning(origin, table, named), "record")
-        .load()
-    )
-    table.finish()
+    origin = Origin(ByteSource.from_bytes(data, "<record>"), limits, forbid, partial(_value_of_nested_file, 0))
+    context = PickleContext(origin, table, resolve_id=storage_with_device)
+    unpickler = _part("pickle.unpickler").Unpickler(origin.source, 0, len(data), context, member="record")
+    value = unpickler.load()
+    table.complete_untyped_and_views()
     return value, origin.foreign
 
 
@@ -425,20 +450,20 @@ def writer(
         output: the output file.
         pt_format: `zip`, `legacy` for PyTorch 0.2 to 1.5, or `torchscript`.
         keep_device: whether tensors keep the device that they name.
-        map_location: the replacement of each device; see `writer.placed`.
+        map_location: the replacement of each device; see `writer.device_mapper`.
         allow_foreign: whether names of other packages are written.
         limits: bound what a TorchScript archive repeats.
 
     Raises:
         ModelError: `map_location` names no device.
     """
-    place = writers.placed(map_location, keep_device)
+    place = writers.device_mapper(map_location, keep_device)
     if pt_format == "torchscript":
         from .script_writer import ScriptWriter
 
         return ScriptWriter(output, place=place, limits=limits)
-    kind = writers.LegacyPtWriter if pt_format == "legacy" else writers.PtWriter
-    return kind(output, place=place, allow_foreign=allow_foreign)
+    writer_class = writers.LegacyPtWriter if pt_format == "legacy" else writers.PtWriter
+    return writer_class(output, place=place, allow_foreign=allow_foreign)
 
 
 def write(output: Output, value: Any, pt_format: str = "zip", *, keep_device: bool = False) -> Written:

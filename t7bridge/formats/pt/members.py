@@ -48,6 +48,7 @@ def content_id(members: list[tuple[str, int, int]]) -> str:
     """
     digest = sha256()
     for name, size, crc in sorted(members):
+        # The value is the pickle and its storages: the other members may change.
         if name == DATA_MEMBER or name.startswith(STORAGE_FOLDER):
             digest.update(f"{name}\0{size}\0{crc}\n".encode())
     return digest.hexdigest()

@@ -34,23 +34,30 @@ from ...text import few
 from ..fields import Fields, shown
 from .archive import PtArchive
 from .members import CONSTANTS_MEMBER, DATA_MEMBER, MODEL_MEMBER
-from .pickle.meaning import PtMeaning
+from .pickle.context import PickleContext
 from .pickle.tensors import has_gradient, view
 from .storages import span_of_bytes
 
 BYTECODE_MEMBER = "bytecode.pkl"
+_CONSTANTS_FOLDER = "constants/"
+"""Folder of the storages of the constants."""
 ATTRIBUTES_MEMBER = "attributes.pkl"
 
 _CLASS = pattern(r"^class (\w+)(?:\(([\w.]*)\))?:[^\n]*\n((?:[ \t][^\n]*\n|\n)*)", re.MULTILINE)
+"""A class: its name, its base, and its body, the indented lines."""
 _LIST = pattern(r"^  (__parameters__|__buffers__) = \[([^\n]*)\]", re.MULTILINE)
+"""A list of names of parameters or buffers: which, and the names."""
 _QUOTED = pattern(r'"((?:[^"\\]|\\.)*)",? *')
+"""A name in such a list."""
 _TYPE = pattern(r'^  (?:(\w+)|__annotations__\["((?:[^"\\\n]|\\.)*)"\]) *[:=] *([^\n=]+)', re.MULTILINE)
+"""The declaration of an attribute: its name, as an identifier or quoted, and its type."""
 _GENERIC_MODULE = pattern(r"__torch__\.(___torch_mangle_\d+\.)?Module\Z")
+"""The name of a class that the C++ API writes."""
 
 
 @define
 class ScriptClass:
-    """The attributes declared by the source of a class.
+    """What the source of a class of TorchScript declares about its attributes.
 
     Attributes:
         is_module: whether it is a module; else it is a plain class, such as a named tuple.
@@ -73,27 +80,28 @@ def parse_classes(source: str) -> dict[str, ScriptClass]:
     for name, base, body in _CLASS.findall(source):
         # PyTorch prints attributes first, then methods. The body of a class without attributes starts with a method.
         attributes, _, _ = body.partition("\n  def ")
-        cls = ScriptClass(base == "Module" or "__parameters__" in attributes)
+        # A class is a module by its base, or by the list that only modules have.
+        cls = ScriptClass(is_module=base == "Module" or "__parameters__" in attributes)
         cls.has_code = attributes != body or body.startswith("  def ")
         for kind, names in _LIST.findall(attributes):
             if kind == "__parameters__":
-                cls.parameters = _words(names)
+                cls.parameters = _quoted_names(names)
             else:
-                cls.buffers = _words(names)
-        for plain, quoted_name, kind in _TYPE.findall(attributes):
-            cls.types[plain or _unquoted(quoted_name)] = kind.strip()
+                cls.buffers = _quoted_names(names)
+        for plain_name, quoted_name, attribute_type in _TYPE.findall(attributes):
+            cls.types[plain_name or _unquoted(quoted_name)] = attribute_type.strip()
         classes[name] = cls
     return classes
 
 
-def _words(names: str) -> list[str]:
-    """Return the strings in a list."""
-    words = []
+def _quoted_names(text: str) -> list[str]:
+    """Return the names in the text of a list, `"a", "b", `, up to anything else."""
+    names = []
     place = 0
-    while match := _QUOTED.match(names, place):
-        words.append(_unquoted(match[1]))
+    while match := _QUOTED.match(text, place):
+        names.append(_unquoted(match[1]))
         place = match.end()
-    return words
+    return names
 
 
 def _unquoted(text: str) -> str:
@@ -102,7 +110,7 @@ def _unquoted(text: str) -> str:
 
 
 class _Code:
-    """The classes of an archive, read on demand."""
+    """The classes in the source files of an archive, parsed on demand."""
 
     def __init__(self, archive: PtArchive) -> None:
         self._archive = archive
@@ -111,7 +119,7 @@ class _Code:
     def classes(self, module: str) -> dict[str, ScriptClass]:
         """Return the classes of a Python module, by name."""
         if module not in self._files:
-            source = self._archive.small(f"code/{module.replace('.', '/')}.py")
+            source = self._archive.read_member(f"code/{module.replace('.', '/')}.py")
             self._files[module] = parse_classes(source.decode("utf-8", "replace")) if source else {}
         return self._files[module]
 
@@ -122,7 +130,10 @@ class _Code:
 
 
 def is_cpp(archive: PtArchive) -> bool:
-    """Return whether an archive was written by the C++ API: all its classes are called `Module` and have no methods."""
+    """Return whether an archive was written by the C++ API: all its classes are called `Module` and have no methods.
+
+    One without source files was not.
+    """
     code = _Code(archive)
     files = [name for name in archive.names() if name.startswith("code/") and name.endswith(".py")]
     for file in files:
@@ -135,7 +146,7 @@ def is_cpp(archive: PtArchive) -> bool:
 
 @define(eq=False)
 class VisitedModules:
-    """The modules of a file that were turned into state dicts: repeated ones are charged to `Limits.work`.
+    """Walks through the modules of a file, and charges modules that are met repeatedly to `Limits.work`.
 
     Attributes:
         limits: resource limits.
@@ -149,11 +160,12 @@ class VisitedModules:
         self._budget = Budget(self.limits, "writing modules that contain one another")
 
     def walk(self, root: Any, inside: Callable[[Any], tuple[Any, list[tuple[str, Any]], int]]) -> Iterator[Any]:
-        """Yield for each module the prefix of its names, and its content; before its submodules, in order.
+        """Yield for each module the prefix of its names, `layers.0.`, and its content; before its submodules, in order.
 
         Args:
             root: the outermost module.
-            inside: returns the content of a module, its submodules by name, and the number of its entries.
+            inside: returns the content of a module, which is passed through; its submodules by name; and the number of
+                its entries, which is charged if the module is met again.
 
         Raises:
             LimitError: modules are nested too deep, or repeated too often.
@@ -176,7 +188,7 @@ class VisitedModules:
 
 @define
 class ScriptModule:
-    """Content of an archive of modules.
+    """The parameters, buffers, attributes and constants in an archive of TorchScript, the C++ API or torch.export.
 
     Attributes:
         entries: everything but the modules themselves: of each module its parameters, its buffers and its other
@@ -213,7 +225,7 @@ class ScriptModule:
         for name, value, in_state in self.entries:
             if in_state or self.with_attributes:
                 state[name] = detached(value)
-        _add(state, (*self.held.items(), *self.inlined.items()))
+        _add_under_free_names(state, (*self.held.items(), *self.inlined.items()))
         return state
 
     @property
@@ -222,13 +234,18 @@ class ScriptModule:
         return {name: value for name, value, in_state in self.entries if not in_state}
 
     def inline(self, value: Any, name: str) -> None:
-        """Add the tensors of a constant under their paths, except those seen elsewhere before."""
+        """Add the tensors of a constant under their paths, except views that an earlier constant has.
+
+        Args:
+            value: the constant, of builtins and objects.
+            name: the beginning of the paths.
+        """
         inlined_views = {_view_identity(tensor) for tensor in self.inlined.values()}
         tensors = []
         for path, tensor in iter_tensors(value, name):
             if _view_identity(tensor) not in inlined_views:
                 tensors.append((path, detached(tensor)))
-        _add(self.inlined, tensors)
+        _add_under_free_names(self.inlined, tensors)
 
     def note(self, text: str, count: int = 1) -> None:
         """Note tensors that are carried, although state dicts have no names for them."""
@@ -258,7 +275,7 @@ class ScriptModule:
                 view_identity = _view_identity(tensor)
                 if view_identity not in views_in_state:
                     tensors.setdefault(view_identity, (f"attributes.{path}", detached(tensor)))
-        _add(self.held, tensors.values())
+        _add_under_free_names(self.held, tensors.values())
         if tensors:
             what = "tensor is an attribute" if len(tensors) == 1 else "tensors are attributes"
             self.note(
@@ -282,8 +299,8 @@ def is_tensor(value: Any) -> bool:
     return isinstance(value, (Tensor, SparseTensor, QuantizedTensor))
 
 
-def _add(target: OrderedDict[str, Any], tensors: Iterable[tuple[str, Any]]) -> None:
-    """Add tensors; a name that is taken is numbered: `name~2`, `name~3`."""
+def _add_under_free_names(target: OrderedDict[str, Any], tensors: Iterable[tuple[str, Any]]) -> None:
+    """Add tensors by name; a name that is taken is numbered: `name~2`, `name~3`."""
     last_numbers: dict[str, int] = {}
     """The last number of each name, so that many equal names take linear time."""
     for name, tensor in tensors:
@@ -305,6 +322,7 @@ def _view_identity(value: Any) -> Any:
 
 def iter_tensors(value: Any, name: str) -> Iterator[tuple[str, Any]]:
     """Yield the tensors inside a value of builtins and objects, each once, with its dotted path."""
+    longest_prefix = 1000
     stack: list[tuple[str, Any]] = [(name, value)]
     seen: set[int] = set()
     while stack:
@@ -315,7 +333,7 @@ def iter_tensors(value: Any, name: str) -> Iterator[tuple[str, Any]]:
             seen.add(id(item))
         # Paths are cut, as the memory for those of nested values would grow with the square of their depth. Items are
         # reversed, as the last one is taken from the stack first.
-        prefix = path[-1000:]
+        prefix = path[-longest_prefix:]
         if is_tensor(item):
             yield path, item
         elif isinstance(item, dict):
@@ -332,20 +350,21 @@ def iter_tensors(value: Any, name: str) -> Iterator[tuple[str, Any]]:
 # `data.pkl`
 
 
-def read_modules(archive: PtArchive, cpp: bool) -> ScriptModule:
+def read_modules(archive: PtArchive, is_cpp_api: bool) -> ScriptModule:
     """Read the modules of an archive.
 
     Args:
         archive: the archive.
-        cpp: whether the C++ API wrote it.
+        is_cpp_api: whether the C++ API wrote it: its state dict has all attributes, and none is noted as extra.
 
     Raises:
         FormatError: it is damaged.
         LimitError: its modules contain one another endlessly.
     """
     root = archive.unpickle(DATA_MEMBER)
-    constants = archive.unpickle(CONSTANTS_MEMBER, "constants/") if archive.has(CONSTANTS_MEMBER) else None
-    bytecode = archive.unpickle(BYTECODE_MEMBER, "constants/") if archive.has(BYTECODE_MEMBER) else None
+    # The bytecode of mobile modules shares the storages of the constants.
+    constants = archive.unpickle(CONSTANTS_MEMBER, _CONSTANTS_FOLDER) if archive.has(CONSTANTS_MEMBER) else None
+    bytecode = archive.unpickle(BYTECODE_MEMBER, _CONSTANTS_FOLDER) if archive.has(BYTECODE_MEMBER) else None
     if not isinstance(root, PythonObject) or not isinstance(root.state, dict):
         raise CorruptError("the archive's value is not a module", found=type(root).__name__)
     code = _Code(archive)
@@ -354,8 +373,8 @@ def read_modules(archive: PtArchive, cpp: bool) -> ScriptModule:
     script.inline(constants, "constants")
     script.inline(bytecode, "bytecode")
     script.note_inlined()
-    script.with_attributes = cpp
-    if not cpp:
+    script.with_attributes = is_cpp_api
+    if not is_cpp_api:
         script.carry_attributes()
     return script
 
@@ -406,13 +425,14 @@ def _is_buffer(name: str, cls: ScriptClass | None) -> bool:
 
 # `model.json`, JSON of protocol buffers: 64-bit numbers are text, and zero or empty values may be missing
 
-_NAMES = (
+_DATA_TYPE_ROWS = (
     "1 FLOAT float32  2 INT32 int32  3 BYTE uint8  5 BOOL bool  6 UINT8 uint8  7 INT8 int8  8 UINT16 uint16  "
     "9 INT16 int16  10 INT64 int64  12 FLOAT16 float16  13 DOUBLE float64"
 )
+"""Numbers and names of `TensorProto.DataType`, and the element type of each."""
 _DATA_TYPES: dict[Any, str] = {}
 """Element types by number and by name."""
-for _row in _NAMES.split("  "):
+for _row in _DATA_TYPE_ROWS.split("  "):
     _number, _name, _element = _row.split(" ")
     _DATA_TYPES[int(_number)] = _element
     _DATA_TYPES[_name] = _element
@@ -425,21 +445,21 @@ def read_json_archive(archive: PtArchive) -> ScriptModule:
     Raises:
         FormatError: it is damaged.
     """
-    model = Fields.parse(archive.small(MODEL_MEMBER), MODEL_MEMBER)
-    meaning = archive.meaning("")
+    model = Fields.parse(archive.read_member(MODEL_MEMBER), MODEL_MEMBER)
+    context = archive.context("")  # the keys of storages are whole names of members
     for definition in model.each("tensors"):
-        meaning.tensors.append(_json_tensor(archive, meaning, definition))
-    meaning.storages.finish()
+        context.tensors.append(_json_tensor(archive, context, definition))
+    context.storages.complete_untyped_and_views()
     values: Any = archive.unpickle(ATTRIBUTES_MEMBER, "") if archive.has(ATTRIBUTES_MEMBER) else ()
     if not isinstance(values, (tuple, list)):
         raise CorruptError("the archive's attributes are not a list", found=type(values).__name__)
     root = model.inner("mainModule", {})
-    script = ScriptModule.of(archive, root, lambda module: _json_content(module, meaning.tensors, values))
-    script.constants = list(meaning.tensors)
+    script = ScriptModule.of(archive, root, lambda module: _json_content(module, context.tensors, values))
+    script.constants = list(context.tensors)
     # Tensors to which no module refers are constants of its code.
-    identities = {id(value) for _, value, _ in script.entries}
-    for number, tensor in enumerate(meaning.tensors):
-        if id(tensor) not in identities:
+    used_tensors = {id(value) for _, value, _ in script.entries}
+    for number, tensor in enumerate(context.tensors):
+        if id(tensor) not in used_tensors:
             script.inlined[f"constants.{number}"] = tensor
     script.note_inlined()
     script.carry_attributes()
@@ -450,6 +470,11 @@ def _json_content(module: Fields, tensors: list[Any], values: Any) -> Any:
     """Return the entries of a module (parameters, buffers, then others), its submodules, and the count 0.
 
     Attributes of type Tensor were buffers in 1.2. The count is 0 because modules cannot be shared in JSON.
+
+    Args:
+        module: its description.
+        tensors: all tensors of the file, to which parameters refer by number.
+        values: all attributes of the file, to which attributes refer by number.
     """
     parameters: list[tuple[str, Any, bool]] = []
     buffers: list[tuple[str, Any, bool]] = []
@@ -461,10 +486,10 @@ def _json_content(module: Fields, tensors: list[Any], values: Any) -> Any:
             buffers.append(entry)
         else:
             parameters.append(entry)
-    parameter_names = {name for name, *_ in (*parameters, *buffers)}
+    listed_names = {name for name, *_ in (*parameters, *buffers)}
     for definition in module.each("attributes"):
         name = definition.get("name", str, "")
-        if name in parameter_names:
+        if name in listed_names:
             continue
         number = _integer(definition, "id")
         value = _at(values, number) if number >= 0 else None  # -1: the attribute is not set
@@ -476,7 +501,7 @@ def _json_content(module: Fields, tensors: list[Any], values: Any) -> Any:
     return [*parameters, *buffers, *others], submodules, 0
 
 
-def _json_tensor(archive: PtArchive, meaning: PtMeaning, entry: Fields) -> Any:
+def _json_tensor(archive: PtArchive, context: PickleContext, entry: Fields) -> Any:
     """Return a tensor that `model.json` describes; its elements are in a member of the archive.
 
     Raises:
@@ -491,12 +516,12 @@ def _json_tensor(archive: PtArchive, meaning: PtMeaning, entry: Fields) -> Any:
     if quantized:
         name = _QUANTIZED.get(name, name)
     element = ELEMENT_TYPES[name]
-    key = entry.inner("data", {}).get("key", str)
+    key = entry.inner("data", {}).get("key", str)  # the member with its elements
     count = archive.zip.member(archive.root + key).size // element.itemsize
-    storage = meaning.storages.get(key, element, count, str(entry.values.get("device", "cpu")))
+    storage = context.storages.get(key, element, count, str(entry.values.get("device", "cpu")))
     size = [_whole(item, entry) for item in entry.get("dims", list, [])]
     stride = [_whole(item, entry) for item in entry.get("strides", list, [])]
-    tensor = view(meaning, storage, _integer(entry, "offset"), size, stride)
+    tensor = view(context, storage, _integer(entry, "offset"), size, stride)
     tensor.requires_grad = bool(entry.values.get("requiresGrad")) and has_gradient(tensor.element)
     if not quantized:
         return tensor
@@ -530,7 +555,7 @@ _SCRIPT_OBJECT = "torch.ScriptObject"
 
 
 def _quantized_entries(module: PythonObject, attributes: dict[str, Any]) -> dict[str, Any]:
-    """Return what a quantized layer adds to its state dict: unpacked weights, scale and zero point.
+    """Return what a quantized layer adds to its state dict: unpacked weights, scale and zero point; of others nothing.
 
     Source: PyTorch 2.13 `torch/ao/nn/quantized/modules/` and `dynamic/modules/rnn.py`, `_save_to_state_dict`;
     `ATen/native/quantized/cpu/fbgemm_utils.cpp`, the pickled forms of packed parameters.
@@ -554,7 +579,8 @@ def _quantized_entries(module: PythonObject, attributes: dict[str, Any]) -> dict
 def _unpacked(value: PythonObject) -> Any:
     """Return the weights in packed parameters as PyTorch's state dict has them: weight and bias, or an embedding's.
 
-    The state of packed parameters is a pair: their own state, and the name of their class in C++.
+    The state of packed parameters is a pair: their own state, and the name of their class in C++. Others are returned
+    as they are.
     """
     if not isinstance(value.state, tuple) or len(value.state) != 2:
         return value
@@ -564,17 +590,20 @@ def _unpacked(value: PythonObject) -> Any:
     if cpp_name.endswith("LinearPackedParamsBase"):
         return state
     if cpp_name.endswith("EmbeddingPackedParamsBase") and len(state) > 1:
-        # A version, then the list of tensors, of which the first is the weight.
-        tensors = state[1]
+        _version, tensors, *_others = state
         if isinstance(tensors, list) and tensors:
-            return tensors[0]
+            return tensors[0]  # the weight
     return value
 
 
 def _scalar(value: float) -> Tensor:
     """Return a number as `torch.tensor` does."""
-    element_name, form = ("float32", "<f") if isinstance(value, float) else ("int64", "<q")
-    element = ELEMENT_TYPES[element_name]
+    if isinstance(value, float):
+        element = ELEMENT_TYPES["float32"]
+        form = "<f"
+    else:
+        element = ELEMENT_TYPES["int64"]
+        form = "<q"
     try:
         data = struct.pack(form, value)
     except (struct.error, OverflowError) as error:
@@ -625,17 +654,24 @@ def unsaved_buffers(module: PythonObject) -> dict[str, Any]:
 
 
 def _pickled_content(module: PythonObject) -> Any:
-    """Return the tensors of a module (name, value, whether `state_dict()` detaches it), its submodules, and a count."""
+    """Return what the state dict has of a module itself, for `VisitedModules.walk`.
+
+    Returns:
+        Of each entry its name, its value, and whether `state_dict()` detaches it; the submodules by name; and the
+        number of parameters, buffers and submodules.
+    """
     attributes = attributes_of(module)
-    transient = unsaved_buffers(module)
+    unsaved_names = unsaved_buffers(module)
     content = []
     for name, parameter in attributes["_parameters"].items():
         if parameter is not None:
             content.append((_text_name(name), parameter, True))
     for name, buffer in attributes["_buffers"].items():
-        if buffer is not None and name not in transient:
+        if buffer is not None and name not in unsaved_names:
             content.append((_text_name(name), buffer, True))
+    # A quantized module adds its weights to the state dict as they are.
     content += [(name, value, False) for name, value in _quantized_entries(module, attributes).items()]
+    # PyTorch has `None` for a submodule that is off.
     submodules = [(_text_name(name), value) for name, value in attributes["_modules"].items() if is_module(value)]
     return content, submodules, sum(len(attributes[part]) for part in MODULE_PARTS)
 

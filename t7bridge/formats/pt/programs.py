@@ -41,11 +41,14 @@ def program_of(foreign: Iterable[str], value: Any) -> str:
     if isinstance(value, dict) and _PADDLE_NAMES in value:
         return "PaddlePaddle"
     packages = {name.partition(".")[0] for name in foreign}
-    return next((program for package, program in _PROGRAMS.items() if package in packages), "")
+    for package, program in _PROGRAMS.items():
+        if package in packages:
+            return program
+    return ""
 
 
 def note_on(program: str) -> Note:
-    """Return what converting values of a program means."""
+    """Return the note for a user who converts the pickle of another program."""
     text = f"the file is a pickle of {program}, whose arrays and settings are data here; only {program} runs it"
     if program == "PaddlePaddle":
         text = (
@@ -55,7 +58,12 @@ def note_on(program: str) -> Note:
 
 
 def refuse_joblib(foreign: Iterable[str], file: str, cause: Exception) -> None:
-    """Refuse a file of joblib, in which arrays stand between the opcodes of the pickle.
+    """Refuse a file of joblib, in which arrays stand between the opcodes of the pickle; return for any other file.
+
+    Args:
+        foreign: the names of classes and functions that were read before the failure.
+        file: its path.
+        cause: why it could not be read as a pickle.
 
     Raises:
         UnsupportedError: it is one.

@@ -42,7 +42,8 @@ from .pickle.names import words
 from .pickle.tensors import has_gradient, view
 from .zip import ZipArchive
 
-_FORMAT_MEMBER = PT2_MEMBERS[0]
+_FORMAT_MEMBER, _ = PT2_MEMBERS
+"""The member of archives of 2.7 and newer."""
 _WEIGHTS, _CONSTANTS, _MODELS = "data/weights/", "data/constants/", "models/"
 _NOT_CARRIED = (
     ("data/sample_inputs/", "the example inputs"),
@@ -59,7 +60,9 @@ _NOT_CARRIED = (
 _FIRST = "uint8 int8 int16 int32 int64 float16 float32 float64 complex32 complex64 complex128 bool bfloat16"
 _LATER = "uint16 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu uint32 uint64"
 _ELEMENTS = {**dict(enumerate(_FIRST.split(), 1)), **dict(enumerate(_LATER.split(), 28))}
+"""Element types by their numbers."""
 _STRIDED = 7
+"""The number of the layout of plain tensors."""
 
 _PAYLOADS = ("weight_", "tensor_", "custom_obj_", "opaque_obj_")
 """Beginnings of the names of members with one tensor or object."""
@@ -68,7 +71,7 @@ _PAYLOADS = ("weight_", "tensor_", "custom_obj_", "opaque_obj_")
 def read_pt2(archive: PtArchive) -> ScriptModule:
     """Read the weights and constants of an exported program.
 
-    If an archive holds several programs, the names of each begin with the program's.
+    If an archive of 2.7 or newer holds several programs, the names of each begin with the program's.
 
     Returns:
         The weights under their names, in PyTorch's order, as the state dict; the constants as other entries, and under
@@ -94,7 +97,7 @@ def read_pt2(archive: PtArchive) -> ScriptModule:
     else:
         entries += _old_parts(archive)
     for folder in (_WEIGHTS, _CONSTANTS):
-        archive.meaning(folder).storages.finish()
+        archive.context(folder).storages.complete_untyped_and_views()
     module = ScriptModule(entries, archive.origin.notes)
     _add_constants(module)
     _note_members(archive)
@@ -102,11 +105,12 @@ def read_pt2(archive: PtArchive) -> ScriptModule:
 
 
 def _add_constants(module: ScriptModule) -> None:
-    """Add the constants, and buffers that PyTorch does not save, under unused names."""
+    """Add the constants, and buffers that PyTorch does not save, to those of the module, under unused names."""
     state_names = {name for name, _, in_state in module.entries if in_state}
     for name, value, in_state in module.entries:
         if in_state:
             continue
+        # A weight could have the same name.
         unused_name = f"constants.{name}"
         while unused_name in state_names or unused_name in module.inlined:
             unused_name = f"constants.{unused_name}"
@@ -119,23 +123,32 @@ def _add_constants(module: ScriptModule) -> None:
 
 def _note_members(archive: PtArchive) -> None:
     """Note the members that are not part of the state dict: by kind, or payloads that nothing names."""
-    prefixes: dict[str, list[str]] = {}
+    prefixes_of: dict[str, list[str]] = {}
+    """By the description of a kind of members: the beginnings of their names."""
     for prefix, description in _NOT_CARRIED:
-        prefixes.setdefault(description, []).append(prefix)
-    for description, starts in prefixes.items():
-        names = [name for name in archive.names() if name.startswith(tuple(starts))]
-        archive.leave_out(f"{description} of the archive left out ({{}})", names)
+        prefixes_of.setdefault(description, []).append(prefix)
+    for description, prefixes in prefixes_of.items():
+        names = [name for name in archive.names() if name.startswith(tuple(prefixes))]
+        archive.note_left_out(f"{description} of the archive left out ({{}})", names)
     unread = [name for name in archive.unread() if _is_payload(name) and archive.zip.members[archive.root + name].size]
-    archive.leave_out(f"{len(unread)} members that no tensor refers to are left out: {{}}", unread, "warning")
+    archive.note_left_out(f"{len(unread)} members that no tensor refers to are left out: {{}}", unread, "warning")
 
 
 def _is_payload(name: str) -> bool:
     """Return whether a member holds one tensor or object, judging by its name."""
-    return name.startswith((_WEIGHTS, _CONSTANTS)) and name.rpartition("/")[2].startswith(_PAYLOADS)
+    _folder, _, file = name.rpartition("/")
+    return name.startswith((_WEIGHTS, _CONSTANTS)) and file.startswith(_PAYLOADS)
 
 
 def _payloads(archive: PtArchive, model: str, folder: str, prefix: str) -> Iterator[tuple[str, Any, bool]]:
-    """Yield the tensors of one program in one folder: name, tensor, whether it is in the state dict."""
+    """Yield the tensors of one program in one folder: name, tensor, whether it is in the state dict.
+
+    Args:
+        archive: the archive.
+        model: name of the program.
+        folder: `_WEIGHTS` or `_CONSTANTS`; only weights are in the state dict.
+        prefix: put before each name.
+    """
     in_state = folder == _WEIGHTS
     dictionary = f"{folder}{model}.pt"  # 2.7
     if archive.has(dictionary):
@@ -145,22 +158,26 @@ def _payloads(archive: PtArchive, model: str, folder: str, prefix: str) -> Itera
     member = f"{folder}{model}{suffix}"
     config = Fields.parse(archive.zip.read(archive.root + member), member).inner("config")
     for name, payload in config.items():
-        file = str(payload.values.get("path_name")).rpartition("/")[2]
+        _folder, _, file = str(payload.values.get("path_name")).rpartition("/")
         # Pickled are objects, and tensors that are not plain memory, which have `tensor_meta` or such a member.
         is_tensor_member = payload.values.get("tensor_meta") or file.startswith(("tensor_", "weight_"))
         if payload.values.get("use_pickle") and not is_tensor_member:
-            _note_object(archive, prefix + name, file)
+            _note_left_out_object(archive, prefix + name, file)
         else:
-            yield prefix + name, _payload(archive, folder, payload), in_state
+            yield prefix + name, _tensor_of_payload(archive, folder, payload), in_state
 
 
-def _payload(archive: PtArchive, folder: str, payload: Fields) -> Any:
-    """Return one tensor.
+def _tensor_of_payload(archive: PtArchive, folder: str, payload: Fields) -> Any:
+    """Return one tensor: a view of a member with raw bytes, or the value of a member that `torch.save` wrote.
 
     Args:
         archive: the archive.
         folder: of its member.
         payload: its entry in the configuration, `PayloadMeta` of PyTorch's schema.
+
+    Raises:
+        CorruptError: the member is missing, or the tensor does not lie in it.
+        UnsupportedError: it is of an unknown type, or not strided.
     """
     key = payload.values.get("path_name")
     path = payload.path
@@ -168,7 +185,7 @@ def _payload(archive: PtArchive, folder: str, payload: Fields) -> Any:
     if member is None:
         raise CorruptError("a tensor's member is not in the archive", path=path, found=shown(key))
     if payload.values.get("use_pickle"):
-        tensor = archive.nested(f"{folder}{key}")
+        tensor = archive.value_of_nested_file(f"{folder}{key}")
         if not is_tensor(tensor):
             raise CorruptError("a tensor's member holds another value", path=path, found=shown(tensor))
         return tensor
@@ -176,26 +193,26 @@ def _payload(archive: PtArchive, folder: str, payload: Fields) -> Any:
     element = _element(meta.values.get("dtype"), path)
     if meta.values.get("layout", _STRIDED) != _STRIDED:
         raise UnsupportedError("a tensor is not strided", path=path, found=f"layout {shown(meta.values['layout'])}")
-    meaning = archive.meaning(folder)
-    root_storage = meaning.storages.roots.get(key)
+    context = archive.context(folder)
+    root_storage = context.storages.roots.get(key)
     if root_storage is None:
         if member.size % element.itemsize:
             raise CorruptError(
                 "a storage has no whole number of elements", path=path, found=f"{member.size} bytes of {element.name}"
             )
-        root_storage = meaning.storages.get(key, element, member.size // element.itemsize, _device(meta))
+        root_storage = context.storages.get(key, element, member.size // element.itemsize, _device(meta))
     size = [_integer(item, path) for item in meta.get("sizes", list)]
     stride = [_integer(item, path) for item in meta.get("strides", list)]
     # Tensors of one member may have different element types.
-    storage = meaning.storages.retype(root_storage, element)
-    tensor = view(meaning, storage, _integer(meta.values.get("storage_offset"), path), size, stride)
+    storage = context.storages.retype(root_storage, element)
+    tensor = view(context, storage, _integer(meta.values.get("storage_offset"), path), size, stride)
     tensor.is_parameter = bool(payload.values.get("is_param"))
     tensor.requires_grad = bool(meta.values.get("requires_grad")) and has_gradient(element)
     return tensor
 
 
 def _device(meta: Fields) -> str:
-    """Return the device of a tensor by PyTorch's name: `cpu`, `cuda:0`."""
+    """Return the device of a tensor by PyTorch's name: `cpu`, `cuda:0`; `cpu` if the entry names none."""
     device = meta.values.get("device")
     if not isinstance(device, dict):
         return "cpu"
@@ -206,7 +223,7 @@ def _device(meta: Fields) -> str:
     return f"{kind}:{index}" if type(index) is int else kind
 
 
-def _note_object(archive: PtArchive, name: str, description: str) -> None:
+def _note_left_out_object(archive: PtArchive, name: str, description: str) -> None:
     """Note a constant that is not a tensor: an object of a class of C++ or of a custom one."""
     text = f"a constant is not a tensor and left out: {description[:60]}"
     archive.origin.notes.append(Note("warning", f"constants.{name}", text, "type", code="left-out"))
@@ -216,18 +233,23 @@ def _old_parts(archive: PtArchive) -> Iterator[tuple[str, Any, bool]]:
     """Yield the tensors of an archive of 2.1 to 2.6."""
     for part, in_state in (("serialized_state_dict", True), ("serialized_constants", False)):
         # An empty member is as good as none.
-        members = [member for member in (f"{part}.pt", f"{part}.json") if archive.small(member)]
+        members = [member for member in (f"{part}.pt", f"{part}.json") if archive.read_member(member)]
         if members:
-            yield from _tensors_of_dictionary(archive, members[0], "", in_state)
-        elif in_state:
+            yield from _tensors_of_dictionary(archive, members[0], prefix="", in_state=in_state)
+        elif in_state:  # a program may have no constants
             raise CorruptError(f"the archive has no member {part}.pt")
 
 
 def _tensors_of_dictionary(
     archive: PtArchive, member: str, prefix: str, in_state: bool
 ) -> Iterator[tuple[str, Any, bool]]:
-    """Yield the tensors of a dictionary written by `torch.save`."""
-    for name, value in Fields(archive.nested(member), member).values.items():
+    """Yield the tensors of a dictionary written by `torch.save`: name, tensor, whether it is in the state dict.
+
+    Raises:
+        CorruptError: it is not a dictionary with names.
+        UnsupportedError: a weight is not a tensor; a constant that is none is noted.
+    """
+    for name, value in Fields(archive.value_of_nested_file(member), member).values.items():
         if not isinstance(name, str):
             raise CorruptError("a tensor's name is not text", path=member, found=shown(name))
         if is_tensor(value):
@@ -235,7 +257,7 @@ def _tensors_of_dictionary(
         elif in_state:
             raise UnsupportedError("a weight is not a tensor", path=f"{member}: {name}", found=shown(value))
         else:
-            _note_object(archive, prefix + name, shown(value))
+            _note_left_out_object(archive, prefix + name, shown(value))
 
 
 def _element(number: Any, path: str) -> ElementType:
@@ -254,9 +276,9 @@ def _integer(value: Any, path: str) -> int:
     return number
 
 
-_SCRIPT_FILES = pattern(rb"\b(?:torch|ops\.aten)\.(save|from_file)\s*\(|\baten::(save|from_file)\b")
+_FILE_OPERATIONS = pattern(rb"\b(?:torch|ops\.aten)\.(save|from_file)\s*\(|\baten::(save|from_file)\b")
 """The operations of TorchScript that write or read files, in source and in bytecode."""
-_COMPILED = (".so", ".dll", ".dylib", ".cubin", ".hsaco", ".ptx", ".spv", ".cpp", ".o")
+_COMPILED_SUFFIXES = (".so", ".dll", ".dylib", ".cubin", ".hsaco", ".ptx", ".spv", ".cpp", ".o")
 # Allowed: operators of every library but those for files, without names of Python's machinery (`__`); comparisons and
 # shifts of ATen, which have such names; PyTorch's functions of sizes and its checks; and Python's arithmetic, of whose
 # module `operator` the excluded functions call whatever they are given.
@@ -269,7 +291,8 @@ _OPERATOR = pattern(
 _QUOTED = pattern(r"'[\w. -]*'|\"[\w. -]*\"")
 _NAME = pattern(r"[^\W\d]\w*")
 _SYMBOL = pattern(r"[a-z]{1,3}\d+\Z")
-_ALLOWED = words(
+"""A size that torch.export has named: `s0`, `u12`."""
+_ALLOWED_NAMES = words(
     """
     Add Mul Symbol Dummy True False positive negative integer nonnegative nonpositive nonzero zero real finite even
     odd commutative extended_real extended_positive extended_nonnegative evaluate FloorDiv ModularIndexing Where
@@ -283,7 +306,7 @@ _ALLOWED = words(
     """
 )
 """Functions of sizes, and what guards ask of inputs."""
-_PLAIN = pattern(r"[\w\s+\-*/%(),.<>=!&|~\[\]^]*\Z")
+_ARITHMETIC = pattern(r"[\w\s+\-*/%(),.<>=!&|~\[\]^]*\Z")
 """The characters of arithmetic, comparisons, calls and indexing: no quotes, no colons, no braces."""
 
 
@@ -303,14 +326,18 @@ def effects(archive: ZipArchive, limits: Limits) -> Iterator[tuple[str, str]]:
 
 
 def _effects_of_member(archive: ZipArchive, name: str, limits: Limits) -> list[tuple[str, str]]:
-    """Return what one member reaches, judging by the suffix of its name."""
-    lower = name.lower()
-    if lower.endswith(_COMPILED):
+    """Return what one member reaches, judging by the suffix of its name: pairs as `effects` yields them."""
+    lower_name = name.lower()
+    if lower_name.endswith(_COMPILED_SUFFIXES):
         return [("compiled code", name)]
-    if lower.endswith((".py", "bytecode.pkl")):
-        operators = {match[1] or match[2] for match in _SCRIPT_FILES.finditer(archive.read(name))}
+    if lower_name.endswith((".py", "bytecode.pkl")):
+        operators = set()
+        for match in _FILE_OPERATIONS.finditer(archive.read(name)):
+            in_source, in_bytecode = match.groups()
+            operators.add(in_source or in_bytecode)
         return [("script operation", f"aten::{operator.decode()}") for operator in sorted(operators)]
-    if lower.endswith(".json") and ("models/" in lower or lower.endswith("serialized_exported_program.json")):
+    is_graph = "models/" in lower_name or lower_name.endswith("serialized_exported_program.json")
+    if lower_name.endswith(".json") and is_graph:
         source, start = archive.span(name)
         return list(_effects_of_graph(source, start, archive.members[name].size, name, limits))
     return []
@@ -319,7 +346,15 @@ def _effects_of_member(archive: ZipArchive, name: str, limits: Limits) -> list[t
 def _effects_of_graph(
     source: ByteSource, start: int, size: int, name: str, limits: Limits
 ) -> Iterator[tuple[str, str]]:
-    """Yield the operators and expressions of a program that do more than compute with tensors and sizes."""
+    """Yield the operators and expressions of a program that do more than compute with tensors and sizes.
+
+    Args:
+        source: the bytes.
+        start: first byte of the program, as JSON.
+        size: its bytes.
+        name: of its member, for errors.
+        limits: resource limits.
+    """
     if size > limits.header_bytes:
         raise limits.exceeded("header_bytes", "the graph is too large", path=name, found=f"{size} bytes")
     stack: list[Any] = [parse_json(source.read_exact(start, size, name), name)]
@@ -330,8 +365,10 @@ def _effects_of_graph(
             continue
         if not isinstance(value, dict):
             continue
+        # A node of a graph has inputs or outputs; other objects have targets that are names of weights.
+        is_node = "inputs" in value or "outputs" in value
         for key, field in value.items():
-            if key == "target" and isinstance(field, str) and ("inputs" in value or "outputs" in value):
+            if key == "target" and isinstance(field, str) and is_node:
                 if not _OPERATOR.fullmatch(field):
                     yield "operator", field
             elif key in ("expr_str", "as_expr", "guards_code"):
@@ -343,8 +380,8 @@ def _effects_of_graph(
 
 
 def _computes_sizes(expression: str) -> bool:
-    """Return whether an expression only computes with sizes."""
-    expression = _QUOTED.sub("0", expression)
-    if _PLAIN.match(expression) is None:
+    """Return whether an expression only computes with sizes: no operators, names or texts that do anything else."""
+    expression = _QUOTED.sub("0", expression)  # keys of inputs, `L['x']`
+    if _ARITHMETIC.match(expression) is None:
         return False
-    return all(name in _ALLOWED or _SYMBOL.match(name) for name in _NAME.findall(expression))
+    return all(name in _ALLOWED_NAMES or _SYMBOL.match(name) for name in _NAME.findall(expression))

@@ -45,11 +45,14 @@ _BUFFERS = frozenset({"running_mean", "running_var", "num_batches_tracked"})
 _VERSION = "1.5.0"
 """The text that C++ writes as `pytorch_version`, and requires, since 1.5."""
 _FLOAT, _BOOL, _TENSOR, _PAIR = "float", "bool", "Tensor", "Tuple[float, float]"
+"""TorchScript's names of types; that of Adam's `betas` is the pair."""
+_TypedValues = dict[str, tuple[Any, str]]
+"""Attributes by name: the value, and TorchScript's name of its type."""
 
 
 @define(frozen=True)
 class _Optimizer:
-    """State of an optimizer in C++.
+    """The options and the state that C++ has of one optimizer, with their types.
 
     Attributes:
         options: of a group, with their types.
@@ -61,7 +64,7 @@ class _Optimizer:
 
 
 def _kinds(text: str) -> dict[str, str]:
-    """Return types by name; those without a colon are floats."""
+    """Return types by name from a text of `name` or `name:type`; those without a type are floats."""
     full_names = {"": _FLOAT, "pair": _PAIR, "tensor": _TENSOR}
     kinds = {}
     for word in text.split():
@@ -90,15 +93,17 @@ _OPTIMIZERS = {
 }
 _PYTHONS_OWN = frozenset({"foreach", "capturable", "differentiable", "fused", "decoupled_weight_decay"})
 """Options of Python's optimizers that affect the computation, or, for `decoupled_weight_decay`, identify AdamW."""
+_PICKLED_EMPTY_TUPLE = b"\x80\x02)."
+"""By protocol 2."""
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
 
 
 @define(eq=False)
 class _Module:
-    """One module of the archive.
+    """One module of the archive that is written: its class, attributes and submodules.
 
     Attributes:
-        number: of its class.
+        number: of its class; each module has a class of its own.
         values: its attributes by name, with TorchScript's names of their types, in order.
         modules: its submodules by name.
         buffers: names of the tensors that are buffers.
@@ -106,14 +111,14 @@ class _Module:
     """
 
     number: int
-    values: dict[str, tuple[Any, str]] = field(factory=dict)
+    values: _TypedValues = field(factory=dict)
     modules: dict[str, _Module] = field(factory=dict)
     buffers: list[str] = field(factory=list)
     parameters: list[str] = field(factory=list)
 
     @property
-    def module(self) -> str:
-        """The Python module of its class."""
+    def python_module(self) -> str:
+        """The Python module of its class, as TorchScript names it."""
         # PyTorch mangles the names of all classes but the first.
         return f"__torch__.___torch_mangle_{self.number - 1}" if self.number else "__torch__"
 
@@ -126,10 +131,10 @@ class _Module:
             "  __annotations__ = []",
         ]
         # Annotations allow any name, keywords too.
-        for name, (_, kind) in self.values.items():
-            lines.append(f"  __annotations__[{quoted(name)}] = {kind}")
+        for name, (_, script_type) in self.values.items():
+            lines.append(f"  __annotations__[{quoted(name)}] = {script_type}")
         for name, submodule in self.modules.items():
-            lines.append(f"  __annotations__[{quoted(name)}] = {submodule.module}.Module")
+            lines.append(f"  __annotations__[{quoted(name)}] = {submodule.python_module}.Module")
         return "\n".join(lines) + "\n"
 
 
@@ -140,9 +145,9 @@ def _listed(names: list[str]) -> str:
 
 def _of_module(module: _Module, _: Naming) -> Reduction:
     """Return how a module is pickled: an object whose state is its values, then its submodules."""
-    state = {name: value for name, (value, _) in module.values.items()}
+    state = {name: value for name, (value, _type) in module.values.items()}
     state.update(module.modules)
-    return Reduction(PythonGlobal(module.module, "Module"), new=True, state=state)
+    return Reduction(PythonGlobal(module.python_module, "Module"), is_new=True, state=state)
 
 
 FORMS[_Module] = _of_module
@@ -173,7 +178,9 @@ class ScriptWriter(PtWriter):
         super().__init__(target, keep_device=keep_device, place=place)
         self._limits = limits
         self._modules: list[_Module] = []
+        """All modules, by the numbers of their classes."""
         self._tensors: dict[tuple[Any, ...], Tensor] = {}
+        """The one tensor that is written for each view of a storage."""
 
     def write(self, value: Any) -> None:
         """Accept the tensors. `finish` writes them.
@@ -187,23 +194,31 @@ class ScriptWriter(PtWriter):
             ModelError: a name is empty, or names both a tensor and a module.
         """
         if _is_optimizer(value):
-            root = self._optimizer(value)
+            root = self._modules_of_optimizer(value)
         elif isinstance(value, Tensor):
-            root = self._tree({"0": value})
+            root = self._modules_of_names({"0": value})
         else:
-            root = self._tree(value)
-        writer = PickleWriter(self._keys.ref, allow_foreign=True)  # classes below `__torch__`
+            root = self._modules_of_names(value)
+        writer = PickleWriter(self._keys.key_and_device, allow_foreign=True)  # classes below `__torch__`
         self._pickle = writer.dumps(root)
         self.tensors = writer.tensors
 
-    def _tree(self, value: Any) -> _Module:
-        """Return the modules for nested dictionaries of tensors, whose names may have dots."""
-        root = self._new()
+    def _modules_of_names(self, value: Any) -> _Module:
+        """Return the root of the modules for nested dictionaries of tensors, whose names may have dots.
+
+        Raises:
+            UnsupportedError: a value is neither a tensor nor a dictionary.
+            ModelError: a name is empty, or names both a tensor and a module.
+            LimitError: dictionaries are nested too deep, or repeated too often.
+        """
+        root = self._new_module()
         budget = Budget(self._limits, "writing modules that are shared or contain themselves")
         visited: set[int] = set()
+        # The module, the dictionary whose tensors it receives, the path of that, and the number of modules above.
         stack: list[tuple[_Module, Any, str, int]] = [(root, value, "root", 0)]
         while stack:
             module, content, path, depth = stack.pop()
+            # Paths grow with the depth, so that they are charged; and so are dictionaries met before.
             steps = len(path) // BYTES_PER_STEP
             if id(content) in visited:
                 steps += _STEPS_PER_MODULE
@@ -220,13 +235,13 @@ class ScriptWriter(PtWriter):
                 if depth + len(parents) > self._limits.module_depth:
                     raise self._limits.exceeded("module_depth", "modules are nested too deep", path=path)
                 item_path = f"{path}[{key!r}]"
-                home = module
+                owner = module
                 for parent in parents:
-                    home = self._submodule(home, parent, item_path)
+                    owner = self._submodule(owner, parent, item_path)
                 if isinstance(item, Tensor):
-                    self._add_tensor(home, name, item, item_path)
+                    self._add_tensor(owner, name, item, item_path)
                 else:
-                    submodule = self._submodule(home, name, item_path)
+                    submodule = self._submodule(owner, name, item_path)
                     stack.append((submodule, item, item_path, depth + len(parents) + 1))
         return root
 
@@ -239,70 +254,79 @@ class ScriptWriter(PtWriter):
             module.buffers.append(name)
         else:
             module.parameters.append(name)
-        module.values[name] = (self._tensor(tensor, trained=not is_buffer), _TENSOR)
+        module.values[name] = (self._shared_tensor(tensor, requires_grad=not is_buffer), _TENSOR)
 
-    def _optimizer(self, value: Mapping[str, Any]) -> _Module:
-        """Return the modules for the state dict of an optimizer.
+    def _modules_of_optimizer(self, value: Mapping[str, Any]) -> _Module:
+        """Return the root of the modules for the state dict of an optimizer, see the head of this file.
 
         Raises:
             UnsupportedError: C++ has no such optimizer, or cannot hold part of the state.
             ModelError: an option or a state has another type than PyTorch's.
         """
         optimizer = _optimizer_of(value)
-        root = self._new({"pytorch_version": (_VERSION, "str")})
-        states = root.modules["state"] = self._new()
+        root = self._new_module({"pytorch_version": (_VERSION, "str")})
+        states = root.modules["state"] = self._new_module()
         for number, state in value["state"].items():
             path = f"root['state'][{number!r}]"
             if not isinstance(state, Mapping):
                 raise ModelError("is not the state of an optimizer", path=path, found=shown(state))
             # Python has None for a state that is off, such as the buffer of no momentum; C++ has no entry.
             present_kinds = {name: kind for name, kind in optimizer.state.items() if state.get(name) is not None}
-            states.modules[_number(number, path)] = self._new(self._converted(state, present_kinds, path))
+            states.modules[_number(number, path)] = self._new_module(self._in_cpp_types(state, present_kinds, path))
             _refuse_rest(state, optimizer.state, path)
-        groups = root.modules["param_groups"] = self._new()
+        # The first entry of each list is its length: C++ reads the others by their numbers.
+        groups = root.modules["param_groups"] = self._new_module()
         self._add_size(groups, "param_groups/size", len(value["param_groups"]))
         for number, group in enumerate(value["param_groups"]):
             path = f"root['param_groups'][{number}]"
-            module = groups.modules[f"param_groups/{number}"] = self._new()
+            module = groups.modules[f"param_groups/{number}"] = self._new_module()
             self._add_size(module, "params/size", len(group["params"]))
             for position, parameter in enumerate(group["params"]):
                 module.values[f"params/{position}"] = (_number(parameter, path), "str")
-            module.modules["options"] = self._new(self._converted(group, optimizer.options, path))
-            _refuse_rest(group, {"params": "", **optimizer.options}, path)
+            module.modules["options"] = self._new_module(self._in_cpp_types(group, optimizer.options, path))
+            written = {"params": "the numbers above", **optimizer.options}
+            _refuse_rest(group, written, path)
         return root
 
-    def _converted(self, values: Mapping[str, Any], kinds: dict[str, str], path: str) -> dict[str, tuple[Any, str]]:
-        """Return values in C++'s types, with the names of these types."""
+    def _in_cpp_types(self, values: Mapping[str, Any], kinds: dict[str, str], path: str) -> _TypedValues:
+        """Return options or states in C++'s types, with the names of these types.
+
+        Args:
+            values: those of Python, by name; others than in `kinds` are left to `_refuse_rest`.
+            kinds: the type of each value to write.
+            path: of the values, for errors.
+        """
         converted = {}
         for name, kind in kinds.items():
             if name not in values:
                 raise ModelError("a group has no such option", path=path, expected=name)
-            value = _converted(values[name], kind, f"{path}[{name!r}]")
+            value = _in_cpp_type(values[name], kind, f"{path}[{name!r}]")
             if kind == _TENSOR:
-                value = self._tensor(value, trained=False)
+                value = self._shared_tensor(value, requires_grad=False)
             converted[name] = (value, kind)
         return converted
 
     def _add_size(self, module: _Module, name: str, count: int) -> None:
         """Add a tensor with a size, as C++ writes it: a parameter."""
-        storage = Storage(INT64, 1, span_of_bytes(count.to_bytes(8, "little"), 8))
+        storage = Storage(INT64, 1, span_of_bytes(count.to_bytes(8, "little"), INT64.itemsize))
         tensor = Tensor(INT64, storage, (), (), is_scalar=True)
-        module.values[name] = (self._tensor(tensor, trained=False), _TENSOR)
+        module.values[name] = (self._shared_tensor(tensor, requires_grad=False), _TENSOR)
         module.parameters.append(name)
 
-    def _tensor(self, tensor: Tensor, trained: bool) -> Tensor:
+    def _shared_tensor(self, tensor: Tensor, requires_grad: bool) -> Tensor:
         """Return the one tensor of a view, without Python state: PyTorch shares only what the pickle names as one."""
         extras = tensor.extras
         # The bits of views that are conjugated or negated when they are read; all else in extras is Python's.
         bits = (extras.conj, extras.neg) if extras else ()
-        key = (id(tensor.storage), tensor.element.name, tensor.size, tensor.stride, tensor.offset, *bits, trained)
+        view = (id(tensor.storage), tensor.element.name, tensor.size, tensor.stride, tensor.offset)
+        key = (*view, *bits, requires_grad)
         if key not in self._tensors:
             extras = TensorExtras(*bits) if any(bits) else None
-            self._tensors[key] = evolve(tensor, is_parameter=False, requires_grad=trained, extras=extras)
+            self._tensors[key] = evolve(tensor, is_parameter=False, requires_grad=requires_grad, extras=extras)
         return self._tensors[key]
 
-    def _new(self, values: dict[str, tuple[Any, str]] | None = None) -> _Module:
-        """Return a new module of the archive, with a class of its own."""
+    def _new_module(self, values: _TypedValues | None = None) -> _Module:
+        """Add a module to the archive, with a class of its own, and return it."""
         module = _Module(len(self._modules), values or {})
         self._modules.append(module)
         return module
@@ -312,15 +336,15 @@ class ScriptWriter(PtWriter):
         if name in module.values:
             raise ModelError("names both a tensor and a module", path=path, found=name)
         if name not in module.modules:
-            module.modules[name] = self._new()
+            module.modules[name] = self._new_module()
         return module.modules[name]
 
     def _members(self) -> list[tuple[str, bytes]]:
         members = []
         for module in self._modules:
-            members.append((f"code/{module.module.replace('.', '/')}.py", module.source().encode()))
-        # An empty tuple, pickled by protocol 2: there is no code that could refer to constants.
-        members.append((CONSTANTS_MEMBER, b"\x80\x02)."))
+            members.append((f"code/{module.python_module.replace('.', '/')}.py", module.source().encode()))
+        # There is no code that could refer to constants.
+        members.append((CONSTANTS_MEMBER, _PICKLED_EMPTY_TUPLE))
         return members
 
 
@@ -335,7 +359,11 @@ def _is_optimizer(value: Any) -> bool:
 
 
 def _optimizer_of(value: Mapping[str, Any]) -> _Optimizer:
-    """Return the optimizer whose options the groups have; of several the one with the most."""
+    """Return the optimizer of C++ whose options all groups have; of several the one with the most, which says most.
+
+    Raises:
+        UnsupportedError: there is none.
+    """
     names = set.intersection(*(set(group) for group in value["param_groups"]))
     candidates = [optimizer for optimizer in _OPTIMIZERS.values() if set(optimizer.options) <= names]
     if not candidates:
@@ -355,23 +383,35 @@ def _refuse_rest(values: Mapping[Any, Any], written: dict[str, str], path: str) 
         values: of a group, or the state of a parameter.
         written: the names that C++ has.
         path: of the values, for the message.
+
+    Raises:
+        UnsupportedError: there is one.
     """
     for name, value in values.items():
         if name in written or name in _PYTHONS_OWN or value is None or value is False:
             continue
-        if name == "momentum" and value == 0:
+        if name == "momentum" and value == 0:  # off, as a number
             continue
         raise UnsupportedError("C++'s optimizer cannot hold this", path=f"{path}[{name!r}]", found=shown(value))
 
 
-def _converted(value: Any, kind: str, path: str) -> Any:
-    """Convert a value to C++'s type."""
+def _in_cpp_type(value: Any, kind: str, path: str) -> Any:
+    """Return an option or a state in the type that C++ has for it.
+
+    Args:
+        value: that of Python.
+        kind: TorchScript's name of the type.
+        path: of the value, for errors.
+
+    Raises:
+        ModelError: it does not convert.
+    """
     if kind == _TENSOR:
         if isinstance(value, Tensor):
             return value
     elif kind == _PAIR:
         if isinstance(value, (tuple, list)) and len(value) == 2:
-            return tuple(_converted(item, _FLOAT, path) for item in value)
+            return tuple(_in_cpp_type(item, _FLOAT, path) for item in value)
     else:
         # Python's optimizers count steps, and may have learning rates, in tensors of one element.
         if isinstance(value, Tensor) and value.numel == 1:
@@ -383,7 +423,7 @@ def _converted(value: Any, kind: str, path: str) -> Any:
         elif kind == _FLOAT:
             if is_number:
                 return float(value)
-        elif is_number and int(value) == value:
+        elif is_number and int(value) == value:  # `int`, such as the number of steps
             return int(value)
     raise ModelError(
         "does not have the type used by PyTorch's optimizers", path=path, expected=kind, found=shown(value)
@@ -391,7 +431,7 @@ def _converted(value: Any, kind: str, path: str) -> Any:
 
 
 def _number(parameter: Any, path: str) -> str:
-    """Return the number of a parameter: in C++ an address, so that 0 is invalid."""
+    """Return the number of a parameter as C++ has it, a text: there it is an address, so that 0 is invalid."""
     if type(parameter) is not int or not 0 <= parameter < 1 << 62:
         raise UnsupportedError("a parameter has no number", path=path, found=shown(parameter))
     return str(parameter + 1)

@@ -16,7 +16,7 @@ Locate = Callable[[Any, ElementType, int], Span]
 """From (key, element type, bytes) to the span of the bytes."""
 
 ZIP_PARTS, LEGACY_PARTS, NO_IDS = 5, 6, 0
-"""Number of parts of a persistent id in the two formats; 0 where there are none."""
+"""Number of parts of a persistent id in the two formats; 0 where a pickle has no persistent ids."""
 
 _UNTYPED = ("UntypedStorage", "_UntypedStorage")
 STORAGE_CLASSES = {
@@ -41,10 +41,10 @@ def is_count(value: Any) -> bool:
 
 
 class StorageTable:
-    """Finds or creates the storage of a key.
+    """Finds or creates the storage of each key that pickles name: one object for each key and element type.
 
-    The first element type used with a key is its storage's; tensors of another type have a storage of their own whose
-    `base` is the first one.
+    The first element type used with a key is its root storage's; tensors of another type have a storage of their own
+    whose `base` is the root.
 
     Args:
         locate: finds the bytes of a key; None if they follow the pickle, and `place` sets them later.
@@ -62,11 +62,18 @@ class StorageTable:
         self._views: dict[tuple[int, str, int, int], Storage] = {}
         """Parts and retyped views of roots: identity of the root, element type, offset in bytes, and count."""
         self._untyped: dict[Hashable, UntypedStorage] = {}
-        self._claims: dict[int, Hashable] = {}
+        """The storages that the pickle names without an element type, by key."""
+        self._key_of_untyped: dict[int, Hashable] = {}
         """The key of each untyped storage, by its identity, for the tensors that claim it."""
 
     def get(self, key: Hashable, element: ElementType, count: int, device: str) -> Storage:
         """Return the storage of a key, viewed as elements of a type.
+
+        Args:
+            key: of the storage.
+            element: the type.
+            count: number of elements of a storage that is new; ignored for one that is known.
+            device: PyTorch's name of the device of a storage that is new.
 
         Raises:
             CorruptError: its bytes are missing.
@@ -74,7 +81,7 @@ class StorageTable:
         root = self.roots.get(key)
         if root is None:
             width = element.itemsize
-            span = self._locate(key, element, count * width) if self._locate else Span(_NOWHERE, 0, width)
+            span = Span(_NOWHERE, 0, width) if self._locate is None else self._locate(key, element, count * width)
             root = self.roots[key] = Storage(element, count, span, device)
         return self.retype(root, element)
 
@@ -84,35 +91,36 @@ class StorageTable:
             # Its bytes are located when a tensor claims it: only then the element type is known.
             storage = UntypedStorage(Storage(UINT8, nbytes, Span(_NOWHERE, 0, 1), device))
             self._untyped[key] = storage
-            self._claims[id(storage)] = key
+            self._key_of_untyped[id(storage)] = key
         return self._untyped[key]
 
     def typed(self, storage: Any, element: ElementType | None = None) -> Storage:
-        """Return the storage of a tensor of an element type, from the pickle's storage.
+        """Return the storage of a tensor of an element type, from the storage that the pickle gives the tensor.
 
         Args:
-            storage: the result of `get` or `untyped`.
-            element: the tensor's type; None for that of the storage.
+            storage: the result of `get` or `untyped`; of a damaged file any value.
+            element: the tensor's type; `None` for that of the storage.
 
         Raises:
             CorruptError: it is not a storage.
+            UnsupportedError: its bytes are not a whole number of elements.
         """
-        if isinstance(storage, UntypedStorage) and id(storage) in self._claims:
-            key = self._claims[id(storage)]
+        if isinstance(storage, UntypedStorage) and id(storage) in self._key_of_untyped:
+            key = self._key_of_untyped[id(storage)]
             untyped = storage.storage
             root = self.roots.get(key)  # of an earlier tensor with these bytes
             if element is None:
                 element = root.element if root else UINT8
             # If there is a root, `get` ignores the count, and `retype` checks the root's bytes.
             if root is None and untyped.nbytes % element.itemsize:
-                raise _uneven(untyped.nbytes, element)
+                raise _not_whole_elements(untyped.nbytes, element)
             return self.get(key, element, untyped.nbytes // element.itemsize, untyped.device)
         if not isinstance(storage, Storage):
             raise CorruptError("a tensor has no storage", expected="a storage", found=type(storage).__name__)
         return self.retype(storage, element or storage.element)
 
-    def of_id(self, saved_id: Any) -> Storage | UntypedStorage:
-        """Return the storage named by a persistent id.
+    def storage_of_id(self, saved_id: Any) -> Storage | UntypedStorage:
+        """Return the storage named by a persistent id, or the part of it that is named.
 
         Args:
             saved_id: ("storage", class, key, location, count), and in older files a part of the storage: its own key,
@@ -121,9 +129,10 @@ class StorageTable:
         Raises:
             CorruptError: it is invalid, or the key was named with another class.
         """
-        if not isinstance(saved_id, tuple) or len(saved_id) not in (5, 6) or text(saved_id[0]) != "storage":
+        parts_of_ids = (ZIP_PARTS, LEGACY_PARTS)
+        if not isinstance(saved_id, tuple) or len(saved_id) not in parts_of_ids or text(saved_id[0]) != "storage":
             raise CorruptError("a persistent id does not name a storage", found=f"{type(saved_id).__name__}")
-        _, kind, key, location, count, *rest = saved_id
+        _storage, kind, key, location, count, *rest = saved_id
         element = STORAGE_CLASSES.get(kind.path) if isinstance(kind, PythonGlobal) else None
         if element is None:
             named = kind.path if isinstance(kind, PythonGlobal) else type(kind).__name__
@@ -134,7 +143,7 @@ class StorageTable:
             raise CorruptError("a persistent id has no key, location or count")
         if part is not None and not (isinstance(part, tuple) and len(part) == 3):
             raise CorruptError("the description of a part of a storage is invalid")
-        key = text(key) or key
+        key = text(key) or key  # numbers stay as they are
         # An untyped storage has the element type of the tensor that claims it.
         named_element = None if kind.name in _UNTYPED else element
         first_element = self._classes.setdefault(key, named_element)
@@ -149,7 +158,7 @@ class StorageTable:
         storage = self.get(key, named_element, count, device)
         if part is None:
             return storage
-        _, start, part_count = part
+        _key_of_part, start, part_count = part
         return self.part(storage, start, part_count)
 
     def retype(self, storage: Storage, element: ElementType) -> Storage:
@@ -157,7 +166,7 @@ class StorageTable:
         if storage.element is element:
             return storage
         if storage.nbytes % element.itemsize:
-            raise _uneven(storage.nbytes, element)
+            raise _not_whole_elements(storage.nbytes, element)
         return self._view(storage, element, 0, storage.nbytes // element.itemsize)
 
     def part(self, storage: Storage, start: int, count: int) -> Storage:
@@ -165,8 +174,8 @@ class StorageTable:
 
         Args:
             storage: the whole.
-            start: first element of the part.
-            count: its elements.
+            start: first element of the part, 0-based.
+            count: number of its elements.
 
         Raises:
             CorruptError: the part is not inside.
@@ -182,8 +191,9 @@ class StorageTable:
         return self._view(storage, storage.element, start * storage.element.itemsize, count)
 
     def _view(self, storage: Storage, element: ElementType, offset: int, count: int) -> Storage:
-        """Return a part of a storage as elements of a type: one object for equal parts. A part of a part is one of
-        the base.
+        """Return a part of a storage as elements of a type: one object for equal parts.
+
+        A part of a part becomes a part of the base, as a storage's `base` is always a root.
 
         Args:
             storage: the storage.
@@ -202,8 +212,12 @@ class StorageTable:
 
     @staticmethod
     def _within(base: Storage, element: ElementType, offset: int) -> Span:
-        """Return the bytes of a storage from an offset in bytes on, as elements of a type."""
-        if not isinstance(base.data, Span):  # elements computed on demand have no bytes
+        """Return the bytes of a storage from an offset in bytes on, as elements of a type.
+
+        Raises:
+            UnsupportedError: the bytes are swapped, and elements of another size would be swapped otherwise.
+        """
+        if not isinstance(base.data, Span):  # elements computed on demand have no bytes: they are computed now
             base.data = span_of_bytes(b"".join(base.chunks()), base.element.itemsize)
         if base.data.order != "little" and element.itemsize != base.element.itemsize:
             raise UnsupportedError(
@@ -211,17 +225,20 @@ class StorageTable:
             )
         return Span(base.data.source, base.data.offset + offset, element.itemsize, base.data.order)
 
-    def claim_rest(self) -> None:
-        """Set the elements of untyped storages without tensors to bytes."""
+    def settle_untyped(self) -> None:
+        """Give each untyped storage its root: that of the tensors that claimed it, or one of bytes if none did."""
         for key, untyped in self._untyped.items():
             root = self.roots.get(key)
             if root is None:
                 root = self.get(key, UINT8, untyped.storage.nbytes, untyped.storage.device)
             untyped.storage = root
 
-    def finish(self) -> None:
-        """Complete what had to wait for the end of the pickle."""
-        self.claim_rest()
+    def complete_untyped_and_views(self) -> None:
+        """Complete what had to wait for the end of the pickle: untyped storages, and the bytes of views.
+
+        Where the bytes follow the pickle, roots have been located only after their views were made.
+        """
+        self.settle_untyped()
         for view in self._views.values():
             assert view.base is not None
             view.data = self._within(view.base, view.element, view.base_offset)
@@ -234,7 +251,7 @@ def text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _uneven(nbytes: int, element: ElementType) -> UnsupportedError:
+def _not_whole_elements(nbytes: int, element: ElementType) -> UnsupportedError:
     return UnsupportedError(f"a storage of {nbytes} bytes is not a whole number of {element.name} elements")
 
 

@@ -41,7 +41,7 @@ from ...io.source import ByteSource
 from ...limits import DEFAULT_LIMITS, Limits
 from ..fields import shown
 from .members import LEGACY_MAGIC, LEGACY_PROTOCOL
-from .pickle.meaning import Origin, PtMeaning
+from .pickle.context import Origin, PickleContext
 from .pickle.tensors import view
 from .pickle.unpickler import Unpickler
 from .storages import LEGACY_PARTS, NO_IDS, STORAGE_CLASSES, StorageTable, is_count, text
@@ -54,6 +54,8 @@ _BLOCK = 512
 """Bytes of a tar header; members are padded to a multiple of it."""
 _MAX_PAX_BYTES = 1 << 20
 _MEMBERS = frozenset({"sys_info", "pickle", "tensors", "storages"})
+_LONGEST_KEY = 30
+"""Characters of a number that is a key: of 64 bits at most."""
 _DIGITS = pattern(rb" *([0-7]+)[ \0]*")
 _PAX_RECORD = pattern(rb"([1-9]\d{0,6}) (?:[amc]time|[ug]id|[ug]name|comment)=")
 """The records that change neither name nor size of a member: Python 3 writes times that are not whole."""
@@ -66,8 +68,8 @@ def is_legacy(source: ByteSource, start: int, limits: Limits) -> bool:
     """
     if source.read(start, len(_MAGIC_BYTES)) == _MAGIC_BYTES:
         return True
-    pickle = Unpickler(source, start, source.size, PtMeaning(Origin(source, limits)))
-    pickle.restrict(_FEW_OPERATIONS)
+    pickle = Unpickler(source, start, source.size, PickleContext(Origin(source, limits)))
+    pickle.limit_operations(_FEW_OPERATIONS)
     try:
         value = pickle.load()
     except T7BridgeError:
@@ -91,11 +93,12 @@ def read_stream(origin: Origin, start: int) -> tuple[Any, str, StorageTable]:
     """
     source = origin.source
     table = StorageTable(one_type=True)
-    meaning = PtMeaning(origin, table)
-    pickles = Unpickler(source, start, source.size, meaning)
+    context = PickleContext(origin, table)  # which resolves no persistent ids yet: only the value may have any
+    pickles = Unpickler(source, start, source.size, context)
     try:
         value = pickles.load()
     except FormatError as error:
+        # Bytes that begin as a pickle of protocol 2, or name what is forbidden, are a pickle, and damaged.
         if source.read(start, 1) == b"\x80" or isinstance(error, (ForbiddenGlobalError, LimitError)):
             raise
         raise UnknownFormatError(
@@ -103,38 +106,62 @@ def read_stream(origin: Origin, start: int) -> tuple[Any, str, StorageTable]:
         ) from error
     is_legacy_format = type(value) is int and value == LEGACY_MAGIC
     if is_legacy_format:
-        meaning.resolve = partial(_storage_or_class, table)
-        version = pickles.load()
-        if version != LEGACY_PROTOCOL:
-            raise CorruptError(
-                "has a protocol that no release used", offset=start, expected=str(LEGACY_PROTOCOL), found=shown(version)
-            )
-        pickles.load()  # information about the machine, unused
-        # Only the value may have persistent ids.
-        meaning.id_parts = LEGACY_PARTS
-        value = pickles.load()
-        meaning.id_parts = NO_IDS
-        _place_storages(pickles, table)
-    table.finish()
-    origin.notes += pickles.load_rest()
+        value = _read_after_magic(pickles, context, start)
+    table.complete_untyped_and_views()
+    origin.notes += pickles.load_following()
     return value, "legacy" if is_legacy_format else "pickle", table
 
 
+def _read_after_magic(pickles: Unpickler, context: PickleContext, start: int) -> Any:
+    """Read the pickles after the magic number, and locate the storages after them; return the value.
+
+    Args:
+        pickles: positioned after the magic number.
+        context: of these pickles; its storages are located.
+        start: offset of the file's first byte, for errors.
+
+    Raises:
+        CorruptError: the protocol is another, or the storages are not those that the value names.
+    """
+    table = context.storages
+    context.resolve_id = partial(_storage_or_class, table)
+    version = pickles.load()
+    if version != LEGACY_PROTOCOL:
+        raise CorruptError(
+            "has a protocol that no release used", offset=start, expected=str(LEGACY_PROTOCOL), found=shown(version)
+        )
+    pickles.load()  # information about the machine, unused
+    # Only the value may have persistent ids.
+    context.id_parts = LEGACY_PARTS
+    value = pickles.load()
+    context.id_parts = NO_IDS
+    _locate_storages(pickles, table)
+    return value
+
+
 def _storage_or_class(table: StorageTable, saved_id: Any) -> Any:
-    """Return a storage; or a class with its source code: ("module", class, file, source)."""
+    """Return the value of a persistent id: a storage; or a class, of ("module", class, file, source code)."""
     if isinstance(saved_id, tuple) and saved_id and text(saved_id[0]) == "module":
-        if len(saved_id) > 1 and isinstance(saved_id[1], PythonGlobal):
-            return saved_id[1]
+        _module, *others = saved_id
+        cls = others[0] if others else None
+        if isinstance(cls, PythonGlobal):
+            return cls
         raise CorruptError("a persistent id names a module that does not exist")
-    return table.of_id(saved_id)
+    return table.storage_of_id(saved_id)
 
 
-def _place_storages(pickles: Unpickler, table: StorageTable) -> None:
-    """Locate the elements of each storage, in the order of the pickled list of their keys."""
+def _locate_storages(pickles: Unpickler, table: StorageTable) -> None:
+    """Locate the elements of each storage, in the order of the pickled list of their keys.
+
+    Raises:
+        CorruptError: the list lacks a storage, or has one that no tensor names.
+        TruncatedError: the file ends early.
+    """
     keys = pickles.load()
     if not isinstance(keys, list):
         raise CorruptError("has no list of storage keys", offset=pickles.position)
-    table.claim_rest()
+    # Only storages with an element type tell how many bytes follow.
+    table.settle_untyped()
     names = [text(key) or key for key in keys]
     for name in names:
         storage = table.roots.get(name) if isinstance(name, (str, int)) else None
@@ -153,16 +180,16 @@ def _elements(pickles: Unpickler, element: ElementType, expected: int | None = N
     """Return the number of elements that follow the last pickle, and their location; resume behind them.
 
     Args:
-        pickles: the pickles.
+        pickles: positioned before the number, 8 bytes.
         element: the type of the elements.
-        expected: number of elements; None if any is right.
+        expected: number of elements; `None` if any is right.
 
     Raises:
         TruncatedError: the file or member ends early.
         CorruptError: the number is another.
     """
     count_offset = pickles.position
-    (count,) = struct.unpack("<q", pickles.take(8, "the size of a storage"))
+    (count,) = struct.unpack("<q", pickles.read_bytes(8, "the size of a storage"))
     if expected is not None and count != expected:
         raise CorruptError(
             "a storage has another size than its tensors claim",
@@ -197,17 +224,17 @@ def tar_members(source: ByteSource, limits: Limits = DEFAULT_LIMITS) -> dict[str
         FormatError: it is damaged, or ends early.
     """
     members: dict[str, tuple[int, int]] = {}
-    # Reason, header and name of the first member that PyTorch does not write.
-    first_doubt: tuple[str, int, str] | None = None
+    # Reason, offset of the header, and name of the first member that PyTorch does not write.
+    first_unlike: tuple[str, int, str] | None = None
     position = 0
     while position + _BLOCK <= source.size:
         header_start = position
         header = source.read_exact(header_start, _BLOCK, "a header of the archive")
-        if not header.strip(b"\0"):
+        if not header.strip(b"\0"):  # the end of the archive
             break
-        name, size = _header(header_start, header)
+        name, size = _name_and_size(header_start, header)
         kind = header[156:157]
-        reason = _doubt(header, name, kind, name in members)
+        reason = _unlike_pytorch(header, name, kind, is_duplicate=name in members)
         data_start = header_start + _BLOCK
         if data_start + size > source.size:
             raise TruncatedError(
@@ -217,26 +244,20 @@ def tar_members(source: ByteSource, limits: Limits = DEFAULT_LIMITS) -> dict[str
                 expected=f"{size} bytes",
                 found=f"{source.size - data_start}",
             )
-        if kind == b"x":
-            if size > _MAX_PAX_BYTES:
-                raise LimitError(
-                    "the archive has an extended header of too many bytes",
-                    offset=data_start,
-                    expected=f"at most {_MAX_PAX_BYTES}, which is fixed",
-                    found=f"{size}",
-                )
-            if not reason and not _is_plain_pax(source.read_exact(data_start, size, "an extended header")):
+        if kind == b"x":  # an extended header, of the member that follows
+            extended_header = _extended_header(source, data_start, size)
+            if not reason and not _is_plain_pax(extended_header):
                 reason = "an extended header that PyTorch does not write"
-        elif kind in b"0\0":
+        elif kind in b"0\0":  # a file
             members[name] = (data_start, size)
-        if reason and first_doubt is None:
-            first_doubt = (reason, header_start, name)
+        if reason and first_unlike is None:
+            first_unlike = (reason, header_start, name)
         padding = -size % _BLOCK
         position = data_start + size + padding
         if len(members) > limits.archive_members:
             raise limits.exceeded("archive_members", "the archive has too many members", offset=position)
-    if first_doubt is not None and "storages" in members:  # other archives may hold anything
-        reason, header_start, name = first_doubt
+    if first_unlike is not None and "storages" in members:  # other archives may hold anything
+        reason, header_start, name = first_unlike
         raise CorruptError(
             f"has {reason}",
             offset=header_start,
@@ -247,8 +268,28 @@ def tar_members(source: ByteSource, limits: Limits = DEFAULT_LIMITS) -> dict[str
     return members
 
 
-def _header(start: int, header: bytes) -> tuple[str, int]:
-    """Return the name and the size of a member, whose header starts at an offset."""
+def _extended_header(source: ByteSource, start: int, size: int) -> bytes:
+    """Return the content of an extended header.
+
+    Raises:
+        LimitError: it is larger than any that is needed.
+    """
+    if size > _MAX_PAX_BYTES:
+        raise LimitError(
+            "the archive has an extended header of too many bytes",
+            offset=start,
+            expected=f"at most {_MAX_PAX_BYTES}, which is fixed",
+            found=f"{size}",
+        )
+    return source.read_exact(start, size, "an extended header")
+
+
+def _name_and_size(start: int, header: bytes) -> tuple[str, int]:
+    """Return the name and the size of a member from its header, which starts at an offset of the file.
+
+    Raises:
+        CorruptError: the checksum does not match, or there is no size.
+    """
     # The checksum is that of the header with spaces in its own place.
     checksum = header[148:156]
     if _octal_number(checksum) != sum(header) - sum(checksum) + sum(b" " * len(checksum)):
@@ -261,16 +302,23 @@ def _header(start: int, header: bytes) -> tuple[str, int]:
 
 
 def _octal_number(field: bytes) -> int | None:
-    """Parse a number of a tar header: octal digits. Sizes in base 256 are of files that PyTorch 0.1 did not write."""
+    """Parse a number of a tar header: octal digits. `None` for others: PyTorch 0.1 wrote no sizes in base 256."""
     digits = _DIGITS.fullmatch(field)
     return int(digits[1], 8) if digits else None
 
 
-def _doubt(header: bytes, name: str, kind: bytes, is_duplicate: bool) -> str:
-    """Return what PyTorch does not write in a header; empty if it could have written it."""
+def _unlike_pytorch(header: bytes, name: str, kind: bytes, is_duplicate: bool) -> str:
+    """Return what PyTorch does not write in a header, for a message; empty if it could have written it.
+
+    Args:
+        header: the 512 bytes.
+        name: of the member.
+        kind: its type flag, one byte.
+        is_duplicate: whether an earlier member has the name.
+    """
     if name.startswith("/") or ".." in name.split("/"):
         return "a member that would be unpacked elsewhere"
-    if kind in b"12":
+    if kind in b"12":  # hard and symbolic ones
         return "a link, which PyTorch never writes"
     if kind == b"x":
         # `././@PaxHeader` or `PaxHeaders`: no pickle begins so.
@@ -292,7 +340,7 @@ def _is_plain_pax(data: bytes) -> bool:
         match = _PAX_RECORD.match(data, position)
         if match is None:
             return False
-        # A record begins with its length and ends with a newline.
+        # A record begins with its length, which counts itself, and ends with a newline.
         end = position + int(match[1])
         if end <= match.end() or data[end - 1 : end] != b"\n":
             return False
@@ -300,21 +348,40 @@ def _is_plain_pax(data: bytes) -> bool:
     return True
 
 
-def _entries(pickles: Unpickler, wrong: str) -> Iterator[tuple[int, Any, Any, Any]]:
-    """Yield offset, key and two further values for each of a counted number of pickles."""
+def _entries(pickles: Unpickler, message: str) -> Iterator[tuple[int, Any, Any, Any]]:
+    """Yield the entries of `storages` or `tensors`: a pickled count, then a pickle of three values for each.
+
+    The user of an entry reads what follows its pickle before the next is taken.
+
+    Args:
+        pickles: positioned before the count.
+        message: of the error for a pickle of another form.
+
+    Yields:
+        Offset of the pickle in bytes, key, and the two other values.
+    """
     count = pickles.load()
     if not is_count(count):
         raise CorruptError("a member does not begin with a count", offset=pickles.position)
     for _ in range(count):
         offset = pickles.position
         entry = pickles.load()
-        if not isinstance(entry, tuple) or len(entry) != 3 or not isinstance(entry[0], (int, str)):
-            raise CorruptError(wrong, offset=offset)
-        yield offset, *entry
+        if not isinstance(entry, tuple) or len(entry) != 3:
+            raise CorruptError(message, offset=offset)
+        key, second, third = entry
+        if not isinstance(key, (int, str)):
+            raise CorruptError(message, offset=offset)
+        yield offset, key, second, third
 
 
 def _read_storages(pickles: Unpickler, table: StorageTable, values: dict[Hashable, Any]) -> None:
-    """Add the storages to the values by key, and those that are parts of others."""
+    """Add the storages of a file to the values by key, and those that are parts of others, which are listed at the end.
+
+    Args:
+        pickles: those of the member `storages`, with the elements between them.
+        table: receives the storages.
+        values: receives the storages and the parts.
+    """
     for offset, key, location, kind in _entries(pickles, "a storage has no key, location and class"):
         element = STORAGE_CLASSES.get(kind.path) if isinstance(kind, PythonGlobal) else None
         device = text(location)
@@ -328,31 +395,42 @@ def _read_storages(pickles: Unpickler, table: StorageTable, values: dict[Hashabl
         values[key] = storage
     offset = pickles.position
     parts = pickles.load()
-    invalid = "the description of a part of a storage is invalid"
+    invalid = CorruptError("the description of a part of a storage is invalid", offset=offset)
     if not isinstance(parts, (list, tuple)):
-        raise CorruptError(invalid, offset=offset)
+        raise invalid
     for part in parts:
-        if not isinstance(part, tuple) or len(part) != 4 or not isinstance(part[0], (int, str)):
-            raise CorruptError(invalid, offset=offset)
+        if not isinstance(part, tuple) or len(part) != 4:
+            raise invalid
         key, root_key, first_element, count = part
+        if not isinstance(key, (int, str)):
+            raise invalid
         root = table.roots.get(root_key) if isinstance(root_key, (int, str)) else None
         if root is None:
             raise CorruptError("a storage is part of a missing one", offset=offset)
         values[key] = table.part(root, first_element, count)
-    table.finish()
+    table.complete_untyped_and_views()
 
 
-def _read_tensors(pickles: Unpickler, meaning: PtMeaning, values: dict[Hashable, Any]) -> None:
-    """Add the tensors to the values by key, which has the storages."""
-    for entry_offset, key, storage_key, _ in _entries(pickles, "a tensor has no key, storage and class"):
+def _read_tensors(pickles: Unpickler, context: PickleContext, values: dict[Hashable, Any]) -> None:
+    """Add the tensors of a file to the values by key, which has the storages.
+
+    Args:
+        pickles: those of the member `tensors`, with sizes, strides and offsets between them.
+        context: has the limits.
+        values: storages by key; receives the tensors.
+    """
+    for entry_offset, key, storage_key, _class in _entries(pickles, "a tensor has no key, storage and class"):
         storage = values.get(storage_key) if isinstance(storage_key, (int, str)) else None
         if not isinstance(storage, Storage):
             what = "tensor" if isinstance(storage, Tensor) else "missing storage"
             raise CorruptError(f"a tensor is on a {what}", offset=entry_offset)
-        (dimensions,) = struct.unpack("<i4x", pickles.take(8, "a tensor"))
-        if not 0 <= dimensions <= meaning.limits.dimensions:
+        # A number of 32 bits, and 4 bytes that are not used.
+        (dimensions,) = struct.unpack("<i4x", pickles.read_bytes(8, "a tensor"))
+        if not 0 <= dimensions <= context.limits.dimensions:
             raise CorruptError(f"a tensor has {dimensions} dimensions", offset=entry_offset)
-        numbers = struct.unpack(f"<{2 * dimensions + 1}q", pickles.take(16 * dimensions + 8, "a tensor"))
+        # Numbers of 64 bits: the sizes, the strides and the offset.
+        count = 2 * dimensions + 1
+        numbers = struct.unpack(f"<{count}q", pickles.read_bytes(8 * count, "a tensor"))
         size = numbers[:dimensions]
         stride = numbers[dimensions:-1]
         offset = numbers[-1]
@@ -360,18 +438,20 @@ def _read_tensors(pickles: Unpickler, meaning: PtMeaning, values: dict[Hashable,
             size = (0,)
             stride = (1,)
             offset = 0
-        values[key] = view(meaning, storage, offset, size, stride)
+        values[key] = view(context, storage, offset, size, stride)
 
 
 def _value_or_class(values: dict[Hashable, Any], saved_id: Any) -> Any:
     """Return a tensor or storage by its key, as text; or a class that comes with its source."""
     if isinstance(saved_id, tuple):
-        if saved_id and isinstance(saved_id[0], PythonGlobal):
-            return saved_id[0]
+        cls = saved_id[0] if saved_id else None  # its source code follows
+        if isinstance(cls, PythonGlobal):
+            return cls
         raise CorruptError("a persistent id names no class")
     key: Any = text(saved_id) or saved_id
-    # Keys are numbers in the other members. Longer texts are none, and `int` takes long for them.
-    if isinstance(key, str) and key not in values and key.lstrip("-").isdecimal() and len(key) < 30:
+    # Keys are numbers in the other members: addresses. Longer texts are none, and `int` takes long for them.
+    is_number = isinstance(key, str) and key.lstrip("-").isdecimal() and len(key) < _LONGEST_KEY
+    if is_number and key not in values:
         key = int(key)
     if not isinstance(key, (int, str)) or key not in values:
         raise CorruptError("the pickle refers to a missing tensor", found=shown(saved_id))
@@ -383,7 +463,7 @@ def read_tar(origin: Origin, start: int = 0) -> tuple[Any, str, StorageTable]:
 
     Args:
         origin: the file.
-        start: where it begins: at the first byte.
+        start: where it begins, as `read_stream` has it; a tar archive always begins at the first byte.
 
     Returns:
         The value, its format (`tar`), and its storages.
@@ -395,7 +475,7 @@ def read_tar(origin: Origin, start: int = 0) -> tuple[Any, str, StorageTable]:
     members = tar_members(source, origin.limits)
     values: dict[Hashable, Any] = {}  # storages and tensors, by key
     table = StorageTable()
-    meaning = PtMeaning(origin, table, partial(_value_or_class, values))
+    context = PickleContext(origin, table, partial(_value_or_class, values))
     missing = [name for name in ("storages", "tensors", "pickle") if name not in members]
     if missing:
         raise CorruptError(
@@ -405,13 +485,14 @@ def read_tar(origin: Origin, start: int = 0) -> tuple[Any, str, StorageTable]:
             hint="Unpack it, or give the address of a member: tar://MEMBER::FILE.",
         )
 
-    def pickles(name: str) -> Unpickler:
+    def pickles_of(name: str) -> Unpickler:
         start, size = members[name]
-        return Unpickler(source, start, start + size, meaning, name)
+        return Unpickler(source, start, start + size, context, name)
 
-    _read_storages(pickles("storages"), table, values)
-    _read_tensors(pickles("tensors"), meaning, values)
-    pickle = pickles("pickle")
+    # Tensors refer to storages, and the value to both.
+    _read_storages(pickles_of("storages"), table, values)
+    _read_tensors(pickles_of("tensors"), context, values)
+    pickle = pickles_of("pickle")
     value = pickle.load()
-    origin.notes += pickle.load_rest("pickle")
+    origin.notes += pickle.load_following("pickle")
     return value, "tar", table

@@ -37,7 +37,8 @@ _TOP_FILES = {
 }
 """Files of an archive; others of the folder are not its."""
 _TOP_FOLDERS = ("data", ".data", "constants", "code", "extra", "tensors", "traced_inputs", ".t7bridge")
-_OPEN_FILES = 32
+_MOST_OPEN_FILES = 32
+"""Files that are kept open: the storages of a checkpoint may be more than a process can open."""
 
 
 def folder_of(path: str) -> str:
@@ -55,7 +56,7 @@ def folder_of(path: str) -> str:
 
 def unpacked_files(path: str) -> list[str]:
     """Return the paths of the files of an unpacked archive, by that of its folder or its `data.pkl`."""
-    return list(_members(folder_of(path)))
+    return list(_member_paths(folder_of(path)))
 
 
 @define(frozen=True)
@@ -92,12 +93,13 @@ class FolderSource(DerivedSource):
     def __init__(self, folder: PathLike, limits: Limits = DEFAULT_LIMITS) -> None:
         self.files: list[_File] = []
         name = os.fspath(folder)
-        for path in _members(name):
+        for path in _member_paths(name):
             if len(self.files) == limits.archive_members:
                 raise limits.exceeded("archive_members", "the folder has too many files", file=name)
-            with ByteSource.from_path(path) as file:  # an input, which no output replaces
-                inside = os.path.relpath(path, name).replace(os.sep, "/")
-                self.files.append(_File(inside, path, file.size))
+            # Opening registers it as an input, which no output replaces.
+            with ByteSource.from_path(path) as file:
+                name_in_folder = os.path.relpath(path, name).replace(os.sep, "/")
+                self.files.append(_File(name_in_folder, path, file.size))
         *self.starts, size = accumulate((file.size for file in self.files), initial=0)
         self._open: OrderedDict[int, ByteSource] = OrderedDict()
         self._is_closed = False
@@ -105,27 +107,28 @@ class FolderSource(DerivedSource):
         super().__init__(name, size)
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
-        """See `ByteSource.read_into`."""
+        """Fill memory from an offset on, from several files if needed; return the number of bytes, fewer at the end."""
         done = 0
         # Of files without bytes that begin at one offset, the last is the one that may have some.
         number = bisect_right(self.starts, offset) - 1
         while done < len(buffer) and number < len(self.files):
-            inside = offset + done - self.starts[number]
-            count = min(len(buffer) - done, self.files[number].size - inside)
+            offset_in_file = offset + done - self.starts[number]
+            count = min(len(buffer) - done, self.files[number].size - offset_in_file)
             if count > 0:
                 with self._lock:  # another thread may close the file
-                    read = self._file(number).read_into(inside, buffer[done : done + count])
+                    read = self._file(number).read_into(offset_in_file, buffer[done : done + count])
                 done += read
-                if read < count:
+                if read < count:  # the file has become shorter
                     break
             number += 1
         return done
 
     def _file(self, number: int) -> ByteSource:
-        """Return a file, opened again if others were read since.
+        """Return a file by its place in `files`, opened again if it was closed for others.
 
         Raises:
-            CorruptError: it has changed.
+            CorruptError: its size has changed.
+            T7BridgeError: the source is closed.
         """
         if self._is_closed:
             raise T7BridgeError(
@@ -137,8 +140,10 @@ class FolderSource(DerivedSource):
             file = ByteSource.from_path(expected.path)
             if file.size != expected.size:
                 raise CorruptError("a file of the folder has changed", file=expected.path)
-            if len(self._open) == _OPEN_FILES:
-                self._open.popitem(last=False)[1].close()
+            if len(self._open) == _MOST_OPEN_FILES:
+                _number, least_recent = self._open.popitem(last=False)
+                least_recent.close()
+        # At the end, as the one that was used last.
         self._open[number] = file
         return file
 
@@ -146,10 +151,11 @@ class FolderSource(DerivedSource):
         """Close the files. Storages whose bytes are in them can no longer be read."""
         self._is_closed = True
         while self._open:
-            self._open.popitem()[1].close()
+            _number, file = self._open.popitem()
+            file.close()
 
 
-def _members(folder: str) -> Iterator[str]:
+def _member_paths(folder: str) -> Iterator[str]:
     """Yield the paths of the files that PyTorch wrote, those of `data.pkl` and its storages among them."""
     for name in sorted(os.listdir(folder)):
         path = os.path.join(folder, name)
@@ -160,6 +166,12 @@ def _members(folder: str) -> Iterator[str]:
 
 
 def _below(folder: str, top: str) -> Iterator[str]:
+    """Yield the paths of the members below a folder of the top level, in the order of their names.
+
+    Args:
+        folder: its path.
+        top: its name.
+    """
     for place, folders, names in os.walk(folder):
         folders.sort()
         for name in sorted(names):
@@ -181,16 +193,26 @@ class FolderArchive(ZipArchive):
     source: FolderSource
 
     def _directory(self) -> dict[str, Member]:
+        """Return the files as stored members, in a root folder as PyTorch writes it."""
         members: dict[str, Member] = {}
         for file, start in zip(self.source.files, self.source.starts):
             name = f"{ROOT_FOLDER}/{file.name}"
-            members[name] = Member(name, STORED, 0, 0, file.size, file.size, start, start + file.size)
+            members[name] = Member(
+                name,
+                method=STORED,
+                flags=0,
+                crc=0,  # none is known
+                packed=file.size,
+                size=file.size,
+                header=start,
+                limit=start + file.size,
+            )
         return members
 
     def _start(self, member: Member) -> int:
-        return member.header
+        return member.header  # files have none: their bytes begin there
 
     def crc_of(self, name: str) -> int:
-        """See `ZipArchive.crc_of`: it is computed."""
+        """Return the CRC-32 of a file's bytes, computed now, where an archive has it in its directory."""
         source, offset = self.span(name)
         return self._computed_crc(self.member(name), source, offset)

@@ -40,7 +40,7 @@ _MACHINE = {
 }
 
 
-def placed(map_location: MapLocation, keep_device: bool) -> Place:
+def device_mapper(map_location: MapLocation, keep_device: bool) -> Place:
     """Return the function from the device in a file to the one written.
 
     Args:
@@ -49,30 +49,34 @@ def placed(map_location: MapLocation, keep_device: bool) -> Place:
         keep_device: whether other devices are kept; otherwise they are `cpu`.
 
     Raises:
-        ModelError: it names no valid device.
+        ModelError: it names no valid device; of a function, the returned one raises it.
     """
+    replacement_of: Callable[[str], Any]
     if isinstance(map_location, str) and "=" in map_location:
         pairs = [part.partition("=") for part in map_location.split(",")]
         map_location = {old.strip(): new.strip() for old, _, new in pairs}
-    if isinstance(map_location, Mapping) or map_location is None:
-        replacements = {str(old): _checked(new) for old, new in (map_location or {}).items()}
-        map_location = replacements.get
-    elif not callable(map_location):
-        device = _checked(map_location)
-        return lambda _: device
-    replacement_of = map_location
+    if map_location is None:
+        map_location = {}
+    if isinstance(map_location, Mapping):
+        replacements = {str(old): _device_name(new) for old, new in map_location.items()}
+        replacement_of = replacements.get
+    elif callable(map_location):
+        replacement_of = map_location
+    else:
+        device_for_all = _device_name(map_location)
+        return lambda _: device_for_all
 
     def place(device: str) -> str:
         replacement = replacement_of(device)
         if replacement is not None:
-            return _checked(replacement)
+            return _device_name(replacement)
         # Any text may be in a file, and PyTorch refuses what it does not know.
         return device if keep_device and _DEVICE.match(device) else "cpu"
 
     return place
 
 
-def _checked(device: Any) -> str:
+def _device_name(device: Any) -> str:
     """Return the name of a device, from text or a `torch.device`.
 
     Raises:
@@ -99,6 +103,7 @@ class StorageKeys:
         self.storages: list[Storage] = []
         self._place = place
         self._keys: dict[int, str] = {}
+        """The key of each storage, by its identity."""
 
     def key(self, storage: Storage) -> str:
         """Return the key of a storage, the next one if it is new."""
@@ -108,8 +113,8 @@ class StorageKeys:
             self.storages.append(storage)
         return key
 
-    def ref(self, storage: Storage) -> tuple[str, str]:
-        """Return the key of a storage, and the name of its device."""
+    def key_and_device(self, storage: Storage) -> tuple[str, str]:
+        """Return the key of a storage, and the name of the device that is written for it."""
         return self.key(storage), self._place(storage.device)
 
 
@@ -128,8 +133,8 @@ class ValueWriter:
         blocking: the names that `torch.load(weights_only=True)` refuses, and the first value that has each.
     """
 
-    _old = False
-    """True if pickles are those of PyTorch before 1.6."""
+    _is_legacy = False
+    """Whether pickles are those of PyTorch before 1.6."""
 
     def __init__(
         self,
@@ -140,8 +145,8 @@ class ValueWriter:
         allow_foreign: bool = False,
     ) -> None:
         self._output = target if isinstance(target, Output) else Output(target)
-        self._keys = StorageKeys(place or placed(None, keep_device))
-        self._pickle = self._dumps(None)
+        self._keys = StorageKeys(place or device_mapper(None, keep_device))
+        self._pickle = self._dumps(None)  # until `write`
         self._allow_foreign = allow_foreign
         self.tensors = 0
         self.plain: dict[str, list[Any]] = {}
@@ -160,9 +165,13 @@ class ValueWriter:
         Raises:
             UnsupportedError: it contains something that the format cannot hold.
         """
-        writer = PickleWriter(self._keys.ref, old=self._old, allow_foreign=self._allow_foreign)
-        self._pickle = writer.dumps(value)
-        self.tensors, self.plain, self.blocking = writer.tensors, writer.plain, writer.blocking
+        pickle_writer = PickleWriter(
+            self._keys.key_and_device, is_legacy=self._is_legacy, allow_foreign=self._allow_foreign
+        )
+        self._pickle = pickle_writer.dumps(value)
+        self.tensors = pickle_writer.tensors
+        self.plain = pickle_writer.plain
+        self.blocking = pickle_writer.blocking
 
     @property
     def storages(self) -> int:
@@ -175,7 +184,7 @@ class ValueWriter:
         return self._keys.storages
 
     def _dumps(self, value: Any) -> bytes:
-        return PickleWriter(self._keys.ref, old=self._old).dumps(value)
+        return PickleWriter(self._keys.key_and_device, is_legacy=self._is_legacy).dumps(value)
 
 
 class PtWriter(ValueWriter):
@@ -185,10 +194,11 @@ class PtWriter(ValueWriter):
     """
 
     def finish(self, record: Callable[[str], bytes] | None = None) -> None:
-        """Write the archive.
+        """Write the archive: the members in PyTorch's order, then the record, if any.
 
         Args:
-            record: returns the content of a further member, which PyTorch ignores, from the hash of the value.
+            record: returns the content of a further member, which PyTorch ignores, from `members.content_id`, the hash
+                over the members of the value.
 
         Raises:
             WriteError: the output does not accept the bytes.
@@ -201,18 +211,23 @@ class PtWriter(ValueWriter):
         self._add(layout.ALIGNMENT_MEMBER, b"%d" % ALIGNMENT_BYTES)
         self._add(layout.BYTEORDER_MEMBER, b"little")
         for number, storage in enumerate(self._keys.storages):
+            # Where its bytes are in a file, to be copied; or pieces of them.
             self._add(f"{layout.STORAGE_FOLDER}{number}", storage.extent() or storage.chunks(), storage.nbytes)
         self._add(layout.VERSION_MEMBER, layout.ARCHIVE_VERSION)
+        # The id and the record are hashes over the CRCs of the members, which copying in the background computes.
         self._zip.settle()
         self._add(layout.ID_MEMBER, _serialization_id(self._zip.members))
         if record is not None:
-            members = [(member.name.partition("/")[2], member.size, member.crc) for member in self._zip.members]
+            members = []
+            for member in self._zip.members:
+                _root, _, name = member.name.partition("/")
+                members.append((name, member.size, member.crc))
             self._add(layout.RECORD_MEMBER, record(layout.content_id(members)))
         self._zip.finish()
         self._output.flush()
 
     def _members(self) -> list[tuple[str, bytes]]:
-        """Yield members that belong to the value besides its pickle, by name below the root folder."""
+        """Return members that belong to the value besides its pickle, by name below the root folder."""
         return []
 
     def _add(self, name: str, content: Content, size: int | None = None) -> None:
@@ -222,7 +237,7 @@ class PtWriter(ValueWriter):
 class LegacyPtWriter(ValueWriter):
     """Writer of one value to a file for PyTorch 0.2 to 1.5; otherwise like `ValueWriter`."""
 
-    _old = True
+    _is_legacy = True
 
     def finish(self) -> None:
         """Write the file.
@@ -233,6 +248,7 @@ class LegacyPtWriter(ValueWriter):
         for head in (layout.LEGACY_MAGIC, layout.LEGACY_PROTOCOL, _MACHINE):
             self._output.write(self._dumps(head))
         self._output.write(self._pickle)
+        # The keys of the storages, in the order of their elements below.
         self._output.write(self._dumps([str(number) for number in range(self.storages)]))
         for storage in self.stored:
             self._output.write(struct.pack("<q", storage.count))
@@ -242,7 +258,8 @@ class LegacyPtWriter(ValueWriter):
 
 def _serialization_id(members: list[WrittenMember]) -> bytes:
     """Return forty digits from the members' names and contents: the same for the same content, as in PyTorch."""
-    names = crc32("\0".join(member.name for member in members).encode())
+    names_hash = crc32("\0".join(member.name for member in members).encode())
     # 64 bits from two checksums: a hash of hashlib would take longer to load than a small file to convert.
     contents = repr([(member.name, member.crc) for member in members]).encode()
-    return b"%020d%020d" % (names, crc32(contents) << 32 | zlib.adler32(contents))
+    contents_hash = (crc32(contents) << 32) | zlib.adler32(contents)
+    return b"%020d%020d" % (names_hash, contents_hash)

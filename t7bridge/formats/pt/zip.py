@@ -30,10 +30,17 @@ _LOCAL, _CENTRAL = b"PK\x03\x04", b"PK\x01\x02"
 _END, _END64, _LOCATOR64 = b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07"
 _DESCRIPTOR = b"PK\x07\x08"
 _LOCAL_HEADER = struct.Struct("<4sHHHHHIIIHH")
+"""Signature, version, flags, method, time, date, CRC, packed size, size; lengths of name and extra fields."""
 _CENTRAL_HEADER = struct.Struct("<4sHHHHHHIIIHHHHHII")
+"""Signature, two versions, flags, method, time, date, CRC, packed size, size; lengths of name, extra fields and
+comment; disk, internal and external attributes, offset of the local header."""
 _END_RECORD = struct.Struct("<4sHHHHIIH")
+"""Signature, disk, first disk of the directory, entries here and in all, size and offset of the directory; length of
+the comment."""
 _END64_RECORD = struct.Struct("<4sQHHIIQQQQ")
+"""Signature, length of the rest, two versions, then as in the other, with wider numbers and no comment."""
 _LOCATOR64_RECORD = struct.Struct("<4sIQI")
+"""Signature, disk and offset of the zip64 end record, number of disks."""
 _END64_HEAD_BYTES = 12
 """Bytes of the zip64 end record that its own length does not count: its signature and the length."""
 _FULL_16, _FULL_32 = 0xFFFF, 0xFFFFFFFF
@@ -83,7 +90,7 @@ class Member:
 
 
 class ZipArchive:
-    """Reads the directory of a zip archive and finds its members.
+    """Reads the directory of a zip archive and finds the bytes of its members, which readers must agree about.
 
     Args:
         source: the archive.
@@ -111,7 +118,9 @@ class ZipArchive:
             self.members = self._directory()
 
     def span(self, name: str) -> tuple[ByteSource, int]:
-        """Return the location of a member's bytes: a source and an offset in it. Deflated members are inflated here.
+        """Return the location of a member's bytes: a source, and an offset in it in bytes.
+
+        Deflated members are inflated here, once, to a source of their own.
 
         Raises:
             FormatError: the member does not exist, or is damaged.
@@ -148,7 +157,7 @@ class ZipArchive:
         member = self.member(name)
         source, offset = self.span(name)
         if member.method == STORED and member.crc:
-            self._check(member, self._computed_crc(member, source, offset))
+            self._compare_crc(member, self._computed_crc(member, source, offset))
 
     def _computed_crc(self, member: Member, source: ByteSource, offset: int) -> int:
         """Return the CRC-32 of a member's bytes, from a source and their offset in it."""
@@ -190,9 +199,10 @@ class ZipArchive:
         return kind(message, **self._where(member), **facts)
 
     def _where(self, member: Member) -> dict[str, Any]:
+        """Return the place of a member, for an error."""
         return {"file": self.source.name, "offset": member.header, "path": member.name}
 
-    def _check(self, member: Member, crc: int) -> None:
+    def _compare_crc(self, member: Member, crc: int) -> None:
         """Compare the CRC-32 of a member's bytes with the directory's."""
         # PyTorch writes 0 where `torch.serialization.set_crc32_options(False)` was called.
         if member.crc and crc != member.crc:
@@ -207,6 +217,13 @@ class ZipArchive:
     # The directory
 
     def _directory(self) -> dict[str, Member]:
+        """Return the members by name, in the order of the directory, and set `first` and `comment`.
+
+        Raises:
+            CorruptError: names or places of members contradict one another, or readers would disagree about them.
+            UnsupportedError: the archive is encrypted or split over several files.
+            LimitError: there are too many members.
+        """
         start, length, count = self._end()
         if count > self._limits.archive_members:
             raise self._limits.exceeded(
@@ -216,19 +233,19 @@ class ZipArchive:
         entries = list(self._entries(data, start, count))
         # A member ends before the next header at the latest, the last one before the directory.
         headers = [*sorted(entry.header for entry in entries), start]
-        following = dict(pairwise(headers))
-        if len(following) != len(entries):
+        next_header = dict(pairwise(headers))
+        if len(next_header) != len(entries):
             raise CorruptError("two members have the same offset in the archive")
         members: dict[str, Member] = {}
         folded_names: set[bytes] = set()
         self.first = entries[0].name if entries else ""
         for entry in entries:
-            member = evolve(entry, limit=following.get(entry.header, 0))
+            member = evolve(entry, limit=next_header.get(entry.header, 0))
             if member.name in members:
                 raise self._fault(member, "occurs twice in the archive")
             if "\0" in member.name:
                 raise self._fault(member, "has a zero byte in its name, at which other readers stop")
-            folded_name = _folded(member.name)
+            folded_name = _without_case(member.name)
             if folded_name in folded_names and not self._exact_case:
                 raise self._fault(member, "occurs twice in the archive for PyTorch, which ignores case in names")
             folded_names.add(folded_name)
@@ -240,7 +257,14 @@ class ZipArchive:
         return {name: member for name, member in members.items() if member.size or not name.endswith("/")}
 
     def _end(self) -> tuple[int, int, int]:
-        """Return offset, length and number of entries of the directory."""
+        """Return offset and length of the directory in bytes, and the number of its entries.
+
+        Those of the zip64 end record count, if there is one.
+
+        Raises:
+            CorruptError: the directory is not where the records say.
+            UnsupportedError: the archive is split over several files.
+        """
         record_start, record = self._end_record()
         _, disk, first_disk, count_here, count, length, start, _ = _END_RECORD.unpack(record)
         directory_end = record_start
@@ -248,7 +272,9 @@ class ZipArchive:
         locator = self.source.read(max(0, record_start - _LOCATOR64_RECORD.size), _LOCATOR64_RECORD.size)
         if locator[:4] == _LOCATOR64:  # PyTorch writes it into small archives too
             _, _, directory_end, disks = _LOCATOR64_RECORD.unpack(locator)
-            record = self.source.read(directory_end, _END64_RECORD.size) if directory_end < record_start else b""
+            record = b""
+            if directory_end < record_start:
+                record = self.source.read(directory_end, _END64_RECORD.size)
             if len(record) < _END64_RECORD.size or record[:4] != _END64:
                 raise CorruptError("the archive's directory is damaged", offset=directory_end)
             _, record_length, _, _, disk, first_disk, count_here, count, length, start = _END64_RECORD.unpack(record)
@@ -266,16 +292,21 @@ class ZipArchive:
         return start, length, count
 
     def _end_record(self) -> tuple[int, bytes]:
-        """Return the end record and its offset; its comment becomes that of the archive."""
+        """Return the offset of the end record, and its bytes without the comment, which becomes that of the archive.
+
+        Raises:
+            CorruptError: readers could take another record for it.
+            TruncatedError: there is none, or more than zeros follow it.
+        """
         size = self.source.size
         # A comment has at most 65 535 bytes.
         tail_start = max(0, size - _END_RECORD.size - _FULL_16)
         tail = self.source.read(tail_start, size - tail_start)
         # PyTorch uses the last one that has room for its fields, whatever length it states for its comment.
-        record = tail.rfind(_END, 0, max(0, len(tail) - _END_RECORD.size + len(_END)))
+        record = tail.rfind(_END, 0, max(0, len(tail) - _END_RECORD.size + len(_END)))  # -1: there is none
         end = _end_of_comment(tail, record)
         is_last = end == len(tail)
-        if record >= 0 and not is_last and _ends_before(tail, record):
+        if record >= 0 and not is_last and _has_earlier_end_record(tail, record):
             raise CorruptError(
                 "the archive has two ends, and readers disagree about which one counts",
                 offset=tail_start + record,
@@ -294,7 +325,17 @@ class ZipArchive:
         return tail_start + record, tail[record:comment_start]
 
     def _entries(self, data: bytes, start: int, count: int) -> Iterator[Member]:
-        """Yield the entries of the directory, whose bytes are given, in order."""
+        """Yield the entries of the directory, in order, each with the start of the directory as its limit.
+
+        Args:
+            data: the bytes of the directory.
+            start: its offset in the file, in bytes.
+            count: number of entries.
+
+        Raises:
+            CorruptError: there are fewer or more of them, or one contradicts itself.
+            UnsupportedError: one is encrypted or on another disk.
+        """
         damaged = "the archive's directory is damaged"
         position = 0
         for _ in range(count):
@@ -302,24 +343,24 @@ class ZipArchive:
             if data[position : position + 4] != _CENTRAL or name_start > len(data):
                 raise CorruptError(damaged, offset=start + position)
             fields = _CENTRAL_HEADER.unpack_from(data, position)
-            _, _, _, flags, method, _, _, crc, packed, size = fields[:10]
-            name_length, extra_length, comment_length, disk, _, attributes, header = fields[10:]
+            _, _, _, flags, method, _, _, crc, packed, size, *lengths_and_place = fields
+            name_length, extra_length, comment_length, disk, _, attributes, header = lengths_and_place
             extra_start = name_start + name_length
             raw_name = data[name_start:extra_start]
             extra = data[extra_start : extra_start + extra_length]
             position = extra_start + extra_length + comment_length
-            widened = _widened(extra, size, packed, header)
-            if widened is None:
+            wide_numbers = _with_zip64_values(extra, size, packed, header)
+            if wide_numbers is None:
                 text = "an entry of the archive's directory has no zip64 sizes"
                 raise CorruptError(text, offset=start + position)
-            size, packed, header = widened
+            size, packed, header = wide_numbers
             # The flag for UTF-8 is not set by every writer of it.
             name = raw_name.decode("utf-8", "surrogateescape")
             member = Member(name, method, flags, crc, packed, size, header, start)
             if attributes & _FOLDER and size:
                 raise self._fault(member, "is marked as a folder, and PyTorch reads no bytes of it")
             # What miniz, with which PyTorch reads archives, refuses in any entry, whether it is asked for or not.
-            if disk not in (0, 1):
+            if disk not in (0, 1):  # 0 is the only one; miniz takes 1, too
                 raise self._fault(member, "is on another disk of an archive split over several files", UnsupportedError)
             if flags & _MASKED:
                 raise self._fault(member, "is in an encrypted directory", UnsupportedError)
@@ -330,7 +371,13 @@ class ZipArchive:
             raise CorruptError(damaged, offset=start + position)
 
     def _start(self, member: Member) -> int:
-        """Return the offset of a member's bytes. The local header, which has it, must agree with the directory."""
+        """Return the offset of a member's bytes. The local header, which has it, must agree with the directory.
+
+        Raises:
+            CorruptError: it does not, or the bytes overlap what follows.
+            TruncatedError: the file ends inside the header.
+            UnsupportedError: the member is encrypted, or compressed by another method than deflate.
+        """
         data = self.source.read_exact(member.header, _LOCAL_HEADER.size, f"the header of {member.name}")
         if data[:4] != _LOCAL:
             raise self._fault(member, "has no header where the directory says")
@@ -338,13 +385,13 @@ class ZipArchive:
         rest = self.source.read_exact(member.header + _LOCAL_HEADER.size, name_length + extra_length, "a header")
         name = rest[:name_length].decode("utf-8", "surrogateescape")
         # Without zip64 sizes, those of 32 bits are compared.
-        size, packed = _widened(rest[name_length:], size, packed) or (size, packed)
+        size, packed = _with_zip64_values(rest[name_length:], size, packed) or (size, packed)
         numbers = zip((crc, packed, size), (member.crc, member.packed, member.size))
-        # With this bit the sizes may follow the data, and are 0 here.
+        # With this bit the numbers may follow the data, and are 0 here.
         if flags & _SIZES_FOLLOW:
-            numbers_agree = all(here in (there, 0) for here, there in numbers)
+            numbers_agree = all(in_header in (in_directory, 0) for in_header, in_directory in numbers)
         else:
-            numbers_agree = all(here == there for here, there in numbers)
+            numbers_agree = all(in_header == in_directory for in_header, in_directory in numbers)
         if not numbers_agree or name != member.name or method != member.method:
             raise self._fault(member, "is described differently by its own header and by the directory")
         start: int = member.header + _LOCAL_HEADER.size + len(rest)
@@ -362,7 +409,12 @@ class ZipArchive:
     # Deflated members
 
     def _inflate(self, member: Member) -> ByteSource:
-        """Return the bytes of a deflated member as a source of their own."""
+        """Return the bytes of a deflated member as a source of their own: in memory, or in a temporary file.
+
+        Raises:
+            CorruptError: they cannot be inflated, or have another size or CRC-32 than the directory says.
+            LimitError: they are too large for the size of the archive.
+        """
         start = self._start(member)
         # 64 bytes more, as the ratio is that of long data.
         if member.size > member.packed * _MAX_DEFLATE_RATIO + 64:
@@ -378,12 +430,18 @@ class ZipArchive:
                     out.write(piece)
                 out.flush()
                 out.seek(0)
-                inflated = ByteSource.open(out)[0]
+                # It has a descriptor of its own, so that the file lives longer than this block.
+                inflated, _ = ByteSource.open(out)
         inflated.name = f"{self.source.name}: {member.name}"
         return inflated
 
     def _pieces(self, member: Member, start: int) -> Iterator[bytes]:
-        """Inflate a member piece by piece, and check its size and CRC-32."""
+        """Yield the bytes of a deflated member piece by piece, and check its size and CRC-32 at the end.
+
+        Args:
+            member: the member.
+            start: offset of its packed bytes.
+        """
         unpacker = zlib.decompressobj(-zlib.MAX_WBITS)  # negative: without a header of zlib
         position = start
         end = start + member.packed
@@ -395,7 +453,7 @@ class ZipArchive:
                 if not packed:
                     packed = self.source.read_exact(position, min(_CHUNK_BYTES, end - position), member.name)
                     position += len(packed)
-                # One byte more than expected, to detect excess data.
+                # One byte more than expected, to detect excess data. What does not fit comes with the next piece.
                 piece = unpacker.decompress(packed, min(_CHUNK_BYTES, remaining_bytes + 1))
                 packed = unpacker.unconsumed_tail
                 remaining_bytes -= len(piece)
@@ -407,21 +465,21 @@ class ZipArchive:
             raise self._fault(member, f"cannot be inflated: {error}") from error
         if not unpacker.eof or unpacker.unused_data or position < end or remaining_bytes:
             raise self._fault(member, "does not end with its deflated bytes")
-        self._check(member, crc)
+        self._compare_crc(member, crc)
 
 
-def _folded(name: str) -> bytes:
+def _without_case(name: str) -> bytes:
     """Return a name as PyTorch compares names: miniz ignores the case of ASCII letters."""
     return name.encode("utf-8", "surrogateescape").lower()
 
 
-def _ends_before(tail: bytes, place: int) -> bool:
-    """Return whether another end record precedes one, with the rest of the file as its comment."""
-    place = tail.rfind(_END, 0, place)
-    while place >= 0:
-        if _end_of_comment(tail, place) == len(tail):
+def _has_earlier_end_record(tail: bytes, place: int) -> bool:
+    """Return whether another end record precedes that at a place, with the rest of the file as its comment."""
+    earlier_place = tail.rfind(_END, 0, place)
+    while earlier_place >= 0:
+        if _end_of_comment(tail, earlier_place) == len(tail):
             return True
-        place = tail.rfind(_END, 0, place)
+        earlier_place = tail.rfind(_END, 0, earlier_place)
     return False
 
 
@@ -431,12 +489,12 @@ def _end_of_comment(tail: bytes, place: int) -> int:
     return end + int.from_bytes(tail[end - 2 : end], "little")
 
 
-def _widened(extra: bytes, *numbers: int) -> tuple[int, ...] | None:
-    """Return numbers with the values of a zip64 extra field for those that need one; `None` if it lacks them.
+def _with_zip64_values(extra: bytes, *numbers: int) -> tuple[int, ...] | None:
+    """Return numbers with the 64-bit values of a zip64 extra field for those that are full; `None` if it lacks them.
 
     Args:
-        extra: the extra fields of a header.
-        *numbers: size, packed size, and offset of the header.
+        extra: the extra fields of a header: each a kind and a length of 16 bits, and that many bytes.
+        *numbers: size, packed size, and in the directory the offset of the header, of 32 bits.
     """
     wide_count = numbers.count(_FULL_32)
     if not wide_count:
@@ -477,18 +535,19 @@ class WrittenMember:
     is_complete: bool = False
 
     def settle(self, crc: int) -> None:
-        """Mark the data as complete."""
+        """Mark the data as complete, and set their CRC-32."""
         self.crc = crc
         self.is_complete = True
 
     def descriptor(self) -> bytes:
         """Return the data descriptor, which follows the data."""
+        # Stored data have the same size twice: packed and not.
         form = "<4sIQQ" if _is_large(self) else "<4sIII"
         return struct.pack(form, _DESCRIPTOR, self.crc, self.size, self.size)
 
 
 class ZipWriter:
-    """Writes members one after another, then the directory.
+    """Writes stored members one after another, then the directory, as PyTorch does.
 
     Attributes:
         members: those written so far; :meth:`settle` completes their CRCs.
@@ -502,7 +561,7 @@ class ZipWriter:
         self.members: list[WrittenMember] = []
 
     def add(self, name: str, content: Content, size: int | None = None, head: bytes = b"") -> None:
-        """Write one member.
+        """Write one member. Its bytes may be copied in the background: `settle` waits for them.
 
         Args:
             name: with the root folder.
@@ -523,17 +582,18 @@ class ZipWriter:
         )
         self._output.write(encoded_name + extra + head)
 
-        def settle(crc: int) -> None:
-            member.settle(combine(crc32(head), crc, content_size) if head else crc)
+        def when_copied(content_crc: int) -> None:
+            member.settle(combine(crc32(head), content_crc, content_size) if head else content_crc)
 
-        self._output.append(content, settle)
+        self._output.append(content, when_copied)
         if not member.is_complete:
+            # The descriptor is written with a CRC of 0 now, and again by `settle`.
             self._incomplete.append((self._output.position, member))
         self._output.write(member.descriptor())
         self.members.append(member)
 
     def settle(self) -> None:
-        """Wait for pending copies, and write what depends on them.
+        """Wait for pending copies, and write the descriptors again with the CRCs that are known now.
 
         Raises:
             T7BridgeError: a source has become shorter or is damaged, or the output does not accept the bytes.
@@ -553,6 +613,7 @@ class ZipWriter:
         count = len(self.members)
         size = end - start
         record_length = _END64_RECORD.size - _END64_HEAD_BYTES
+        # As PyTorch does, small archives have the records of 64 bits too. The zeros are numbers of disks.
         self._output.write(
             _END64_RECORD.pack(_END64, record_length, _MADE_BY, _NEEDED, 0, 0, count, count, size, start)
         )
@@ -568,6 +629,7 @@ class ZipWriter:
 
 
 def _is_large(member: WrittenMember) -> bool:
+    """Return whether size or offset of a member need 64 bits; a number of all ones says that they do."""
     return member.size >= _FULL_32 or member.offset >= _FULL_32
 
 
@@ -583,13 +645,15 @@ def _padding(position: int) -> bytes:
     """Return an extra field at a position after which the data start at a multiple of the alignment."""
     start = position + len(_PADDING_FIELD) + 2  # the length of the field has 2 bytes
     length = -start % ALIGNMENT_BYTES
-    return _PADDING_FIELD + struct.pack("<H", length) + b"Z" * length
+    return _PADDING_FIELD + struct.pack("<H", length) + b"Z" * length  # PyTorch's letter
 
 
 def _central_header(member: WrittenMember) -> bytes:
+    """Return the entry of a member in the directory."""
     name = member.name.encode()
     extra = _zip64_field(member) if _is_large(member) else b""
     size = min(member.size, _FULL_32)
+    # Versions, method, times, comment, disk and attributes are 0.
     header = _CENTRAL_HEADER.pack(
         _CENTRAL, 0, 0, _SIZES_FOLLOW | _UTF8, 0, 0, 0, member.crc, size, size, len(name), len(extra), 0, 0, 0, 0,
         min(member.offset, _FULL_32),

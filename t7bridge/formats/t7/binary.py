@@ -1,4 +1,4 @@
-"""Lua Torch's binary encoding: the primitives, in both directions."""
+"""Lua Torch's binary encoding: integers, floats, strings and arrays of elements, read and written."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from .layout import WINDOW_BYTES, T7Layout, Window
 _SMALL_WINDOW, _LARGE_WINDOW = 1 << 12, WINDOW_BYTES
 _SCALAR_BYTES = 12
 """Size of the longest scalar but strings, a number."""
+_ENTRY_BYTES = 24
+"""Size of an entry of two numbers: tag, double, tag, double."""
 _LONG_RUN = 64
 """Number of entries from which on a run of numbers is decoded by numpy."""
 _WORTH_LOADING = 20_000
@@ -27,7 +29,7 @@ _WORTH_LOADING = 20_000
 
 
 class BinaryInput(Window):
-    """Reads primitives at a moving position.
+    """Reads the integers, floats, strings and arrays of a binary file at a moving position.
 
     Bytes are read through a window that grows while reading is sequential and shrinks when a payload is skipped, so
     that the headers of a large file cost little.
@@ -37,11 +39,16 @@ class BinaryInput(Window):
 
     def __init__(self, source: ByteSource, position: int, layout: T7Layout, longest: int = 1 << 62) -> None:
         super().__init__(source, position, layout, longest)
-        self._grown = _SMALL_WINDOW
-        self._run, self._pause = _LONG_RUN, 0
+        self._next_window = _SMALL_WINDOW
+        """Bytes that are read next time, at least."""
+        self._run = _LONG_RUN
+        """Maximum number of entries of the next run of numbers: it grows with success."""
+        self._pause = 0
+        """Number of runs that are not tried, after one that was short."""
         self._small_runs = 0
+        """Numbers that were read one by one because numpy was not loaded."""
         # Strings in the window cost nothing: their length is only checked if the limit is that low.
-        self._margin = _SCALAR_BYTES if longest >= WINDOW_BYTES else longest + WINDOW_BYTES
+        self._margin = _SCALAR_BYTES if longest >= WINDOW_BYTES else longest + WINDOW_BYTES  # else: never at once
         sign = self._sign = ORDER_SIGNS[layout.byte_order]
         self._long = "q" if layout.long_size == 8 else "i"
         self._int_at = struct.Struct(sign + "i").unpack_from
@@ -50,7 +57,7 @@ class BinaryInput(Window):
 
     def _jump(self, offset: int) -> None:
         super()._jump(offset)
-        self._grown = _SMALL_WINDOW
+        self._next_window = _SMALL_WINDOW
 
     def _need(self, length: int, what: str) -> None:
         """Make `length` bytes at the position available in the window.
@@ -65,10 +72,10 @@ class BinaryInput(Window):
             found = f"{max(0, self.source.size - position)}"
             raise self.fault(f"the file ends inside {what}", TruncatedError, expected=f"{length} bytes", found=found)
         self._window = self.source.read_exact(
-            position, min(max(length, self._grown), self.source.size - position), what
+            position, min(max(length, self._next_window), self.source.size - position), what
         )
         self._base, self._at = position, 0
-        self._grown = min(2 * self._grown, _LARGE_WINDOW)
+        self._next_window = min(2 * self._next_window, _LARGE_WINDOW)
 
     def read_int(self, what: str = "an integer") -> int:
         """Read a 4-byte integer."""
@@ -103,13 +110,20 @@ class BinaryInput(Window):
         return int(self._read_one("h", 2, what))
 
     def _read_one(self, code: str, length: int, what: str) -> Any:
+        """Read one number of a code of `struct`, of `length` bytes."""
         self._need(length, what)
         value = struct.unpack_from(self._sign + code, self._window, self._at)[0]
         self._at += length
         return value
 
     def read_raw(self, length: int, what: str) -> bytes:
-        """Read raw bytes."""
+        """Read raw bytes.
+
+        Raises:
+            CorruptError: the length is negative.
+            TruncatedError: the file ends early.
+            LimitError: they are more than a string may have.
+        """
         self.require(length, 1, what)
         if length > self.longest:
             self.check_length(length, what)
@@ -119,9 +133,11 @@ class BinaryInput(Window):
         return data
 
     def window_at(self, room: int, at: int | None = None) -> tuple[bytes, int]:
-        """Return the bytes around the position, or around `at` in the last such window, and the offset in them.
+        """Return the window around the position, and the position as an offset in it.
 
-        There are `room` bytes after it, or all that the file has.
+        Args:
+            room: bytes that should follow in the window, if the file has them.
+            at: a new position, as an offset in the window returned before; by default the position stays.
         """
         if at is not None:
             self._at = at
@@ -134,6 +150,7 @@ class BinaryInput(Window):
 
     def read_elements(self, element: ElementType, count: int) -> Span:
         """Skip a storage's elements and return their location."""
+        # Elements of LongStorage are C longs.
         width = self.layout.long_size if element is INT64 else element.itemsize
         self.require(count, width, f"elements of type {element.name}")
         span = Span(self.source, self.position, width, self.layout.byte_order)
@@ -141,7 +158,11 @@ class BinaryInput(Window):
         return span
 
     def read_scalars(self, keys: list[Any], values: list[Any], count: int) -> None:
-        """See `Window.read_scalars`. What the window holds as a whole is read at once, if no limit forbids it."""
+        """Read entries of a table as long as keys and values are scalars: see `Window.read_scalars`.
+
+        Scalars that the window holds as a whole are read here, in one loop. One at the end of the window, or one that
+        is invalid, is left to `_read_scalar`, which reads on in the file and raises errors.
+        """
         two_at, double_at = self._two_at, self._double_at
         add_key, add_value = keys.append, values.append
         while True:
@@ -152,9 +173,9 @@ class BinaryInput(Window):
             key_turn = len(keys) == len(values)
             while missing and at <= last:
                 tag, second = two_at(window, at)
-                if tag == tags.STRING:
+                if tag == tags.STRING:  # tag and length, 4 bytes each, and the bytes
                     stop = at + 8 + second
-                    if not at + 8 <= stop <= end:
+                    if not at + 8 <= stop <= end:  # a negative length, or beyond the window
                         break
                     item: Any = window[at + 8 : stop]
                     at = stop
@@ -164,7 +185,7 @@ class BinaryInput(Window):
                         end, last = len(window), len(window) - self._margin
                         continue
                     item = double_at(window, at + 4)[0]
-                    if key_turn and item != item:
+                    if key_turn and item != item:  # nan is not a key
                         break
                     at += 12
                 elif tag == tags.BOOLEAN and second in (0, 1):
@@ -173,9 +194,9 @@ class BinaryInput(Window):
                 elif tag == tags.NIL and not key_turn:
                     item = None
                     at += 4
-                elif tag in (tags.BOOLEAN, tags.NIL):
+                elif tag in (tags.BOOLEAN, tags.NIL):  # an invalid one
                     break
-                else:
+                else:  # an object, whose tag is not read
                     self._at = at
                     return
                 if key_turn:
@@ -190,19 +211,31 @@ class BinaryInput(Window):
                 return
 
     def _require_scalar(self, tag: int) -> None:
-        """Check that the rest of a scalar is there, as errors state the whole."""
+        """Check that the rest of a scalar is in the file after its tag, which was read.
+
+        The position is at the tag meanwhile, so that errors state the whole scalar: tag and rest.
+        """
         self._at -= 4
         if tag in (tags.NUMBER, tags.STRING, tags.BOOLEAN):
             self._need(8, "a table entry")
         if tag == tags.NUMBER:
-            self._need(12, "a number")
+            self._need(_SCALAR_BYTES, "a number")
         self._at += 4
 
     def _number_run(self, keys: list[Any], values: list[Any], count: int, at: int) -> bool:
-        """Decode a run of number → number entries through one numpy view; return whether there was one.
+        """Decode a run of entries with numbers as keys and values through one numpy view.
 
         The size of attempts grows with success; after a short run the next entries are read one by one, so that a table
         of mixed values is not scanned repeatedly.
+
+        Args:
+            keys: receives the keys.
+            values: receives the values.
+            count: number of entries of the table.
+            at: of the first entry, as an offset in the window.
+
+        Returns:
+            Whether a run was tried: then the position is behind it, and the window may be another.
         """
         if self._pause:
             self._pause -= 1
@@ -210,25 +243,27 @@ class BinaryInput(Window):
         if self._small_runs < _WORTH_LOADING and count < _WORTH_LOADING and "numpy" not in sys.modules:
             self._small_runs += 1
             return False
-        if len(self._window) - at < 24 or self._int_at(self._window, at + 12)[0] != tags.NUMBER:
+        # The tag of the value follows the key, of 12 bytes.
+        if len(self._window) - at < _ENTRY_BYTES or self._int_at(self._window, at + 12)[0] != tags.NUMBER:
             return False
         self._at = at
-        wanted = min(count - len(values), self.remaining // 24, self._run)
-        self._need(wanted * 24, "a table entry")
-        entries = memoryview(self._window)[self._at : self._at + wanted * 24]
+        wanted = min(count - len(values), self.remaining // _ENTRY_BYTES, self._run)
+        self._need(wanted * _ENTRY_BYTES, "a table entry")
+        entries = memoryview(self._window)[self._at : self._at + wanted * _ENTRY_BYTES]
         new_keys, new_values = number_entries(entries, self._sign)
         keys += new_keys
         values += new_values
-        self._at += len(new_values) * 24
+        self._at += len(new_values) * _ENTRY_BYTES
         if len(new_values) == wanted:
-            self._run = min(2 * self._run, _LARGE_WINDOW // 24)
+            self._run = min(2 * self._run, _LARGE_WINDOW // _ENTRY_BYTES)
         else:
-            self._run, self._pause = _LONG_RUN, _LONG_RUN
+            self._run = _LONG_RUN
+            self._pause = _LONG_RUN
         return True
 
 
 class BinaryWriter:
-    """Writes primitives in the encoding of `layout`."""
+    """Writes the integers, floats, strings and arrays of a binary file, in the encoding of a layout."""
 
     plain_nans = 0
     """Every NaN keeps its bits."""
@@ -247,7 +282,7 @@ class BinaryWriter:
         try:
             self.output.write(self._pack_int(value))
         except struct.error:
-            self._pack("i", (value,), "a 4-byte integer")
+            self._pack("i", (value,), "a 4-byte integer")  # which raises an error that names the number
 
     def write_ints(self, *values: int) -> None:
         """Write 4-byte integers."""
@@ -276,6 +311,17 @@ class BinaryWriter:
         self._pack("d", (value,), "an 8-byte float")
 
     def _pack(self, code: str, values: tuple[float, ...], what: str, hint: str = "") -> None:
+        """Write numbers of a code of `struct`.
+
+        Args:
+            code: `i`, `q`, `h`, `f` or `d`.
+            values: the numbers.
+            what: describes the type in the error.
+            hint: of the error.
+
+        Raises:
+            WriteError: one does not fit.
+        """
         try:
             self.output.write(struct.pack(f"{self._sign}{len(values)}{code}", *values))
         except (struct.error, OverflowError):
@@ -292,7 +338,7 @@ class BinaryWriter:
 
     def write_string(self, data: bytes) -> None:
         """Write a tagged string."""
-        if len(data) > 0x7FFFFFFF:
+        if len(data) > 0x7FFFFFFF:  # the length is a signed integer of 4 bytes
             raise WriteError("a Lua string of 2 GiB or more cannot be written", file=self.output.name)
         self.output.write(self._pack_two(tags.STRING, len(data)))
         self.output.write(data)
@@ -309,15 +355,16 @@ class BinaryWriter:
 
 
 def number_entries(data: memoryview, sign: str) -> tuple[array[float], array[float]]:
-    """Decode leading number → number entries of a table.
+    """Decode the leading entries of a table whose keys and values are numbers.
 
     Args:
         data: whole entries of 24 bytes each: tag, double, tag, double.
         sign: byte order, `<` or `>`.
 
     Returns:
-        The keys and the values up to the first entry of another kind; as arrays, since extending a list by a list
-        counts references to each number twice, which takes half as long as creating them.
+        The keys and the values up to the first entry of another kind, or with nan as its key, which is an error; as
+        arrays, since extending a list by a list counts references to each number twice, which takes half as long as
+        creating them.
     """
     if not has_numpy():
         return _number_entries_one_by_one(data, sign)
@@ -325,16 +372,18 @@ def number_entries(data: memoryview, sign: str) -> tuple[array[float], array[flo
         [("key_tag", sign + "i4"), ("key", sign + "f8"), ("value_tag", sign + "i4"), ("value", sign + "f8")]
     )
     entries = np.frombuffer(data, entry)
-    other = (entries["key_tag"] != 1) | (entries["value_tag"] != 1) | np.isnan(entries["key"])
-    count = int(other.argmax()) if other.any() else len(entries)
-    keys, values = (entries[name][:count].astype("f8") for name in ("key", "value"))
+    is_other = (entries["key_tag"] != tags.NUMBER) | (entries["value_tag"] != tags.NUMBER) | np.isnan(entries["key"])
+    count = int(is_other.argmax()) if is_other.any() else len(entries)
+    keys = entries["key"][:count].astype("f8")  # in the machine's byte order
+    values = entries["value"][:count].astype("f8")
     return array("d", keys.tobytes()), array("d", values.tobytes())
 
 
 def _number_entries_one_by_one(data: memoryview, sign: str) -> tuple[array[float], array[float]]:
+    """Do the same as `number_entries` without numpy."""
     keys, values = array("d"), array("d")
     for key_tag, key, value_tag, value in struct.iter_unpack(f"{sign}idid", data):
-        if key_tag != 1 or value_tag != 1 or math.isnan(key):
+        if key_tag != tags.NUMBER or value_tag != tags.NUMBER or math.isnan(key):
             break
         keys.append(key)
         values.append(value)

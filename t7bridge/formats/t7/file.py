@@ -1,4 +1,4 @@
-"""Whole `.t7` files."""
+"""Whole `.t7` files: all their values, and what follows these."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ...io.output import Output
 
 PT_RECORD_START = b'{"record":"t7bridge pt record '
+"""How the record of the `.pt` that a `.t7` was made from begins, after the value."""
 
 
 @define(eq=False)
@@ -41,7 +42,7 @@ class T7File:
         layout: how it is encoded.
         rest: the bytes after the last value.
         objects: its objects in the order of their numbers.
-        message: description of these bytes if they are neither a value nor a record; empty if there are none.
+        message: description of the bytes of `rest`, if they are neither a value nor a record; otherwise empty.
     """
 
     roots: list[Value]
@@ -82,11 +83,11 @@ class T7File:
 
 
 class _Values:
-    """The values of a `.t7`, one after another.
+    """The values of a `.t7` read so far, one after another, and why reading stopped.
 
     Args:
         reader: the reader that reads them.
-        *value: the first of them, if it was read.
+        first: the first of them, which was read.
 
     Attributes:
         reader: the reader.
@@ -96,24 +97,30 @@ class _Values:
         reason: why the following bytes are not a value; empty if nothing follows, or the record of a `.pt`.
     """
 
-    def __init__(self, reader: T7Reader, *value: Value) -> None:
+    def __init__(self, reader: T7Reader, first: Value) -> None:
         self.reader = reader
         self.roots: list[Value] = []
         self.ends: list[int] = []
         self.orders: list[dict[str, Any]] = []
-        self._objects = 0
+        self._object_count = 0
         self.reason = ""
-        self._add(*value or (reader.read_object(),))
+        self._add(first)
+
+    @classmethod
+    def first_of(cls, reader: T7Reader) -> _Values:
+        """Read the first value."""
+        return cls(reader, reader.read_object())
 
     def _add(self, value: Value) -> None:
+        """Add a value that the reader has just read."""
         self.roots.append(value)
         self.ends.append(self.reader.position)
-        self._objects = len(self.reader.objects)
+        self._object_count = len(self.reader.objects)
         layout = self.reader.layout
         self.orders.append({"byte_order": layout.byte_order, "long_size": layout.long_size})
 
     def read_rest(self) -> _Values:
-        """Read what follows the first value."""
+        """Read the values after the first one, up to the end or to bytes that are not a value; return this object."""
         reader = self.reader
         while not reader.at_end and reader.source.read(reader.position, len(PT_RECORD_START)) != PT_RECORD_START:
             try:
@@ -129,18 +136,24 @@ class _Values:
         return self
 
     @property
-    def left(self) -> int:
+    def bytes_after(self) -> int:
         """Number of bytes after the last value."""
         return self.reader.source.size - self.ends[-1]
 
-    def content(self, rest: int) -> T7File:
-        """Return the content of the file, when nothing more is read; `rest` bytes are left."""
+    def content(self, rest_bytes: int) -> T7File:
+        """Return the content of the file, when nothing more is read.
+
+        Args:
+            rest_bytes: how many of the last bytes of the file are not part of a value.
+        """
         reader = self.reader
         count = len(self.roots)
         which = "the value" if count == 1 else f"the last of {count} values"
-        message = f"{rest} bytes after {which} are not a value: {self.reason}" if self.reason else ""
-        source = reader.source.window(reader.source.size - rest, rest)
-        file = T7File(self.roots, reader.layout, source, reader.objects[: self._objects], message)
+        message = f"{rest_bytes} bytes after {which} are not a value: {self.reason}" if self.reason else ""
+        rest = reader.source.window(reader.source.size - rest_bytes, rest_bytes)
+        # A value that could not be read may have added objects.
+        objects_of_values = reader.objects[: self._object_count]
+        file = T7File(self.roots, reader.layout, rest, objects_of_values, message)
         reader.forget()
         return file
 
@@ -152,12 +165,13 @@ def read_t7(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> T
         FormatError: the first value cannot be read.
         CorruptError: the values read account for next to nothing of the file, or a value is in another byte order.
     """
-    values = _Values(T7Reader(source, limits=limits)).read_rest()
+    values = _Values.first_of(T7Reader(source, limits=limits)).read_rest()
     if len(values.roots) > 1 and values.reader.layout.encoding == "binary":
         # A value without numbers is the same in every layout. The layout of the last one applies to all.
         last_order = values.orders[-1]
         if any(order != last_order for order in values.orders):
-            values_in_last_order = _Values(T7Reader(source, encoding="binary", limits=limits, **last_order)).read_rest()
+            reader = T7Reader(source, encoding="binary", limits=limits, **last_order)
+            values_in_last_order = _Values.first_of(reader).read_rest()
             same_end = values_in_last_order.ends[-1] == values.ends[-1]
             if not same_end or len(values_in_last_order.roots) != len(values.roots):
                 raise CorruptError(
@@ -168,9 +182,9 @@ def read_t7(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> T
                 )
             values = values_in_last_order
     _refuse_unexplained(values)
-    if values.left:
+    if values.bytes_after:
         refuse_two(values.reader.source, values.ends[-1], "a .t7")
-    return values.content(values.left)
+    return values.content(values.bytes_after)
 
 
 def refuse_unexplained(reader: T7Reader, value: Value) -> None:
@@ -188,26 +202,33 @@ def refuse_unexplained(reader: T7Reader, value: Value) -> None:
 
 
 def _refuse_unexplained(values: _Values) -> None:
-    """Refuse a file of which the values read account for next to nothing: zeros, a table of text, a damaged count."""
+    """Refuse a file of which the values read account for next to nothing: zeros, a table of text, a damaged count.
+
+    Raises:
+        CorruptError: it is such a file.
+    """
     source = values.reader.source
     first_value = values.roots[0]
     first_end = values.ends[0]
     last_end = values.ends[-1]
     rest_start = source.read(last_end, 1 << 12)
-    if not values.left and len(values.roots) == 1:
+    # A file that is one value, and a value with the record of a `.pt` after it, are explained to the last byte.
+    if not values.bytes_after and len(values.roots) == 1:
         return
     if rest_start.startswith(PT_RECORD_START):
         return
-    is_whole_rest = values.left == len(rest_start)
+    is_whole_rest = values.bytes_after == len(rest_start)
     if is_whole_rest and not rest_start.strip() and values.reader.layout.encoding == "ascii":
         return  # white space at the end of a text
     if _is_empty(first_value):
+        # What follows an empty table may be read as values by accident: it does not count. At least half of the file
+        # must be explained.
         unexplained_bytes = source.size - first_end
         is_refused = unexplained_bytes > first_end
     else:
-        unexplained_bytes = values.left
+        unexplained_bytes = values.bytes_after
         are_scalars = all(value is None or isinstance(value, (bool, float, bytes)) for value in values.roots)
-        # A nil explains nothing: zeros are read as nil.
+        # At least half of the file again; but a nil explains nothing: zeros are read as nil.
         is_most = first_value is None or unexplained_bytes > last_end
         is_refused = bool(values.reason) and are_scalars and is_most
     if is_refused:
@@ -229,6 +250,7 @@ def _is_empty(value: Value) -> bool:
 
 
 def _in_words(value: Value) -> str:
+    """Return what a value is, for a message: a scalar, or an object without content."""
     if value is None:
         return "nil"
     kinds = {bool: "a boolean", float: "a number", bytes: "a string", Table: "an empty table"}
@@ -247,7 +269,8 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
     def content() -> T7File:
         if not start:
             return read_t7(opened, limits)
-        return _Values(T7Reader(source, limits=limits)).content(0)  # the caller knows the rest of the file
+        # Only the caller knows what the rest of the file is.
+        return _Values.first_of(T7Reader(source, limits=limits)).content(rest_bytes=0)
 
     return Document(
         "t7",
@@ -256,6 +279,7 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
         content=content,
         layout=lambda: content().layout,
         warn=lambda stacklevel: content().warn(stacklevel + 1),
+        # The position of a file object may be another when the value is asked for again.
         forget=lambda: None if start else content.cache_clear(),
     )
 

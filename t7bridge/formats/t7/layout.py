@@ -36,6 +36,10 @@ TAG_NAMES = {
     FUNCTION: "a function",
 }
 
+FULL_DIGITS, OLD_DIGITS = 17, 6
+"""Digits of numbers in ascii: those with which a double is written exactly; and those of `%g`, which Torch wrote until
+2014 and 2015 (docs/format-t7.md)."""
+
 VERSION_PATTERN = pattern(rb"V (.*)\Z", re.DOTALL)
 """The string before a class name; a string that does not match is the class name itself, without a version."""
 
@@ -64,7 +68,7 @@ class T7Layout:
     encoding: str = field(default="binary", validator=validators.in_(("binary", "ascii")))
     byte_order: str = field(default="little", validator=validators.in_(("little", "big")))
     long_size: int = field(default=8, validator=validators.in_((4, 8)))
-    digits: int = field(default=17, validator=validators.in_((6, 17)))
+    digits: int = field(default=FULL_DIGITS, validator=validators.in_((OLD_DIGITS, FULL_DIGITS)))
     numbers: tuple[int, ...] = field(default=(), repr=False)
     vintage: str = field(default="", validator=validators.in_(VINTAGES))
     headless: bool = False
@@ -82,7 +86,7 @@ WritePayload = Callable[[Any, TorchObject], None]
 
 
 class PayloadClass(Protocol):
-    """A class with two static methods, as decorated by `register_class`."""
+    """The interface of what `register_class` decorates: a class with two static methods."""
 
     @staticmethod
     def read(reader: Any, obj: TorchObject) -> None:
@@ -95,7 +99,7 @@ class PayloadClass(Protocol):
 
 @define(frozen=True)
 class Payload:
-    """Layout of the objects of one class after the class name.
+    """How the objects of one Lua class are read and written after their class name.
 
     Attributes:
         read: fills an object, whose `fields` is an empty table, from the reader.
@@ -134,10 +138,10 @@ def possible_layouts(
     elif encoding not in (None, "binary"):
         raise ModelError(f"unknown encoding {encoding!r}", expected="binary or ascii")
     layouts = list(BINARY_LAYOUTS)
-    # Any first value has a small first integer: a type tag, a count, a flag.
-    little = abs(int.from_bytes(head[:4], "little", signed=True))
-    big = abs(int.from_bytes(head[:4], "big", signed=True))
-    if big < little:
+    # Any first value has a small first integer: a type tag, a count, a flag. It is small in the file's byte order.
+    if_little = abs(int.from_bytes(head[:4], "little", signed=True))
+    if_big = abs(int.from_bytes(head[:4], "big", signed=True))
+    if if_big < if_little:
         layouts.sort(key=lambda layout: layout.byte_order != "big")
     if byte_order is not None:
         layouts = [layout for layout in layouts if layout.byte_order == byte_order]
@@ -158,10 +162,14 @@ def _refuse_other_formats(source: ByteSource, head: bytes) -> None:
         raise UnknownFormatError(f"is not a .t7 file but {signature.title}", file=source.name, hint=hint)
 
 
+_LONGEST_NUMBER = 40
+"""Bytes of text that hold any number."""
+
+
 def _looks_like_text(head: bytes) -> bool:
     """Return whether the first word is a number and text follows: a file in ascii."""
-    words = head.lstrip()[:40].split(maxsplit=1)
-    if not words or head[:1] == b"\0":
+    words = head.lstrip()[:_LONGEST_NUMBER].split(maxsplit=1)
+    if not words:
         return False
     first_word = words[0]
     try:
@@ -177,7 +185,7 @@ WINDOW_BYTES = 1 << 20
 
 
 class Window:
-    """A position in a source, and the bytes around it that have been read.
+    """A position in a source, and the bytes around it that have been read: the base of the readers of both encodings.
 
     Attributes:
         source: the bytes.
@@ -196,8 +204,10 @@ class Window:
         self.layout = layout
         self.longest = longest
         self._base = position
+        """Offset in the source of the first byte of the window."""
         self._window = b""
         self._at = 0
+        """The position, as an offset in the window."""
 
     @property
     def position(self) -> int:
@@ -206,9 +216,9 @@ class Window:
 
     @position.setter
     def position(self, offset: int) -> None:
-        inside = offset - self._base
-        if 0 <= inside <= len(self._window):
-            self._at = inside
+        offset_in_window = offset - self._base
+        if 0 <= offset_in_window <= len(self._window):
+            self._at = offset_in_window
         else:
             self._jump(offset)
 
@@ -229,8 +239,13 @@ class Window:
         """Return an error at an offset, by default at the position."""
         return kind(message, file=self.source.name, offset=self.position if offset is None else offset, **facts)
 
-    def require(self, count: int, each: int, what: str) -> None:
-        """Check that `count` items of at least `each` bytes can still follow.
+    def require(self, count: int, least_bytes: int, what: str) -> None:
+        """Check that so many items can still follow, before memory is used for them.
+
+        Args:
+            count: number of items.
+            least_bytes: bytes of the shortest item in a binary file; 1 for raw bytes, which are the same in ascii.
+            what: describes the items in the error.
 
         Raises:
             CorruptError: the count is negative.
@@ -238,14 +253,13 @@ class Window:
         """
         if count < 0:
             raise self.fault(f"a negative count for {what}", found=f"{count}")
-        least = each
         available = self.remaining
-        if self.is_text and each > 1:
+        if self.is_text and least_bytes > 1:
             # A number in ascii needs a digit and a space; no space follows the last one.
-            least = 2
+            least_bytes = 2
             available += 1
-        if count * least > available:
-            expected = f"at most {self.remaining // least} in the {counted(self.remaining, 'byte')} left"
+        if count * least_bytes > available:
+            expected = f"at most {available // least_bytes} in the {counted(self.remaining, 'byte')} left"
             text = f"a count claims more than the file holds: {what}"
             raise self.fault(text, TruncatedError, expected=expected, found=f"{count}")
 
@@ -282,10 +296,12 @@ class Window:
         raise NotImplementedError
 
     def read_scalars(self, keys: list[Any], values: list[Any], count: int) -> None:
-        """Read entries of a table while both key and value are scalars.
+        """Read entries of a table as long as keys and values are scalars.
 
-        Append to `keys` and `values` until there are `count` values, and stop before the tag of anything else;
-        then there may be one key more than values.
+        Args:
+            keys: those read so far; receives more. There may be one key more than values: then a value is next.
+            values: those read so far; receives more.
+            count: number of values at which the table ends. Reading stops before the tag of an object.
         """
         while len(values) < count and self._read_scalar(keys, values):
             pass
@@ -311,7 +327,7 @@ class Window:
             # An object: its tag is read again by whoever reads objects.
             self.position = start
             return False
-        # A key without a value is followed by its value.
+        # After a key without a value this is its value; otherwise it is the next key.
         if len(keys) > len(values):
             values.append(item)
         elif item is None or item != item:
@@ -322,4 +338,4 @@ class Window:
         return True
 
     def _require_scalar(self, tag: int) -> None:
-        """Check that the rest of a scalar can follow its tag."""
+        """Check that the rest of a scalar can follow its tag, which was read; text is checked as it is read."""

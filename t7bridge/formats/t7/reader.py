@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from sys import intern
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attrs import evolve
 
@@ -22,6 +22,7 @@ from ...graph.tensor import Tensor, view_fault
 from ...graph.walk import unfinished_step
 from ...io.source import ByteSource, Readable
 from ...limits import DEFAULT_LIMITS, OBJECT_BYTES, Limits
+from ...text import one_line
 from . import layout as tags
 from .binary import BinaryInput
 from .layout import (
@@ -77,7 +78,7 @@ class T7Reader:
     ) -> None:
         self._source, self._start = ByteSource.open(source)
         self._limits = limits
-        self._is_record = payloads is not None
+        self._has_external_elements = payloads is not None
         self.vintage_objects = 0
         """Number of objects in the last attempt that wrote their fields one after another."""
         self._layouts = possible_layouts(self._source, self._start, encoding, byte_order, long_size)
@@ -126,6 +127,10 @@ class T7Reader:
     def close(self) -> None:
         """Close the file. Storages whose elements are still in it can no longer be read."""
         self._source.close()
+
+    def __repr__(self) -> str:
+        place = f"at byte {self.position:,} of {self._source.size:,}"
+        return one_line(self, f"{self._source.name}: {self.layout.encoding}, {place}")
 
     def __enter__(self) -> T7Reader:
         return self
@@ -191,22 +196,25 @@ class T7Reader:
             CorruptError: the value contradicts itself or the format.
             LimitError: the value is larger than the limits allow.
         """
-        first = self.position == self._start and not self._run.payload_depth and not self._is_record
+        # A stream without the elements of its storages is one that we have written.
+        is_first_of_file = (
+            self.position == self._start and not self._run.payload_depth and not self._has_external_elements
+        )
         with collector_paused():
-            if first and not self.layout.vintage:
-                return self._read_first()
-            return self._read_any()
+            if is_first_of_file and not self.layout.vintage:
+                return self._read_first_value()
+            return self._read_with_possible_layouts()
 
-    def _read_first(self) -> Value:
+    def _read_first_value(self) -> Value:
         """Read in today's form; a file that it does not explain to the end may be of 2010 or 2011."""
         start = self.position
-        layouts = list(self._layouts)
+        layouts = list(self._layouts)  # reading may narrow them
         value = None
         failure = None
         try:
             try:
-                value = self._read_any()
-            except LimitError:
+                value = self._read_with_possible_layouts()
+            except LimitError:  # reading the file again would cost as much again
                 raise
             except FormatError as error:
                 failure = error
@@ -218,35 +226,42 @@ class T7Reader:
         finally:
             failure = None  # errors refer to this frame: break the reference cycle
 
-    def _read_any(self) -> Value:
-        """Read a value under the first of the possible layouts that explains it."""
+    def _read_with_possible_layouts(self) -> Value:
+        """Read a value under the first of the possible layouts that explains it.
+
+        Raises:
+            FormatError: none does; the error is that of the layout that explains most.
+        """
+        # Inside a payload the layout is that of the value around it.
         if len(self._layouts) == 1 or self._run.payload_depth:
             return self._run.read_value()
         before = self._run
         start = self.position
-        failures: list[tuple[int, ObjectReader, FormatError]] = []
+        failures: list[_Failure] = []
         try:
             for layout in self._layouts:
                 self._run = before.restarted_at(self, start, layout)
                 try:
                     value = self._run.read_value()
                 except FormatError as error:
+                    # Reading on under another layout would cost as much again; a length alone may be that of another.
                     if isinstance(error, LimitError) and error.limit != "string_bytes":
-                        raise  # reading on under another layout would cost as much again
-                    failures.append((error.offset or 0, self._run, error))
+                        raise
+                    failures.append(_Failure(error.offset or 0, self._run, error))
                     continue
-                if failures and not self._explains_more(layout, max(failure[0] for failure in failures)):
+                if failures and not self._explains_more(layout, max(failure.reached for failure in failures)):
                     continue
                 if any(issubclass(kind, (Tensor, Storage, TdsHash, TdsVec)) for kind in set(map(type, self.objects))):
                     self._layouts = [layout]  # a long has been read, and what followed was valid
                 return value
-            # The layout that came furthest is the file's: the others failed because they are wrong.
-            failures.sort(key=lambda failure: failure[0], reverse=True)
+            # The layout that came furthest is the file's: the others failed because they are wrong. Of equal ones the
+            # first is more likely.
+            failures.sort(key=lambda failure: failure.reached, reverse=True)
             # At the first value, the reader stays with that layout; later it is as before the value.
-            self._run = before if start > self._start else failures[0][1]
-            raise failures[0][2]
+            self._run = before if start > self._start else failures[0].run
+            raise failures[0].error
         finally:
-            failures.clear()  # as in `_read_first`
+            failures.clear()  # errors refer to this frame: break the reference cycle
 
     def _explains_more(self, layout: T7Layout, reached: int) -> bool:
         """Reject an accidental parse of a corrupt file: return whether another layout explains more of it.
@@ -271,8 +286,8 @@ class T7Reader:
 
     def try_layout(self, layout: T7Layout, read: Callable[[], Value]) -> Value:
         """Return the result of `read` when the file is read again under a layout; on failure restore the reader."""
-        before = self._run
-        layouts = self._layouts
+        run_before = self._run
+        layouts_before = self._layouts
         self._run = ObjectReader(self, self._source, self._start, layout, self._limits)
         self._layouts = [layout]
         self.vintage_objects = 0
@@ -281,21 +296,39 @@ class T7Reader:
         except FormatError as error:
             error.file = error.file or self._source.name
             error.offset = self.position if error.offset is None else error.offset
-            self._run = before
-            self._layouts = layouts
+            self._run = run_before
+            self._layouts = layouts_before
             raise
 
 
+class _Failure(NamedTuple):
+    """A failed attempt to read a value under one layout.
+
+    Attributes:
+        reached: how far reading came, in bytes of the file.
+        run: the reader under this layout.
+        error: why it stopped.
+    """
+
+    reached: int
+    run: ObjectReader
+    error: FormatError
+
+
 _MISSING = object()
-_RUN = 4
+_WORTH_CHECKING = 4
 """Number of entries from which on it pays to check whether they are alike."""
 _FEW_OBJECTS = 64
 """Files with fewer objects are read faster than the module for runs is loaded."""
+_LEAST_VALUE_BYTES = 4
+"""Bytes of the shortest value, a nil: its tag."""
+_LEAST_ENTRY_BYTES = 8
+"""Bytes of the shortest entry: the tags of key and value."""
 _TDS = {"tds.Hash": TdsHash, "tds_hash": TdsHash, "tds.Vec": TdsVec}
 
 
 class ObjectReader:
-    """Reads objects under one layout and tracks those already read by their numbers.
+    """Reads objects under one layout, and keeps them by their numbers, by which later values refer to them.
 
     Args:
         owner: the reader passed to the payloads of registered classes.
@@ -334,10 +367,10 @@ class ObjectReader:
         self.objects: list[Any] = []
         self.numbers: dict[int, int] | None = None
         self.payload_depth = 0
-        self._most = min(limits.objects, limits.allocated_bytes // OBJECT_BYTES)
+        self._most_objects = min(limits.objects, limits.allocated_bytes // OBJECT_BYTES)
         """Maximum number of objects: by their number, and by the memory that they take."""
-        self._scalars = self.stream.read_scalars  # looked up once, as it is called for each object
-        self._unnumbered = 0
+        self._read_scalars = self.stream.read_scalars  # looked up once, as it is called for each object
+        self._unnumbered_functions = 0
         """Functions so far that have no number."""
         self._unowned: list[int] = []
         """See `T7Layout.unowned`."""
@@ -350,7 +383,7 @@ class ObjectReader:
         """Return a reader that knows the same objects and resumes at a position under another layout."""
         other = ObjectReader(owner, self.stream.source, position, layout, self._limits, self._payloads)
         other.objects = list(self.objects)
-        other._unnumbered = self._unnumbered
+        other._unnumbered_functions = self._unnumbered_functions
         other.numbers = None if self.numbers is None else dict(self.numbers)
         return other
 
@@ -359,7 +392,7 @@ class ObjectReader:
         """The layout, including what reading has determined."""
         layout = self.stream.layout
         if self.stream.rounded:
-            layout = evolve(layout, digits=6)
+            layout = evolve(layout, digits=tags.OLD_DIGITS)
         if self._unowned:
             layout = evolve(layout, unowned=tuple(self._unowned))
         if self.numbers:
@@ -375,6 +408,7 @@ class ObjectReader:
                 error.file = self.stream.source.name
             if error.offset is None:
                 error.offset = self.stream.position
+            # Inside a payload, the reader of the object around it adds the path.
             if not error.path and not self.payload_depth:
                 error.path = "root" + "".join(map(unfinished_step, self._path))
             raise
@@ -395,6 +429,7 @@ class ObjectReader:
                 raise self._limits.exceeded("depth", "values are nested too deep")
             path.append(value)
             counts.append(count)
+            # Objects that are complete are put into those around them, up to one with an object still to be read.
             while counts and (tag := self._fill(path[-1], counts[-1])) is None:
                 value = path.pop()
                 counts.pop()
@@ -403,9 +438,10 @@ class ObjectReader:
         return value
 
     def _scalar(self) -> list[Value]:
-        """Read a value, returned in a list, unless it is an object."""
+        """Read a scalar, returned as the one item of a list; an empty list if an object follows, which is not read."""
         values: list[Value] = []
-        self._scalars([0.0], values, 1)  # as that of an entry whose key was read
+        key_read_before = [0.0]
+        self._read_scalars(key_read_before, values, 1)  # as the value of an entry
         return values
 
     def _open(self, tag: int) -> tuple[Value, int]:
@@ -419,29 +455,30 @@ class ObjectReader:
                 found=f"{tag}",
                 hint=self._tag_hint(),
             )
-        index = -1
+        number = -1  # none
         if tag == tags.FUNCTION_WITHOUT_INDEX:
-            self._unnumbered += 1
+            self._unnumbered_functions += 1
         else:
-            index = stream.read_int("an object's number")
-            earlier_object = self._numbered(index)
+            number = stream.read_int("an object's number")
+            earlier_object = self._object_of_number(number)
             if earlier_object is not _MISSING:
-                return self._checked_reference(earlier_object, index, tag), 0
+                return self._checked_reference(earlier_object, number, tag), 0
         if tag == tags.TORCH:
-            return self._open_torch(index)
+            return self._open_torch(number)
         if tag == tags.TABLE:
             count = stream.read_int("the number of a table's entries")
-            stream.require(count, 8, "the entries of a table")
+            stream.require(count, _LEAST_ENTRY_BYTES, "the entries of a table")
             table = Table()
-            self._remember(index, table)
+            self._remember(number, table)
             return table, count
         code = stream.read_raw(stream.read_int("the length of a function's bytecode"), "a function's bytecode")
         function = LuaFunction(code, tag=tag)
         if tag != tags.FUNCTION_WITHOUT_INDEX:
-            self._remember(index, function)
-        return function, 1
+            self._remember(number, function)
+        return function, 1  # its upvalues are one value
 
     def _tag_hint(self) -> str:
+        """Return what to do about an invalid tag: inside a Torch object, its class may have a layout of its own."""
         for value in reversed(self._path):
             if isinstance(value, TorchObject):
                 return (
@@ -450,8 +487,12 @@ class ObjectReader:
                 )
         return "The file is damaged, or is not a .t7 file."
 
-    def _checked_reference(self, obj: Any, index: int, tag: int) -> Any:
-        """Return an object read before, to which a tag and its number refer; the tag must be that of the object."""
+    def _checked_reference(self, obj: Any, number: int, tag: int) -> Any:
+        """Return an object read before, to which a tag and its number refer.
+
+        Raises:
+            CorruptError: the tag is not that of the object.
+        """
         tag_of_object = tags.TORCH
         if isinstance(obj, Table):
             tag_of_object = tags.TABLE
@@ -459,45 +500,53 @@ class ObjectReader:
             tag_of_object = obj.tag
         if tag_of_object != tag:
             raise CorruptError(
-                f"a reference to object {index} has the wrong type",
+                f"a reference to object {number} has the wrong type",
                 expected=TAG_NAMES[tag_of_object],
                 found=TAG_NAMES[tag],
                 hint="The file is damaged.",
             )
         return obj
 
-    def _numbered(self, index: int) -> Any:
+    def _object_of_number(self, number: int) -> Any:
         """Return the object of a number, `_MISSING` if there is none."""
-        place = index - 1 if self.numbers is None else self.numbers.get(index, -1)
+        place = number - 1 if self.numbers is None else self.numbers.get(number, -1)
         return self.objects[place] if 0 <= place < len(self.objects) else _MISSING
 
-    def _remember(self, index: int, value: Any) -> None:
-        """Number an object. Lua Torch counts from 1 on; a gap is a reference to an object that was never written.
+    def _remember(self, number: int, value: Any) -> None:
+        """Keep an object under its number. Lua Torch counts from 1 on.
 
         Some writers count from 0, and some count the functions that have no number.
+
+        Raises:
+            CorruptError: the number is another: a reference to an object that was never written.
+            LimitError: there are too many objects.
         """
         objects = self.objects
         expected = len(objects) + 1
-        if index != expected:
-            if not expected - 1 <= index <= expected + self._unnumbered:
+        if number != expected:
+            if not expected - 1 <= number <= expected + self._unnumbered_functions:
                 raise CorruptError(
                     "a reference to an object that is not in the file"
-                    if index > expected
+                    if number > expected
                     else "an object has a wrong number",
                     expected=f"number {expected} for a new object",
-                    found=f"{index}",
+                    found=f"{number}",
                     hint="The file is damaged.",
                 )
-            if self.numbers is None:
+            if self.numbers is None:  # those so far were numbered from 1 on
                 self.numbers = dict(zip(range(1, expected), range(expected)))
-        if len(objects) >= self._most:
-            limit = "objects" if self._most == self._limits.objects else "allocated_bytes"
+        if len(objects) >= self._most_objects:
+            limit = "objects" if self._most_objects == self._limits.objects else "allocated_bytes"
             raise self._limits.exceeded(limit, "too many objects")
         if self.numbers is not None:
-            self.numbers[index] = len(objects)
+            self.numbers[number] = len(objects)
         objects.append(value)
 
-    def _open_torch(self, index: int) -> tuple[Value, int]:
+    def _open_torch(self, number: int) -> tuple[Value, int]:
+        """Read the start of a Torch object with a new number; return it, and the number of values inside it.
+
+        A storage, and an object whose class has a layout of its own, is read as a whole: then the number is 0.
+        """
         stream = self.stream
         text = stream.read_raw(stream.read_int("the length of a version"), "a version")
         match = VERSION_PATTERN.match(text)
@@ -505,53 +554,67 @@ class ObjectReader:
         if match:
             version = _version(match.group(1))
             text = stream.read_raw(stream.read_int("the length of a class name"), "a class name")
+        # Otherwise it is the class name, of an object without a version, as old files have.
         try:
             name = text.decode()
         except UnicodeDecodeError:
             name = ""
         if not name.isprintable() or not name:
-            raise CorruptError("is not a class name", found=repr(text[:40])[1:], hint="The file is damaged.")
-        meaning = storage_for_class(name)
-        if meaning and name.endswith("Storage"):
-            return self._read_storage(index, version, *meaning), 0
-        if meaning:
-            element, device, alias = meaning
+            found = repr(text[:40])[1:]  # without the `b`
+            raise CorruptError("is not a class name", found=found, hint="The file is damaged.")
+        tensor_type = storage_for_class(name)
+        if tensor_type and name.endswith("Storage"):
+            return self._read_storage(number, version, *tensor_type), 0
+        if tensor_type:
+            element, device, alias = tensor_type
             tensor = Tensor(element, None, device=device, version=version, alias=alias)
-            self._remember(index, tensor)
-            return tensor, 1
+            self._remember(number, tensor)
+            return tensor, 1  # its storage
         if name in _TDS:
             collection = _TDS[name](lua_class=name, version=version)
-            self._remember(index, collection)
+            self._remember(number, collection)
             count = stream.read_long("the number of entries")
-            stream.require(count, 8 if isinstance(collection, TdsHash) else 4, f"the entries of a {name}")
+            is_hash = isinstance(collection, TdsHash)
+            stream.require(count, _LEAST_ENTRY_BYTES if is_hash else _LEAST_VALUE_BYTES, f"the entries of a {name}")
             return collection, count
-        name = intern(name)
+        name = intern(name)  # one text for all objects of a class
         payload = payload_of(name, version, stream.layout.vintage)
         if payload is None:
             obj = TorchObject(name, version, None)  # its fields are what is read next
-            self._remember(index, obj)
+            self._remember(number, obj)
             return obj, 1
         obj = TorchObject(name, version)
-        self._remember(index, obj)
+        self._remember(number, obj)
         self._read_payload(obj, payload)
         return obj, 0
 
-    def _read_storage(self, index: int, version: int | None, element: Any, device: str, alias: str | None) -> Storage:
+    def _read_storage(self, number: int, version: int | None, element: Any, device: str, alias: str | None) -> Storage:
+        """Read the size of a storage and pass over its elements; return the storage.
+
+        Args:
+            number: of the object.
+            version: of its class.
+            element: the element type of the class.
+            device: of the class.
+            alias: the name of the class, if it is not Lua Torch's own for the element type.
+        """
         count = self.stream.read_long("a storage's size")
-        external = self._payloads is not None
-        data = self._external_data(element, count) if external else self.stream.read_elements(element, count)
+        if self._payloads is None:
+            data = self.stream.read_elements(element, count)
+        else:
+            data = self._external_data(self._payloads, element, count)
         storage = Storage(element, count, data, device, version, alias)
-        self._remember(index, storage)
+        self._remember(number, storage)
         return storage
 
-    def _external_data(self, element: Any, count: int) -> Any:
-        """Return the elements of the next storage of `payloads`.
+    @staticmethod
+    def _external_data(payloads: Iterator[Storage], element: Any, count: int) -> Any:
+        """Return the elements of the next storage of a stream that was written without them.
 
         Raises:
             CorruptError: there is none, or it has another type or size.
         """
-        assert self._payloads is not None
-        external = next(self._payloads, None)
+        external = next(payloads, None)
         if external is None or external.element is not element or external.count != count:
             raise CorruptError(
                 "the storages do not match the stream",
@@ -563,12 +626,20 @@ class ObjectReader:
     # The content of an object
 
     def _fill(self, value: Value, count: int) -> int | None:
-        """Read the content of an object of so many values, up to the next object; return its tag, `None` at the end."""
+        """Read the content of an object up to the next object inside it.
+
+        Args:
+            value: the object.
+            count: the number of values inside it; 0 if they are complete.
+
+        Returns:
+            The tag of the next object, which was read; `None` if the content is complete.
+        """
         if not count:
             return None
         if isinstance(value, (Table, TdsHash)):
             table = value if isinstance(value, Table) else value.content
-            self._scalars(table.raw_keys, table.raw_values, count)
+            self._read_scalars(table.raw_keys, table.raw_values, count)
             if len(table.raw_values) == count:
                 return None
         elif isinstance(value, Tensor):
@@ -577,10 +648,10 @@ class ObjectReader:
             return self._fields_tag(value)
         elif isinstance(value, LuaFunction):
             scalars = self._scalar()
-            if scalars:
+            if scalars:  # nil, if it has no upvalues
                 value.upvalues = scalars[0]
                 return None
-        else:
+        else:  # a tds.Vec
             while len(value.elements) < count and (scalars := self._scalar()):
                 value.elements += scalars
             if len(value.elements) == count:
@@ -588,7 +659,16 @@ class ObjectReader:
         return self.stream.read_int("a type tag")
 
     def _put(self, value: Value, count: int, item: Value) -> int:
-        """Put an object into the one of so many values that it is in; return their number, 0 if it is the last."""
+        """Put an object into the one that it is inside of.
+
+        Args:
+            value: the outer object.
+            count: the number of values inside that.
+            item: the inner object, which is complete.
+
+        Returns:
+            The number of values inside the outer object, for `_fill`; 0 if this was the last.
+        """
         if isinstance(value, (Table, TdsHash)):
             self._put_entry(value if isinstance(value, Table) else value.content, count, item)
             return count
@@ -612,8 +692,9 @@ class ObjectReader:
             return
         values.append(item)
         stream = self.stream
-        # Runs are of objects that are numbered from 1 on, in a binary file of some size.
-        if count - len(values) < _RUN or self.numbers is not None:
+        # Runs are of objects that are numbered from 1 on, in a binary file. With a low limit on strings, every length
+        # has to be checked.
+        if count - len(values) < _WORTH_CHECKING or self.numbers is not None:
             return
         if not isinstance(stream, BinaryInput) or stream.longest < WINDOW_BYTES:
             return
@@ -622,7 +703,7 @@ class ObjectReader:
                 return
             from .runs import Alike
 
-            self._alike = Alike(stream, self.objects, self._most, self._payloads is not None)
+            self._alike = Alike(stream, self.objects, self._most_objects, self._payloads is not None)
         self._alike.read(item, keys, values, count)
 
     def _fill_tensor(self, tensor: Tensor) -> int | None:
@@ -635,6 +716,7 @@ class ObjectReader:
                 expected=f"0 to {self._limits.dimensions} (the limit dimensions)",
                 found=f"{dimensions}",
             )
+        # Sizes, strides and offset are longs, of 4 bytes at least.
         stream.require(2 * dimensions + 1, 4, "a tensor's sizes and strides")
         numbers = stream.read_longs(2 * dimensions, "a tensor's sizes and strides")
         tensor.size = numbers[:dimensions]
@@ -692,10 +774,10 @@ class ObjectReader:
         owner = self._owner()
         assert owner is not None  # alive while reading
         self.payload_depth += 1
-        base = len(self._path)
+        depth_before = len(self._path)
         try:
             payload.read(owner, obj)
-            del self._path[base:]  # what was being read when it caught an error
+            del self._path[depth_before:]  # what was being read when it caught an error
         except RecursionError:
             raise LimitError("objects with payloads of their own are nested deeper than Python allows") from None
         finally:
@@ -703,12 +785,14 @@ class ObjectReader:
 
 
 def _version(text: bytes) -> int:
+    """Return the version of a class from the text after `V `."""
     if not text.isdigit() or len(text) > 9:
         raise CorruptError("is not a class version", expected="V and a number", found=repr(text[:20])[1:])
     return int(text)
 
 
 _PAYLOADS: dict[str, Payload] = {}
+"""The layouts of classes that write something else than a table of fields, by class name."""
 
 
 def payload_of(class_name: str, version: int | None, vintage: str = "") -> Payload | None:
@@ -786,14 +870,17 @@ def _write_header_and_fields(writer: Any, obj: TorchObject) -> None:
     writer.write_object(obj.fields)
 
 
-def _bare(read: Callable[[Any], Any], write: Callable[[Any, Any], None]) -> Payload:
+def _without_fields(read: Callable[[Any], Any], write: Callable[[Any, Any], None]) -> Payload:
     """Return the layout of objects without fields, from what reads and writes their payload."""
 
-    def fill(reader: Any, obj: TorchObject) -> None:
+    def read_payload(reader: Any, obj: TorchObject) -> None:
         obj.fields = None
         obj.payload = read(reader)
 
-    return Payload(fill, lambda writer, obj: write(writer, obj.payload))
+    def write_payload(writer: Any, obj: TorchObject) -> None:
+        write(writer, obj.payload)
+
+    return Payload(read_payload, write_payload)
 
 
 def _generator_bytes(long_size: int) -> int:
@@ -811,10 +898,12 @@ def _generator_bytes(long_size: int) -> int:
 _PAYLOADS |= {
     "nn.GPU": Payload(_read_header_and_fields, _write_header_and_fields),
     "nn.DataParallelTable": Payload(_read_header_and_fields, _write_header_and_fields, since_version=2),
-    "torch.Generator": _bare(
+    "torch.Generator": _without_fields(
         lambda reader: reader.read_raw(_generator_bytes(reader.layout.long_size)),
         lambda writer, data: writer.write_raw(data),
     ),
-    "torch.Timer": _bare(lambda reader: None, lambda writer, data: None),
-    "tds.AtomicCounter": _bare(lambda reader: reader.read_long(), lambda writer, number: writer.write_long(number)),
+    "torch.Timer": _without_fields(lambda reader: None, lambda writer, data: None),
+    "tds.AtomicCounter": _without_fields(
+        lambda reader: reader.read_long(), lambda writer, number: writer.write_long(number)
+    ),
 }

@@ -43,21 +43,23 @@ if TYPE_CHECKING:
     from .text import TextInput
 
 HINT = "The file was written by a Torch of 2010 or 2011, whose nn modules wrote their fields one after another."
-_ROOT = "nn.Sequential"
-"""The class of a network without its class."""
-_ROOT_FIELDS = ("modules", "gradInput", "output")
+_HEADLESS_CLASS = "nn.Sequential"
+"""The class of a network that was written without its class."""
+_HEADLESS_FIELDS = ("modules", "gradInput", "output")
+"""The fields that it has."""
 _HEAD_BYTES = 1 << 12
 """Bytes in which a file of that time names a first class."""
 
 
 @define(frozen=True)
 class _Kind:
-    """Encoding of one kind of value.
+    """How one kind of field (int, double, object, …) is encoded in a file of 2010 or 2011.
 
     Attributes:
-        method: end of the names of the reader's and the writer's methods for it.
+        method: end of the names of the reader's and the writer's methods for it: `int` for `read_int`.
         types: its types in the graph.
-        absent: the value written for a missing field, which Lua's `read` method turns into no field.
+        absent: the value written for a missing field, which Lua's `read` method turns into no field; `None` if a
+            missing field cannot be written so.
     """
 
     method: str
@@ -79,7 +81,7 @@ class _Kind:
         getattr(writer, f"write_{self.method}")(int(value) if self.is_integer else value)
 
     def holds(self, value: Value) -> bool:
-        """Return whether a value survives a round trip."""
+        """Return whether a value survives writing and reading: an integer is truncated."""
         return not self.is_integer or (math.isfinite(value) and value == int(value))
 
 
@@ -98,7 +100,13 @@ _KINDS: dict[str, _Kind] = {
 
 @define(frozen=True)
 class _Item:
-    """One value of an object: its kind, its field's name, and the field that controls its presence."""
+    """One value that an old class writes: a field of its objects.
+
+    Attributes:
+        kind: its encoding.
+        name: of its field.
+        condition: the field that must be a table or true for the value to be there; empty if it always is.
+    """
 
     kind: _Kind
     name: str
@@ -126,7 +134,7 @@ def _items(text: str) -> list[_Item]:
 
 @define(frozen=True)
 class _Class:
-    """Layout of the objects of one class.
+    """Layout of the objects of one class in a release: the values that its `write` method wrote.
 
     Attributes:
         has_table: whether a table of all fields precedes the values.
@@ -137,7 +145,11 @@ class _Class:
     items: tuple[_Item, ...]
 
     def read(self, reader: Any, obj: TorchObject) -> None:
-        """Fill an object from the reader."""
+        """Fill an object from the reader.
+
+        Raises:
+            CorruptError: the values are not those of the class in this release.
+        """
         # The object has its table before its values are read: they may refer to the object.
         fields = obj.fields = Table()
         if self.has_table:
@@ -151,7 +163,8 @@ class _Class:
             try:
                 value = item.kind.read(reader)
             except FormatError as error:
-                if error.path:  # the outermost object, which has no path yet
+                # In a network without its class each value was read as one of its own, and its path begins there.
+                if error.path:
                     error.path = f"root.{item.name}{error.path[len('root') :]}"
                 raise
             if not isinstance(value, item.kind.types):
@@ -167,10 +180,18 @@ class _Class:
 
     @staticmethod
     def _compare(class_name: str, item: _Item, value: Value, table_value: Value) -> None:
-        """Check that the table has the same fields as the values after it; otherwise it is another layout.
+        """Check that the table has the same value of a field as follows it; otherwise it is another layout.
 
-        An integer was truncated if the field was not integral.
+        Args:
+            class_name: for the error.
+            item: the field.
+            value: the value after the table; `None` for one that stands for no field.
+            table_value: that of the table.
+
+        Raises:
+            CorruptError: they differ.
         """
+        # An integer was truncated when it was written after the table, and may have become that for no field.
         if isinstance(table_value, float) and item.kind.method == "int" and math.isfinite(table_value):
             table_value = float(int(table_value))
             if table_value == item.kind.absent:
@@ -191,14 +212,18 @@ class _Class:
         )
 
     def write(self, writer: Any, obj: TorchObject) -> None:
-        """Write an object."""
+        """Write an object: the table of all fields, if the release has it, then the values.
+
+        Raises:
+            WriteError: the release cannot hold a field, or the object lacks one or has another value for it.
+        """
         fields = obj.fields if obj.fields is not None else Table()
         if self.has_table:
             writer.write_object(fields)
         else:
-            names = {item.name.encode() for item in self.items if item.is_present(fields)}
+            written_names = {item.name.encode() for item in self.items if item.is_present(fields)}
             for name in fields.raw_keys:
-                if name not in names and fields[name] is not None:
+                if name not in written_names and fields[name] is not None:
                     raise WriteError(
                         f"a {obj.class_name} of {writer.layout.vintage} cannot hold the field {name!r}",
                         hint="Write the current layout: T7Layout(vintage='').",
@@ -222,14 +247,17 @@ def _class(release: str, name: str) -> _Class:
     """Return the layout of a class in a release: the values of its parents, from the outermost on, then its own."""
     rows = RELEASES[release]
     texts: list[str] = []
+    """The values of each class, as the table has them, from the outermost parent on."""
     while name:
         row = rows.get(name, "")
         if ">" in row:
             parent, _, text = row.rpartition(">")
         else:
-            parent, text = "nn.Module", row
+            parent = "nn.Module"  # the default, also of a class without a row
+            text = row
         texts.insert(0, text.strip())
-        name = parent.strip()
+        name = parent.strip()  # empty for a class without a parent
+    # Only the outermost class writes a table.
     has_table = texts[0] == "fields"
     if has_table:
         texts = texts[1:]
@@ -245,7 +273,7 @@ def vintage_payload(release: str, class_name: str) -> Payload | None:
     if not release or not class_name.startswith("nn."):
         return None
     layout = _class(release, class_name)
-    if layout.has_table and not layout.items:
+    if layout.has_table and not layout.items:  # a class without a `write` of its own
         return None
     return Payload(layout.read, layout.write)
 
@@ -271,15 +299,22 @@ def read_again(reader: Any, start: int, layouts: list[T7Layout], value: Value, f
         reader: positioned after the bytes read so far.
         start: start of the file.
         layouts: possible encodings of the file.
-        value: the value in today's form.
-        failure: why it cannot be read in today's form.
+        value: the value in today's form; `None` if there is a failure.
+        failure: why it cannot be read in today's form; `None` if it can, but not to the end of the file.
+
+    Returns:
+        The value in the old form; that of today's form if no release explains the file better.
+
+    Raises:
+        FormatError: no form explains the file; the error is that of the one that explains most.
     """
     furthest_failure = failure
     # If several layouts failed, the objects seen by the last of them mean nothing.
     objects = list(reader.objects) if failure is None or len(layouts) == 1 else None
     try:
-        for release, layout, headless in product(_releases(reader, start, objects), layouts, _starts(objects)):
-            vintage_layout = evolve(layout, vintage=release, headless=headless)
+        releases = _possible_releases(reader, start, objects)
+        for release, layout, is_headless in product(releases, layouts, _possible_headless(objects)):
+            vintage_layout = evolve(layout, vintage=release, headless=is_headless)
             try:
                 return reader.try_layout(vintage_layout, lambda: _read_root(reader))
             except FormatError as error:
@@ -295,42 +330,51 @@ def read_again(reader: Any, start: int, layouts: list[T7Layout], value: Value, f
         furthest_failure = failure = None  # errors refer to this frame: break the reference cycle
 
 
-def _releases(reader: Any, start: int, objects: list[Value] | None) -> tuple[str, ...]:
+def _possible_releases(reader: Any, start: int, objects: list[Value] | None) -> tuple[str, ...]:
     """Return the releases that may have written a file of which today's layout explains nothing, or only the start.
 
     Args:
         reader: positioned after the bytes read so far.
         start: start of the file.
-        objects: the objects of the value in today's form; None if they mean nothing.
+        objects: the objects of the value in today's form; `None` if they mean nothing.
     """
-    torch7_releases = VINTAGES[2:]
+    _today, _torch5, *torch7_releases = VINTAGES
     head = reader.source.read(start, _HEAD_BYTES)
-    if b"torch.Tensor" in head:
+    if b"torch.Tensor" in head:  # the class of tensors that only Torch5 had
         return (TORCH5,)
     if objects is None:
-        return torch7_releases if b"nn." in head else ()
+        return tuple(torch7_releases) if b"nn." in head else ()
     if objects and isinstance(objects[0], Tensor):
         # A network without its class starts with two tensors: for today's layout, two values. Only the first release
-        # of Torch7 wrote such files; later ones start with a table.
-        head = reader.source.read(reader.position, 32)
+        # of Torch7 wrote such files; later ones start with a table. Then the second tensor follows the first.
+        next_bytes = reader.source.read(reader.position, 32)
         if reader.layout.encoding == "ascii":
-            has_tag = head.split(maxsplit=1)[:1] == [b"%d" % TORCH]
+            has_tag = next_bytes.split(maxsplit=1)[:1] == [b"%d" % TORCH]
         else:
-            has_tag = TORCH in head[:4]  # in either byte order
-        return torch7_releases[:1] if has_tag else ()
+            has_tag = TORCH in next_bytes[:4]  # the tag, in either byte order
+        return tuple(torch7_releases[:1]) if has_tag else ()
     names = {item.class_name for item in objects if isinstance(item, TorchObject)}
     return tuple(release for release in torch7_releases if any(vintage_payload(release, name) for name in names))
 
 
-def _starts(objects: list[Value] | None) -> tuple[bool, ...]:
-    """Return what a file can start with: the fields of a network (True), a class (False), or either, in this order."""
+def _possible_headless(objects: list[Value] | None) -> tuple[bool, ...]:
+    """Return whether a file may start with the fields of a network without its class, the more likely first.
+
+    Args:
+        objects: the objects of the value in today's form; `None` if they mean nothing.
+    """
     if not objects or isinstance(objects[0], Table):
         return (True, False)
-    return (not isinstance(objects[0], TorchObject),)
+    starts_with_class = isinstance(objects[0], TorchObject)
+    return (not starts_with_class,)
 
 
 def _read_root(reader: Any) -> Value:
-    """Read the one value of a file, whose layout is that of the reader."""
+    """Read the one value of a file, whose layout is that of the reader.
+
+    Raises:
+        CorruptError: more follows, or nothing in it is of that time.
+    """
     value = _read_headless(reader) if reader.layout.headless else reader.read_object()
     if not reader.at_end or not reader.vintage_objects:
         raise CorruptError("more follows than one value of that time", hint=HINT)
@@ -339,28 +383,29 @@ def _read_root(reader: Any) -> Value:
 
 def _read_headless(reader: Any) -> Value:
     """Read a network without its class."""
-    network = TorchObject(_ROOT)
-    _class(reader.layout.vintage, _ROOT).read(reader, network)
+    network = TorchObject(_HEADLESS_CLASS)
+    _class(reader.layout.vintage, _HEADLESS_CLASS).read(reader, network)
     modules = network.get("modules")
     children = modules.raw_values if isinstance(modules, Table) else []
+    # Bytes of another kind could be read as fields by accident.
     if not children:
         raise CorruptError("is not a network without its class", hint=HINT)
     for child in children:
         if not isinstance(child, TorchObject) or not child.class_name.startswith("nn."):
             raise CorruptError("is not a network without its class", hint=HINT)
-    if not all(name in network for name in _ROOT_FIELDS):
-        raise CorruptError("a network without its class lacks a field", expected=", ".join(_ROOT_FIELDS), hint=HINT)
+    if not all(name in network for name in _HEADLESS_FIELDS):
+        raise CorruptError("a network without its class lacks a field", expected=", ".join(_HEADLESS_FIELDS), hint=HINT)
     return network
 
 
 def can_be_headless(value: Value) -> bool:
     """Return whether a value may be written without its class."""
-    return isinstance(value, TorchObject) and value.class_name == _ROOT
+    return isinstance(value, TorchObject) and value.class_name == _HEADLESS_CLASS
 
 
 def write_headless(writer: Any, value: TorchObject) -> None:
     """Write the output of `network:write(file)`: the fields without the class."""
-    _class(writer.layout.vintage, _ROOT).write(writer, value)
+    _class(writer.layout.vintage, _HEADLESS_CLASS).write(writer, value)
 
 
 _PARAMETERS = "object weight bias gradWeight gradBias"

@@ -17,15 +17,16 @@ from ...graph.tensor import Tensor, view_fault
 from . import layout as tags
 from .binary import BinaryInput
 
-_LEAST = 4
+_LEAST_SUCCESS = 4
 """Number of entries read at once that counts as a success."""
 _MOST_FIELDS = 64
+"""Maximum number of fields of a record whose form is prepared."""
 _ROOM = 1 << 12
 """Bytes that should be in the window for the next object."""
 _ENTRY = "idii"
 """An entry with a number as its key: tag, key, and of the object its tag and number."""
-_KINDS = {float: (tags.NUMBER, "d"), bool: (tags.BOOLEAN, "i"), bytes: (tags.STRING, "i")}
-"""Start of a value: its tag, and the length of a string."""
+_VALUE_FORMS = {float: (tags.NUMBER, "d"), bool: (tags.BOOLEAN, "i"), bytes: (tags.STRING, "i")}
+"""By the type of a value: its tag, and the code of `struct` for what follows; of a string that is its length."""
 
 
 class Alike:
@@ -34,15 +35,15 @@ class Alike:
     Args:
         stream: the input.
         objects: the objects read so far, numbered from 1 on.
-        most: maximum number of objects of the file.
-        external: whether the elements of the storages are not in the stream.
+        most_objects: maximum number of objects of the file.
+        has_external_elements: whether the elements of the storages are not in the stream.
     """
 
-    def __init__(self, stream: BinaryInput, objects: list[Any], most: int, external: bool) -> None:
+    def __init__(self, stream: BinaryInput, objects: list[Any], most_objects: int, has_external_elements: bool) -> None:
         self._stream = stream
         self._objects = objects
-        self._most = most
-        self._external = external
+        self._most_objects = most_objects
+        self._has_external_elements = has_external_elements
         self._sign = ORDER_SIGNS[stream.layout.byte_order]
         self._entry = struct.Struct(self._sign + _ENTRY)
         self._pause = 0
@@ -51,20 +52,28 @@ class Alike:
         """Attempts in a row that read too few entries."""
 
     def read(self, item: Any, keys: list[Any], values: list[Any], count: int) -> None:
-        """Read what follows an entry of a table with `count` entries, and add to its keys and values."""
+        """Read the entries that follow one of a table, as far as they are like it.
+
+        Args:
+            item: the value of the entry, which was read.
+            keys: receives the keys.
+            values: receives the values.
+            count: number of entries of the table.
+        """
         if self._pause:
             self._pause -= 1
             return
         form: Record | View | None = None
         if type(item) is Table:
             form = Record.like(item, self._sign)
-        elif type(item) is Tensor and not self._external:
+        elif type(item) is Tensor and not self._has_external_elements:
             form = View.like(item, self._stream, self._sign)
-        before = len(values)
+        count_before = len(values)
         if form is not None:
             # A tensor is two objects: so the limit is hit outside of here, with the appropriate error.
-            self._read(form, keys, values, min(count - before, (self._most - len(self._objects)) // 2))
-        if len(values) - before >= _LEAST:
+            allowed = (self._most_objects - len(self._objects)) // 2
+            self._read(form, keys, values, min(count - count_before, allowed))
+        if len(values) - count_before >= _LEAST_SUCCESS:
             self._failures = 0
         else:
             # The pause doubles: 0, 2, 6, … entries, at most a thousand.
@@ -72,7 +81,7 @@ class Alike:
             self._pause = (1 << self._failures) - 2
 
     def _read(self, form: Record | View, keys: list[Any], values: list[Any], most: int) -> None:
-        """Read entries as long as they are numbers with objects of a form, up to a maximum."""
+        """Read entries as long as their keys are numbers and their values new objects of a form, up to a maximum."""
         stream = self._stream
         objects = self._objects
         make = form.make
@@ -110,20 +119,20 @@ _Group = tuple[Callable[[bytes, int], tuple[Any, ...]], int, tuple[bytes, ...], 
 for each record."""
 
 
-def _group(code: str, fixed: list[bytes], booleans: list[int], text: bool) -> _Group:
-    """Return the fields of a record up to a string.
+def _group(code: str, fixed: list[bytes], booleans: list[int], ends_with_string: bool) -> _Group:
+    """Return the form of the fields of a record up to a string.
 
     Args:
         code: of `struct`, for the bytes before each value and the values, in turn.
         fixed: the bytes before the values: the keys, encoded, and the values' tags.
-        booleans: which of the values are booleans.
-        text: whether the last value is the length of a string that follows.
+        booleans: which of the values are booleans, 0-based.
+        ends_with_string: whether the last value is the length of a string that follows.
 
     Returns:
-        What unpacks them, their length in bytes, and the other three.
+        The function that unpacks them, their length in bytes, and the other three.
     """
     packed = struct.Struct(code)
-    return packed.unpack_from, packed.size, tuple(fixed), booleans, text
+    return packed.unpack_from, packed.size, tuple(fixed), booleans, ends_with_string
 
 
 class Record:
@@ -137,7 +146,10 @@ class Record:
 
     @classmethod
     def like(cls, table: Table, sign: str) -> Record | None:
-        """Return the expected form after a table; `None` if it holds other values."""
+        """Return the form of tables like one, in a byte order `<` or `>`; `None` if it holds other values.
+
+        What is the same in all such tables, keys and tags, becomes bytes that are compared at once.
+        """
         count = len(table.raw_values)
         if not 0 < count <= _MOST_FIELDS or len(table.raw_keys) != count:
             return None
@@ -147,30 +159,40 @@ class Record:
         booleans: list[int] = []
         table_head = struct.pack(sign + "i", count)  # before the first key
         for key, value in table.raw_items():
-            kind = _KINDS.get(type(value))
+            value_form = _VALUE_FORMS.get(type(value))
             encoded_key = _encoded_key(key, sign)
-            if kind is None or encoded_key is None:
+            if value_form is None or encoded_key is None:
                 return None
-            tag, value_code = kind
+            tag, value_code = value_form
             fixed.append(table_head + encoded_key + struct.pack(sign + "i", tag))
             table_head = b""
             code += f"{len(fixed[-1])}s{value_code}"
             if tag == tags.BOOLEAN:
                 booleans.append(len(fixed) - 1)
             if tag == tags.STRING:
-                groups.append(_group(code, fixed, booleans, True))
+                groups.append(_group(code, fixed, booleans, ends_with_string=True))
                 code = sign
                 fixed = []
                 booleans = []
         if fixed:
-            groups.append(_group(code, fixed, booleans, False))
+            groups.append(_group(code, fixed, booleans, ends_with_string=False))
         return cls(table.raw_keys, groups)
 
     def make(self, window: bytes, at: int, number: int, base: int) -> tuple[tuple[Any, ...], int] | None:
-        """Return one record and its end, if it is alike and completely in the window."""
+        """Return one record and its end; `None` if it is not alike, or not completely in the window.
+
+        Args:
+            window: bytes of the file.
+            at: offset in the window of the first byte after the number of the object.
+            number: of the object.
+            base: offset of the window in the file.
+
+        Returns:
+            A tuple of the new objects, here one, and the offset in the window after it.
+        """
         end = len(window)
         fields: list[Any] = []
-        for unpack, length, fixed, booleans, text in self._groups:
+        for unpack, length, fixed, booleans, ends_with_string in self._groups:
             stop = at + length
             if stop > end:
                 return None
@@ -181,13 +203,13 @@ class Record:
             fields += row[1::2]
             for place in booleans:
                 flag = fields[start + place]
-                if flag != 0 and flag != 1:
+                if flag != 0 and flag != 1:  # an error, which the object reader raises
                     return None
                 fields[start + place] = flag == 1
             at = stop
-            if text:
+            if ends_with_string:
                 at += fields[-1]
-                if not stop <= at <= end:
+                if not stop <= at <= end:  # a negative length, or beyond the window
                     return None
                 fields[-1] = window[stop:at]
         return (Table(self._keys.copy(), fields),), at
@@ -208,6 +230,7 @@ class View:
     tag = tags.TORCH
 
     def __init__(self, tensor: Tensor, storage: Storage, stream: BinaryInput, sign: str) -> None:
+        """Prepare the form of a tensor on a storage, in a byte order `<` or `>`."""
         layout = stream.layout
         self._source = stream.source
         self._order = layout.byte_order
@@ -216,27 +239,31 @@ class View:
         self._rank = len(tensor.size)
         self._width = layout.long_size if tensor.element is INT64 else tensor.element.itemsize
         long = "q" if layout.long_size == 8 else "i"
-        # A tensor's class and rank; sizes, strides and offset; the storage's tag, number, class and count.
-        first = _encoded_class(tensor.version, tensor.lua_class, sign) + struct.pack(sign + "i", self._rank)
-        second = _encoded_class(storage.version, storage.lua_class, sign)
-        self._fixed = first, struct.pack(sign + "i", tags.TORCH), second
-        self._row = struct.Struct(f"{sign}{len(first)}s{2 * self._rank + 1}{long}4si{len(second)}s{long}")
+        # The bytes that are the same in all: a tensor's class and rank; the storage's tag; its class.
+        tensor_head = _encoded_class(tensor.version, tensor.lua_class, sign) + struct.pack(sign + "i", self._rank)
+        storage_tag = struct.pack(sign + "i", tags.TORCH)
+        storage_head = _encoded_class(storage.version, storage.lua_class, sign)
+        self._fixed = tensor_head, storage_tag, storage_head
+        # Between them the sizes, strides and offset, and the storage's number; at the end the number of its elements.
+        numbers = 2 * self._rank + 1
+        self._row = struct.Struct(f"{sign}{len(tensor_head)}s{numbers}{long}4si{len(storage_head)}s{long}")
 
     @classmethod
     def like(cls, tensor: Tensor, stream: BinaryInput, sign: str) -> View | None:
-        """Return the expected form after a tensor; `None` if its class has no version or it has no storage."""
+        """Return the form of tensors like one; `None` for one without a version or a storage, and in old layouts."""
         storage = tensor.storage
         if storage is None or tensor.version is None or storage.version is None or stream.layout.vintage:
             return None
         return cls(tensor, storage, stream, sign)
 
     def make(self, window: bytes, at: int, number: int, base: int) -> tuple[tuple[Any, ...], int] | None:
-        """Return one tensor with its storage, and the end of its elements, if they are completely in the window."""
+        """Return one tensor with its storage, and the end of its elements; otherwise as `Record.make`."""
         begin = at + self._row.size
         if begin > len(window):
             return None
-        first, *longs, tag, storage_number, second, count = self._row.unpack_from(window, at)
-        if (first, tag, second) != self._fixed or storage_number != number + 1 or count < 0:
+        tensor_head, *longs, storage_tag, storage_number, storage_head, count = self._row.unpack_from(window, at)
+        # A storage that was written before has another number.
+        if (tensor_head, storage_tag, storage_head) != self._fixed or storage_number != number + 1 or count < 0:
             return None
         size = tuple(longs[: self._rank])
         stride = tuple(longs[self._rank : -1])

@@ -1,4 +1,4 @@
-"""Lua Torch's ascii encoding: the primitives, in both directions.
+"""Lua Torch's ascii encoding: integers, floats, strings and arrays of elements, read and written.
 
 Numbers are separated by white space; after each call that reads numbers or raw bytes one line feed is passed over.
 Strings, and the elements of Byte and Char storages, are raw bytes here too. Arrays without elements write nothing.
@@ -21,37 +21,42 @@ from . import layout as tags
 from .layout import WINDOW_BYTES, T7Layout, Window
 
 _WINDOW = 1 << 16
+"""Bytes that are read at a time, at least."""
 _TOKEN = pattern(rb"[ \t\r\n\v\f]*([^ \t\r\n\v\f]*)")
 _INTEGER = pattern(rb"[+-]?\d{1,20}\Z")
 _NUMBER = pattern(rb"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf|nan)\Z")
 _OTHERS_NUMBER = pattern(rb"[+-]?(\d+,\d*([eE][+-]?\d+)?|1\.#(?:QNAN|SNAN|IND|INF)0*|nan\(\w*\))\Z")
 """Numbers as other C libraries print them: see `plain_numbers`."""
 _NUMBER_BYTES = b"0123456789+-.eEinfa \n"
-_FULL_DIGITS = 17
-"""Digits with which a double is written exactly."""
+
 _FLOAT_DIGITS = 9
 """Digits with which a float is written exactly."""
-_OLD_DIGITS = 6
-"""Digits of numbers that Torch wrote until 2014 and 2015, with `%g`: docs/format-t7.md."""
+
 _SAMPLE_BYTES = 1 << 12
 """Bytes of a storage that are searched for a number which shows the digits."""
-_MANY = 1 << 22
+_WORTH_LOADING_NUMPY = 1 << 22
 """Numbers from which on it pays to load numpy only to count them."""
 _LARGEST_FLOAT = 3.4e38
 """Below the largest float, which `struct` would refuse to round to."""
 
 
-def _words(line: bytes, is_large: bool) -> int:
-    """Return how many words a line of numbers with one space between has; 0 for any other line."""
-    if line.translate(None, _NUMBER_BYTES) or line.startswith(b" ") or line.endswith(b" "):
+def _words_of_plain_line(line: bytes, is_large: bool) -> int:
+    """Return how many words a line of numbers with one space between has; 0 for any other line.
+
+    Args:
+        line: without its line feed.
+        is_large: whether there are so many numbers that it pays to load numpy.
+    """
+    has_other_bytes = bool(line.translate(None, _NUMBER_BYTES))
+    if has_other_bytes or line.startswith(b" ") or line.endswith(b" "):
         return 0
     if is_large or "numpy" in sys.modules:  # four times as fast, and slow to load
-        return single_spaces(line) + 1
+        return single_spaces(line) + 1  # -1 for adjacent spaces
     return 0 if b"  " in line else line.count(b" ") + 1
 
 
 class TextInput(Window):
-    """Reads primitives at a moving position. The same methods as `BinaryInput`."""
+    """Reads the numbers, strings and arrays of a file in ascii at a moving position. Methods as in `BinaryInput`."""
 
     is_text = True
     _has_carriage_returns = False
@@ -59,17 +64,23 @@ class TextInput(Window):
 
     def _refill(self, length: int) -> None:
         """Start the window at the position, with at least `length` bytes or all there are."""
-        self._base, self._at = self.position, 0
+        self._base = self.position
+        self._at = 0
         self._window = self.source.read(self._base, max(length, _WINDOW))
 
     def _token(self, what: str) -> bytes:
-        """The next word; the white space before it is passed over."""
+        """Return the next word; the white space before it is passed over.
+
+        Raises:
+            TruncatedError: there is none; `what` says what should be there.
+        """
         while True:
             match = _TOKEN.match(self._window, self._at)
-            assert match is not None
+            assert match is not None  # it matches the empty text
             if match.end() < len(self._window):
                 break
-            if self._base + len(self._window) >= self.source.size:  # the last word of the file
+            # The word may go on after the window, unless the file ends there.
+            if self._base + len(self._window) >= self.source.size:
                 if match.group(1):
                     break
                 raise self.fault(f"the file ends where {what} is expected", TruncatedError)
@@ -78,6 +89,7 @@ class TextInput(Window):
         return match.group(1)
 
     def _line_feed(self) -> None:
+        """Pass over one line feed, if there is one, as Lua Torch does; note a carriage return."""
         if self._at == len(self._window):
             self._refill(1)
         if self._window[self._at : self._at + 1] == b"\n":
@@ -136,17 +148,17 @@ class TextInput(Window):
             raise self._wrong(token, what)
         value = float(token)
         if self.rounded is not False:
-            self._learn_digits(token, value, _FULL_DIGITS)
+            self._learn_digits(token, value, exact_digits=tags.FULL_DIGITS)
         self._line_feed()
         return value
 
     read_float = read_double
 
     def read_raw(self, length: int, what: str) -> bytes:
-        """Bytes as they are, and the line feed behind them."""
+        """Return bytes as they are, and pass over the line feed behind them."""
         self.require(length, 1, what)
         self.check_length(length, what)
-        if not length:
+        if not length:  # Lua Torch writes no line feed then
             return b""
         self._require_line_feeds(what)
         if len(self._window) - self._at < length:
@@ -160,7 +172,10 @@ class TextInput(Window):
         return data
 
     def read_elements(self, element: ElementType, count: int) -> Span | TextSpan:
-        """Pass over a storage's elements and say where they are."""
+        """Pass over a storage's elements and return where they are.
+
+        Elements of one byte are raw bytes, others numbers on a line.
+        """
         if element.itemsize == 1:
             self.require(count, 1, f"elements of type {element.name}")
             span = Span(self.source, self.position, 1)
@@ -176,33 +191,44 @@ class TextInput(Window):
         is_plain = self._pass_numbers(count, f"elements of type {element.name}")
         end = self.position
         self._line_feed()
-        if self.rounded is None and element.code[0] == "f":
-            self._sample(self.source.read(start, min(_SAMPLE_BYTES, end - start)), element)
+        is_float = element.code[0] == "f"
+        if self.rounded is None and is_float:
+            self._learn_digits_of_elements(self.source.read(start, min(_SAMPLE_BYTES, end - start)), element)
         return TextSpan(self.source, start, end - start, is_plain)
 
-    def _sample(self, text: bytes, element: ElementType) -> None:
-        """Set `rounded` by the first numbers of a storage that show it; the last word may be cut off."""
+    def _learn_digits_of_elements(self, text: bytes, element: ElementType) -> None:
+        """Set `rounded` by the first numbers of a storage that show it.
+
+        Args:
+            text: the beginning of its elements, whose last word may be cut off.
+            element: their type.
+        """
         for token in text.split()[:-1]:
             value = float(token) if _NUMBER.match(token) else math.nan  # a NaN shows nothing
             if element.itemsize == 8:
-                self._learn_digits(token, value, _FULL_DIGITS)
+                self._learn_digits(token, value, exact_digits=tags.FULL_DIGITS)
             elif abs(value) < _LARGEST_FLOAT:
                 (value_as_float,) = struct.unpack("f", struct.pack("f", value))
-                self._learn_digits(token, value_as_float, _FLOAT_DIGITS)
+                self._learn_digits(token, value_as_float, exact_digits=_FLOAT_DIGITS)
             if self.rounded is not None:
                 return
 
-    def _learn_digits(self, token: bytes, value: float, digits: int) -> None:
+    def _learn_digits(self, token: bytes, value: float, exact_digits: int) -> None:
         """Set `rounded` by a number whose text with 6 digits is another than that with all; others do not show it.
 
         One that does not have its text of 6 digits is enough for all: it would not be the same when written so.
+
+        Args:
+            token: the text of the number in the file.
+            value: the number.
+            exact_digits: with which numbers of its type are written exactly.
         """
         is_nan = value != value
-        is_short_integer = token.isdigit() and len(token) <= _OLD_DIGITS  # spares most numbers the formatting
+        is_short_integer = token.isdigit() and len(token) <= tags.OLD_DIGITS  # spares most numbers the formatting
         if is_nan or is_short_integer:
             return
-        short = number_text(value, _OLD_DIGITS).encode()
-        if short != number_text(value, digits).encode():
+        short = number_text(value, tags.OLD_DIGITS).encode()
+        if short != number_text(value, exact_digits).encode():
             self.rounded = token == short
 
     def _pass_numbers(self, count: int, what: str) -> bool:
@@ -218,11 +244,13 @@ class TextInput(Window):
                 if not self._window:
                     raise self.fault(f"the file ends inside {what}", TruncatedError, found=f"{count} missing")
             # A whole line of numbers with one space between is what Lua Torch writes; count it without looking closer.
+            # Of a line that goes on after the window, as many words as are whole.
             end = self._window.find(b"\n", self._at)
             cut = end if end >= 0 else self._window.rfind(b" ", self._at)
-            start = self._at + self._window.startswith(b" ", self._at)
+            has_space = self._window.startswith(b" ", self._at)  # of the words before
+            start = self._at + 1 if has_space else self._at
             if cut > start:
-                words = _words(self._window[start:cut], count > _MANY)
+                words = _words_of_plain_line(self._window[start:cut], count > _WORTH_LOADING_NUMPY)
                 if 0 < words <= count:
                     count -= words
                     self._at = cut
@@ -234,7 +262,7 @@ class TextInput(Window):
                 if not _NUMBER.match(token):
                     if not _OTHERS_NUMBER.match(token):
                         raise self._wrong(token, what)
-                    is_plain = False
+                    is_plain = False  # it is converted when the elements are read
                 count -= 1
                 if self.position >= stop:
                     break
@@ -242,15 +270,16 @@ class TextInput(Window):
 
 
 _NAN = struct.pack(">d", math.nan)
+"""The bytes of the NaN that text stands for."""
 
 
 class TextWriter:
-    """Writes primitives as text. The same methods as `BinaryWriter`."""
+    """Writes numbers, strings and arrays in Lua Torch's ascii encoding. The same methods as `BinaryWriter`."""
 
     def __init__(self, output: Output, layout: T7Layout) -> None:
         self.output = output
         self.layout = layout
-        self._float_digits = _FLOAT_DIGITS if layout.digits == _FULL_DIGITS else _OLD_DIGITS
+        self._float_digits = _FLOAT_DIGITS if layout.digits == tags.FULL_DIGITS else tags.OLD_DIGITS
         self.plain_nans = 0
         """NaNs so far whose bits say more than that they are NaNs, which text does not show."""
 
@@ -270,14 +299,15 @@ class TextWriter:
             self.output.write(b" ".join(b"%d" % value for value in values) + b"\n")
 
     def write_float(self, value: float) -> None:
-        """Write a number with 9 digits."""
+        """Write a number with 9 digits, or 6 in an old layout."""
         self.output.write(number_text(value, self._float_digits).encode() + b"\n")
 
     def write_double(self, value: float) -> None:
-        """Write a number with 17 digits."""
+        """Write a number with 17 digits, or 6 in an old layout."""
         self.output.write(self._double(value) + b"\n")
 
     def _double(self, value: float) -> bytes:
+        """Return a number as text, and count a NaN whose bits text does not show; its sign is shown."""
         if value != value:
             self.plain_nans += struct.pack(">d", math.copysign(value, 1.0)) != _NAN
         return number_text(value, self.layout.digits).encode()
@@ -289,21 +319,21 @@ class TextWriter:
             self.output.write(b"\n")
 
     def write_number(self, value: float) -> None:
-        """A tagged number."""
+        """Write a tagged number."""
         self.output.write(b"%d\n%s\n" % (tags.NUMBER, self._double(value)))
 
     def write_string(self, data: bytes) -> None:
-        """A tagged string."""
+        """Write a tagged string."""
         self.output.write(b"%d\n%d\n" % (tags.STRING, len(data)))
         self.write_raw(data)
 
     def write_boolean(self, value: bool) -> None:
-        """A tagged boolean."""
+        """Write a tagged boolean."""
         self.output.write(b"%d\n%d\n" % (tags.BOOLEAN, value))
 
     def write_elements(self, storage: Storage) -> None:
-        """A storage's elements; text that was printed the same way is copied."""
-        if not storage.count:
+        """Write a storage's elements; text that was printed the same way is copied from its file."""
+        if not storage.count:  # not even a line feed
             return
         data = storage.data
         if storage.element.itemsize == 1:
@@ -316,9 +346,10 @@ class TextWriter:
         self.output.write(b"\n")
 
     def _write_numbers(self, storage: Storage) -> None:
+        """Write elements as numbers with one space between."""
         decimals = decimal_text()
         digits = self.layout.digits if storage.element.itemsize == 8 else self._float_digits
-        first = True
+        is_first = True
         for array in array_chunks(storage):
             text: bytes | None
             if array.dtype.kind == "f":
@@ -326,19 +357,19 @@ class TextWriter:
                 if array.itemsize == 2:  # Torch's halves have one nan, without a sign
                     array = np.where(np.isnan(array), np.float16(np.nan), array)
                 text = decimals.format_floats(array, digits)
-                if text is None:
-                    text = _texts(array, digits)
+                if text is None:  # numbers that the fast conversion leaves to C's
+                    text = _formatted_by_c(array, digits)
             else:
                 text = decimals.format_integers(array)
-            self.output.write(text if first else b" " + text)
-            first = False
+            self.output.write(text if is_first else b" " + text)
+            is_first = False
 
 
-def _texts(array: np.ndarray, digits: int) -> bytes:
-    """Return floats as text, by C's own conversion."""
+def _formatted_by_c(array: np.ndarray, digits: int) -> bytes:
+    """Return floats as text with one space between, by C's own conversion."""
     with np.errstate(invalid="ignore"):  # a signaling NaN becomes quiet without a warning
         values = array.astype("f8", copy=False).tolist()
-    if any(map(math.isnan, values)):  # a nan keeps its sign
+    if any(map(math.isnan, values)):  # a nan keeps its sign, which `%` would drop
         return " ".join([number_text(value, digits) for value in values]).encode()
     return (" ".join([f"%.{digits}g"] * len(values)) % tuple(values)).encode()
 

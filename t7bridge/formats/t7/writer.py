@@ -20,11 +20,15 @@ from .reader import payload_of
 if TYPE_CHECKING:
     from .text import TextWriter
 
-_SHORT = 1 << 16
+_SHORT_STRING = 1 << 16
+"""Bytes of a string that is written together with its neighbours."""
 
 
-def _parts(value: Value) -> tuple[list[Value] | str, list[Value]]:
-    """Return the keys and values inside a value; of one that has no keys, the step to them."""
+def _keys_and_values(value: Value) -> tuple[list[Value] | str, list[Value]]:
+    """Return the keys and the values inside an object; of one without keys, instead of these the step to its values.
+
+    The step is that of a path in errors; `%d` in it becomes the number of the value.
+    """
     if isinstance(value, (Table, TdsHash)):
         table = value if isinstance(value, Table) else value.content
         return table.raw_keys, table.raw_values
@@ -32,17 +36,26 @@ def _parts(value: Value) -> tuple[list[Value] | str, list[Value]]:
         return "[%d]", value.elements
     if isinstance(value, TorchObject):
         return "", [value.fields]
-    return (".storage", [value.storage]) if isinstance(value, Tensor) else ("<upvalues>", [value.upvalues])
+    if isinstance(value, Tensor):
+        return ".storage", [value.storage]
+    return "<upvalues>", [value.upvalues]
 
 
-def _step(value: Value, half: int) -> str:
-    """Return the step from a value to the last of its so many halves of entries, for errors."""
-    keys, place = _parts(value)[0], (half - 1) // 2
-    if not half:
+def _step(value: Value, halves: int) -> str:
+    """Return the step of a path from an object to what is being written inside it, for errors.
+
+    Args:
+        value: the object.
+        halves: how many keys and values, two an entry, are written or being written.
+    """
+    if not halves:
         return ""
+    keys, _ = _keys_and_values(value)
+    place = (halves - 1) // 2
     if isinstance(keys, str):
         return keys % (place + 1) if "%" in keys else keys
-    return f"<key {step_name(keys[place])}>" if half % 2 else step_name(keys[place])
+    is_key = halves % 2 == 1
+    return f"<key {step_name(keys[place])}>" if is_key else step_name(keys[place])
 
 
 def _stream_for(output: Output, layout: T7Layout) -> BinaryWriter | TextWriter:
@@ -85,7 +98,8 @@ class T7Writer:
         self._halves: list[int] = []
         """For each of them how many keys and values, two an entry, are written or being written."""
         # The object after the last of the layout's has the number after the greatest of these: see `_new_number`.
-        self._beyond = max(self.layout.numbers, default=0) - len(self.layout.numbers) + 1
+        self._number_offset = max(self.layout.numbers, default=0) - len(self.layout.numbers) + 1
+        """Added to the count of numbered objects."""
         self._payload_depth = 0
         """How many payloads, each inside another, are being written: their values are not values of the file."""
 
@@ -169,10 +183,11 @@ class T7Writer:
             if can_be_headless(value):
                 write_headless(self, value)
                 return
-        base = len(self._inside) if self._payload_depth else 0
-        del self._inside[base:], self._halves[base:]
+        # A value in a payload is written inside those that are being written; an error may have left any behind.
+        outer_values = len(self._inside) if self._payload_depth else 0
+        del self._inside[outer_values:], self._halves[outer_values:]
         try:
-            self._write_tree(value, base)
+            self._write_tree(value, outer_values)
         except T7BridgeError as error:
             if not error.path:
                 error.path = "root" + "".join(map(_step, self._inside, self._halves))
@@ -180,19 +195,26 @@ class T7Writer:
         self._done()
 
     @collector_paused()
-    def _write_tree(self, value: Value, base: int) -> None:
-        """Write with an explicit stack, at any nesting depth."""
+    def _write_tree(self, value: Value, outer_values: int) -> None:
+        """Write with an explicit stack, at any nesting depth.
+
+        Args:
+            value: to write, with everything inside it.
+            outer_values: how many values are being written around it.
+        """
         inside, halves = self._inside, self._halves
         while True:
             if self._open(value):
                 inside.append(value)
                 halves.append(0)
             elif not self._referenced:
+                # Without references an object is written again wherever it occurs; its number only shows cycles.
                 self._numbers.pop(value, None)
-            # The innermost value goes on with the next one inside it; those that have no more are left.
+            # The innermost value continues with the next one inside it; those that have no more are complete.
             next_value = None
-            while len(inside) > base:
-                next_value = self._entries(*_parts(inside[-1]), halves[-1])
+            while len(inside) > outer_values:
+                keys, values = _keys_and_values(inside[-1])
+                next_value = self._write_scalars(keys, values, halves[-1])
                 if next_value is not None:
                     break
                 halves.pop()
@@ -201,7 +223,7 @@ class T7Writer:
                     self._numbers.pop(value, None)
             if next_value is None:
                 return
-            value = next_value[0]
+            (value,) = next_value
 
     def _open(self, value: Value) -> bool:
         """Write a value, or its start; return whether values inside it are still to be written."""
@@ -228,7 +250,8 @@ class T7Writer:
             number = float(value)
         except OverflowError:
             raise WriteError(f"the integer {value} does not fit a Lua number") from None
-        if number != value and value == value:
+        is_nan = value != value
+        if number != value and not is_nan:
             raise WriteError(
                 f"the integer {value} is not a Lua number",
                 hint="Lua's numbers are doubles, exact up to 2^53; use a float.",
@@ -243,6 +266,12 @@ class T7Writer:
         return number
 
     def _open_object(self, value: Value) -> bool:
+        """Write an object, its start, or a reference; return whether values inside it are still to be written.
+
+        Raises:
+            UnsupportedError: Lua Torch has no such object.
+            WriteError: it is inside itself, and there are no references.
+        """
         stream = self._stream
         if isinstance(value, Table):
             tag = tags.TABLE
@@ -253,8 +282,9 @@ class T7Writer:
         else:
             raise UnsupportedError(f"a value of type {type(value).__name__} cannot be stored in a .t7 file")
         if tag == tags.FUNCTION_WITHOUT_INDEX:
+            # Such a function has no number, and is written wherever it occurs.
             stream.write_int(tag)
-            return self._function(value)
+            return self._write_function(value)
         number = self._number_of(value)
         if number is not None:
             stream.write_ints(tag, number)
@@ -264,15 +294,15 @@ class T7Writer:
             return True
         if isinstance(value, LuaFunction):
             stream.write_ints(tag, self._new_number(value))
-            return self._function(value)
+            return self._write_function(value)
         name = self._class_name(value)  # before anything is written, as it may be refused
         stream.write_ints(tag, self._new_number(value))
-        return self._torch(value, name)
+        return self._open_torch(value, name)
 
     def _new_number(self, value: Value) -> int:
         """Return the number of an object that is written now: the layout's, and after these the next free one."""
         numbers = self.layout.numbers
-        number = self._beyond + self._count
+        number = self._number_offset + self._count
         if self._count < len(numbers):
             number = numbers[self._count]
         self._count += 1
@@ -289,7 +319,7 @@ class T7Writer:
             return name
         return str(value.class_name if isinstance(value, TorchObject) else value.lua_class)
 
-    def _torch(self, value: Value, name: str) -> bool:
+    def _open_torch(self, value: Value, name: str) -> bool:
         """Write version, class name and start of an object; return whether values inside it are still to be written.
 
         Raises:
@@ -297,8 +327,8 @@ class T7Writer:
         """
         stream = self._stream
         # `T7Reader` refuses these, too; an object without a version begins with its name.
-        is_version = value.version is None and name.startswith("V ")
-        if not name or not name.isprintable() or is_version:
+        is_read_as_version = value.version is None and name.startswith("V ")
+        if not name or not name.isprintable() or is_read_as_version:
             raise WriteError(f"{name!r} is not a class name", expected="printable text that is not empty")
         if value.version is not None:
             text = b"V %d" % value.version
@@ -308,10 +338,11 @@ class T7Writer:
         stream.write_int(len(encoded))
         stream.write_raw(encoded)
         if isinstance(value, Storage):
-            self._storage(value)
+            self._write_storage(value)
             return False
         if isinstance(value, Tensor):
-            return self._tensor(value)
+            self._write_tensor(value)
+            return True
         if isinstance(value, TdsHash):
             stream.write_long(len(value.content.raw_keys))
             return True
@@ -319,9 +350,9 @@ class T7Writer:
             stream.write_long(len(value.elements))
             return True
         payload = payload_of(name, value.version, self.layout.vintage)
-        if payload is None:
+        if payload is None:  # its fields follow
             return True
-        if self._payload_depth >= DEFAULT_LIMITS.payload_depth:
+        if self._payload_depth >= DEFAULT_LIMITS.payload_depth:  # no reader could read more
             raise WriteError(
                 f"objects with payloads of their own are nested too deep: {value.class_name}",
                 expected=f"at most {DEFAULT_LIMITS.payload_depth} levels",
@@ -333,17 +364,26 @@ class T7Writer:
             self._payload_depth -= 1
         return False
 
-    def _entries(self, keys: list[Value] | str, values: list[Value], half: int) -> tuple[Value] | None:
-        """Write keys and values, from one of these on, up to the next that is neither a number nor a short string.
+    def _write_scalars(self, keys: list[Value] | str, values: list[Value], halves: int) -> tuple[Value] | None:
+        """Write keys and values of an object, up to the next that is neither a number nor a short string.
+
+        Args:
+            keys: the keys; a text for an object without keys.
+            values: the values.
+            halves: how many of the keys and values, two an entry, are written.
 
         Returns:
-            That one, whose half is noted; `None` where there is none.
+            A tuple of the next one, which `_halves` counts as being written; `None` if all are written.
+
+        Raises:
+            WriteError: a key is nil or nan.
         """
         stream = self._stream
-        for place in range(half // 2, len(values)):
-            if half <= 2 * place and type(keys) is list:
+        for place in range(halves // 2, len(values)):
+            is_key_written = halves > 2 * place
+            if not is_key_written and type(keys) is list:
                 key = keys[place]
-                if type(key) is bytes and len(key) < _SHORT:
+                if type(key) is bytes and len(key) < _SHORT_STRING:
                     stream.write_string(key)
                 elif key is None or key != key:
                     raise WriteError(f"a table key is {'nil' if key is None else 'nan'}, which Lua does not allow")
@@ -355,19 +395,26 @@ class T7Writer:
             value = values[place]
             if type(value) is float:
                 stream.write_number(value)
-            elif type(value) is bytes and len(value) < _SHORT:
+            elif type(value) is bytes and len(value) < _SHORT_STRING:
                 stream.write_string(value)
             else:
                 self._halves[-1] = 2 * place + 2
                 return (value,)
         return None
 
-    def _function(self, function: LuaFunction) -> bool:
+    def _write_function(self, function: LuaFunction) -> bool:
+        """Write the bytecode of a function; return that its upvalues are still to be written."""
         self._stream.write_int(len(function.code))
         self._stream.write_raw(function.code)
         return True
 
-    def _tensor(self, tensor: Tensor) -> bool:
+    def _write_tensor(self, tensor: Tensor) -> None:
+        """Write a tensor up to its storage.
+
+        Raises:
+            UnsupportedError: it has no dimensions.
+            WriteError: it is not a view of its storage.
+        """
         if tensor.is_scalar:
             raise UnsupportedError("Lua Torch has no tensors without dimensions", hint="Give it the size (1,).")
         fault = view_fault(tensor.size, tensor.stride, tensor.offset, tensor.storage.count if tensor.storage else 0)
@@ -376,12 +423,13 @@ class T7Writer:
         self._stream.write_int(len(tensor.size))
         self._stream.write_longs(tensor.size)
         self._stream.write_longs(tensor.stride)
-        self._stream.write_long(tensor.offset + 1)
+        self._stream.write_long(tensor.offset + 1)  # 1-based in the file
         if self.layout.vintage == tags.TORCH5:
-            self._stream.write_int(int(self._numbers.get(tensor) not in self.layout.unowned))
-        return True
+            owns_storage = self._numbers.get(tensor) not in self.layout.unowned
+            self._stream.write_int(int(owns_storage))
 
-    def _storage(self, storage: Storage) -> None:
+    def _write_storage(self, storage: Storage) -> None:
+        """Write the size and the elements of a storage, or put it into the list of those that are kept elsewhere."""
         self._stream.write_long(storage.count)
         if self._payloads is not None:
             self._payloads.append(storage)

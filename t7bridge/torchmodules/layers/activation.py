@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from .base import Layer, dim_of, records_gradients, root, with_batch
+from .base import Layer, dim_of, records_gradients, square_root, with_batch
 
 
 class Softmax(nn.Module):
@@ -114,7 +114,7 @@ class Sqrt(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the roots, in the shape of the input."""
-        return root(input)
+        return square_root(input)
 
 
 class CReLU(Layer):
@@ -133,8 +133,8 @@ class CReLU(Layer):
 
 
 class RowwiseSequential(nn.Sequential):
-    """Modules in sequence that see each example as a row, and return twice as many
-    features.
+    """Modules in sequence that see each example as a row, of all its elements, and
+    return twice as many features.
 
     Args:
         modules: the modules.
@@ -148,7 +148,8 @@ class RowwiseSequential(nn.Sequential):
     def forward(self, input: Tensor) -> Tensor:
         """Take (n, …) or (batch, n, …); return (2 n, …) or (batch, 2 n, …)."""
         dim = dim_of(input, 0, self.n_input_dims)
-        output = input.reshape(input.size(0) if dim else 1, -1)
+        is_batch = dim == 1
+        output = input.reshape(input.size(0) if is_batch else 1, -1)
         for module in self:
             output = module(output)
         size = list(input.shape)
@@ -174,13 +175,14 @@ class Overlapping(nn.Sequential):
                 memory = memory.narrow(dim, 0, 1)
                 times *= extent
         if times == 1:
-            whole: Tensor = self[0](input)
-            return whole
+            not_repeated: Tensor = self[0](input)
+            return not_repeated
         output = memory
         is_recorded = records_gradients(input)
         for _ in range(times):
             # Values that autograd keeps of one round must not change in the next.
             output = self[0](output.clone() if is_recorded else output)
         if is_recorded:
+            # The clones were changed, not the input: other readers of it see this.
             memory.data.copy_(output)
         return output.expand(input.shape)

@@ -38,30 +38,40 @@ class FromList(nn.Module):
 def with_batch(
     function: Callable[[Tensor], Tensor], input: Tensor, dims: int
 ) -> Tensor:
-    """Apply a function of batches to a batch of `dims` dimensions, or to one
-    example.
+    """Apply a function of batches to a batch, or to one example, which becomes a batch
+    of one for it.
+
+    Args:
+        function: the function.
+        input: a tensor with `dims` dimensions, or without the first of them.
+        dims: dimensions of a batch.
     """
     if input.dim() >= dims:
         return function(input)
     return function(input[None])[0]
 
 
-def root(input: Tensor) -> Tensor:
-    """Return square roots, with gradient 0 at 0."""
+def square_root(input: Tensor) -> Tensor:
+    """Return square roots, with gradient 0 at 0, where that of PyTorch is infinite."""
     zero = input == 0
+    # 1 takes the place of 0 before the root, and 0 that of its root.
     return input.masked_fill(zero, 1).sqrt().masked_fill(zero, 0)
 
 
 def dim_of(input: Tensor, dim: int, n_input_dims: int | None) -> int:
-    """Return a dimension of the input: one more than in an example of `n_input_dims`
-    dimensions if there is a batch, except for those counted from the end.
+    """Return the dimension of the input for one that is counted without the batch.
+
+    Args:
+        input: an example, or a batch.
+        dim: the dimension in an example, 0-based; negative from the end.
+        n_input_dims: dimensions of an example; `None` if `dim` counts the batch.
     """
     is_batch = n_input_dims is not None and input.dim() == n_input_dims + 1
     return dim + 1 if is_batch and dim >= 0 else dim
 
 
-def rows(inputs: list[Tensor]) -> list[Tensor]:
-    """Return two inputs as batches of vectors."""
+def as_batches(inputs: list[Tensor]) -> list[Tensor]:
+    """Return two inputs, each (n) or (batch, n), as (1, n) or (batch, n)."""
     return [input.reshape(1, -1) if input.dim() == 1 else input for input in inputs[:2]]
 
 
@@ -73,10 +83,10 @@ def up_to_none(outputs: list[Any]) -> list[Any]:
     return outputs
 
 
-def nested(function: Callable[[Any], Any], value: Any) -> Any:
-    """Apply a function to a tensor, or to each in lists of lists."""
+def map_nested(function: Callable[[Any], Any], value: Any) -> Any:
+    """Apply a function to a value, or to each value in lists of lists."""
     if isinstance(value, (list, tuple)):
-        return [nested(function, part) for part in value]
+        return [map_nested(function, part) for part in value]
     return function(value)
 
 
@@ -161,7 +171,7 @@ def joined(parts: list[Tensor], dim: int, dtype: torch.dtype | None = None) -> T
     return torch.cat(reshaped, dim)
 
 
-class _Connected(torch.autograd.Function):
+class _ZeroGradients(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, used: Tensor, *unused: Tensor) -> Tensor:
         ctx.save_for_backward(*unused)
@@ -172,7 +182,7 @@ class _Connected(torch.autograd.Function):
         return gradients[0], *map(torch.zeros_like, ctx.saved_tensors)
 
 
-_connected: Callable[..., Tensor] = _Connected.apply
+_zero_gradients: Callable[..., Tensor] = _ZeroGradients.apply
 
 
 def tensors_in(value: Any) -> list[Tensor]:
@@ -182,17 +192,18 @@ def tensors_in(value: Any) -> list[Tensor]:
     return [value] if isinstance(value, Tensor) else []
 
 
-def connected(value: Any, unused: list[Any]) -> Any:
+def with_zero_gradients(value: Any, unused: list[Any]) -> Any:
     """Return a value, a tensor or lists of tensors; in the backward pass, what is not
-    used gets gradients of zeros, so that layers before it add theirs.
+    used gets gradients of zeros, so that layers before it add their penalties.
     """
     others = [tensor for tensor in tensors_in(unused) if tensor.requires_grad]
     if not others:
         return value
     if isinstance(value, (list, tuple)):
+        # One tensor that depends on the others will do.
         first, *rest = value
-        return [connected(first, others), *rest]
-    return _connected(value, *others)
+        return [with_zero_gradients(first, others), *rest]
+    return _zero_gradients(value, *others)
 
 
 class _Penalty(torch.autograd.Function):
@@ -210,5 +221,5 @@ _penalty: Callable[..., Tensor] = _Penalty.apply
 
 
 def with_penalty(input: Tensor, penalty: Tensor) -> Tensor:
-    """Return the input; in the backward pass, a penalty is minimized too."""
+    """Return the input; in the backward pass, a penalty (a scalar) is minimized too."""
     return _penalty(input, penalty)

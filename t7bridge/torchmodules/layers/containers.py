@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .base import Layer, joined, nested, up_to_none, with_batch
+from .base import Layer, joined, map_nested, up_to_none, with_batch
 
 Link = tuple[int, tuple[int, ...]]
 
@@ -42,9 +42,9 @@ class Graph(nn.Sequential):
 
     def forward(self, input: Any) -> Any:
         """Map the inputs to the outputs of the graph in Lua: one value, or a list."""
-        values = [input]
-        for name, takes in self.nodes:
-            inputs = [self._fetch(values, link) for link in takes]
+        values = [input]  # of each node, by its number
+        for name, links in self.nodes:
+            inputs = [self._fetch(values, link) for link in links]
             value = inputs[0] if len(inputs) == 1 else inputs
             if name is not None:
                 value = self._modules[name](value)
@@ -53,6 +53,7 @@ class Graph(nn.Sequential):
         return results if self.returns_list else results[0]
 
     def _fetch(self, values: list[Any], link: Link) -> Any:
+        """Return the output of a node, or the element of it that a path leads to."""
         node, path = link
         value = values[node]
         for index in path:
@@ -69,6 +70,7 @@ class Stateful(Graph):
         """Take the input and states, `None` for those of a beginning; return the output
         and the new states.
         """
+        # All outputs but the first are states.
         missing = [None] * (len(self.outputs) - 1 - len(states))
         return tuple(super().forward([input, *states, *missing]))
 
@@ -135,7 +137,7 @@ class DepthConcat(nn.Sequential):
             # torch pads from the last dimension on.
             for dim in range(output.dim() - 1, -1, -1):
                 missing = largest[dim] - output.size(dim)
-                if dim == self.dim % output.dim():
+                if dim == self.dim % output.dim():  # `self.dim` may be negative
                     missing = 0
                 borders += [missing // 2, missing - missing // 2]
             padded.append(F.pad(output, borders))
@@ -215,6 +217,8 @@ class MapTable(nn.Sequential):
 
     def forward(self, inputs: list[Any]) -> list[Any]:
         """Return their outputs."""
+        # Not by an assignment, which marks a layer that keeps a state of its own: these
+        # are states of the modules inside.
         vars(self)["most"] = max(self.most, len(inputs))
         buffers = self._buffers_of_first()
         self._add_statistics(buffers)
@@ -229,12 +233,13 @@ class MapTable(nn.Sequential):
                 self._output(index, input, buffers)
                 for index, input in enumerate(inputs)
             ]
-        first = [getattr(module, name) for module, name in stateful]
+        state_before = [getattr(module, name) for module, name in stateful]
         states = self.state or []
         outputs = []
         for index, input in enumerate(inputs):
             if index == len(states):
-                states.append(first)
+                # An element that is new begins with the state in the file.
+                states.append(state_before)
             for (module, name), state in zip(stateful, states[index]):
                 vars(module)[name] = state
             outputs.append(self._output(index, input, buffers))
@@ -243,7 +248,7 @@ class MapTable(nn.Sequential):
         return outputs
 
     def _buffers_of_first(self) -> list[Any]:
-        """Return the modules with statistics in the first module, and their names."""
+        """Return each statistic in the first module: the module and its name there."""
         if not len(self):
             return []
         return [
@@ -261,24 +266,31 @@ class MapTable(nn.Sequential):
             return
         if any(module.training for module, _ in buffers):
             for _ in range(len(self) + len(self.statistics), self.most):
-                first = [module.get_buffer(name).clone() for module, name in buffers]
-                self.statistics.append(first)
+                copies = [module.get_buffer(name).clone() for module, name in buffers]
+                self.statistics.append(copies)
 
     def _output(self, index: int, input: Any, buffers: list[Any]) -> Any:
-        """Return the output for an element, with its own statistics."""
+        """Return the output for an element, with its own module or statistics.
+
+        Args:
+            index: of the element.
+            input: the element.
+            buffers: the statistics, by module and name, as the first module has them.
+        """
         if index < len(self):
             return self[index](input)
-        if index - len(self) >= len(self.statistics):
+        if index - len(self) >= len(self.statistics):  # not trained yet
             return self[0](input)
-        first = [module.get_buffer(name) for module, name in buffers]
-        own = self.statistics[index - len(self)]
+        of_first = [module.get_buffer(name) for module, name in buffers]
+        of_element = self.statistics[index - len(self)]
+        # The first module computes with the statistics of the element.
         try:
-            for (module, name), buffer in zip(buffers, own):
+            for (module, name), buffer in zip(buffers, of_element):
                 setattr(module, name, buffer)
             output = self[0](input)
-            own[:] = [module.get_buffer(name) for module, name in buffers]
+            of_element[:] = [module.get_buffer(name) for module, name in buffers]
         finally:
-            for (module, name), buffer in zip(buffers, first):
+            for (module, name), buffer in zip(buffers, of_first):
                 setattr(module, name, buffer)
         return output
 
@@ -321,13 +333,13 @@ class Bottle(nn.Sequential):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the output of the module, with the leading dimensions as they were."""
-        batch_dims = input.dim() - self.n_input_dims + 1
-        if batch_dims <= 1:
-            whole: Tensor = self[0](input)
-            return whole
-        batch = input.shape[:batch_dims]
-        output: Tensor = self[0](input.flatten(0, batch_dims - 1))
-        return output.reshape(*batch, *output.shape[1:])
+        # So many dimensions become the first one of the module's input.
+        leading = input.dim() - self.n_input_dims + 1
+        if leading <= 1:
+            not_merged: Tensor = self[0](input)
+            return not_merged
+        output: Tensor = self[0](input.flatten(0, leading - 1))
+        return output.reshape(*input.shape[:leading], *output.shape[1:])
 
 
 class Batched(nn.Sequential):
@@ -361,7 +373,7 @@ class DontCast(nn.Sequential):
     def _cast(self, value: Any, dtype: str | None) -> Any:
         if dtype is None:
             return value
-        return nested(lambda part: part.to(getattr(torch, dtype)), value)
+        return map_nested(lambda part: part.to(getattr(torch, dtype)), value)
 
 
 class WeightNorm(nn.Sequential):
@@ -392,6 +404,7 @@ class WeightNorm(nn.Sequential):
         self.order = order
         weight = module.weight
         assert isinstance(weight, Tensor)
+        # No parameter: it is computed from g and v, which are learned.
         del module.weight
         module.register_buffer("weight", weight.detach())
         self.g = nn.Parameter(torch.ones(length_shape))
@@ -401,17 +414,19 @@ class WeightNorm(nn.Sequential):
         """Return the output of the module with the weight computed from g and v."""
         buffer = self[0].weight
         assert isinstance(buffer, Tensor)
-        length = (self.v.square().sum(1) + 1e-4).sqrt()
+        length = (self.v.square().sum(1) + 1e-4).sqrt()  # as in Lua, never 0
         rows = self.v * (self.g.reshape(-1) / length)[:, None]
         # A row of v is what belongs to one output in Lua's weight.
         shape = self.lua_shape or buffer.shape
         others = [extent for dim, extent in enumerate(shape) if dim != self.dim]
         weight = rows.reshape(shape[self.dim], *others).movedim(0, self.dim)
         if self.order is not None:
+            # The shape that becomes the module's by the permutation.
             before = [buffer.size(self.order.index(dim)) for dim in range(buffer.dim())]
             weight = weight.reshape(before).permute(self.order)
         else:
             weight = weight.reshape(buffer.shape)
+        # As in Lua, the weight is kept, though it is computed.
         with torch.no_grad():
             buffer.copy_(weight)
         return torch.func.functional_call(self[0], {"weight": weight}, (input,))

@@ -30,12 +30,13 @@ class DilatedConv(nn.Module):
         borders: list[int] = []
         options = (self.kernel_size, self.dilation, self.stride, self.padding)
         extents = input.shape[-len(self.kernel_size) :]
-        for size, kernel, step, stride, padding in zip(extents, *options):
-            lacking = step * (kernel - 1) + 1 - size - 2 * padding
-            if not 0 < lacking < stride:
-                lacking = 0
+        for size, kernel, dilation, stride, padding in zip(extents, *options):
+            dilated_kernel = dilation * (kernel - 1) + 1
+            lacking = dilated_kernel - (size + 2 * padding)
+            # A kernel that fits needs nothing; PyTorch refuses what lacks more.
+            behind = lacking if 0 < lacking < stride else 0
             # torch pads from the last dimension on.
-            borders = [0, lacking, *borders]
+            borders = [0, behind, *borders]
         padded = F.pad(input, borders) if any(borders) else input
         output: Tensor = super().forward(padded)
         return output
@@ -67,10 +68,11 @@ class FullConvolution(nn.Module):
         if isinstance(input, Tensor):
             output: Tensor = super().forward(input, output_size)
             return output
-        source, sized = input[:2]
+        source, of_requested_size = input[:2]
         dims = len(self.kernel_size)
-        extents = sized.shape[-dims:]
+        extents = of_requested_size.shape[-dims:]
         options = (self.padding, self.kernel_size, self.stride)
+        # What whole strides leave of the requested size.
         output_padding = [
             (size + 2 * padding - kernel) % stride
             for size, padding, kernel, stride in zip(extents, *options, strict=True)
@@ -122,6 +124,7 @@ def local_convolution(images: Tensor, weight: Tensor, stride: Any) -> Tensor:
     """
     patches = F.unfold(images, weight.shape[-2:], stride=stride)
     patches = patches.reshape(*patches.shape[:2], *weight.shape[:2])
+    # batch, elements of a patch, rows, columns, outputs
     return torch.einsum("bprc,rcop->borc", patches, weight.flatten(3))
 
 
@@ -151,10 +154,12 @@ class LocalConv2d(Layer):
         return with_batch(self._convolved, input, 4)
 
     def _convolved(self, images: Tensor) -> Tensor:
+        """Take (batch, in, h, w); return (batch, out, h_out, w_out)."""
         rows, columns = self.padding
+        # torch pads from the last dimension on.
         padded = F.pad(images, [columns, columns, rows, rows])
         output = local_convolution(padded, self.weight, self.stride) + self.bias
-        # PyTorch's poolings take no others without a batch.
+        # PyTorch's poolings of one image refuse any that is not contiguous.
         return output.contiguous()
 
 
@@ -183,9 +188,10 @@ class ConvMap2d(Layer):
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, in, h, w) or (in, h, w); return the same dimensions."""
         is_batch = input.dim() == 4
-        # Planes beyond those of the layer are ignored.
         extents = input.shape[-2:]
         batch = input.size(0) if is_batch else 1
+        # As in Lua, the first planes in memory: what is beyond those of the layer is
+        # ignored.
         images = input.flatten()[: batch * self.in_channels * extents.numel()]
         images = images.reshape(batch, self.in_channels, *extents)
         convolve: Any = F.conv_transpose2d if self.transposed else F.conv2d
@@ -227,7 +233,8 @@ class SubSampling2d(Layer):
         """Take (batch, channels, h, w) or (channels, h, w); return the same
         dimensions.
         """
-        # A pooling with another divisor is an average in ONNX.
+        # A convolution with ones: ONNX takes a pooling with another divisor (1, for
+        # sums) for an average.
         planes = self.weight.numel()
         ones = self.weight.new_ones(planes, 1, *self.kernel_size)
         total = F.conv2d(input, ones, None, self.stride, groups=planes)
@@ -269,7 +276,9 @@ class TemporalRowConv(nn.Conv1d):
         self.features_first = features_first
 
     def forward(self, input: Tensor) -> Tensor:
-        """Take a sequence or a batch; return the same dimensions."""
+        """Take (time, features), or (features, time) if these are first, or a batch of
+        them; return the same dimensions.
+        """
         if self.features_first:
             return super().forward(input)
         return super().forward(input.transpose(-1, -2)).transpose(-1, -2)
@@ -293,13 +302,19 @@ class TemporalMaxPool(Layer):
         return output.transpose(-1, -2)
 
 
+INSERTION_SORTED = 10
+LUA_SORT_IS_STABLE_UP_TO = INSERTION_SORTED + 1
+
+
 def quicksorted(values: list[float]) -> list[int]:
-    """Return the indices of numbers from the largest on. Lua's sort of more than eleven
-    numbers is not stable: which of equal ones comes first is its own.
+    """Return the indices of numbers from the largest on, where Lua's sort puts them.
+
+    Parts of up to `INSERTION_SORTED` numbers are left to the insertions at the end,
+    which are stable. A sort of more than `LUA_SORT_IS_STABLE_UP_TO` is not: which of
+    equal numbers comes first is its own.
 
     Source: torch7 `THTensorMath.c`, `quicksortdescend`, after Sedgewick 1978.
     """
-    small = 10  # parts of so many numbers are left to the insertions at the end
     keys = list(values)
     order = list(range(len(keys)))
 
@@ -307,11 +322,12 @@ def quicksorted(values: list[float]) -> list[int]:
         keys[one], keys[other] = keys[other], keys[one]
         order[one], order[other] = order[other], order[one]
 
-    parts = [(0, len(keys) - 1)] if len(keys) - 1 > small else []
+    # First and last position of each part that is still to be divided.
+    parts = [(0, len(keys) - 1)] if len(keys) > LUA_SORT_IS_STABLE_UP_TO else []
     while parts:
         left, right = parts.pop()
-        swap((left + right) >> 1, left + 1)
-        # The median of three becomes the first.
+        swap((left + right) // 2, left + 1)
+        # Of the first, the middle and the last, the median becomes the first.
         if keys[left + 1] < keys[right]:
             swap(left + 1, right)
         if keys[left] < keys[right]:
@@ -320,6 +336,7 @@ def quicksorted(values: list[float]) -> list[int]:
             swap(left + 1, left)
         pivot = keys[left]
         low, high = left + 1, right
+        # Larger numbers before the pivot, smaller ones behind it.
         while True:
             low += 1
             while keys[low] > pivot:
@@ -331,10 +348,10 @@ def quicksorted(values: list[float]) -> list[int]:
                 break
             swap(low, high)
         swap(left, high)
-        for part in ((left, high - 1), (low, right)):
-            if part[1] - part[0] + 1 > small:
-                parts.append(part)
-    # Sorting by insertion is stable.
+        for first, last in ((left, high - 1), (low, right)):
+            if last - first + 1 > INSERTION_SORTED:
+                parts.append((first, last))
+    # Python's sort is stable, as one by insertions.
     return [order[at] for at in sorted(range(len(keys)), key=lambda at: -keys[at])]
 
 
@@ -343,7 +360,7 @@ class TemporalDynamicKMaxPool(Layer):
 
     Args:
         least: minimum number of elements.
-        factor: otherwise their number as a fraction of the steps.
+        factor: their number as a fraction of the steps, where that is more.
     """
 
     least: int
@@ -355,20 +372,31 @@ class TemporalDynamicKMaxPool(Layer):
         k = max(self.least, ceil(self.factor * steps))
         values, order = input.sort(dim=-2, descending=True, stable=True)
         index = order.narrow(-2, 0, k)
+        # Which of equal numbers are among the k largest depends on Lua's sort, but only
+        # if it is not stable.
+        may_differ = k < steps and steps > LUA_SORT_IS_STABLE_UP_TO
         # torch.export cannot follow values.
-        if 11 < steps > k and not torch.compiler.is_compiling():
-            index = self._as_lua(input, index, values.narrow(-2, k - 1, 2))
-        return input.gather(-2, index.sort(-2)[0])
+        if may_differ and not torch.compiler.is_compiling():
+            index = self._index_of_lua(input, index, values.narrow(-2, k - 1, 2))
+        in_time, _ = index.sort(-2)
+        return input.gather(-2, in_time)
 
     @staticmethod
-    def _as_lua(input: Tensor, index: Tensor, border: Tensor) -> Tensor:
-        """Return indices where the last number taken equals the first that is not."""
+    def _index_of_lua(input: Tensor, index: Tensor, border: Tensor) -> Tensor:
+        """Return the indices of the k largest elements that Lua takes.
+
+        Args:
+            input: the input.
+            index: the indices by a stable sort, (…, k, n).
+            border: the last number taken and the first that is not, (…, 2, n): where
+                they are equal, Lua may take others.
+        """
         columns = input.detach().transpose(-1, -2)
         chosen = index.transpose(-1, -2).clone()
-        tied = (border.select(-2, 0) == border.select(-2, 1)).nonzero()
-        for place in map(tuple, tied.tolist()):
-            first = quicksorted(columns[place].tolist())[: chosen.size(-1)]
-            chosen[place] = chosen.new_tensor(first)
+        is_tied = border.select(-2, 0) == border.select(-2, 1)
+        for feature in map(tuple, is_tied.nonzero().tolist()):
+            first = quicksorted(columns[feature].tolist())[: chosen.size(-1)]
+            chosen[feature] = chosen.new_tensor(first)
         return chosen.transpose(-1, -2)
 
 
@@ -405,7 +433,7 @@ class _BinaryConvolution(torch.autograd.Function):
         ctx: Any, input: Tensor, weight: Tensor, stride: Any, padding: Any
     ) -> Tensor:
         ctx.save_for_backward(input, weight)
-        ctx.places = stride, padding
+        ctx.options = {"stride": stride, "padding": padding}
         signs = torch.where(weight >= 0, 1.0, -1.0).to(input)
         output = F.conv2d(input, signs, None, stride, padding)
         return output * weight.abs().mean((1, 2, 3))[:, None, None]
@@ -415,11 +443,21 @@ class _BinaryConvolution(torch.autograd.Function):
         input, weight = ctx.saved_tensors
         signs = torch.where(weight >= 0, 1.0, -1.0).to(input)
         batch = input if input.dim() == 4 else input[None]
-        gradient = gradients[0].reshape(-1, *gradients[0].shape[-3:])
+        (gradient,) = gradients
         of_input, of_weight, _ = torch.ops.aten.convolution_backward(
-            *(gradient, batch, signs, None, *ctx.places, (1, 1), False, (0, 0), 1),
-            (True, True, False),
+            gradient.reshape(-1, *gradient.shape[-3:]),
+            batch,
+            signs,
+            bias_sizes=None,
+            **ctx.options,
+            dilation=(1, 1),
+            transposed=False,
+            output_padding=(0, 0),
+            groups=1,
+            output_mask=(True, True, False),  # of input and weight, not of a bias
         )
+        # By the mean for each plane of the input; forward, it is that for each plane of
+        # the output.
         of_input = of_input * weight.abs().mean((0, 2, 3))[:, None, None]
         return of_input.reshape(input.shape), of_weight, None, None
 

@@ -1,4 +1,6 @@
-"""Criterions: of equal shapes, of distances, of classes, and composed ones."""
+"""Criterions, as Lua calls losses: of equal shapes, of distances, of classes, and
+composed ones.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .base import Layer, first_tensor, nested, rows
+from .base import Layer, as_batches, first_tensor, map_nested
 from .linear import cosines
 from .recurrent import Masked
 
@@ -94,7 +96,8 @@ class WeightedMSECriterion(Criterion):
     def losses(self, input: Tensor, target: Tensor) -> Tensor:
         """Take two tensors of one shape."""
         weight: Tensor = self.weight
-        if input.dim() - 1 != weight.dim():
+        is_batch = input.dim() == weight.dim() + 1
+        if not is_batch:
             weight = weight.reshape(input.shape)
         return (input - target.reshape(input.shape) * weight).square()
 
@@ -122,8 +125,10 @@ class BCECriterion(WeightedCriterion):
         """Take probabilities and targets of equal element count."""
         target = target.reshape(input.shape)
         with torch.no_grad():
-            positive = input + 1e-12
-            negative = 1 - input + 1e-12
+            # Lua adds this to what it divides by, and to what it takes logarithms of.
+            eps = 1e-12
+            positive = input + eps
+            negative = 1 - input + eps
             losses = -(positive.log() * target + negative.log() * (1 - target))
             # Lua's gradient, which is 0 where both are 0 or both are 1.
             slopes = (input - target) / (positive * negative)
@@ -175,6 +180,7 @@ class HingeEmbeddingCriterion(MarginCriterion):
     def losses(self, input: Tensor, target: Any) -> Tensor:
         """Take distances and targets."""
         target = torch.as_tensor(target, device=input.device).reshape(-1)
+        # One number counts for all.
         target = target.expand(input.numel()).reshape(input.shape)
         # As in Lua, a target of neither 1 nor -1 counts as both.
         similar = torch.where(target == -1, 0, input)
@@ -193,7 +199,9 @@ class L1HingeEmbeddingCriterion(Layer):
     margin: float = 1.0
 
     def forward(self, inputs: list[Tensor], target: Any) -> Tensor:
-        """Take two tensors of one shape and a number; return a scalar."""
+        """Take two tensors of one shape and a number; return a scalar. As in Lua, any
+        number but -1 means similar.
+        """
         distance = (inputs[0] - inputs[1]).abs().sum()
         if float(target) == -1:
             return (self.margin - distance).clamp(min=0)
@@ -213,11 +221,11 @@ class CosineEmbeddingCriterion(Criterion):
 
     def losses(self, input: list[Tensor], target: Any) -> Tensor:
         """Take two of (n) or (batch, n) and targets."""
-        cosine = cosines(*rows(input))
+        cosine = cosines(*as_batches(input))
         target = torch.as_tensor(target, device=cosine.device).reshape(-1)
-        above = (cosine - self.margin).clamp(min=0)
+        above_margin = (cosine - self.margin).clamp(min=0)
         # As in Lua, a target of neither 1 nor -1 leaves the cosine.
-        losses = torch.where(target == -1, above, cosine)
+        losses = torch.where(target == -1, above_margin, cosine)
         return torch.where(target == 1, 1 - cosine, losses)
 
 
@@ -232,7 +240,7 @@ class MarginRankingCriterion(MarginCriterion):
         target = torch.as_tensor(target, device=first.device, dtype=first.dtype)
         losses: Tensor = (self.margin - target * (first - second)).clamp(min=0)
         if self.average and losses.dim():
-            return losses.sum() / losses.size(0)
+            return losses.sum() / losses.size(0)  # by the examples, not the elements
         return losses.sum()
 
 
@@ -276,8 +284,10 @@ class SpatialBinaryLogisticRegression(Criterion):
 
     def forward(self, input: Tensor, target: Any = None) -> Tensor:
         """Take (batch, 1, h, w) or (1, h, w); return a scalar."""
-        loss = F.softplus(-input * target).sum() / (2 * input.size(-1) * input.size(-2))
-        return loss / input.size(0) if self.average and input.dim() == 4 else loss
+        positions = input.size(-1) * input.size(-2)
+        loss = F.softplus(-input * target).sum() / (2 * positions)
+        is_batch = input.dim() == 4
+        return loss / input.size(0) if self.average and is_batch else loss
 
 
 def classes_from_0(target: Any, input: Tensor, index_base: int) -> Tensor:
@@ -304,7 +314,8 @@ class ClassNLLCriterion(WeightedCriterion):
         """
         scores = input if input.dim() > 1 else input.unsqueeze(0)
         classes = classes_from_0(target, input, self.index_base)
-        classes = classes.reshape(scores.size(0), *scores.shape[2:])
+        batch, _, *extents = scores.shape
+        classes = classes.reshape(batch, *extents)
         ignored = self.ignore_index - self.index_base
         total = F.nll_loss(
             scores, classes, self.weight, ignore_index=ignored, reduction="sum"
@@ -313,6 +324,7 @@ class ClassNLLCriterion(WeightedCriterion):
             return total
         weights = (classes != ignored).to(total.dtype)
         if self.weight is not None:
+            # An ignored class may be negative: it has the weight 0 already.
             weights = weights * self.weight[classes.clamp(min=0)]
         divisor = weights.sum()
         # Where nothing counts, the loss is 0.
@@ -326,6 +338,7 @@ class CrossEntropyCriterion(ClassNLLCriterion):
         """Take scores (n) or (batch, n) and classes, with any dimensions of one
         element; return a scalar.
         """
+        # Lua's layer squeezes; cuDNN's, of images, does not.
         scores = input.squeeze() if input.dim() < 4 else input
         scores = torch.log_softmax(scores, 1 if scores.dim() > 1 else 0)
         return super().forward(scores, target)
@@ -409,9 +422,10 @@ class ClassSimplexCriterion(Criterion):
         n = self.classes - 1
         corners = torch.zeros(self.classes, self.classes, dtype=torch.float64)
         for k in range(n):
-            # What is missing to the length 1; the corners after k have equal elements.
+            # What corner k needs in dimension k to have the length 1.
             own = sqrt(1 - float(corners[k, :k].square().sum()))
             corners[k, k] = own
+            # The later corners are equal there, for products with corner k of -1 / n.
             corners[k + 1 :, k] = (own**2 - 1 - 1 / n) / own
         return corners
 
@@ -536,14 +550,14 @@ class SequencerCriterion(Criterion, kw_only=True):
     repeat_target: bool = False
 
     def losses(self, input: Any, target: Any) -> Tensor:
-        """Take lists, or tensors with time as first dimension."""
+        """Take lists, or tensors with time as first dimension; return (time)."""
         targets = [target] * len(input) if self.repeat_target else target
         pairs = zip(input, targets, strict=True)
         return torch.stack([self.criterion(*pair) for pair in pairs])
 
 
 class MaskZeroCriterion(Masked):
-    """Omits the examples of a batch that are zeros.
+    """A criterion that omits the examples of a batch that are zeros.
 
     Args:
         criterion: the criterion.
@@ -561,16 +575,17 @@ class MaskZeroCriterion(Masked):
         the output of the criterion, or 0.
         """
         first = first_tensor(input)
-        empty = self.empty(first.flatten(1))
-        if empty is None:
+        is_zero = self.zero_rows(first.flatten(1))
+        if is_zero is None:  # the mask is False: there is none
             return self.criterion(input, target)
-        if empty.all():
-            return first.sum() * 0
+        if is_zero.all():
+            return first.sum() * 0  # 0, with gradients of 0
 
-        def full(value: Tensor) -> Tensor:
-            return value[~empty]
+        def without_zeros(value: Tensor) -> Tensor:
+            return value[~is_zero]
 
-        return self.criterion(nested(full, input), nested(full, target))
+        used = map_nested(without_zeros, input)
+        return self.criterion(used, map_nested(without_zeros, target))
 
 
 class NCECriterion(Criterion):
@@ -582,15 +597,18 @@ class NCECriterion(Criterion):
         """Take the output of an `NCE` layer, (batch) or (batch, k) probabilities;
         return a scalar.
         """
+        # Probabilities of the right class and of samples of noise, by the model; then
+        # of the same by the noise.
         by_model, sampled_by_model, by_noise, sampled_by_noise = inputs
         # There are as many samples of noise for each right class. Lua's derivatives
         # omit the probabilities of the noise.
         samples = sampled_by_model.size(1)
         by_noise = by_noise.detach() * samples
         sampled_by_noise = sampled_by_noise.detach() * samples
-        right = by_model / (by_model + by_noise + 1e-7)
-        wrong = sampled_by_noise / (sampled_by_model + sampled_by_noise + 1e-7)
-        loss = -(right.log().sum() + wrong.log().sum())
+        eps = 1e-7  # of Lua
+        is_right = by_model / (by_model + by_noise + eps)
+        is_noise = sampled_by_noise / (sampled_by_model + sampled_by_noise + eps)
+        loss = -(is_right.log().sum() + is_noise.log().sum())
         return loss / by_model.size(0) if self.average else loss
 
 
@@ -623,17 +641,17 @@ class ClassReward(Layer):
         """
         scores, baseline = inputs[:2]
         if self.index_base is None:
-            right = (scores > 0.5) == (target > 0.5)
+            is_right = (scores > 0.5) == (target > 0.5)
         else:
             chosen = scores.reshape(-1, scores.size(-1)).argmax(1) + self.index_base
-            right = chosen == target.reshape(-1)
-        reward = right.to(scores) * self.scale
+            is_right = chosen == target.reshape(-1)
+        reward = is_right.to(scores) * self.scale
         advantage = reward - baseline.detach().reshape(reward.shape)
         if self.average:
             advantage = advantage / len(reward)
         for module in self.rewarded:
             for part in module.modules():
-                if "reward" in vars(part):
+                if "reward" in vars(part):  # a layer that samples
                     vars(part)["reward"] = advantage
         loss = -reward.mean() if self.average else -reward.sum()
         # This adds 0; its gradient teaches the baseline.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .base import Layer, records_gradients, rows, same_memory
+from .base import Layer, as_batches, records_gradients, same_memory
 
 
 class LinearWeightNorm(nn.Module):
@@ -36,6 +36,7 @@ class LinearWeightNorm(nn.Module):
         """Take (in) or (batch, in); return (out) or (batch, out)."""
         length = self.weight_v.square().sum(1, keepdim=True).sqrt().clamp(min=self.eps)
         weight = self.weight_v * (self.weight_g / length)
+        # As in Lua, the weight is kept, though it is computed from the others.
         with torch.no_grad():
             self.weight.copy_(weight)
         return F.linear(input, weight, self.bias)
@@ -45,7 +46,9 @@ class Bilinear(nn.Bilinear):
     """torch.nn.Bilinear of a list of two tensors."""
 
     def forward(self, inputs: Any, other: Any = None) -> Tensor:
-        """Take (batch, in1) and (batch, in2); return (batch, out)."""
+        """Take a list of (batch, in1) and (batch, in2), or both as torch.nn.Bilinear
+        does; return (batch, out).
+        """
         if other is None:
             inputs, other = inputs[:2]
         return super().forward(inputs, other)
@@ -126,10 +129,11 @@ class SparseLinear(Layer):
         (out) or (batch, out).
         """
         if isinstance(input, Tensor) and input.dim() == 2:
-            return self._one(input)
-        return torch.stack([self._one(rows) for rows in input])
+            return self._outputs(input)
+        return torch.stack([self._outputs(rows) for rows in input])
 
-    def _one(self, rows: Tensor) -> Tensor:
+    def _outputs(self, rows: Tensor) -> Tensor:
+        """Return the outputs (out) of one example, (k, 2)."""
         index = rows[:, 0].long() - self.index_base
         columns = self.weight.index_select(1, index)
         return columns @ rows[:, 1].to(self.weight.dtype) + self.bias
@@ -169,13 +173,14 @@ class IndexLinear(Layer):
             keys = keys.split(lengths)
             values = values.split(lengths)
         elif isinstance(keys, Tensor):
-            return self._one(keys, values)
-        return torch.stack([self._one(*pair) for pair in zip(keys, values)])
+            return self._outputs(keys, values)
+        return torch.stack([self._outputs(*pair) for pair in zip(keys, values)])
 
-    def _one(self, keys: Tensor, values: Tensor) -> Tensor:
+    def _outputs(self, keys: Tensor, values: Tensor) -> Tensor:
         """Return the outputs (out) of one example, from keys and values (k)."""
         rows = self.weight[keys.long() - self.index_base]
         if self.normalize:
+            # The columns before the weights; the third is for training alone.
             largest, factor, offset = rows[:, 0], rows[:, 1], rows[:, 3]
             # What is larger than all that was seen becomes 1 or -1.
             is_larger = values.abs() > largest
@@ -204,12 +209,15 @@ class Add(Layer):
         """
         if self.scalar or input.shape == self.bias.shape:
             return input + self.bias
+        # A batch: one offset for each element of an example.
         return (input.reshape(input.size(0), -1) + self.bias).reshape(input.shape)
 
 
-def beside(learned: Tensor, input: Tensor) -> Tensor:
-    """Return a tensor in a shape that broadcasts to the input's: as it is if it has as
-    many dimensions, else it has the elements of the input, or of each example.
+def broadcastable(learned: Tensor, input: Tensor) -> Tensor:
+    """Return a learned tensor in a shape that broadcasts to the input's.
+
+    It has the elements of the input, or as many dimensions, or one element, or else
+    those of one example.
     """
     if input.numel() == learned.numel():
         return learned.reshape(input.shape)
@@ -234,7 +242,7 @@ class CAdd(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the shape of the input."""
-        return input + beside(self.bias, input)
+        return input + broadcastable(self.bias, input)
 
 
 class CMul(nn.Module):
@@ -251,7 +259,7 @@ class CMul(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the shape of the input."""
-        return input * beside(self.weight, input)
+        return input * broadcastable(self.weight, input)
 
 
 class Mul(nn.Module):
@@ -267,8 +275,8 @@ class Mul(nn.Module):
 
 
 class _InPlace(torch.autograd.Function):
-    """A constant by which the input itself is multiplied, or that is added to it; it is
-    removed again in the backward pass, for the layers before.
+    """A constant by which the input itself is multiplied, or that is added to it; as in
+    Lua, the backward pass restores it, for the layers before.
     """
 
     @staticmethod
@@ -284,14 +292,15 @@ class _InPlace(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = gradients
         if ctx.is_factor:
             ctx.memory.div_(ctx.constant)
-            return gradients[0] * ctx.constant, None, None
+            return gradient * ctx.constant, None, None
         ctx.memory.sub_(ctx.constant)
-        return gradients[0], None, None
+        return gradient, None, None
 
 
-_in_place: Callable[..., Tensor] = _InPlace.apply
+_multiply_or_add: Callable[..., Tensor] = _InPlace.apply
 
 
 class MulConstant(Layer):
@@ -310,7 +319,8 @@ class MulConstant(Layer):
         if not self.inplace:
             return input * self.constant
         if records_gradients(input):
-            return _in_place(input, self.constant, True)
+            is_factor = True
+            return _multiply_or_add(input, self.constant, is_factor)
         return input.mul_(self.constant)
 
 
@@ -348,7 +358,8 @@ class AddConstant(Layer):
         if not self.inplace:
             return input + added
         if records_gradients(input):
-            return _in_place(input, added, False)
+            is_factor = False
+            return _multiply_or_add(input, added, is_factor)
         return input.add_(added)
 
 
@@ -461,9 +472,10 @@ class NCE(nn.Linear):
         """Take a list of inputs (batch, in) and classes (batch).
 
         Returns:
-            Probabilities (batch, out), or a list: by the model, of the class and of
-            noise (batch, samples); by the noise, likewise. The model's are divided by
-            Z, which is estimated where it is not positive.
+            Probabilities (batch, out) if it is normalized, in evaluation. Else a list
+            of probabilities by the model, of the class (batch) and of noise (batch,
+            samples), and of the same by the noise. The model's are divided by Z, which
+            is estimated where it is not positive.
         """
         input, target = inputs[:2]
         if self.normalized and not self.training:
@@ -474,7 +486,7 @@ class NCE(nn.Linear):
         classes = torch.cat((target[:, None], self._noise(len(target))), 1)
         products = torch.einsum("bi,bki->bk", input, self.weight[classes])
         scores = (products + self.bias[classes]).exp()
-        if self.Z <= 0:
+        if self.Z <= 0:  # not yet known
             # As in Lua, from the first batch, without the right classes if the noise
             # is shared.
             with torch.no_grad():
@@ -498,15 +510,16 @@ class DotProduct(nn.Module):
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take two of (n) or (batch, n); return (1) or (batch)."""
-        first, second = rows(inputs)
+        first, second = as_batches(inputs)
         return (first * second).sum(1)
 
 
 def cosines(first: Tensor, second: Tensor) -> Tensor:
     """Return the cosines of the rows of two matrices."""
     # As Lua computes them, from the inverses of the squared lengths.
-    first_inverse = 1 / (first.square().sum(1) + 1e-12)
-    second_inverse = 1 / (second.square().sum(1) + 1e-12)
+    eps = 1e-12
+    first_inverse = 1 / (first.square().sum(1) + eps)
+    second_inverse = 1 / (second.square().sum(1) + eps)
     return (first * second).sum(1) * (first_inverse * second_inverse).sqrt()
 
 
@@ -515,7 +528,7 @@ class CosineDistance(nn.Module):
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take two of (n) or (batch, n); return (1) or (batch)."""
-        return cosines(*rows(inputs))
+        return cosines(*as_batches(inputs))
 
 
 class PairwiseDistance(Layer):
@@ -529,7 +542,7 @@ class PairwiseDistance(Layer):
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take two of (n) or (batch, n); return (1) or (batch)."""
-        first, second = rows(inputs)
+        first, second = as_batches(inputs)
         distance: Tensor = torch.linalg.vector_norm(first - second, self.p, 1)
         return distance
 
@@ -588,9 +601,10 @@ class Cosine(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (in) or (batch, in); return (out) or (batch, out)."""
-        lengths = torch.linalg.vector_norm(self.weight, dim=1) + 1e-12
-        length = torch.linalg.vector_norm(input, dim=-1, keepdim=True) + 1e-12
-        cosines: Tensor = input @ self.weight.t() / lengths / length
+        eps = 1e-12  # of Lua
+        weight_lengths = torch.linalg.vector_norm(self.weight, dim=1) + eps
+        input_length = torch.linalg.vector_norm(input, dim=-1, keepdim=True) + eps
+        cosines: Tensor = input @ self.weight.t() / weight_lengths / input_length
         return cosines
 
 
@@ -633,6 +647,8 @@ class WeightedEuclidean(Euclidean):
 
 
 class _Nearest(torch.autograd.Function):
+    """The numbers of the nearest points, with a gradient for the points alone."""
+
     @staticmethod
     def forward(
         ctx: Any, input: Tensor, points: Tensor, scale: float, index_base: int
@@ -645,11 +661,12 @@ class _Nearest(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
         input, points, nearest = ctx.saved_tensors
-        members = nn.functional.one_hot(nearest, len(points)).to(points.dtype)
-        pull = members.t() @ (points[nearest] - input) * ctx.scale
-        # A point without members stays where it is.
-        pull = pull / (members.sum(0) + 1e-7).unsqueeze(1)
-        return torch.zeros_like(input), pull, None, None
+        # As Lua's layer, which returns numbers, it passes none of the gradient.
+        is_member = nn.functional.one_hot(nearest, len(points)).to(points.dtype)
+        total = is_member.t() @ (points[nearest] - input) * ctx.scale
+        # A point without members stays where it is: 0 / 1e-7.
+        mean = total / (is_member.sum(0) + 1e-7).unsqueeze(1)
+        return torch.zeros_like(input), mean, None, None
 
 
 _nearest: Callable[..., Tensor] = _Nearest.apply

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .base import Layer, root, with_batch
+from .base import Layer, square_root, with_batch
 
 
 class BatchOfOne(nn.Module):
@@ -64,7 +64,7 @@ class Normalize(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (n) or (batch, n); return the same shape."""
-        if self.p == float("inf"):
+        if self.p == float("inf"):  # the largest element
             return input / (input.abs().max(-1, keepdim=True).values + self.eps)
         # An even power needs no absolute values.
         powers = input.pow(self.p) if self.p % 2 == 0 else input.abs().pow(self.p)
@@ -96,6 +96,7 @@ class LayerNormalization(Layer):
     def forward(self, input: Tensor) -> Tensor:
         """Take (n) or (batch, n); return the same shape."""
         means = input.mean(-1).reshape(-1)
+        # All means again and again: in Lua's order, not one for each row.
         centred = input - means.repeat(self.features).reshape(input.shape)
         length = (centred.square().sum(-1, keepdim=True) + self.eps).sqrt()
         output = centred / length * sqrt(self.features)
@@ -131,17 +132,21 @@ class LocalNormalization(Layer):
         return with_batch(self._normalized, input, 4)
 
     def _normalized(self, images: Tensor) -> Tensor:
-        coverage = self._around(torch.ones_like(images[:1]))
+        """Take (batch, n, h, w); return the same shape."""
+        # The sum of the weights that are inside the image.
+        coverage = self._weighted_sum(torch.ones_like(images[:1]))
         if self.subtract:
-            images = images - self._around(images) / coverage
+            images = images - self._weighted_sum(images) / coverage
         if self.divide:
-            deviation = root(self._around(images.square())) / coverage
+            # As in Lua, the root of the sum, not of the mean.
+            deviation = square_root(self._weighted_sum(images.square())) / coverage
             images = images / F.threshold(deviation, self.threshold, self.value)
         return images
 
-    def _around(self, images: Tensor) -> Tensor:
+    def _weighted_sum(self, images: Tensor) -> Tensor:
+        """Return sums over all planes around each position, (batch, 1, h, w)."""
         kernel: Tensor = self.kernel
-        if kernel.dim() == 1:
+        if kernel.dim() == 1:  # the same in both directions
             kernel = torch.outer(kernel, kernel)
         padding = (kernel.size(0) // 2, kernel.size(1) // 2)
         kernels = kernel.expand(1, images.size(1), *kernel.shape)
@@ -176,23 +181,28 @@ class SpatialNormalization(nn.Module):
         return with_batch(self._normalized, image, 4)
 
     def _normalized(self, batch: Tensor) -> Tensor:
-        coverage = self._around(torch.ones_like(batch[:1]))
-        centred = batch - self._around(batch) / coverage
-        deviation = root(self._around(centred.square())) / coverage
+        """Take (batch, n, h, w); return the same shape."""
+        # The sum of the weights that are inside the image.
+        coverage = self._weighted_sum(torch.ones_like(batch[:1]))
+        centred = batch - self._weighted_sum(batch) / coverage
+        # As in Lua, the root of the sum, not of the mean.
+        deviation = square_root(self._weighted_sum(centred.square())) / coverage
         if self.threshold is None:
             least = deviation.detach().mean((1, 2, 3), keepdim=True).clamp(min=1e-3)
         else:
             least = torch.full_like(deviation[:1, :1, :1, :1], self.threshold)
         return centred / torch.where(deviation > least, deviation, least)
 
-    def _around(self, batch: Tensor) -> Tensor:
+    def _weighted_sum(self, batch: Tensor) -> Tensor:
+        """Return sums over all planes around each position, for each plane."""
         planes = batch.size(1)
         for name in self.names:
             kernel = self.get_buffer(name)
             height, width = kernel.shape
-            padded = F.pad(
-                batch, (width // 2, (width - 1) // 2, height // 2, (height - 1) // 2)
-            )
+            # The middle of an even extent is after its half.
+            left_right = (width // 2, (width - 1) // 2)
+            top_bottom = (height // 2, (height - 1) // 2)
+            padded = F.pad(batch, (*left_right, *top_bottom))
             total = F.conv2d(padded, kernel.expand(1, planes, height, width))
             batch = total.expand(-1, planes, -1, -1)
         return batch

@@ -25,9 +25,9 @@ class SumPool(nn.Module):
         dimensions.
         """
         size = self.kernel_size
-        count: int = size**self.dims if isinstance(size, int) else prod(size)
+        elements: int = size**self.dims if isinstance(size, int) else prod(size)
         means: Tensor = super().forward(input)
-        return means * count
+        return means * elements
 
 
 class SumPool2d(SumPool, nn.AvgPool2d):
@@ -77,23 +77,26 @@ class CeiledPool(Layer):
         # The number of elements in each window, negative behind the input; which
         # windows begin behind it; and how many of them PyTorch leaves out.
         count = input.new_ones(())
-        outside = torch.zeros_like(count, dtype=torch.bool)
+        is_behind = torch.zeros_like(count, dtype=torch.bool)
         borders: list[int] = []
         for dim, kernel, stride, step in zip(
             range(-dims, 0), self.kernel_size, self.stride, dilation
         ):
             size = input.size(dim)
             span = step * (kernel - 1) + 1
-            starts = torch.arange(-((span - size) // stride) + 1).to(input) * stride
+            last = -((span - size) // stride)  # (size - span) / stride, rounded up
+            starts = torch.arange(last + 1).to(input) * stride
             ends = (starts + span).clamp(max=size)
+            # One dimension more for each of the windows.
             count = count.unsqueeze(-1) * (ends - starts)
-            outside = outside.unsqueeze(-1) | (starts >= size)
+            is_behind = is_behind.unsqueeze(-1) | (starts >= size)
+            # torch pads from the last dimension on.
             borders = [0, len(starts) - output.size(dim), *borders]
         if self.average:
-            empty = torch.zeros_like(count) / count
+            empty = torch.zeros_like(count) / count  # NaN where the count is 0
         else:
             empty = torch.full_like(count, torch.finfo(input.dtype).min)
-        output = torch.where(outside, empty, F.pad(output, borders))
+        output = torch.where(is_behind, empty, F.pad(output, borders))
         return output if self.divide else output * prod(self.kernel_size)
 
 
@@ -114,36 +117,45 @@ class DilatedMaxPool(nn.Module):
         """Take images or volumes, with or without a batch; return the same
         dimensions.
         """
-        first = input.dim() - self.dims
+        first_dim = input.dim() - self.dims
         options = (self.kernel_size, self.stride, self.padding, self.dilation)
-        axes = list(zip(input.shape[first:], *options))
+        axes = list(zip(input.shape[first_dim:], *options))
         borders: list[int] = []
         spans = []
         for size, kernel, stride, padding, step in axes:
             span = step * (kernel - 1) + 1
-            count = self._windows(size, span, stride, padding)
+            count = self._count_windows(size, span, stride, padding)
+            # What the last window needs beyond the padding before and the input.
             behind = (count - 1) * stride + span - size - padding
             # torch pads from the last dimension on.
             borders = [padding, behind, *borders]
             spans.append(span)
         windows = F.pad(input, borders, value=float("-inf"))
         for axis, (_, _, stride, _, step) in enumerate(axes):
-            windows = windows.unfold(first + axis, spans[axis], stride)[..., ::step]
-        if self.cuts_first:
+            # The elements of the windows become a dimension more, at the end.
+            windows = windows.unfold(first_dim + axis, spans[axis], stride)[..., ::step]
+        if self.cuts_first:  # Lua's pooling of volumes does
             for axis, (_, kernel, stride, padding, step) in enumerate(axes):
-                count = windows.size(first + axis)
-                cut = self._cut(count, kernel, stride, padding, step)
+                count = windows.size(first_dim + axis)
+                is_cut = self._elements_to_cut(count, kernel, stride, padding, step)
                 # Beside the dimensions of the windows and of their elements.
                 shape = [1] * windows.dim()
-                shape[first + axis], shape[axis - self.dims] = cut.shape
-                cut = cut.reshape(shape).to(input.device)
-                windows = windows.masked_fill(cut, float("-inf"))
+                shape[first_dim + axis], shape[axis - self.dims] = is_cut.shape
+                is_cut = is_cut.reshape(shape).to(input.device)
+                windows = windows.masked_fill(is_cut, float("-inf"))
         largest = windows.flatten(-self.dims).max(-1).values
         lowest = torch.finfo(input.dtype).min
         return largest.masked_fill(largest == float("-inf"), lowest)
 
-    def _windows(self, size: int, span: int, stride: int, padding: int) -> int:
-        """Return the number of windows along a dimension."""
+    def _count_windows(self, size: int, span: int, stride: int, padding: int) -> int:
+        """Return the number of windows along a dimension.
+
+        Args:
+            size: extent of the input.
+            span: extent of a window, with what dilation leaves out.
+            stride: from window to window.
+            padding: on each side.
+        """
         room = size + 2 * padding - span
         if not self.ceil_mode:
             return room // stride + 1
@@ -154,13 +166,18 @@ class DilatedMaxPool(nn.Module):
         return count
 
     @staticmethod
-    def _cut(count: int, kernel: int, stride: int, padding: int, step: int) -> Tensor:
-        """Return which elements of which windows Lua leaves out: a window that begins
-        before the input ends as many elements earlier, dilated or not.
+    def _elements_to_cut(
+        count: int, kernel: int, stride: int, padding: int, step: int
+    ) -> Tensor:
+        """Return which elements of which windows Lua leaves out, (count, kernel): a
+        window that begins before the input ends as many elements earlier, dilated or
+        not.
         """
+        # How much of the padding before the input each window spans.
         before = (padding - torch.arange(count) * stride).clamp(min=0)
-        inside = (before + step - 1) // step + kernel - before
-        return torch.arange(kernel) >= inside.unsqueeze(1)
+        # Its own elements that are there, and those that follow, less as many.
+        used = (before + step - 1) // step + kernel - before
+        return torch.arange(kernel) >= used.unsqueeze(1)
 
 
 class DilatedMaxPool2d(DilatedMaxPool, nn.MaxPool2d):
@@ -191,7 +208,7 @@ class IndexedMaxPool(nn.Module):
         """Take images or volumes, with or without a batch; return the same
         dimensions.
         """
-        self.input_shape = input.shape
+        self.input_shape = input.shape  # for `MaxUnpool`, as the indices
         options = (self.stride, self.padding, self.dilation, self.ceil_mode)
         output, self.indices = self.pool(
             input, self.kernel_size, *options, return_indices=True
@@ -231,7 +248,8 @@ class MaxUnpool(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take an output of the pooling; return an input of it."""
-        pooling: Any = self._pooling[0]
+        pooling: Any
+        (pooling,) = self._pooling
         extents = pooling.input_shape[-self.dims :]
         flat = input.flatten(-self.dims)
         empty = flat.new_zeros(*flat.shape[:-1], prod(extents))
@@ -262,19 +280,13 @@ class FractionalMaxPool(Layer):
         return with_batch(self._pooled, input, len(self.kernel_size) + 2)
 
     def _pooled(self, input: Tensor) -> Tensor:
+        """Take (batch, n, …); return the same dimensions."""
         dims = len(self.kernel_size)
         size = self.output_size
         if size is None:
             ratios = zip(input.shape[-dims:], self.output_ratio or ())
             size = tuple(floor(extent * ratio) for extent, ratio in ratios)
-        shape = (*input.shape[:2], dims)
-        if self.samples is None:
-            samples = torch.rand(shape, dtype=input.dtype)
-        else:
-            samples = torch.as_tensor(self.samples, dtype=input.dtype)
-        if samples.shape != shape or not self.keep:
-            samples = torch.rand(shape)
-        samples = samples.to(input)
+        samples = self._samples_for(input)
         # Drawn once, as long as the batch size is unchanged.
         self.samples = samples if self.keep else None
         pool = F.fractional_max_pool2d if dims == 2 else F.fractional_max_pool3d
@@ -283,6 +295,17 @@ class FractionalMaxPool(Layer):
         )
         assert isinstance(output, Tensor)
         return output
+
+    def _samples_for(self, input: Tensor) -> Tensor:
+        """Return the random numbers for a batch: those kept, if they fit, or others."""
+        shape = (*input.shape[:2], len(self.kernel_size))
+        if self.samples is None:
+            samples = torch.rand(shape, dtype=input.dtype)
+        else:
+            samples = torch.as_tensor(self.samples, dtype=input.dtype)
+        if samples.shape != shape or not self.keep:
+            samples = torch.rand(shape)
+        return samples.to(input)
 
 
 class FeatureLPPool(Layer):

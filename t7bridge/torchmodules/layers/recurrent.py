@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .base import FromList, Layer, first_tensor, nested, with_penalty
+from .base import FromList, Layer, first_tensor, map_nested, with_penalty
 
 
 class Resuming(nn.Module):
@@ -25,9 +25,9 @@ class Resuming(nn.Module):
                 vars(inside)["state"] = None
 
 
-def with_zeros(state: Any, empty: Tensor) -> list[Tensor]:
-    """Return the tensors of a state with zeros for the examples that are empty."""
-    return [part.masked_fill(empty, 0) for part in state]
+def with_zeros(state: Any, is_zero: Tensor) -> list[Tensor]:
+    """Return the tensors of a state with zeros for some examples, (batch, 1)."""
+    return [part.masked_fill(is_zero, 0) for part in state]
 
 
 class Masked(nn.Module):
@@ -47,9 +47,12 @@ class Masked(nn.Module):
         """
         self.zero_mask = mask
 
-    def empty(self, input: Tensor, number: int | None = None) -> Any:
-        """Return which rows of the input return zeros, at a step of a sequence; `None`
-        for none.
+    def zero_rows(self, input: Tensor, number: int | None = None) -> Any:
+        """Return which rows of the input are to return zeros; `None` for none.
+
+        Args:
+            input: the rows, (batch, n) or (n).
+            number: that of the step, if the mask is (time, batch).
         """
         if not self.mask_zero:
             return None
@@ -58,20 +61,22 @@ class Masked(nn.Module):
         mask = self.zero_mask
         if mask is None:
             raise RuntimeError("set_zero_mask must be called first: a mask or False")
-        if not isinstance(mask, Tensor):
+        if not isinstance(mask, Tensor):  # False
             return None
         return (mask if number is None else mask[number]).bool()
 
-    def masked(
+    def mask_state(
         self, input: Tensor, state: list[Tensor], number: int | None = None
     ) -> list[Tensor]:
-        """Return the tensors of a state after a step, with zeros for such examples."""
-        empty = self.empty(input, number)
-        if empty is None:
+        """Return the tensors of a state after a step, with zeros for the examples that
+        are to return zeros. Arguments as for `zero_rows`.
+        """
+        is_zero = self.zero_rows(input, number)
+        if is_zero is None:
             return state
-        if empty.dim():
-            empty = empty.reshape(-1, 1)
-        return with_zeros(state, empty)
+        if is_zero.dim():  # not of a single example
+            is_zero = is_zero.reshape(-1, 1)
+        return with_zeros(state, is_zero)
 
 
 def uniform(hidden_size: int, *shape: int) -> nn.Parameter:
@@ -80,7 +85,7 @@ def uniform(hidden_size: int, *shape: int) -> nn.Parameter:
     return nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
 
 
-def lstm(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+def lstm_step(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
     """Return output and cell of an LSTM, from the inputs of its gates i, f, g and o."""
     # i f g o in PyTorch.
     i, f, g, o = gates.chunk(4, -1)
@@ -88,10 +93,15 @@ def lstm(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
     return o.sigmoid() * cell.tanh(), cell
 
 
-def gru(input: Tensor, last: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def gru_step(input: Tensor, last: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return the output of a GRU that resets its last output before it multiplies it
-    with its weight; rows of the weight are of the input, then of the output, and
-    columns of the gates r, z and n.
+    with its weight.
+
+    Args:
+        input: (batch, in).
+        last: the last output, (batch, hidden).
+        weight: rows of the input, then of the output; columns of the gates r, z and n.
+        bias: of the gates.
     """
     weight_in, weight_out = torch.split(weight, [input.size(-1), last.size(-1)])
     # r z n in Lua as in PyTorch: reset, update and candidate.
@@ -125,21 +135,26 @@ class Stepper(Resuming):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (in) or (batch, in); return (out) or (batch, out)."""
+        state = self.step(input, *self._last_state(input))
+        if self.mask_zero:
+            state = with_zeros(state, (input == 0).all(-1, keepdim=True))
+        output: Tensor = state[0]
+        self.state = state if len(self.sizes) > 1 else output
+        return output
+
+    def _last_state(self, input: Tensor) -> list[Tensor]:
+        """Return the tensors of the state before a step, each (batch, size)."""
         batch = input.shape[:-1]
         last = self.start if self.state is None else self.state
         if last is None:
-            state = [input.new_zeros(*batch, size) for size in self.sizes]
-        else:
-            parts = last if len(self.sizes) > 1 else [last]
-            state = []
-            for part in parts:
-                part = torch.as_tensor(part, dtype=input.dtype, device=input.device)
-                state.append(part.reshape(*batch, -1))
-        state = self.step(input, *state)
-        if self.mask_zero:
-            state = with_zeros(state, (input == 0).all(-1, keepdim=True))
-        self.state = state if len(state) > 1 else state[0]
-        return state[0]
+            return [input.new_zeros(*batch, size) for size in self.sizes]
+        parts = last if len(self.sizes) > 1 else [last]
+        state = []
+        for part in parts:
+            # From a file, a part is a tuple of numbers.
+            part = torch.as_tensor(part, dtype=input.dtype, device=input.device)
+            state.append(part.reshape(*batch, -1))
+        return state
 
 
 class Cell(Stepper, Layer, kw_only=True):
@@ -174,7 +189,7 @@ class FastLSTM(Cell):
 
     def __post_init__(self) -> None:
         size = self.hidden_size
-        self.sizes = (size, size)
+        self.sizes = (size, size)  # of output and cell
         # i g f o in Lua; i f g o in PyTorch, and here.
         self.weight_ih = uniform(size, 4 * size, self.input_size)
         self.weight_hh = uniform(size, 4 * size, size)
@@ -184,7 +199,7 @@ class FastLSTM(Cell):
         """Return output and cell."""
         output, cell = state
         gates = F.linear(input, self.weight_ih, self.bias)
-        return lstm(gates + F.linear(output, self.weight_hh), cell)
+        return lstm_step(gates + F.linear(output, self.weight_hh), cell)
 
 
 class LSTM(Cell):
@@ -203,29 +218,32 @@ class LSTM(Cell):
 
     def __post_init__(self) -> None:
         size = self.hidden_size
-        self.sizes = (size, size)
+        self.sizes = (size, size)  # of output and cell
         # Of the input gate, the forget gate, the cell candidate and the output gate.
         for gate in "ifgo":
             setattr(self, f"weight_i{gate}", uniform(size, size, self.input_size))
             setattr(self, f"bias_{gate}", uniform(size, size))
             setattr(self, f"weight_h{gate}", uniform(size, size, size))
-            if self.peephole and gate != "g":
+            if self.peephole and gate != "g":  # the candidate does not see the cell
                 setattr(self, f"weight_c{gate}", uniform(size, size))
 
     def step(self, input: Tensor, *state: Tensor) -> Any:
         """Return output and cell."""
         output, cell = state
-        i = self._gate("i", input, output, cell).sigmoid()
-        f = self._gate("f", input, output, cell).sigmoid()
-        g = self._gate("g", input, output).tanh()
+        i = self._gate_input("i", input, output, cell).sigmoid()
+        f = self._gate_input("f", input, output, cell).sigmoid()
+        g = self._gate_input("g", input, output).tanh()
         cell = f * cell + i * g
         # The output gate sees the new cell.
-        o = self._gate("o", input, output, cell).sigmoid()
+        o = self._gate_input("o", input, output, cell).sigmoid()
         return o * cell.tanh(), cell
 
-    def _gate(
+    def _gate_input(
         self, gate: str, input: Tensor, output: Tensor, cell: Tensor | None = None
     ) -> Tensor:
+        """Return what the function of a gate is applied to; with the cell, if it is one
+        that sees it.
+        """
         weight = getattr(self, f"weight_i{gate}")
         bias = getattr(self, f"bias_{gate}")
         recurrent = getattr(self, f"weight_h{gate}")
@@ -288,12 +306,13 @@ class MuFuRu(Cell):
 
     def __post_init__(self) -> None:
         size = self.hidden_size
-        both = self.input_size + size
+        input_and_output = self.input_size + size
         self.sizes = (size,)
         self.input_reset = nn.Linear(self.input_size, size)
         self.output_reset = nn.Linear(size, size)
-        self.new = nn.Linear(both, size)
-        self.shares = nn.Linear(both, len(self.operations) * size)
+        # The candidate, and the share of each operation in each element.
+        self.new = nn.Linear(input_and_output, size)
+        self.shares = nn.Linear(input_and_output, len(self.operations) * size)
 
     def step(self, input: Tensor, *state: Tensor) -> Any:
         """Return the output, in a list."""
@@ -308,8 +327,9 @@ class MuFuRu(Cell):
         return [output]
 
     def _operate(self, name: str, last: Tensor, new: Tensor) -> Tensor:
+        """Return the result of an operation on the last output and the candidate."""
         if name == "sqrt_diff":
-            # A square root has no gradient at 0.
+            # The gradient of a square root is infinite at 0. The quarter is Lua's.
             return (last - new).abs().clamp(min=1e-30).sqrt() / 4
         if name == "max":
             return torch.maximum(last, new)
@@ -356,10 +376,10 @@ class StepLSTM(Masked, Layer):
         """
         input, output, cell = inputs
         gates = F.linear(input, self.weight_ih, self.bias)
-        output, cell = lstm(gates + F.linear(output, self.weight_hh), cell)
+        output, cell = lstm_step(gates + F.linear(output, self.weight_hh), cell)
         if self.weight_hr is not None:
             output = F.linear(output, self.weight_hr)
-        return self.masked(input, [output, cell])
+        return self.mask_state(input, [output, cell])
 
 
 class StepGRU(Masked, Layer):
@@ -387,8 +407,8 @@ class StepGRU(Masked, Layer):
         (batch, hidden).
         """
         input, last = inputs
-        output = gru(input, last, self.weight, self.bias)
-        return self.masked(input, [output])[0]
+        output = gru_step(input, last, self.weight, self.bias)
+        return self.mask_state(input, [output])[0]
 
 
 class LSTMCell(nn.LSTMCell):
@@ -450,15 +470,15 @@ class ResetGRUCell(nn.RNNCellBase):
         """Take input and last output; return the output."""
         input, last = inputs
         # r z n in PyTorch; r and z are computed together.
-        size = 2 * self.hidden_size
+        size_of_rz = 2 * self.hidden_size
         from_input = F.linear(input, self.weight_ih, self.bias_ih)
-        gates = from_input[..., :size] + F.linear(last, self.weight_hh[:size])
-        n = from_input[..., size:]
+        rz = from_input[..., :size_of_rz] + F.linear(last, self.weight_hh[:size_of_rz])
+        n = from_input[..., size_of_rz:]
         if self.bias:
-            gates = gates + self.bias_hh[:size]
-            n = n + self.bias_hh[size:]
-        r, z = gates.sigmoid().chunk(2, -1)
-        n = (n + F.linear(r * last, self.weight_hh[size:])).tanh()
+            rz = rz + self.bias_hh[:size_of_rz]
+            n = n + self.bias_hh[size_of_rz:]
+        r, z = rz.sigmoid().chunk(2, -1)
+        n = (n + F.linear(r * last, self.weight_hh[size_of_rz:])).tanh()
         return (1 - z) * n + z * last
 
 
@@ -559,17 +579,21 @@ class Recurrence(Resuming, nn.Sequential):
             batch = first.shape[: first.dim() - self.n_input_dims]
             last = self._zeros(self.output_size, batch)
         # Of the element type of the weights, as the input may be indices.
-        floats = (part for part in self.parameters() if part.is_floating_point())
-        like = next(floats, first)
+        weights = (part for part in self.parameters() if part.is_floating_point())
+        like = next(weights, first)
         self.state = self[0]([input, self._tensors(last, like)])
         return self.state
 
     def _zeros(self, size: Any, batch: tuple[int, ...]) -> Any:
+        """Return a tensor of zeros for a shape, or a list of them for several."""
         if isinstance(size[0], int):
             return torch.zeros(*batch, *size)
         return [self._zeros(part, batch) for part in size]
 
     def _tensors(self, value: Any, like: Tensor) -> Any:
+        """Return an output as tensors of the type of another; in a file, it may be in
+        tuples of numbers.
+        """
         if isinstance(value, list):
             return [self._tensors(part, like) for part in value]
         return torch.as_tensor(value, dtype=like.dtype, device=like.device)
@@ -597,6 +621,7 @@ class Recurrent(Resuming, nn.Sequential):
         merge: nn.Module,
         state: Any = None,
     ) -> None:
+        # In Lua's order, which numbers the keys of the state dict.
         super().__init__(start, input, feedback, transfer, merge)
         self.state = state
 
@@ -605,7 +630,7 @@ class Recurrent(Resuming, nn.Sequential):
         start, transform, feedback, transfer, merge = self
         transformed = transform(input)
         if self.state is None:
-            total = start(transformed)
+            total = start(transformed)  # in place of a merging with an output
         else:
             last = torch.as_tensor(
                 self.state, dtype=transformed.dtype, device=transformed.device
@@ -617,7 +642,7 @@ class Recurrent(Resuming, nn.Sequential):
 
 
 class MaskZero(Masked, nn.Sequential):
-    """Returns zeros for the examples of a batch that are zeros.
+    """A module whose output is zero for the examples of a batch that are zeros.
 
     Args:
         module: processes the inputs.
@@ -649,19 +674,20 @@ class MaskZero(Masked, nn.Sequential):
         """
         first = first_tensor(input)
         dims = first.dim() - 1 if self.n_input_dims is None else self.n_input_dims
+        # One row of elements for each example, also if it is one number.
         examples = first.flatten(-dims) if dims else first.unsqueeze(-1)
-        empty = self.empty(examples)
-        if empty is None:
+        is_zero = self.zero_rows(examples)
+        if is_zero is None:
             return self[0](input)
 
         def masked(value: Tensor) -> Tensor:
-            shape = (*empty.shape, *[1] * (value.dim() - empty.dim()))
-            return value.masked_fill(empty.reshape(shape), 0)
+            shape = (*is_zero.shape, *[1] * (value.dim() - is_zero.dim()))
+            return value.masked_fill(is_zero.reshape(shape), 0)
 
         if self.mask_input:
-            input = nested(masked, input)
+            input = map_nested(masked, input)
         output = self[0](input)
-        return nested(masked, output) if self.mask_output else output
+        return map_nested(masked, output) if self.mask_output else output
 
 
 class _Once(torch.autograd.Function):
@@ -696,7 +722,7 @@ class NormStabilizer(Resuming, Layer):
         """Take (batch, features); return the same."""
         if not self.training:
             return input.clone()
-        if self.state is None:
+        if self.state is None:  # the first step changes nothing
             self.state = [input, None]
             return input
         last, penalty_before = self.state
@@ -729,12 +755,13 @@ class SequenceDropout(Resuming, Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take one step, (batch, features); return the same shape."""
+        kept_share = 1 - self.p
         if not self.training:
-            return input.clone() if self.scale_training else input * (1 - self.p)
+            return input.clone() if self.scale_training else input * kept_share
         like = input[:1] if self.mono else input
         if self.state is None or self.state.shape != like.shape:
-            noise = torch.full_like(like, 1 - self.p, requires_grad=False).bernoulli()
-            self.state = noise / (1 - self.p) if self.scale_training else noise
+            noise = torch.full_like(like, kept_share, requires_grad=False).bernoulli()
+            self.state = noise / kept_share if self.scale_training else noise
         output = input * self.state
         if output.requires_grad and output.grad_fn is not None:
             # The next sequence begins after the backward pass of this one.

@@ -13,8 +13,8 @@ from .base import Layer, with_batch
 
 
 def interpolate(images: Tensor, size: Sequence[int]) -> Tensor:
-    """Interpolate between the rows and columns of images, and the layers of volumes,
-    with aligned corners.
+    """Interpolate between the rows and columns of images (batch, n, h, w), and the
+    layers of volumes, with aligned corners.
     """
     mode = "bilinear" if len(size) == 2 else "trilinear"
     return F.interpolate(images, list(size), mode=mode, align_corners=True)
@@ -48,7 +48,7 @@ class UpsamplingBilinear2d(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (n, h, w); return the same dimensions."""
-        factor = self.scale_factor or 1
+        factor = self.scale_factor or 1  # one of the two is given
         size = self.size or tuple(extent * factor for extent in input.shape[-2:])
         return with_batch(lambda images: interpolate(images, size), input, 4)
 
@@ -69,7 +69,7 @@ class UpSampling(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (batch, n, t, h, w); return the same dimensions."""
-        factor = self.scale_factor or 1
+        factor = self.scale_factor or 1  # one of the two is given
         size = self.size or tuple(extent * factor for extent in input.shape[2:])
         if not self.linear:
             return F.interpolate(input, list(size), mode="nearest")
@@ -98,6 +98,7 @@ class Padding(Layer):
         """Return the input with `dim` longer by |pad|."""
         is_batch = self.n_input_dims is not None and input.dim() != self.n_input_dims
         dim = self.dim + 1 if is_batch else self.dim
+        # The number of elements before those inserted.
         before = input.size(dim) - self.index if self.pad > 0 else self.index
         shape = list(input.shape)
         shape[dim] = abs(self.pad)
@@ -178,24 +179,25 @@ class SpatialGlimpse(Layer):
         """
         images, places = inputs[:2]
         if images.dim() == 3:
-            return self._one(images, places.flatten().tolist())
-        glimpses = [self._one(*pair) for pair in zip(images, places.tolist())]
+            return self._glimpse(images, places.flatten().tolist())
+        glimpses = [self._glimpse(*pair) for pair in zip(images, places.tolist())]
         return torch.stack(glimpses)
 
-    def _one(self, image: Tensor, place: list[float]) -> Tensor:
-        """Return the crops of one image."""
+    def _glimpse(self, image: Tensor, place: list[float]) -> Tensor:
+        """Return the crops of one image around y and x, joined as planes."""
         crops = [self._crop(image, place, 2**level) for level in range(self.depth)]
         return torch.cat(crops)
 
     def _crop(self, image: Tensor, place: list[float], factor: int) -> Tensor:
         """Return a crop of `factor` times the size, shrunk to it."""
-        height = self.size[0] * factor
-        width = self.size[1] * factor
+        height, width = (extent * factor for extent in self.size)
+        y, x = place
+        # So that a crop around a corner is half outside.
         border_y = (height - 1) // 2
         border_x = (width - 1) // 2
         padded = F.pad(image, (border_x, border_x, border_y, border_y))
-        top = self._start(padded.size(1) - height, place[0])
-        left = self._start(padded.size(2) - width, place[1])
+        top = self._start(padded.size(1) - height, y)
+        left = self._start(padded.size(2) - width, x)
         crop = padded[:, top : top + height, left : left + width]
         return F.avg_pool2d(crop, factor) if factor > 1 else crop
 
@@ -226,19 +228,21 @@ class SpatialUniformCrop(Layer):
         """Take (batch, n, h, w) or (n, h, w); return crops."""
         if self.training:
             if input.dim() == 3:
-                return self._random(input)
-            return torch.stack([self._random(image) for image in input])
+                return self._random_crop(input)
+            return torch.stack([self._random_crop(image) for image in input])
         # As in Lua, one before the middle.
         top = max(ceil((input.size(-2) - self.height) / 2) - 1, 0)
         left = max(ceil((input.size(-1) - self.width) / 2) - 1, 0)
         return input[..., top : top + self.height, left : left + self.width]
 
-    def _random(self, image: Tensor) -> Tensor:
+    def _random_crop(self, image: Tensor) -> Tensor:
+        """Take (n, h, w); return (n, height, width)."""
         factor = 1.0
         if self.scales is not None:
             factor = float(torch.empty(()).uniform_(*self.scales))
         height = min(ceil(factor * self.height), image.size(-2))
         width = min(ceil(factor * self.width), image.size(-1))
+        # As in Lua, never at the very end, unless it is the only place.
         top = int(torch.randint(max(image.size(1) - height, 1), ()))
         left = int(torch.randint(max(image.size(2) - width, 1), ()))
         crop = image[:, top : top + height, left : left + width]

@@ -1,4 +1,6 @@
-"""Modules that process whole sequences."""
+"""Modules that process whole sequences: recurrent layers, and containers that apply a
+module to each step.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .base import FromList, Layer, nested
-from .recurrent import Masked, Resuming, gru, lstm, uniform
+from .base import FromList, Layer, map_nested
+from .recurrent import Masked, Resuming, gru_step, lstm_step, uniform
 
 
 class Remembering(Resuming):
@@ -25,10 +27,10 @@ class Remembering(Resuming):
     trained_last: bool | None = None
 
     def enter(self, training: bool) -> None:
-        """Start a new sequence after a change between training and evaluation."""
+        """Note whether it is trained now; a change starts a new sequence."""
         trained_last = self.trained_last
         if trained_last is None and self.remember in ("both", "eval"):
-            # The state in the file is that of an evaluation.
+            # Not called yet: the state in the file is that of an evaluation.
             trained_last = False
         changed = trained_last is not None and trained_last != training
         if changed and self.remember in ("train", "eval", "both"):
@@ -59,9 +61,11 @@ class Sequence(Remembering):
     state: Any
 
     def begin(self, input: Any) -> tuple[Tensor, list[Tensor]]:
-        """Return the sequence and the state before it, from a sequence, or a list of
-        the state's tensors in opposite order, the last of which may be missing, and a
-        sequence.
+        """Return the sequence and the state before it.
+
+        Args:
+            input: a sequence; or a list that ends with one, after the output before it,
+                or the cell and the output, (batch, …).
         """
         given: list[Any] = []
         if isinstance(input, (list, tuple)):
@@ -73,7 +77,7 @@ class Sequence(Remembering):
             last = [self.state]
         else:
             last = list(self.state)
-        # Lua's list has the cell before the output.
+        # Lua's list has the cell before the output. What is not given is remembered.
         parts = [*reversed(given), *last[len(given) :]]
         batch = input.size(0 if self.batch_first else 1)
         state = []
@@ -84,7 +88,7 @@ class Sequence(Remembering):
         return input, state
 
     def keep(self, state: Any) -> None:
-        """Remember the state after a sequence, if it is to resume from there."""
+        """Remember the state after a sequence, if the next resumes from there."""
         if not self.remembers():
             self.state = None
             return
@@ -124,12 +128,13 @@ class SeqLSTM(Sequence, nn.LSTM):
 
     def forward(self, input: Any, hx: Any = None) -> Any:
         """Take (time, batch, in), or a list of first output, or cell and output,
-        (batch, …) and that.
+        (batch, …) and that. As in Lua, a state comes in the list: `hx` is not used.
 
         Returns:
             (time, batch, out).
         """
         input, (output, cell) = self.begin(input)
+        # torch.nn.LSTM has a dimension for the layers before the batch.
         outputs, (output, cell) = super().forward(input, (output[None], cell[None]))
         self.keep((output[0], cell[0]))
         return outputs
@@ -153,8 +158,9 @@ class Stepped(Masked, Sequence, Layer):
         time = 1 if self.batch_first else 0
         outputs = []
         for number, step in enumerate(input.unbind(time)):
-            state = self.masked(step, self.step(step, *state), number)
-            outputs.append(state[0])
+            state = self.mask_state(step, self.step(step, *state), number)
+            output, *_ = state
+            outputs.append(output)
         self.keep(state)
         return torch.stack(outputs, time)
 
@@ -199,7 +205,7 @@ class SteppedLSTM(Stepped):
         output, cell = state
         gates = F.linear(input, self.weight_ih_l0, self.bias_ih_l0)
         gates = gates + F.linear(output, self.weight_hh_l0, self.bias_hh_l0)
-        output, cell = lstm(gates, cell)
+        output, cell = lstm_step(gates, cell)
         if self.weight_hr_l0 is not None:
             output = F.linear(output, self.weight_hr_l0)
         return output, cell
@@ -237,7 +243,7 @@ class SeqGRU(Stepped):
     def step(self, input: Tensor, *state: Tensor) -> Any:
         """Return the output, in a list."""
         (last,) = state
-        return [gru(input, last, self.weight, self.bias)]
+        return [gru_step(input, last, self.weight, self.bias)]
 
 
 class Sequencer(Remembering, nn.Sequential):
@@ -261,7 +267,7 @@ class Sequencer(Remembering, nn.Sequential):
         if not self.remembers():
             self.forget()
         for module in self.modules():
-            if vars(module).get("as_sequence"):
+            if vars(module).get("as_sequence"):  # a `Repeater` that repeats as often
                 vars(module)["steps"] = len(inputs)
         outputs = []
         for number in range(len(inputs)):
@@ -270,11 +276,12 @@ class Sequencer(Remembering, nn.Sequential):
             if not self.training:
                 # As in Lua, each step has memory of its own, even where the module
                 # returns its input.
-                output = nested(torch.clone, output)
+                output = map_nested(torch.clone, output)
             outputs.append(output)
         for module in self.modules():
             if "state" in vars(module):
-                vars(module)["state"] = nested(_detached, vars(module)["state"])
+                # The next sequence has no gradient for this one.
+                vars(module)["state"] = map_nested(_detached, vars(module)["state"])
         return torch.stack(outputs) if isinstance(inputs, Tensor) else outputs
 
     def prepare(self, number: int) -> None:
@@ -321,7 +328,7 @@ class Repeater(Resuming, nn.Sequential):
     def forward(self, input: Any) -> list[Any]:
         """Return a list of the outputs."""
         self.forget()
-        return [nested(torch.clone, self[0](input)) for _ in range(self.steps)]
+        return [map_nested(torch.clone, self[0](input)) for _ in range(self.steps)]
 
 
 class BiSequencerLM(Resuming, nn.Sequential):
@@ -341,8 +348,8 @@ class BiSequencerLM(Resuming, nn.Sequential):
         before = forward(inputs[:-1])
         after = backward(inputs[1:])
         # Nothing is before the first step, and nothing after the last.
-        start = nested(torch.zeros_like, before[0])
-        end = nested(torch.zeros_like, after[0])
+        start = map_nested(torch.zeros_like, before[0])
+        end = map_nested(torch.zeros_like, after[0])
         return merge([[start, *before], [*after, end]])
 
 
@@ -483,8 +490,9 @@ class OutputsOnly(nn.RNNBase):
         self.hidden = hidden
 
     def forward(self, input: Any, hx: Any = None) -> Any:
-        """Take (time, batch, in), or a list of the first outputs (batch, hidden) and
-        that; return the outputs.
+        """Take (time, batch, in), or of one layer that is no LSTM a list of the first
+        outputs (batch, hidden) and that. As in Lua, a state comes in the list: `hx` is
+        not used.
 
         Returns:
             (time, batch, hidden * directions).
@@ -492,24 +500,30 @@ class OutputsOnly(nn.RNNBase):
         state = self.hidden
         if isinstance(input, (list, tuple)):
             first, input = input[:2]
-            state = first[None]  # of one layer
-        is_lstm = self.mode == "LSTM"
-        if state is not None:
-            parts = [
-                torch.as_tensor(part, dtype=input.dtype, device=input.device)
-                for part in (state if is_lstm else [state])
-            ]
-            state = tuple(parts) if is_lstm else parts[0]
-            batch = input.size(0 if self.batch_first else 1)
-            if self.remember and parts[0].size(1) != batch:
-                # Another batch is of other sequences.
-                state = None
-        output, last = super().forward(input, state)
-        if self.remember and is_lstm:
+            state = first[None]  # with the dimension of the layers
+        output, last = super().forward(input, self._initial_state(state, input))
+        if self.remember and self.mode == "LSTM":
             self.hidden = tuple(part.detach() for part in last)
         elif self.remember:
             self.hidden = last.detach()
         return output
+
+    def _initial_state(self, state: Any, input: Tensor) -> Any:
+        """Return a state as tensors of the type of the input, for an LSTM a tuple of
+        two; `None` for zeros.
+        """
+        if state is None:
+            return None
+        is_lstm = self.mode == "LSTM"
+        parts = [
+            torch.as_tensor(part, dtype=input.dtype, device=input.device)
+            for part in (state if is_lstm else [state])
+        ]
+        batch = input.size(0 if self.batch_first else 1)
+        if self.remember and parts[0].size(1) != batch:
+            # A batch of another size is of other sequences than those remembered.
+            return None
+        return tuple(parts) if is_lstm else parts[0]
 
     def forget(self) -> None:
         """Start from zeros with the next call."""
@@ -568,14 +582,17 @@ class BareRNN(Layer):
         """Take (time, batch, hidden); return (time, batch, hidden * directions)."""
         time = 1 if self.batch_first else 0
         steps = input.unbind(time)
-        outputs = torch.stack(self._direction(steps, "_l0"), time)
+        outputs = torch.stack(self._outputs(steps, "_l0"), time)
         if self.bidirectional:
-            backward = self._direction(steps[::-1], "_l0_reverse")[::-1]
+            # From the last step to the first.
+            backward = self._outputs(steps[::-1], "_l0_reverse")[::-1]
             outputs = torch.cat((outputs, torch.stack(backward, time)), -1)
         return outputs
 
-    def _direction(self, steps: tuple[Tensor, ...], suffix: str) -> list[Tensor]:
-        """Return the outputs of one direction, in the order of the steps."""
+    def _outputs(self, steps: tuple[Tensor, ...], suffix: str) -> list[Tensor]:
+        """Return the outputs of one direction, in the order of the steps; `suffix` is
+        that of its weights.
+        """
         weight = getattr(self, f"weight_hh{suffix}")
         bias_input = getattr(self, f"bias_ih{suffix}")
         bias_hidden = getattr(self, f"bias_hh{suffix}")
@@ -598,8 +615,8 @@ class BatchRNN(nn.Sequential):
     def forward(self, input: Tensor) -> Tensor:
         """Take (time, batch, in); return (time, batch, out)."""
         _, linear, normalize, _, *others = self
-        together = normalize(linear(input.flatten(0, 1)))
-        output: Tensor = together.unflatten(0, input.shape[:2])
+        of_all_steps = normalize(linear(input.flatten(0, 1)))
+        output: Tensor = of_all_steps.unflatten(0, input.shape[:2])
         for module in others:
             output = module(output)
         return output

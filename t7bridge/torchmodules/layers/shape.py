@@ -35,6 +35,8 @@ class View(nn.Module):
         if -1 not in self.size:
             # What is more than one example is a batch.
             batch *= prod(input.shape[batch_dims:]) // prod(self.size)
+        # As in Lua, a batch of one is taken for one example, unless the dimensions say
+        # that it is a batch.
         if batch == 1 and batch_dims == 0:
             return input.reshape(self.size)
         return input.reshape(batch, *self.size)
@@ -99,6 +101,7 @@ class Squeeze(Layer):
             output = input.squeeze()
             if batched and input.size(0) == 1:
                 output = output.unsqueeze(0)
+        # Lua has no tensors without dimensions.
         return output if output.dim() else output.reshape(1)
 
 
@@ -116,9 +119,11 @@ class Unsqueeze(Layer):
     def forward(self, input: Tensor) -> Tensor:
         """Return one dimension more."""
         batch_dims = 0 if self.n_input_dims is None else input.dim() - self.n_input_dims
-        if self.dim >= 0 > self.dim + batch_dims:
+        dim = self.dim + batch_dims
+        # PyTorch would count a negative one from the end.
+        if self.dim >= 0 and dim < 0:
             raise IndexError(f"{input.dim()} dimensions are too few")
-        return input.unsqueeze(self.dim + batch_dims)
+        return input.unsqueeze(dim)
 
 
 class Transpose(nn.Module):
@@ -140,7 +145,9 @@ class Transpose(nn.Module):
         """Return the same elements in another order."""
         offset = 0 if self.n_input_dims is None else input.dim() - self.n_input_dims
         for first, second in self.pairs:
-            if min(first, second) >= 0 > min(first, second) + offset:
+            # PyTorch would count a negative one from the end.
+            smaller = min(first, second)
+            if smaller >= 0 and smaller + offset < 0:
                 raise IndexError(f"{input.dim()} dimensions are too few")
             input = input.transpose(first + offset, second + offset)
         return input.clone(memory_format=torch.contiguous_format)
@@ -253,15 +260,16 @@ class Convert(nn.Module):
         return output if batched else output.squeeze(self.after.index("b"))
 
     def _convert(self, input: Tensor) -> Tensor:
+        """Return the dimensions of a batch in the order of `after`, some merged."""
         if sorted(self.before) == sorted(self.after):
             return self._reordered(input)
         batch = self.before.index("b")
         if self.after == "b":
-            first = input.movedim(batch, 0)
-            if "f" in self.before and first.size(1) > 1:
+            batch_first = input.movedim(batch, 0)
+            if "f" in self.before and batch_first.size(1) > 1:
                 raise ValueError(f"{self.before} to b takes one feature")
-            return first.select(1, 0)
-        if self.before == "b":
+            return batch_first.select(1, 0)
+        if self.before == "b":  # to one feature
             return input.unsqueeze(1)
         # Lua swaps the batch with the first dimension; the others stay where they are.
         return input.transpose(0, batch).flatten(1)
@@ -269,10 +277,10 @@ class Convert(nn.Module):
     def _reordered(self, input: Tensor) -> Tensor:
         """Swap dimensions as Lua does, which finds the first of equal letters."""
         letters = list(self.before)
-        for place, letter in enumerate(self.after):
+        for dim, letter in enumerate(self.after):
             other = letters.index(letter)
-            letters[place], letters[other] = letters[other], letters[place]
-            input = input.transpose(place, other)
+            letters[dim], letters[other] = letters[other], letters[dim]
+            input = input.transpose(dim, other)
         return input
 
 
@@ -311,9 +319,9 @@ class Narrow(Layer):
         extent = input.size(self.dim)
         start = self.start
         length = self.length
-        if length < 0:
+        if length < 0:  # -1 is the end itself
             length += extent - start + 1
-        if start < 0:
+        if start < 0:  # all but the last `length`
             start = 0
             length = extent - length
         return input.narrow(self.dim, start, length).clone()
@@ -385,6 +393,7 @@ class Sum(Layer):
         output = input.sum(dim, keepdim=True)
         if self.average:
             output = output / input.size(dim)
+        # Lua has no tensors without dimensions.
         return output.squeeze(dim) if self.squeeze and output.dim() > 1 else output
 
 

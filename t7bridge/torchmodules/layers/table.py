@@ -8,14 +8,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .base import Layer, connected, dim_of, joined, records_gradients, same_memory
+from .base import (
+    Layer,
+    dim_of,
+    joined,
+    records_gradients,
+    same_memory,
+    with_zero_gradients,
+)
 
 # Lua combines tensors element by element in memory order, whatever their shapes;
 # the first sets the shape.
 
 
-def _beside(other: Tensor, first: Tensor) -> Tensor:
-    """Return a tensor in the shape of the first, copied if it shares its memory."""
+def _as_addend(other: Tensor, first: Tensor) -> Tensor:
+    """Return a tensor in the shape of the first, to be added to it in place: copied if
+    it shares its memory, which changes meanwhile.
+    """
     reshaped = other.reshape(first.shape)
     # The tensors of torch.export have no memory to compare.
     if torch.compiler.is_compiling():
@@ -34,7 +43,7 @@ class _SumInPlace(torch.autograd.Function):
     def forward(ctx: Any, first: Tensor, *others: Tensor) -> Tensor:
         ctx.shapes = [other.shape for other in others]
         for other in others:
-            first.data.add_(_beside(other, first))
+            first.data.add_(_as_addend(other, first))
         return same_memory(first)
 
     @staticmethod
@@ -60,7 +69,7 @@ class CAddTable(Layer):
         """Take tensors of equal element count; return the shape of the first."""
         output = inputs[0]
         if not self.inplace:
-            if len(inputs) == 1:
+            if len(inputs) == 1:  # the output has memory of its own
                 return output.clone()
             for other in inputs[1:]:
                 output = output + other.reshape(output.shape)
@@ -70,7 +79,7 @@ class CAddTable(Layer):
         if records_gradients(*inputs):
             return _sum_in_place(*inputs)
         for other in inputs[1:]:
-            output = output.add_(_beside(other, output))
+            output = output.add_(_as_addend(other, output))
         return output
 
 
@@ -217,7 +226,7 @@ class ConnectedSelectTable(SelectTable):
 
     def forward(self, inputs: Any) -> Any:
         """Return the element."""
-        return connected(inputs[self.index], list(inputs))
+        return with_zero_gradients(inputs[self.index], list(inputs))
 
 
 class NarrowTable(Layer):
@@ -249,7 +258,7 @@ class ConnectedNarrowTable(NarrowTable):
     def forward(self, inputs: list[Any]) -> list[Any]:
         """Return the elements."""
         used = super().forward(inputs)
-        return connected(used, list(inputs)) if used else used
+        return with_zero_gradients(used, list(inputs)) if used else used
 
 
 class JustTable(nn.Module):
@@ -313,14 +322,17 @@ class MixtureTable(Layer):
         """Take gates (batch, n) or (n) and experts: a list of n tensors, or one with
         `dim` of extent n.
         """
-        gates, experts = inputs[0], inputs[1]
+        gates, experts = inputs[:2]
         batched = gates.dim() > 1
-        dim = self.dim if self.dim is not None else int(batched)
+        dim = self.dim
+        if dim is None:
+            dim = 1 if batched else 0
         if not isinstance(experts, Tensor):
             experts = torch.stack(tuple(experts), dim)
-        size = [1] * experts.dim()
+        # Gates in a shape that broadcasts to that of the experts.
+        shape = [1] * experts.dim()
         if batched:
-            size[0] = gates.size(0)
-        size[dim] = gates.size(-1)
-        mixed: Tensor = (experts * gates.reshape(size)).sum(dim)
+            shape[0] = gates.size(0)
+        shape[dim] = gates.size(-1)
+        mixed: Tensor = (experts * gates.reshape(shape)).sum(dim)
         return mixed

@@ -68,23 +68,28 @@ class _Choose(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        # The gradient of the output is not used: the reward takes its place.
         output, *inputs = ctx.saved_tensors
         if ctx.layer.reward is None:
             raise RuntimeError(
                 "reinforce must be called with the rewards before backward"
             )
-        by_inputs = []
+        input_gradients = []
         for slope in ctx.layer.slopes(output, *inputs):
+            # One reward for all elements of an example.
             reward = ctx.layer.reward.to(slope)
+            reward = reward.reshape(-1, *[1] * (slope.dim() - 1))
             # A training step minimizes, and rewards are to be large.
-            by_inputs.append(-slope * reward.reshape(-1, *[1] * (slope.dim() - 1)))
-        return None, None, *by_inputs
+            input_gradients.append(-slope * reward)
+        return None, None, *input_gradients  # none for the layer and the output
 
 
 _choose: Callable[..., Tensor] = _Choose.apply
 
 
 class _Reinforce(Layer, kw_only=True):
+    """A layer that samples its output, and learns which samples are rewarded."""
+
     stochastic: bool = False
 
     def __post_init__(self) -> None:
@@ -108,7 +113,7 @@ class ReinforceBernoulli(_Reinforce):
         return _choose(self, output.detach().clone(), input)
 
     def slopes(self, output: Tensor, input: Tensor) -> tuple[Tensor]:
-        """The derivative of the logarithm of the likelihood."""
+        """Return the derivative of the logarithm of the likelihood by the input."""
         return ((output - input) / (input * (1 - input)),)
 
 
@@ -129,7 +134,7 @@ class ReinforceCategorical(_Reinforce):
         return _choose(self, output.detach().clone(), input)
 
     def slopes(self, output: Tensor, input: Tensor) -> tuple[Tensor]:
-        """The derivative of the logarithm of the likelihood."""
+        """Return the derivative of the logarithm of the likelihood by the input."""
         return (output / (input + 1e-8),)
 
 
@@ -151,6 +156,7 @@ class ReinforceNormal(_Reinforce):
         output = mean.detach().clone()
         if self.stochastic or self.training:
             spread = deviation[0] if deviation else self.deviation
+            # No gradient passes through the sample: `slopes` has those of the inputs.
             spread = torch.as_tensor(spread, dtype=mean.dtype).detach()
             output = output + torch.randn_like(output) * spread
         return _choose(self, output, mean, *deviation)
@@ -158,7 +164,7 @@ class ReinforceNormal(_Reinforce):
     def slopes(
         self, output: Tensor, mean: Tensor, deviation: Any = None
     ) -> tuple[Tensor, ...]:
-        """The derivatives of the logarithm of the likelihood."""
+        """Return the derivatives of the logarithm of the likelihood by the inputs."""
         difference = output - mean
         if deviation is None:
             assert self.deviation is not None
@@ -184,21 +190,24 @@ class ReinforceGamma(_Reinforce):
         size of the shapes.
         """
         shape, *scale = input if isinstance(input, (list, tuple)) else [input]
-        spread = scale[0] if scale else self.scale
-        spread = torch.as_tensor(spread, dtype=shape.dtype).detach()
+        used_scale = scale[0] if scale else self.scale
+        used_scale = torch.as_tensor(used_scale, dtype=shape.dtype).detach()
         # The mean of a standard gamma distribution is its shape.
         output = shape.detach()
         if self.stochastic or self.training:
             output = torch._standard_gamma(output)
-        return _choose(self, output * spread, shape, *scale)
+        return _choose(self, output * used_scale, shape, *scale)
 
     def slopes(
         self, output: Tensor, shape: Tensor, scale: Any = None
     ) -> tuple[Tensor, ...]:
-        """The derivatives of the logarithm of the likelihood."""
-        spread = self.scale if scale is None else scale
-        spread = torch.as_tensor(spread, dtype=output.dtype, device=output.device)
-        by_shape = output.log() - spread.log() - torch.digamma(shape)
+        """Return the derivatives of the logarithm of the likelihood by the inputs."""
+        used_scale = torch.as_tensor(
+            self.scale if scale is None else scale,
+            dtype=output.dtype,
+            device=output.device,
+        )
+        by_shape = output.log() - used_scale.log() - torch.digamma(shape)
         if scale is None:
             return (by_shape,)
         by_scale = output / scale.square() - shape / scale
@@ -240,7 +249,8 @@ class CategoricalEntropy(Layer):
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, classes); return the same."""
         shares = input.sum(0) / input.detach().sum()
-        entropy = -(shares * (shares + 1e-6).log()).sum()
+        eps = 1e-6  # of Lua: no logarithm of 0
+        entropy = -(shares * (shares + eps).log()).sum()
         if self.smallest is not None and entropy >= self.smallest:
             return input
         return with_penalty(input, -self.scale / input.size(0) * entropy)
@@ -264,11 +274,12 @@ class Dropout(Layer):
         """Return a tensor in the shape of the input."""
         if self.p <= 0:
             return input.clone()
+        kept_share = 1 - self.p
         if not (self.training or self.always):
-            return input.clone() if self.scale_training else input * (1 - self.p)
-        noise = torch.full_like(input, 1 - self.p).bernoulli()
+            return input.clone() if self.scale_training else input * kept_share
+        noise = torch.full_like(input, kept_share).bernoulli()
         if self.scale_training:
-            noise = noise / (1 - self.p)
+            noise = noise / kept_share
         return input * noise
 
 
@@ -288,12 +299,13 @@ class FeatureDropout(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (features, …) or (batch, features, …); return the same shape."""
+        kept_share = 1 - self.p
         if not (self.training or self.always):
-            return input * (1 - self.p)
+            return input * kept_share
         # One number for each feature of each example.
         features = input.shape[: input.dim() - self.n_input_dims + 1]
         shape = (*features, *[1] * (self.n_input_dims - 1))
-        noise = torch.full(shape, 1 - self.p, dtype=input.dtype, device=input.device)
+        noise = torch.full(shape, kept_share, dtype=input.dtype, device=input.device)
         return input * noise.bernoulli()
 
 
@@ -375,9 +387,11 @@ class SpatialRegionDropout(Layer):
         output = input.clone()
         if not self.training:
             return output
-        dim = -2 if torch.rand(()) < 0.5 else -1
+        is_of_rows = torch.rand(()) < 0.5
+        dim = -2 if is_of_rows else -1
         count = int(input.size(dim) * self.p)
-        start = 0 if torch.rand(()) < 0.5 else input.size(dim) - count
+        is_at_start = torch.rand(()) < 0.5
+        start = 0 if is_at_start else input.size(dim) - count
         output.narrow(dim, start, count).zero_()
         return output
 

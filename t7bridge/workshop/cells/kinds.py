@@ -23,9 +23,10 @@ class Cell:
         returns: the letters of its outputs, in order.
         negated: the gates whose sums have the other sign in PyTorch.
         options: further arguments of its class.
-        sees: the values that gates multiply with a vector, by the gate, in a class of its own, `seeing`.
-        seeing: that class.
-        resets: the class in which the last output is reset before it is multiplied by its matrix; in `target` after.
+        peepholes: the values that gates may multiply with a vector, by the gate.
+        peephole_target: the class of cells in which they do.
+        reset_first_target: the class in which the last output is reset before it is multiplied by its matrix; in
+            `target` after. Empty for cells without a reset gate.
         layers: for a cell without a state, the names of its layers, by the gate; all multiply the value `x`.
     """
 
@@ -36,9 +37,9 @@ class Cell:
     returns: str = "H"
     negated: str = ""
     options: Mapping[str, Any] = field(factory=dict)
-    sees: Mapping[str, str] = field(factory=dict)
-    seeing: str = ""
-    resets: str = ""
+    peepholes: Mapping[str, str] = field(factory=dict)
+    peephole_target: str = ""
+    reset_first_target: str = ""
     layers: Mapping[str, str] = field(factory=dict)
 
 
@@ -64,7 +65,7 @@ def _highways() -> list[Cell]:
     return cells
 
 
-_GRU: Any = {"gates": "rzn", "resets": "recurrent.ResetGRUCell"}
+_GRU: Any = {"gates": "rzn", "reset_first_target": "recurrent.ResetGRUCell"}
 CELLS = (
     *_highways(),
     Cell(
@@ -73,8 +74,8 @@ CELLS = (
         {"C": "sigmoid(f) * c + sigmoid(i) * tanh(g)", "H": "sigmoid(o) * tanh(C)"},
         "ifgo",
         "HC",
-        sees={"i": "c", "f": "c", "o": "C"},
-        seeing="recurrent.PeepholeLSTMCell",
+        peepholes={"i": "c", "f": "c", "o": "C"},
+        peephole_target="recurrent.PeepholeLSTMCell",
     ),
     Cell("GRU", "recurrent.GRUCell", {"H": "(1 - sigmoid(z)) * tanh(n) + sigmoid(z) * h"}, **_GRU),
     # 1 - sigmoid(z) = sigmoid(-z)

@@ -1,4 +1,4 @@
-"""Models whose recognized cells are single modules.
+"""Makes each recognized cell of a model a single module.
 
 The nodes of each cell become one node, and their tensors those of one module. Knows neither formats nor PyTorch.
 """
@@ -54,7 +54,7 @@ def cells_in(root: ModuleSpec, state: StateDict) -> list[tuple[GraphCell, set[in
         root: the plan of the model.
         state: its state dict.
     """
-    accepted, _ = _accepted(root, state, False)
+    accepted, _ = _accepted(root, state, only_torch=False)
     remaining: dict[int, set[int]] = {}
     """The nodes of each graph that are in no cell, by its id."""
     for cell in accepted:
@@ -65,7 +65,7 @@ def cells_in(root: ModuleSpec, state: StateDict) -> list[tuple[GraphCell, set[in
 
 
 def _nodes_of(cell: GraphCell) -> set[int]:
-    """Return the nodes from the inputs of a cell to its outputs."""
+    """Return the numbers of the nodes that compute a cell, from its inputs, which do not count, to its outputs."""
     nodes = graph_of(cell.graph).nodes
 
     def takes(number: int) -> list[Link]:
@@ -76,7 +76,13 @@ def _nodes_of(cell: GraphCell) -> set[int]:
 
 
 def _accepted(root: ModuleSpec, state: StateDict, only_torch: bool) -> tuple[list[GraphCell], dict[str, list[str]]]:
-    """Return the cells that become single modules, and the paths of the graphs in which others stay, by the reason."""
+    """Return the cells that become single modules, and the paths of the graphs in which others stay, by the reason.
+
+    Args:
+        root: the plan of the model.
+        state: its state dict.
+        only_torch: whether cells that `torch.nn` lacks are left out.
+    """
     graphs = _graphs(root)
     carried_over = _carried_over(graphs, state)
     cells: list[GraphCell] = []
@@ -89,7 +95,7 @@ def _accepted(root: ModuleSpec, state: StateDict, only_torch: bool) -> tuple[lis
             notes.setdefault(message, []).append(spec.path)
     groups = _groups(cells, state)
     obstacles = {**_tensors_of_others(cells, root, state), **_changed_values(cells, root)}
-    _settle(groups, obstacles)
+    _add_obstacles_between_cells(groups, obstacles)
     for cell in cells:
         if id(cell) in obstacles:
             message = f"{cell.kind.name} stays as it is: {obstacles[id(cell)]}"
@@ -143,7 +149,7 @@ def _carried_over(graphs: Mapping[int, tuple[ModuleSpec, str]], state: StateDict
             for place, (source, path) in enumerate(node.takes):
                 is_node = source != 0  # 0 is the input of the graph around
                 if is_node and tensors_of_nodes[source - 1] == tensors:
-                    output = path[0] if path else 0
+                    output = path[0] if path else 0  # without a path it is the only output
                     pairs[tensors].add((place, output))
     return {graph: pairs[tensors] for graph, tensors in tensors_of.items()}
 
@@ -216,10 +222,10 @@ def _shared_memory(users: Mapping[tuple[int, str], Any], root: ModuleSpec, state
     return shared
 
 
-def _settle(groups: list[list[GraphCell]], obstacles: _Obstacles) -> None:
-    """Add the obstacles to cells that other layers see into, and to all cells that have a module with such a cell.
+def _add_obstacles_between_cells(groups: list[list[GraphCell]], obstacles: _Obstacles) -> None:
+    """Add the obstacles to cells whose layers are used outside of them, and to all cells that share a module with one.
 
-    A cell that stays as it is may see into others, so this repeats until nothing is added.
+    The layers of a cell that stays as it is are outside of all others, so this repeats until nothing is added.
 
     Args:
         groups: the cells of each module.
@@ -244,14 +250,15 @@ def _settle(groups: list[list[GraphCell]], obstacles: _Obstacles) -> None:
 
 
 def _layers_used_outside(spec: ModuleSpec, cells: list[GraphCell]) -> _Obstacles:
-    """Return the obstacles to cells of a graph whose layers remaining nodes use, too."""
+    """Return the obstacles to cells of a graph whose layers nodes outside of all cells use, too."""
     obstacles: _Obstacles = {}
-    names = _names(spec, _remaining(spec, cells))
+    names_outside = _names(spec, _remaining(spec, cells))
     for cell in cells:
-        layers = [piece.key.partition(".")[0] for piece in cell.pieces]
-        used = [layer for layer in layers if layer in names]
-        if used:
-            obstacles[id(cell)] = f"its layer {used[0]} is also used outside of it"
+        for piece in cell.pieces:
+            layer = piece.key.partition(".")[0]
+            if layer in names_outside:
+                obstacles[id(cell)] = f"its layer {layer} is also used outside of it"
+                break
     return obstacles
 
 
@@ -273,6 +280,7 @@ def _changed_values(cells: list[GraphCell], root: ModuleSpec) -> _Obstacles:
         nodes = graph_of(cell.graph).nodes
         inside = set(range(1, len(nodes) + 1)) - _remaining(cell.graph, [cell])
         last = max(inside)
+        # From the node after the first one, which has the number min(inside), to the one before the last.
         between = nodes[min(inside) : last - 1]
         is_changed_inside = any(effects.of_node(node, cell.graph.children).changes for node in between)
         if is_changed_inside or _is_changed_later(cell.graph, last, cell.inputs, holders, effects):
@@ -285,9 +293,11 @@ def _is_changed_later(
 ) -> bool:
     """Return whether anything that runs after a node of a graph may change values that it takes.
 
+    If these may be the input of the graph, what the containers around it run afterwards counts, too.
+
     Args:
         spec: the graph.
-        number: of the node.
+        number: of the node, from 1.
         links: to the values.
         holders: the containers of each module.
         effects: those of the modules.
@@ -304,7 +314,7 @@ def _is_changed_later(
             memory = upstream(links, shared)
             for node in spec.graph.nodes[number:]:
                 is_change = effects.of_node(node, spec.children).changes
-                if is_change and _meet(memory, upstream(node.takes, shared)):
+                if is_change and _have_common_part(memory, upstream(node.takes, shared)):
                     return True
             if all(source != 0 for source, _ in memory):
                 continue  # it is not the input of the graph, so that nothing outside has it
@@ -314,10 +324,11 @@ def _is_changed_later(
                     if node.module == name:
                         stack.append((holder, user, node.takes))
                 continue
-            names = [*holder.children]
+            names = [*holder.children]  # in the order in which they run
             later = names[names.index(name) + 1 :]
             if any(effects.of(holder.children[other]).changes for other in later):
                 return True
+            # What goes into a container that is not a graph is not followed: whatever runs after it counts.
             stack.append((holder, 0, ()))
     return False
 
@@ -333,8 +344,8 @@ def _shared_inputs(spec: ModuleSpec, effects: MemoryEffects) -> Callable[[int], 
     return shared
 
 
-def _meet(links: Iterable[Link], others: Iterable[Link]) -> bool:
-    """Return whether a value is one of others, or a part of one, or has one as a part."""
+def _have_common_part(links: Iterable[Link], others: Iterable[Link]) -> bool:
+    """Return whether a value of the first links is one of the second, or a part of one, or has one as a part."""
     for node, path in links:
         for other_node, other_path in others:
             # The shorter path is the beginning of the longer one.
@@ -344,7 +355,10 @@ def _meet(links: Iterable[Link], others: Iterable[Link]) -> bool:
 
 
 def _remaining(spec: ModuleSpec, cells: list[GraphCell]) -> set[int]:
-    """Return the nodes that remain if cells become single nodes; those that had no use before remain too."""
+    """Return the numbers of the nodes of a graph that are still needed if cells become single nodes.
+
+    Nodes that no output needed before remain too, as they are not inside a cell.
+    """
     graph = graph_of(spec)
 
     def needed(inputs: Mapping[int, tuple[Link, ...]]) -> set[int]:
@@ -362,7 +376,7 @@ def _remaining(spec: ModuleSpec, cells: list[GraphCell]) -> set[int]:
 
 
 def _names(spec: ModuleSpec, nodes: set[int]) -> set[str | None]:
-    """Return the names of the modules of some nodes."""
+    """Return the names of the modules of nodes, which are given by their numbers; `None` for a node without one."""
     return {graph_of(spec).nodes[number - 1].module for number in nodes}
 
 
@@ -404,7 +418,7 @@ def _rewrite(result: Lifted, cells: list[GraphCell]) -> None:
 
 
 def _replace_tensors(result: Lifted, graphs: Mapping[int, _Rewritten]) -> None:
-    """Replace the tensors of former modules by those of cells, at each place of a graph.
+    """Replace the tensors of former modules by those of cells, at each place of a graph: a shared one has several.
 
     Args:
         result: the model.
@@ -422,14 +436,14 @@ def _replace_tensors(result: Lifted, graphs: Mapping[int, _Rewritten]) -> None:
                 home = f"{prefix}{rewritten.names[id(cell.module)]}."
                 shapes[home] = cell.shapes
                 for piece in cell.pieces:
-                    adds = home + piece.adds if piece.adds else ""
-                    moved = evolve(piece, key=prefix + piece.key, target=home + piece.target, adds=adds)
+                    second_bias = home + piece.second_bias if piece.second_bias else ""
+                    moved = evolve(piece, key=prefix + piece.key, target=home + piece.target, second_bias=second_bias)
                     pieces[moved] = None
     replace_tensors(result, [*pieces], shapes)
 
 
 def _replace_nodes(spec: ModuleSpec, cells: list[GraphCell]) -> _Rewritten:
-    """Replace the nodes of each cell of a graph by one, and its modules by the cells'."""
+    """Replace the nodes of each cell of a graph by one, and its modules by the cells'; the graph is modified."""
     graph = graph_of(spec)
     remaining = _remaining(spec, cells)
     used_names = _names(spec, remaining)

@@ -106,7 +106,7 @@ def graph_of(spec: ModuleSpec) -> GraphSpec:
 
 @define(frozen=True)
 class Atom:
-    """A factor of a product.
+    """A factor of a product: what is not written as a sum of products itself.
 
     Attributes:
         kind: `value`, the output of a node or an input; `matrix`, the product of a block of a matrix with a value;
@@ -126,7 +126,7 @@ class Atom:
 
 @define(frozen=True)
 class Rows:
-    """A value whose rows are examples.
+    """A value whose rows are examples, each feature of which is a polynomial.
 
     Attributes:
         poly: each feature of an example.
@@ -144,7 +144,7 @@ _Value = Any
 
 
 class Values:
-    """The values of one graph: `_RULES` has the method for each class of layers that is understood.
+    """The values of one graph. Each class of layers that is understood names its method here (`Traits.polynomial`).
 
     Args:
         spec: the graph.
@@ -162,7 +162,7 @@ class Values:
         """The first link to each value."""
         self._values: list[_Value] = []
         """The input of the graph, and then the output of each node."""
-        self._recorded = lookup(spec.obj, "innode.data.input") if spec.obj is not None else None
+        self._recorded_input = lookup(spec.obj, "innode.data.input") if spec.obj is not None else None
         """The last input of the graph, if the file has it."""
 
     def atom(self, atom: Atom) -> Poly:
@@ -173,10 +173,15 @@ class Values:
         return (((number,), 1.0),)
 
     def value(self, link: Link, size: int | None = None) -> Rows:
-        """Return the value of a link as an atom of which nothing else is known, except perhaps its size."""
+        """Return the value of a link as an atom of which nothing else is known, except perhaps its size.
+
+        Args:
+            link: the link.
+            size: its number of features, if known; that of an input is taken from the file if it is recorded.
+        """
         number, path = link
-        if number == 0:
-            recorded = self._recorded
+        if number == 0:  # the input of the graph, or an element of it
+            recorded = self._recorded_input
             for index in path:
                 items = items_of(recorded) or []
                 recorded = items[index] if 0 <= index < len(items) else None
@@ -185,17 +190,21 @@ class Values:
         return Rows(self.atom(Atom("value", link)), size)
 
     def run(self) -> Iterator[tuple[int, Rows]]:
-        """Yield the number and value of each node that returns one; meanwhile `rename` may replace it."""
+        """Yield the number and value of each node that returns rows of features.
+
+        Before it asks for the next, the caller may have the value replaced by an atom, which the nodes after it use.
+        """
         self._values = [self.value((0, ()))]
         for number, node in enumerate(self._graph.nodes, 1):
             value = self._output_of_node(number, node)
             self._values.append(value)
-            if isinstance(value, Rows) and value.parts == 1:
+            if isinstance(value, Rows) and value.parts == 1:  # not a list, nor cut into several rows
                 yield number, value
                 # Not `value`, which may have been replaced meanwhile.
                 self.links.setdefault(self._values[number].poly, (number, ()))
 
     def _output_of_node(self, number: int, node: GraphNode) -> _Value:
+        """Return the output of a node; an atom if nothing is known of what its module computes."""
         inputs = [self.fetch(link) for link in node.takes]
         value = inputs[0] if len(inputs) == 1 else inputs
         if node.module is None:
@@ -206,12 +215,12 @@ class Values:
         except UnknownValue:
             return self.value((number, ()), _width(spec))
 
-    def rename(self, number: int) -> None:
-        """Make the value of a node an atom."""
+    def replace_by_atom(self, number: int) -> None:
+        """Make the value of a node an atom, of which only the size is known."""
         self._values[number] = self.value((number, ()), self._values[number].size)
 
     def fetch(self, link: Link) -> _Value:
-        """Return the value of a link."""
+        """Return the value of a link, and note the link of a value that has none yet."""
         number, path = link
         value = self._values[number]
         for depth, index in enumerate(path, 1):
@@ -222,12 +231,12 @@ class Values:
             self.links.setdefault(value.poly, link)
         return value
 
-    def output(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
+    def output(self, spec: ModuleSpec, prefix: str, value: _Value) -> _Value:
         """Return the output of a module.
 
         Args:
             spec: the module.
-            key: the prefix of its tensors.
+            prefix: of the names of its tensors.
             value: its input.
 
         Raises:
@@ -235,47 +244,52 @@ class Values:
         """
         facts = traits_of(spec.target)
         if spec.kwargs.get("inplace"):
-            raise UnknownValue
+            raise UnknownValue  # it would change its input, which other nodes may use
         try:
             output: _Value
             if facts.polynomial:
                 method, *operation = facts.polynomial
-                output = getattr(self, method)(spec, key, value, *operation)
+                output = getattr(self, method)(spec, prefix, value, *operation)
                 return output
             # A graph inside has values of its own: cells are searched in each graph by itself.
             if facts.flow is None or not facts.transparent or facts.is_graph:
                 raise UnknownValue
-            output = facts.flow(spec, value, _Passed(self, key))
+            output = facts.flow(spec, value, _Passed(self, prefix))
             return output
         except (*FLOW_ERRORS, RecursionError) as error:
             raise UnknownValue from error
 
-    def identity(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
+    def identity(self, spec: ModuleSpec, prefix: str, value: _Value) -> _Value:
         """Return the input."""
         return value
 
-    def linear(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
+    def linear(self, spec: ModuleSpec, prefix: str, value: _Value) -> _Value:
         """Multiply with a matrix: the features of several values, each with its columns."""
         inputs, outputs = spec.args[:2]
         joined = value if isinstance(value, tuple) else (value,)
         parts = [_rows(part) for part in joined]
         terms: list[Any] = []
         for part, (column, width) in zip(parts, _columns([part.size for part in parts], inputs)):
-            terms += self.atom(Atom("matrix", part.poly, f"{key}weight", (0, column), (outputs, width)))
-        if f"{key}bias" in self._keys:
-            terms += self.atom(Atom("vector", (), f"{key}bias", (0,), (outputs,)))
+            block = Atom("matrix", of=part.poly, key=f"{prefix}weight", start=(0, column), size=(outputs, width))
+            terms += self.atom(block)
+        if f"{prefix}bias" in self._keys:
+            terms += self.atom(Atom("vector", key=f"{prefix}bias", start=(0,), size=(outputs,)))
         return Rows(polynomial(terms), outputs)
 
-    def function(self, spec: ModuleSpec, key: str, value: _Value, name: str) -> _Value:
+    def function(self, spec: ModuleSpec, prefix: str, value: _Value, name: str) -> _Value:
         """Apply a function, one of `FUNCTIONS`, to every element."""
         rows = _rows(value, any_parts=True)
         return evolve(rows, poly=self.atom(Atom(name, rows.poly)))
 
-    def combined(self, spec: ModuleSpec, key: str, value: _Value, operation: str) -> _Value:
-        """Add, subtract or multiply values."""
+    def combined(self, spec: ModuleSpec, prefix: str, value: _Value, operation: str) -> _Value:
+        """Add, subtract or multiply the values of a list, element by element; from the first the others are subtracted.
+
+        Raises:
+            UnknownValue: they are of different sizes, or the result has too many terms.
+        """
         first, *others = (_rows(item, any_parts=True) for item in value)
-        sizes = {item.size for item in (first, *others)} - {None}
-        if len(sizes) > 1 or any(other.parts != first.parts for other in others):
+        known_sizes = {item.size for item in (first, *others)} - {None}
+        if len(known_sizes) > 1 or any(other.parts != first.parts for other in others):
             raise UnknownValue
         poly = first.poly
         for other in others:
@@ -289,9 +303,10 @@ class Values:
                 poly = times(poly, other.poly)
         if len(poly) > _MOST_TERMS:
             raise UnknownValue
-        return Rows(poly, sizes.pop() if sizes else None, first.parts)
+        size = known_sizes.pop() if known_sizes else None
+        return Rows(poly, size, first.parts)
 
-    def constant(self, spec: ModuleSpec, key: str, value: _Value, operation: str) -> _Value:
+    def constant(self, spec: ModuleSpec, prefix: str, value: _Value, operation: str) -> _Value:
         """Add a number, or multiply with it."""
         rows = _rows(value, any_parts=True)
         number = float(spec.args[0])
@@ -304,7 +319,7 @@ class Values:
             raise UnknownValue
         return evolve(rows, poly=_scaled(rows.poly, number))
 
-    def learned(self, spec: ModuleSpec, key: str, value: _Value, operation: str) -> _Value:
+    def learned(self, spec: ModuleSpec, prefix: str, value: _Value, operation: str) -> _Value:
         """Add a vector, or multiply with one."""
         rows = _rows(value)
         size = prod(spec.args)
@@ -313,12 +328,12 @@ class Values:
         if not is_vector or rows.size not in (None, size):
             raise UnknownValue
         if operation == "add":
-            bias = self.atom(Atom("vector", (), f"{key}bias", (0,), (size,)))
+            bias = self.atom(Atom("vector", key=f"{prefix}bias", start=(0,), size=(size,)))
             return Rows(polynomial((*rows.poly, *bias)), size)
-        weight = self.atom(Atom("vector", (), f"{key}weight", (0,), (size,)))
+        weight = self.atom(Atom("vector", key=f"{prefix}weight", start=(0,), size=(size,)))
         return Rows(times(rows.poly, weight), size)
 
-    def viewed(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
+    def viewed(self, spec: ModuleSpec, prefix: str, value: _Value) -> _Value:
         """Cut the features of each example into rows, as nn.View does."""
         sizes = spec.args
         if len(sizes) == 3 and sizes[0] == -1 and "n_input_dims" not in spec.kwargs:
@@ -326,15 +341,15 @@ class Values:
             sizes = sizes[1:]
         return _cut(value, sizes)
 
-    def reshaped(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
+    def reshaped(self, spec: ModuleSpec, prefix: str, value: _Value) -> _Value:
         """Cut the features of each example into rows, as nn.Reshape does."""
         if spec.kwargs.get("batch_mode") is False:
             raise UnknownValue
         return _cut(value, spec.args)
 
-    def split(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
-        """List the rows of each example."""
-        return self._split(value, spec.args[0], spec.kwargs.get("n_input_dims"))
+    def split(self, spec: ModuleSpec, prefix: str, value: _Value) -> _Value:
+        """List the rows of each example, as nn.SplitTable does."""
+        return self._split(value, dim=spec.args[0], dims=spec.kwargs.get("n_input_dims"))
 
     def _split(self, value: _Value, dim: int, dims: int | None) -> list[_Value]:
         """List the rows of each example.
@@ -345,7 +360,7 @@ class Values:
             dims: the number of dimensions of an example, if the layer counts `dim` within one.
         """
         rows = _rows(value, any_parts=True)
-        # The rows are the second dimension of three, or the first one of an example's two.
+        # The rows are the second dimension of a batch's three, or the first one of an example's two.
         if (dim, dims) not in ((1, None), (-2, None), (0, 2)):
             raise UnknownValue
         if rows.parts == 1 or rows.size is None:
@@ -353,15 +368,16 @@ class Values:
         width = rows.size // rows.parts
         return [self._slice(rows, number * width, width) for number in range(rows.parts)]
 
-    def selected(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
+    def selected(self, spec: ModuleSpec, prefix: str, value: _Value) -> _Value:
         """Select one row of each example."""
         dim, index = spec.args
-        return self._split(value, dim, None)[index]
+        return self._split(value, dim, dims=None)[index]
 
-    def narrowed(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
+    def narrowed(self, spec: ModuleSpec, prefix: str, value: _Value) -> _Value:
         """Return a range of features."""
         rows = _rows(value)
         dim, start, length = spec.args
+        # The features are the second and last dimension of a batch.
         if dim not in (1, -1) or rows.size is None:
             raise UnknownValue
         if start < 0 or length < 1 or start + length > rows.size:
@@ -379,6 +395,11 @@ class Values:
         return Rows(polynomial(terms), length)
 
     def _slice_of_atom(self, atom: Atom, start: int, length: int) -> Poly:
+        """Return a range of the features of an atom.
+
+        Raises:
+            UnknownValue: it is a value of which nothing else is known.
+        """
         if atom.kind == "value":
             raise UnknownValue
         if atom.kind in FUNCTIONS:
@@ -390,8 +411,8 @@ class Values:
 
     # Lists
 
-    def joined(self, spec: ModuleSpec, key: str, value: _Value) -> _Value:
-        """Join the features of several values."""
+    def joined(self, spec: ModuleSpec, prefix: str, value: _Value) -> _Value:
+        """Join the features of several values, as nn.JoinTable does; `linear` multiplies each with its own columns."""
         # The features are the second or last dimension of a batch, or the only one of an example.
         dim = spec.args[0]
         dims_of_example = spec.kwargs.get("n_input_dims")
@@ -409,16 +430,16 @@ class Values:
 
 
 class _Passed(Domain[_Value]):
-    """The values in a container: everything but a list of known values is unknown.
+    """The values in a container, as a domain of `nn/walk`: everything but a list of known values is unknown.
 
     Args:
         values: the values of the graph.
-        key: the prefix of the tensors in the container.
+        prefix: of the names of the tensors in the container.
     """
 
-    def __init__(self, values: Values, key: str) -> None:
+    def __init__(self, values: Values, prefix: str) -> None:
         self._values = values
-        self._key = key
+        self._prefix = prefix
 
     def tensor(self) -> _Value:
         """Refuse a tensor of which nothing is known."""
@@ -460,7 +481,7 @@ class _Passed(Domain[_Value]):
 
     def call(self, spec: ModuleSpec, child: str, value: _Value, node: int | None = None) -> _Value:
         """Return the output of a module inside."""
-        return self._values.output(spec.children[child], f"{self._key}{child}.", value)
+        return self._values.output(spec.children[child], f"{self._prefix}{child}.", value)
 
 
 FUNCTIONS = ("sigmoid", "tanh", "relu")
@@ -508,9 +529,10 @@ def _cut(value: _Value, sizes: Sequence[int]) -> Rows:
     if rows.size is None or len(sizes) != 2 or prod(sizes) != rows.size:
         raise UnknownValue
     # Inputs are batches: of one example alone Lua would list the columns, which fails unless there are as many.
-    if not 0 < sizes[0] <= _MOST_TERMS:
+    count_of_rows, _ = sizes
+    if not 0 < count_of_rows <= _MOST_TERMS:
         raise UnknownValue
-    return evolve(rows, parts=sizes[0])
+    return evolve(rows, parts=count_of_rows)
 
 
 def _rows(value: _Value, any_parts: bool = False) -> Rows:

@@ -1,4 +1,5 @@
-"""The cells in one graph: nodes that compute an LSTM, a GRU or the like.
+"""The cells in one graph: nodes that compute an LSTM, a GRU or the like, whose values, as polynomials of atoms, are
+those of a formula in `kinds`.
 
 However a model arranges its layers, equal functions are equal polynomials (see `polynomials`): a cell is recognized by
 what it computes, never by names. Knows neither formats nor PyTorch.
@@ -69,18 +70,18 @@ class _Binding:
 
 @define(eq=False)
 class _Gate:
-    """The sum of a gate.
+    """The sum to which a gate's function is applied, `W x + U h + b`, by the kinds of its terms.
 
     Attributes:
-        products: matrices with values.
-        vectors: blocks that are added.
-        sees: vectors with the values that they multiply.
+        products: the blocks of matrices, by the values that they multiply.
+        vectors: the blocks of biases.
+        peepholes: the vectors that multiply values element by element, by these values.
         constant: a number that is added.
     """
 
     products: dict[Poly, Atom] = field(factory=dict)
     vectors: list[Atom] = field(factory=list)
-    sees: dict[Poly, Atom] = field(factory=dict)
+    peepholes: dict[Poly, Atom] = field(factory=dict)
     constant: float = 0.0
 
 
@@ -102,7 +103,7 @@ class _Reset:
 
 @define(eq=False)
 class GraphCell:
-    """A cell of a graph.
+    """A recognized cell of a graph, and the module that it becomes.
 
     Attributes:
         kind: its kind.
@@ -129,7 +130,12 @@ class GraphCell:
 
 
 def upstream(links: Iterable[Link], takes: Callable[[int], Iterable[Link]]) -> set[Link]:
-    """Return links, and those that they depend on, by what each node takes."""
+    """Return links, and all links that they depend on.
+
+    Args:
+        links: where to begin.
+        takes: returns the inputs of a node, by its number from 1.
+    """
     reached: set[Link] = set()
     stack = [*links]
     while stack:
@@ -144,7 +150,7 @@ def upstream(links: Iterable[Link], takes: Callable[[int], Iterable[Link]]) -> s
 
 
 class Search:
-    """Finds the cells of a graph.
+    """Finds the cells of a graph, by reading the formulas of each kind of cell in the values of its nodes.
 
     Args:
         spec: the graph.
@@ -173,42 +179,49 @@ class Search:
         self.obstacles: list[str] = []
 
     def run(self) -> Search:
-        """Search all nodes."""
+        """Search all nodes, and return the search with its `cells` and `obstacles`."""
         for number, value in self._values.run():
             reasons: list[str] = []
-            with suppress(UnknownValue):
-                if self._finds(number, value.poly, reasons):
-                    self._values.rename(number)
+            with suppress(UnknownValue):  # terms of a reading cancel each other: it is not a cell
+                if self._is_new_value_of_cell(number, value.poly, reasons):
+                    self._values.replace_by_atom(number)
+            # A value that is like several kinds of cells is listed as the first.
             self.obstacles += reasons[:1]
         return self
 
-    def _finds(self, number: int, poly: Poly, reasons: list[str]) -> bool:
+    def _is_new_value_of_cell(self, number: int, poly: Poly, reasons: list[str]) -> bool:
         """Return whether the value of a node is one of a cell, and should be an atom from now on.
+
+        The values of a cell follow from one another: the new cell state of an LSTM is bound first, and its output, a
+        function of that, continues the same binding. The last one completes the cell.
 
         Args:
             number: of the node.
             poly: its value.
             reasons: receives the obstacles to cells that the value is like; emptied if it is one.
         """
-        begun = [self._bindings[atom] for atom in self._atoms_in(poly) if atom in self._bindings]
+        incomplete = [self._bindings[atom] for atom in self._atoms_in(poly) if atom in self._bindings]
         for cell in CELLS:
-            last = [*cell.formulas][-1]
+            *_, last = cell.formulas
             for position, (letter, text) in enumerate(cell.formulas.items()):
                 if position == 0:
                     starts = [_Binding(cell)]
                 else:
-                    starts = [start for start in begun if start.cell is cell and letter not in start.values]
+                    starts = [start for start in incomplete if start.cell is cell and letter not in start.values]
                 for start in starts:
                     binding = self._read(text, poly, start)
                     if binding is None:
                         continue
+                    # As an RNN's `tanh(n)`, which needs no further atom.
                     is_atom = number_of_atom(poly) is not None
                     value = poly if is_atom else self._values.atom(Atom("value", (number, ())))
                     binding = binding.defined(letter, value, number)
                     if letter == last and not self._adds_cell(binding, reasons):
                         continue
                     reasons.clear()
-                    self._bindings[value[0][0][0]] = binding
+                    atom = number_of_atom(value)
+                    assert atom is not None
+                    self._bindings[atom] = binding
                     return not is_atom
         return False
 
@@ -216,29 +229,40 @@ class Search:
         """Add a cell all of whose formulas are read; return whether it is one, or add the obstacle to the reasons."""
         cell = binding.cell
         try:
-            self.cells.append(self._layer(binding) if cell.layers else self._recurrent(binding))
+            self.cells.append(self._stateless_cell(binding) if cell.layers else self._recurrent_cell(binding))
             return True
         except _NotACell as error:
-            # Many models have a tanh of a sum: only unknown widths are worth a note.
-            is_like = isinstance(error, _UnknownWidths) if cell.name == "RNN" else bool(str(error))
-            if is_like:
+            is_worth_a_note = bool(str(error))
+            if cell.name == "RNN":
+                # Many models have a tanh of a sum: only unknown widths are worth a note.
+                is_worth_a_note = isinstance(error, _UnknownWidths)
+            if is_worth_a_note:
                 reasons.append(f"{cell.name} stays as it is: {error}")
             return False
 
     def _atoms_in(self, poly: Poly) -> Iterator[int]:
-        """Yield the atoms of a polynomial, and those that a function is applied to."""
+        """Yield the atoms of a polynomial, and those inside a function of one product, as C in `tanh(C)`."""
         for atoms, _ in poly:
             for number in atoms:
                 yield number
                 atom = self._values.atoms[number]
                 if atom.kind in FUNCTIONS and len(atom.of) == 1:
-                    (argument, _), *_ = atom.of
-                    yield from argument
+                    ((atoms_of_argument, _),) = atom.of
+                    yield from atoms_of_argument
 
     # Formulas
 
     def _read(self, text: str, poly: Poly, start: _Binding) -> _Binding | None:
-        """Return what the letters of a formula stand for if a value is it; readings whose gates are sums come first."""
+        """Return the binding with what the letters of a formula stand for in a value; `None` if it is another function.
+
+        A sum of products may be read in several orders: the first reading whose gates are sums of a cell counts, or
+        else the first of all, so that the obstacle can be said.
+
+        Args:
+            text: the formula.
+            poly: the value.
+            start: what was read of the cell before.
+        """
         readings = [evolve(start, values=values) for values in self._readings(text, poly, start)]
         for reading in readings:
             if self._has_gates(reading):
@@ -246,36 +270,46 @@ class Search:
         return readings[0] if readings else None
 
     def _readings(self, text: str, poly: Poly, start: _Binding) -> list[Mapping[str, Poly]]:
-        """Return all that the letters of a formula may stand for if a value is it."""
+        """Return all that the letters of a formula may stand for in a value; empty if it is another function.
+
+        Args:
+            text: the formula.
+            poly: the value.
+            start: what was read of the cell before.
+        """
         pattern = list(formula(text))
         readings = list(self._match(pattern, list(poly), start.values))
         if readings or not start.cell.layers:
             return readings
-        # What a highway layer lets pass may be a sum, and the value then has a term for each of its terms.
-        for atom, total, shortened in self._with_atom_for_sum(poly):
+        # The input x of a highway layer may be a sum, and the value then has a term for each of its terms.
+        for atom, x, shortened in self._with_atom_for_sum(poly):
             for values in self._match(pattern, list(shortened), start.values):
                 if values["x"] == atom:
-                    readings.append({**values, "x": total})
+                    readings.append({**values, "x": x})
         return readings
 
     def _with_atom_for_sum(self, poly: Poly) -> Iterator[tuple[Poly, Poly, Poly]]:
-        """Yield an atom, the sum of which a gate lets parts pass, and the polynomial with the atom for the sum."""
+        """Yield shorter forms of a value in which a gate multiplies a sum that is also the gate's own input.
+
+        Yields:
+            An atom for the sum, the sum, and the polynomial with the atom in the sum's place.
+        """
         for gate in dict.fromkeys(self._sigmoids(number for term, _ in poly for number in term)):
-            for total in self._multiplied(self._values.atoms[gate].of):
-                atom = self._values.atom(Atom("value", total))
-                share: Poly = (((gate,), 1.0),)
-                rest_share: Poly = (((), 1.0), ((gate,), -1.0))
-                for passed in (share, rest_share):
-                    terms = times(total, passed)
+            for total in self._values_times_matrices(self._values.atoms[gate].of):
+                atom = self._values.atom(Atom("value", total))  # told from others by the sum, as it has no link
+                gate_itself: Poly = (((gate,), 1.0),)
+                one_minus_gate: Poly = (((), 1.0), ((gate,), -1.0))
+                for factor in (gate_itself, one_minus_gate):
+                    terms = times(total, factor)
                     if len(total) > 1 and set(terms) <= set(poly):
                         others = [term for term in poly if term not in terms]
-                        yield atom, total, polynomial((*others, *times(atom, passed)))
+                        yield atom, total, polynomial((*others, *times(atom, factor)))
 
     def _sigmoids(self, numbers: Iterable[int]) -> list[int]:
         """Return the atoms, of some, that are sigmoids."""
         return [number for number in numbers if self._values.atoms[number].kind == "sigmoid"]
 
-    def _multiplied(self, poly: Poly) -> list[Poly]:
+    def _values_times_matrices(self, poly: Poly) -> list[Poly]:
         """Return the values that matrices multiply in a sum, each once."""
         atoms = [self._values.atoms[number] for term, _ in poly for number in term]
         return list(dict.fromkeys(atom.of for atom in atoms if atom.kind == "matrix"))
@@ -284,8 +318,8 @@ class Search:
         """Yield what the letters of a pattern stand for if its terms are these, in any order.
 
         Args:
-            pattern: the terms of a formula.
-            terms: those of a polynomial.
+            pattern: the terms of a formula that are not matched yet.
+            terms: as many of a polynomial.
             values: what letters stand for already.
         """
         if len(pattern) != len(terms):
@@ -293,15 +327,15 @@ class Search:
         if not pattern:
             yield values
             return
-        (wanted, wanted_factor), *rest = pattern
+        (wanted, wanted_factor), *rest_of_pattern = pattern
         for position, (atoms, factor) in enumerate(terms):
             if factor != wanted_factor or len(atoms) != len(wanted):
                 continue
-            others = terms[:position] + terms[position + 1 :]
+            other_terms = terms[:position] + terms[position + 1 :]
             for order in permutations(atoms):
                 bound = self._bind(wanted, order, values)
                 if bound is not None:
-                    yield from self._match(rest, others, bound)
+                    yield from self._match(rest_of_pattern, other_terms, bound)
 
     def _bind(
         self, wanted: tuple[Any, ...], atoms: tuple[int, ...], values: Mapping[str, Poly]
@@ -318,6 +352,7 @@ class Search:
             atom = self._values.atoms[number]
             if function and atom.kind != function:
                 return None
+            # tanh(g) binds g to the argument of tanh; c alone is bound to the atom itself.
             value = atom.of if function else (((number,), 1.0),)
             if bound.setdefault(letter, value) != value:
                 return None
@@ -326,18 +361,26 @@ class Search:
     # Gates
 
     def _has_gates(self, binding: _Binding) -> bool:
-        """Return whether letters stand for sums of gates."""
-        values = 1 if binding.cell.layers else 2
+        """Return whether all letters of gates that are bound stand for sums of gates."""
+        # A recurrent gate multiplies the input and the last output, that of a highway layer the input.
+        products_of_gate = 1 if binding.cell.layers else 2
         try:
             for letter in binding.cell.gates:
-                if letter in binding.values and len(self._gate(binding.values[letter], letter).products) != values:
+                if letter not in binding.values:
+                    continue
+                gate = self._gate(binding.values[letter], letter)
+                if len(gate.products) != products_of_gate:
                     return False
         except _NotACell:
             return False
         return True
 
     def _gate(self, poly: Poly, letter: str) -> _Gate:
-        """Return the sum of a gate.
+        """Return the sum that is the argument of a gate's function, by the kinds of its terms.
+
+        Args:
+            poly: the sum.
+            letter: of the gate, for the message.
 
         Raises:
             _NotACell: it has other terms than those of a gate.
@@ -345,6 +388,7 @@ class Search:
         gate = _Gate()
         for numbers, factor in poly:
             atoms = [self._values.atoms[number] for number in numbers]
+            # Of a peephole, a vector times a value, the vector comes first.
             atoms.sort(key=lambda atom: atom.kind != "vector")
             kinds = [atom.kind for atom in atoms]
             if not atoms:
@@ -355,94 +399,103 @@ class Search:
                 gate.vectors.append(atoms[0])
             elif factor == 1 and len(atoms) == 2 and kinds[0] == "vector" and kinds[1] != "vector":
                 vector, value = atoms
-                gate.sees[self._values.atom(value)] = vector
+                gate.peepholes[self._values.atom(value)] = vector
             else:
                 raise _NotACell(f"the {GATE_WORDS[letter]} is more than a sum of products with matrices")
         return gate
 
     def _reset(self, poly: Poly, h: Poly) -> _Reset:
-        """Find the reset gate in the sum of a GRU's new value.
+        """Find the reset gate in the sum of a GRU's new value: before or after the product with the last output.
 
         Args:
             poly: the sum.
-            h: the last output.
+            h: the last output, an atom.
 
         Raises:
             _NotACell: there is none.
         """
         atoms = self._values.atoms
-        rest: list[Any] = []
+        terms_without_reset: list[Any] = []
         scaled: list[Atom] = []
         gates: set[int] = set()
         for numbers, factor in poly:
             multiplied = self._product_in_matrix(numbers)
-            resets_state = h[0][0][0] in multiplied
+            resets_state = number_of_atom(h) in multiplied
             sigmoids = self._sigmoids(multiplied if resets_state else numbers)
             if len(sigmoids) == 1 and len(numbers) == 2:
                 # sigmoid(r) * W h, or sigmoid(r) * bias
                 number = numbers[1] if numbers[0] == sigmoids[0] else numbers[0]
                 scaled.append(atoms[number])
-                rest.append(((number,), factor))
+                terms_without_reset.append(((number,), factor))
                 gates.add(sigmoids[0])
             elif len(sigmoids) == 1 and len(multiplied) == 2:
                 # W (sigmoid(r) * h)
-                unscaled = evolve(atoms[numbers[0]], of=h)
-                rest += times(self._values.atom(unscaled), (((), factor),))
+                (matrix,) = numbers
+                unscaled = evolve(atoms[matrix], of=h)
+                terms_without_reset += times(self._values.atom(unscaled), (((), factor),))
                 gates.add(sigmoids[0])
             else:
-                rest.append((numbers, factor))
+                terms_without_reset.append((numbers, factor))
         if len(gates) != 1:
             raise _NotACell("its new value has no reset gate")
         if scaled and [atom.of for atom in scaled if atom.kind != "vector"] != [h]:
             raise _NotACell("its reset gate does not multiply the product with the last output, or more than that")
         biases = [atom for atom in scaled if atom.kind == "vector"] if scaled else None
-        return _Reset(atoms[gates.pop()].of, polynomial(rest), biases)
+        return _Reset(gate=atoms[gates.pop()].of, new=polynomial(terms_without_reset), biases=biases)
 
     def _product_in_matrix(self, numbers: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the atoms of the product that a matrix multiplies, if some atoms are such a matrix; none otherwise."""
+        """Return the atoms of what a matrix multiplies, if a term is a matrix times a single product; empty otherwise.
+
+        Args:
+            numbers: the atoms of the term.
+        """
         if len(numbers) != 1:
             return ()
-        atom = self._values.atoms[numbers[0]]
+        (number,) = numbers
+        atom = self._values.atoms[number]
         if atom.kind != "matrix" or len(atom.of) != 1:
             return ()
-        product, factor = atom.of[0]
+        ((product, factor),) = atom.of
         return product if factor == 1 else ()
 
     # Cells
 
-    def _recurrent(self, binding: _Binding) -> GraphCell:
-        """Return a recurrent cell.
+    def _recurrent_cell(self, binding: _Binding) -> GraphCell:
+        """Return a cell whose gates see an input and the last output.
 
         Raises:
-            _NotACell: there is an obstacle.
+            _NotACell: it is not a cell of PyTorch, or of `torchmodules/layers`.
         """
         cell = binding.cell
         target = cell.target
         reset_biases = None
-        if cell.resets:
+        if cell.reset_first_target:
             reset = self._reset(binding.values["n"], binding.values["h"])
             binding = evolve(binding, values={**binding.values, "r": reset.gate, "n": reset.new})
             reset_biases = reset.biases
             if reset_biases is None:
-                target = cell.resets
+                target = cell.reset_first_target
         gates = {letter: self._gate(binding.values[letter], letter) for letter in cell.gates}
         x, h = self._input_and_state(binding, gates)
+        # The first gate tells the sizes, if it sees both values; all others must have them too.
         first = cell.gates[0]
         _check_products(first, gates[first], (x, h))
-        input_size = gates[first].products[x].size[1]
-        size = gates[first].products[h].size[0]
+        _, input_size = gates[first].products[x].size
+        size, _ = gates[first].products[h].size
         for letter, gate in gates.items():
             _check_gate(letter, gate, (x, h), size)
         if reset_biases is not None:
-            others = len(gates["n"].vectors) - len(reset_biases)
-            if len(reset_biases) > 1 or others > 1:
+            # PyTorch's GRU has one of each: n = tanh(W x + b + r * (U h + c)).
+            other_biases = len(gates["n"].vectors) - len(reset_biases)
+            if len(reset_biases) > 1 or other_biases > 1:
                 raise _NotACell("its new value has two biases that are reset, or two that are not")
         pieces = _peepholes(binding, gates)
         if pieces:
-            target = cell.seeing
+            target = cell.peephole_target
         for number, (letter, gate) in enumerate(gates.items()):
             biases = reset_biases if letter == "n" else None
-            for piece in _pieces(gate, (x, h), number * size, biases):
+            # The rows of all gates follow one another in each tensor.
+            for piece in _pieces(gate, (x, h), first_row=number * size, reset_biases=biases):
                 pieces.append(evolve(piece, negated=letter in cell.negated))
         self._check_sources(pieces)
         inputs = [x, h]
@@ -454,11 +507,11 @@ class Search:
         _check_covered(pieces, graph_cell.shapes)
         return graph_cell
 
-    def _layer(self, binding: _Binding) -> GraphCell:
-        """Return a cell without a state: a highway layer.
+    def _stateless_cell(self, binding: _Binding) -> GraphCell:
+        """Return a cell without a state: a highway layer, of two linear layers of the same input.
 
         Raises:
-            _NotACell: there is an obstacle.
+            _NotACell: it is not a cell of `torchmodules/layers`.
         """
         cell = binding.cell
         x = binding.values["x"]
@@ -466,27 +519,28 @@ class Search:
         for letter in cell.gates:
             gates[letter] = self._gate(binding.values[letter], letter)
             if set(gates[letter].products) != {x}:
-                raise _NotACell
+                raise _NotACell  # without a message: it is not even like one
         size = gates["n"].products[x].size[0]
         pieces: list[Piece] = []
         for letter, name in cell.layers.items():
             gate = gates[letter]
             matrix = gate.products[x]
             _check_gate(letter, gate, (x,), size)
-            if matrix.size[1] != size or gate.sees:
+            if matrix.size[1] != size or gate.peepholes:
                 raise _NotACell(f"the {GATE_WORDS[letter]} is not a layer of as many outputs as inputs")
             is_negated = letter in cell.negated
-            pieces.append(Piece(matrix.key, matrix.start, matrix.size, f"{name}.weight", (0, 0), is_negated))
+            weight = f"{name}.weight"
+            bias = f"{name}.bias"
+            pieces.append(Piece(matrix.key, matrix.start, matrix.size, weight, at=(0, 0), negated=is_negated))
             for vector in gate.vectors:
-                pieces.append(Piece(vector.key, vector.start, vector.size, f"{name}.bias", (0,), is_negated))
+                pieces.append(Piece(vector.key, vector.start, vector.size, bias, at=(0,), negated=is_negated))
         if {len(gate.vectors) for gate in gates.values()} not in ({0}, {1}):
             raise _NotACell("its layers do not have one bias each")
         self._check_sources(pieces)
         constant = gates["t"].constant
         if cell.negated:
             constant = 0.0 - constant  # never -0.0, which a page would show
-        has_bias = len(pieces) == 4  # two matrices and two vectors
-        options = {"gate_bias": constant, "bias": has_bias}
+        options = {"gate_bias": constant, "bias": bool(gates["t"].vectors)}
         return self._graph_cell(binding, cell.target, [x], (size,), options, pieces)
 
     def _graph_cell(
@@ -498,7 +552,19 @@ class Search:
         options: dict[str, Any],
         pieces: list[Piece],
     ) -> GraphCell:
-        """Return a cell of a class, with its sizes and options besides those of its kind."""
+        """Return a cell.
+
+        Args:
+            binding: what its letters stand for.
+            target: its class.
+            inputs: the values that it takes, in order.
+            sizes: the numbers of features with which the class is called.
+            options: further arguments, besides those that all cells of its kind have.
+            pieces: what its tensors are made of.
+
+        Raises:
+            _NotACell: a value that it takes is no node's output.
+        """
         cell = binding.cell
         spec = self._spec
         options = {**cell.options, **options}
@@ -534,16 +600,23 @@ class Search:
             raise _NotACell("none of the values that its gates see has as many features as its output")
         # Of two that are as likely the later one: cells take their input first.
         h = max(ranks, key=lambda value: (ranks[value], values.index(value)))
-        x = values[1 - values.index(h)]
+        (x,) = (value for value in values if value != h)
         if binding.cell.name == "RNN" and (ranks[h] < _SHOWN_BY_GRAPH or self._depends_on(x, h)):
             raise _NotACell("it is not known to be a state")
         for gate in gates.values():
+            # A negative width: where the two are joined before one matrix, only their common width is known.
             if set(gate.products) == {x, h} and gate.products[h].size[1] < 0:
                 gate.products.update(_resolved_blocks(gate.products, x, h, is_proven=ranks[h] == _CERTAIN))
         return x, h
 
     def _ranks(self, values: list[Poly], binding: _Binding, gates: dict[str, _Gate]) -> dict[Poly, int]:
-        """Return how clearly each value that may be the last output is it, see `_rank_as_state`."""
+        """Return how likely each value is the last output (see `_rank_as_state`), without those that cannot be.
+
+        Args:
+            values: the two that the gates' matrices multiply.
+            binding: what the letters of the formulas stand for.
+            gates: the sums of the gates, by letter.
+        """
         ranks: dict[Poly, int] = {}
         for value in values:
             if binding.values.get("h", value) != value:
@@ -595,7 +668,10 @@ class Search:
         return _SHOWN_BY_GRAPH if shift > 0 or has_cell else _POSSIBLE
 
     def _continues(self, value: Poly, binding: _Binding, gates: dict[str, _Gate]) -> bool | None:
-        """Return whether a value is the output of a cell that this one continues; `None` if it is not one of a cell."""
+        """Return whether a value is the output of a cell that this one continues; `None` if it is not one of a cell.
+
+        A cell continues another if it takes both states of that; one without a cell state, if it has the same weights.
+        """
         atom = number_of_atom(value)
         before = None if atom is None else self._bindings.get(atom)
         if before is None or before.values.get("H") != value:
@@ -604,6 +680,7 @@ class Search:
             return None
         if "c" in binding.values:
             return True
+        # The letter n is the argument of the new value, in an RNN and in a GRU.
         keys_before: set[str] = set()
         for atoms, _ in before.values.get("n", ()):
             keys_before.update(self._values.atoms[number].key for number in atoms)
@@ -654,25 +731,30 @@ def _check_gate(letter: str, gate: _Gate, inputs: tuple[Poly, ...], size: int) -
     """
     _check_products(letter, gate, inputs)
     word = GATE_WORDS[letter]
-    blocks = (*gate.products.values(), *gate.vectors, *gate.sees.values())
+    blocks = (*gate.products.values(), *gate.vectors, *gate.peepholes.values())
     if {block.size[0] for block in blocks} != {size}:
         raise _NotACell(f"the {word} has another size")
-    if len(gate.vectors) > 2:
+    if len(gate.vectors) > 2:  # PyTorch has two: of the input, and of the last output
         raise _NotACell(f"the {word} has {len(gate.vectors)} biases")
+    # Of a highway layer the number is an argument, `gate_bias`.
     if gate.constant and letter != "t":
         raise _NotACell(f"a number is added to the {word}")
 
 
 def _peepholes(binding: _Binding, gates: dict[str, _Gate]) -> list[Piece]:
-    """Return the vectors by which gates see the cell, if they do."""
+    """Return what the vectors are made of by which gates see the cell's state; empty if none does.
+
+    Raises:
+        _NotACell: a gate sees another value, or only some gates see the state.
+    """
     cell = binding.cell
     pieces: list[Piece] = []
     for letter, gate in gates.items():
-        for value, vector in gate.sees.items():
-            if letter not in cell.sees or value != binding.values[cell.sees[letter]]:
+        for value, vector in gate.peepholes.items():
+            if letter not in cell.peepholes or value != binding.values[cell.peepholes[letter]]:
                 raise _NotACell(f"the {GATE_WORDS[letter]} sees another value")
-            pieces.append(Piece(vector.key, vector.start, vector.size, f"weight_c{letter}", (0,)))
-    if pieces and len(pieces) != len(cell.sees):
+            pieces.append(Piece(vector.key, vector.start, vector.size, target=f"weight_c{letter}", at=(0,)))
+    if pieces and len(pieces) != len(cell.peepholes):
         raise _NotACell("only some of its gates see the cell")
     return pieces
 
@@ -703,30 +785,33 @@ def _resolved_blocks(products: Mapping[Poly, Atom], x: Poly, h: Poly, is_proven:
     return blocks
 
 
-def _pieces(gate: _Gate, inputs: tuple[Poly, Poly], row: int, reset_biases: list[Atom] | None) -> Iterator[Piece]:
-    """Yield what the rows of a gate are made of, from a row on.
+def _pieces(gate: _Gate, inputs: tuple[Poly, Poly], first_row: int, reset_biases: list[Atom] | None) -> Iterator[Piece]:
+    """Yield what the rows of a gate are made of, in the tensors `weight_ih`, `weight_hh`, `bias_ih` and `bias_hh`.
 
     Args:
-        gate: the gate.
+        gate: the gate, of at most two biases.
         inputs: the input and the last output.
-        row: the first row.
-        reset_biases: the biases that belong to the last output, if that matters.
+        first_row: the gate's first row in each tensor.
+        reset_biases: the biases that a reset gate scales, which are those of the last output (`bias_hh`); `None` for
+            gates of which only the sum of the biases counts.
     """
     matrices = [gate.products[value] for value in inputs]
     for name, matrix in zip(("ih", "hh"), matrices):
-        yield Piece(matrix.key, matrix.start, matrix.size, f"weight_{name}", (row, 0))
-    input_module, state_module = (_module(matrix) for matrix in matrices)
-    # The bias of the layer of the input comes first, that of the layer of the last output last.
+        yield Piece(matrix.key, matrix.start, matrix.size, target=f"weight_{name}", at=(first_row, 0))
+    input_module, state_module = (_module_of(matrix) for matrix in matrices)
+    # Where Lua's layers of the input and of the last output have a bias each, these become bias_ih and bias_hh.
     vectors = sorted(
-        gate.vectors, key=lambda vector: (_module(vector) != input_module, _module(vector) == state_module)
+        gate.vectors, key=lambda vector: (_module_of(vector) != input_module, _module_of(vector) == state_module)
     )
     names = ["ih", "hh"]
     if reset_biases is not None:
         names = ["hh" if vector in reset_biases else "ih" for vector in vectors]
     # PyTorch adds two biases: of a single one that Lua has, the second is zero, and added on the way back.
-    adds = "bias_hh" if reset_biases is None and len(vectors) == 1 else ""
+    second_bias = "bias_hh" if reset_biases is None and len(vectors) == 1 else ""
     for name, vector in zip(names, vectors):
-        yield Piece(vector.key, vector.start, vector.size, f"bias_{name}", (row,), adds=adds)
+        yield Piece(
+            vector.key, vector.start, vector.size, target=f"bias_{name}", at=(first_row,), second_bias=second_bias
+        )
 
 
 def _check_covered(pieces: list[Piece], shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -738,12 +823,12 @@ def _check_covered(pieces: list[Piece], shapes: Mapping[str, tuple[int, ...]]) -
     covered = dict.fromkeys(shapes, 0)
     for piece in pieces:
         covered[piece.target] += prod(piece.size)
-        if piece.adds:
-            covered[piece.adds] += prod(piece.size)
+        if piece.second_bias:
+            covered[piece.second_bias] += prod(piece.size)
     if any(covered[name] != prod(shape) for name, shape in shapes.items()):
         raise _NotACell("only some of its layers have a bias")
 
 
-def _module(atom: Atom) -> str:
+def _module_of(atom: Atom) -> str:
     """Return the name of the module whose tensor an atom is a block of."""
     return atom.key.rpartition(".")[0]

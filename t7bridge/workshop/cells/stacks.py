@@ -1,5 +1,7 @@
 """Recurrent layers over whole sequences as people write them in PyTorch: a sequencer of a cell is a layer of torch.nn,
 several in a row are one with more levels, and a model that remembers its last sequence takes the state and returns it.
+
+A sequencer is Lua's container that runs its modules on each step of a sequence.
 """
 
 from __future__ import annotations
@@ -24,8 +26,12 @@ from .lift import lifted
 _DROPOUT = "torch.nn.Dropout"
 _BY_ROW = {f"torch.nn.{name}" for name in ("Linear", "Dropout", "Tanh", "Sigmoid", "ReLU", "Identity")}
 """Layers that treat each step of each sequence by itself, however many there are."""
-_STATES = ("remember", "state", "hidden", "start", "mask_zero")
+_STATE_ARGUMENTS = ("remember", "state", "hidden", "start", "mask_zero")
 """Arguments of recurrent layers about states, and about steps that are left out."""
+_VISITS_PER_LINK = 4
+"""Bound on the work where modules are shared: how often each link to a child is followed on average."""
+_NO_MODULE = 0
+"""Instead of the id of a module."""
 
 
 def recognized(plan: Plan, state: StateDict, only_torch: bool = False) -> Lifted:
@@ -46,11 +52,13 @@ def recognized(plan: Plan, state: StateDict, only_torch: bool = False) -> Lifted
 
 
 def _modules_at_one_place(root: ModuleSpec) -> dict[int, tuple[str, ModuleSpec]]:
-    """Return the prefix of each module that occurs at one place only, and in which no other occurs again, by its id."""
+    """Return the modules that occur at one place only, each with the prefix of its tensors, by their ids.
+
+    Modules that contain each other at several places have exponentially many: then none counts as having one.
+    """
     places: dict[int, list[tuple[str, ModuleSpec]]] = {}
     stack = [("", root)]
-    # Modules that contain each other at several places have exponentially many: then none counts as having one.
-    budget = 4 * sum(1 + len(spec.children) for spec in specs_in(root))
+    budget = _VISITS_PER_LINK * sum(1 + len(spec.children) for spec in specs_in(root))
     while stack:
         if budget == 0:
             return {}
@@ -58,7 +66,11 @@ def _modules_at_one_place(root: ModuleSpec) -> dict[int, tuple[str, ModuleSpec]]
         prefix, spec = stack.pop()
         places.setdefault(id(spec), []).append((prefix, spec))
         stack += [(f"{prefix}{name}.", child) for name, child in spec.children.items()]
-    return {ident: own[0] for ident, own in places.items() if len(own) == 1}
+    modules_at_one_place = {}
+    for ident, places_of_module in places.items():
+        if len(places_of_module) == 1:
+            (modules_at_one_place[ident],) = places_of_module
+    return modules_at_one_place
 
 
 def _prefixes_of_tied(state: StateDict) -> set[str]:
@@ -79,7 +91,7 @@ _LIST = "recognized: layers over sequences, which take a list of steps of one sh
 
 
 class _Inputs(Kinds):
-    """The flow of a model that is called with anything, with the kinds of the inputs of layers over sequences."""
+    """Follows the data flow of a model, and notes what each layer over sequences takes: a tensor, a list, or either."""
 
     def __init__(self) -> None:
         super().__init__(traits_of)
@@ -92,12 +104,14 @@ class _Inputs(Kinds):
         return super().__call__(spec, kind)
 
     def names(self, spec: ModuleSpec) -> set[str]:
-        """Return the names of the kinds of the inputs of a module."""
+        """Return the names of the kinds of the inputs of a module: `any` if the flow did not reach it."""
         return {kind.name for kind in self.kinds.get(id(spec), {ANY})}
 
 
 class _Stacks:
-    """Changes the plan of a model; its tensors follow at the end, by their modules.
+    """Makes layers of torch.nn over sequences of a model's sequencers and cells, in its plan.
+
+    The tensors of the state dict follow at the end, by the modules that they belong to.
 
     Args:
         result: the model.
@@ -122,8 +136,11 @@ class _Stacks:
         """The ids of sequencers that call their modules for all steps of a list at once."""
 
     def _home(self, key: str) -> tuple[int, str]:
-        """Return the innermost module around a tensor that has one place, by its id, and the tensor's name in it."""
-        home = 0, key
+        """Return the innermost module around a tensor that has one place, by its id, and the tensor's name in it.
+
+        Without such a module it is `_NO_MODULE`, and the whole key.
+        """
+        home = _NO_MODULE, key
         for spec, _, rest in way_to(self._result.plan.root, key):
             if id(spec) in self._places:
                 home = id(spec), rest
@@ -131,41 +148,46 @@ class _Stacks:
 
     def _has_ties(self, specs: Iterable[ModuleSpec]) -> bool:
         """Return whether another layer has the same weights as one of these modules."""
-        return any(self._places[id(spec)][0] in self._tied for spec in specs)
+        prefixes = [prefix for prefix, _ in (self._places[id(spec)] for spec in specs)]
+        return not self._tied.isdisjoint(prefixes)
 
     def _is_at_one_place(self, spec: ModuleSpec) -> bool:
         """Return whether a module and all inside it have one place."""
         return all(id(inside) in self._places for inside in specs_in(spec))
 
     def unroll(self) -> None:
-        """Make containers over sequences of sequencers that forget, whose modules treat each step by itself."""
+        """Turn sequencers that keep no state into containers whose modules take whole sequences at once.
+
+        Layers that take whole sequences already are written as those of torch.nn, if their input is a tensor.
+        """
         root = self._result.plan.root
         specs = [*specs_in(root)]
         sequencers = [spec for spec in specs if _is_over_steps(spec)]
         layers = [spec for spec in specs if _class_of_torch(spec) and self._is_at_one_place(spec)]
-        flow = _Inputs()
+        inputs = _Inputs()
         if sequencers or layers:
-            flow(root, ANY)
+            inputs(root, ANY)
         for spec in layers:
-            if not _keeps_state(spec) and flow.names(spec) == {"tensor"}:
+            if not _keeps_state(spec) and inputs.names(spec) == {"tensor"}:
                 spec.plain = f"torch.nn.{_class_of_torch(spec)}"
         for spec in sequencers:
-            message = self._unroll(spec, flow.names(spec))
+            message = self._unroll(spec, inputs.names(spec))
             if message:
                 self._result.note(spec.path, message)
 
     def _unroll(self, spec: ModuleSpec, kinds: set[str]) -> str:
-        """Make a sequencer a container over sequences, if possible; return what to say of it.
+        """Turn a sequencer into a container over sequences, if possible; return the note about it, empty for none.
 
         Args:
-            spec: the sequencer.
+            spec: the sequencer, modified.
             kinds: the names of the kinds of its inputs.
         """
         obstacle = self._obstacle_to_unrolling(spec, kinds)
         if obstacle:
+            # Only of recurrent modules somebody expects a layer of torch.nn.
             is_recurrent = any(map(_is_recurrent, specs_in(spec)))
             return f"{spec.class_name} stays as it is: {obstacle}" if is_recurrent else ""
-        self._over_sequences(spec)
+        self._replace_by_layers(spec)
         if _takes_list(spec, kinds):
             spec.target = LAYERS + traits_of(spec.target).stacking
             self._stacked.add(id(spec))
@@ -175,7 +197,12 @@ class _Stacks:
         return "" if kinds == {"tensor"} else _NO_LIST
 
     def _obstacle_to_unrolling(self, spec: ModuleSpec, kinds: set[str]) -> str:
-        """Return why a sequencer is no layers over sequences, by its inputs' kinds; empty if it may be."""
+        """Return why the modules of a sequencer cannot take whole sequences; empty if they can.
+
+        Args:
+            spec: the sequencer.
+            kinds: the names of the kinds of its inputs.
+        """
         if not self._is_at_one_place(spec):
             return "a module in it has several places"
         obstacle = _obstacle_inside(spec, kinds)
@@ -186,32 +213,36 @@ class _Stacks:
             return "another layer has the same weights"
         return ""
 
-    def _over_sequences(self, spec: ModuleSpec) -> None:
-        """Make layers over sequences of the cells of a sequencer, and its children of all its modules."""
-        steps = [*_inside(spec)]
-        for layer in map(_unmasked, steps):
+    def _replace_by_layers(self, spec: ModuleSpec) -> None:
+        """Turn the modules of a sequencer into layers that take whole sequences, and drop Sequentials around them."""
+        modules = [*_inside(spec)]
+        for layer in map(_unmasked, modules):
             over_dim = traits_of(layer.target).over_dim
             if _rows_of(layer):
-                self._cells |= {(id(layer), piece.key): piece for piece in _as_layer(layer)}
+                self._cells |= {(id(layer), piece.key): piece for piece in _turn_into_layer(layer)}
             elif over_dim:
                 layer.target = over_dim
-                layer.args = (-1,)
+                layer.args = (-1,)  # the features, of a step as of a sequence
                 layer.plain = ""
+        # Its arguments are about states, and say that there is none.
         spec.kwargs = {}
-        spec.children = {str(number): layer for number, layer in enumerate(steps)}
+        spec.children = {str(number): layer for number, layer in enumerate(modules)}
 
     def merge(self) -> None:
         """Make one layer of recurrent layers that follow one another in a Sequential; the others get new numbers."""
-        # The modules inside come first.
+        # `_places` has a container before what is inside, which has to be merged first.
         for _, spec in reversed([*self._places.values()]):
             if self._may_merge(spec):
                 layers: list[ModuleSpec] = []
-                for group in _groups([*self._steps(spec)]):
+                for group in _groups([*self._modules_in_row(spec)]):
                     layers += self._merged_or_not(group)
                 spec.children = {str(number): layer for number, layer in enumerate(layers)}
 
     def _may_merge(self, spec: ModuleSpec) -> bool:
-        """Return whether a module is a Sequential whose layers are its own, and not those of a Sequential around it."""
+        """Return whether the modules inside a module are those of a row in which layers may be merged.
+
+        Those of an unrolled sequencer are in the row of the Sequential around it, unless it is the whole model.
+        """
         if spec.target != SEQUENTIAL and id(spec) not in self._stacked:
             return False
         if id(spec) in self._unrolled and spec is not self._result.plan.root:
@@ -221,7 +252,7 @@ class _Stacks:
                 return False
         return True
 
-    def _steps(self, spec: ModuleSpec) -> Iterator[ModuleSpec]:
+    def _modules_in_row(self, spec: ModuleSpec) -> Iterator[ModuleSpec]:
         """Yield the modules of a Sequential, those of unrolled sequencers instead of these."""
         for child in spec.children.values():
             if id(child) in self._unrolled:
@@ -230,11 +261,15 @@ class _Stacks:
                 yield child
 
     def _merged_or_not(self, group: list[ModuleSpec]) -> list[ModuleSpec]:
-        """Return one layer for several, or these if that is not possible."""
+        """Return one layer for several, in a list, or these if that is not possible.
+
+        Args:
+            group: layers that can be levels of one, and the dropouts between them.
+        """
         if len(group) == 1 or any(map(_keeps_state, group)) or self._has_ties(group):
             return group
         merged = self._merged(group, _recurrent(group[0]).layer)
-        if not merged.plain:
+        if not merged.plain:  # its input may be a list
             class_name = _class_of_torch(merged)
             merged.plain = f"torch.nn.{class_name}"
             message = f"recognized: {class_name} layers in a row, which take a tensor and no list"
@@ -242,7 +277,12 @@ class _Stacks:
         return [merged]
 
     def _merged(self, group: list[ModuleSpec], target: str) -> ModuleSpec:
-        """Return one layer of a class for several."""
+        """Return one layer for several.
+
+        Args:
+            group: layers that can be levels of one, and the dropouts between them, all of one rate.
+            target: the class of the new layer.
+        """
         first = group[0]
         options = _options(first)
         levels = [spec for spec in group if _class_of_torch(spec)]
@@ -252,9 +292,11 @@ class _Stacks:
             options["dropout"] = rates[0] if rates else 0.0
         kwargs = {}
         for name, value in options.items():
+            # torch.nn has no `remember`: the layer forgets, or takes its state as an input.
             if value != _DEFAULTS[name] and name != "remember":
                 kwargs[name] = value
-        merged = evolve(first, target=LAYERS + target, args=first.args[:2], kwargs=kwargs)
+        input_size, hidden_size = first.args[:2]
+        merged = evolve(first, target=LAYERS + target, args=(input_size, hidden_size), kwargs=kwargs)
         self._levels[id(merged)] = levels
         self._places[id(merged)] = self._places[id(first)]
         return merged
@@ -291,21 +333,25 @@ class _Stacks:
         return ""
 
     def _with_state(self, layers: list[ModuleSpec]) -> ModuleSpec:
-        """Return a graph of layers in a row, whose inputs are the input and a state for each recurrent layer."""
+        """Return a graph of layers in a row, whose inputs are the input and a state for each recurrent layer.
+
+        Its outputs are the last layer's output and the new states, in the same order.
+        """
         root = self._result.plan.root
         model = ModuleSpec(STATEFUL, class_name=root.class_name, obj=root.obj, path=root.path)
         groups = list(_groups(layers))
-        count = sum(bool(_class_of_torch(group[0])) for group in groups)
+        count_of_states = sum(bool(_class_of_torch(group[0])) for group in groups)
         first_input = "tokens" if traits_of(layers[0].target).takes_tokens else "x"
-        names = [first_input, "state", *(f"state{number}" for number in range(2, count + 1))]
+        names = [first_input, "state", *(f"state{number}" for number in range(2, count_of_states + 1))]
+        # The first nodes only name the elements of the graph's input (link 0).
         nodes = [GraphNode(None, ((0, (number,)),), name) for number, name in enumerate(names)]
         new_states: list[Link] = []
         counts = Counter[str]()
-        value: Link = (1, ())  # the first node is the input, the second the first state
+        value: Link = (1, ())  # node 1 is the input, node 2 the first state, and so on
         for group in groups:
             if _class_of_torch(group[0]):
                 spec = self._merged(group, _recurrent(group[0]).stateful)
-                state: Link = (len(new_states) + 2, ())
+                state: Link = (2 + len(new_states), ())
                 name = _name_in_graph(spec, counts)
                 nodes.append(GraphNode(name, (value, state)))
                 # A layer returns its outputs and its state.
@@ -317,12 +363,12 @@ class _Stacks:
                 nodes.append(GraphNode(name, (value,)))
                 value = len(nodes), ()
             model.children[name] = spec
-        model.graph = GraphSpec(tuple(nodes), (value, *new_states), True)
+        model.graph = GraphSpec(tuple(nodes), outputs=(value, *new_states), returns_list=True)
         model.kwargs = graph_arguments(model.graph)
         return model
 
     def move(self) -> None:
-        """Give the tensors the keys of their modules, and make those of layers over sequences."""
+        """Give the tensors of the state dict the keys of their modules' new places, and make those of new layers."""
         root = self._result.plan.root
         homes: dict[int, tuple[str, int, ModuleSpec]] = {}
         """The prefix of each module's tensors, its level in a layer that several became, and the module, by its id."""
@@ -333,21 +379,23 @@ class _Stacks:
         shapes: dict[str, dict[str, tuple[int, ...]]] = {}
         for key, tensor in self._result.state.items():
             owner, name = self._homes[key]
+            # Without a module of its own a tensor stays where it is: its name is the whole key.
             home, level, spec = homes.get(owner, ("", 0, root))
             if (owner, name) in self._cells:
                 piece = self._cells[owner, name]
                 own_shapes = tensor_shapes(spec.target, spec.args, spec.kwargs)
             else:
+                # The tensor as a whole, under another key.
                 start = (0,) * len(tensor.shape)
-                piece = Piece(name, start, tensor.shape, name, start)
+                piece = Piece(name, start, tensor.shape, target=name, at=start)
                 own_shapes = {name: tensor.shape}
             # The tensors of each level have its number: weight_ih_l1.
             names = {own: own.replace("_l0", f"_l{level}") if level else own for own in own_shapes}
             target = home + names[piece.target]
             if target == key:
                 continue
-            adds = home + names[piece.adds] if piece.adds else ""
-            pieces.append(evolve(piece, key=key, target=target, adds=adds))
+            second_bias = home + names[piece.second_bias] if piece.second_bias else ""
+            pieces.append(evolve(piece, key=key, target=target, second_bias=second_bias))
             for own, shape in own_shapes.items():
                 shapes.setdefault(home, {})[names[own]] = shape
         if pieces:
@@ -355,7 +403,7 @@ class _Stacks:
 
 
 def _inside(spec: ModuleSpec) -> Iterator[ModuleSpec]:
-    """Yield the modules of a sequencer in their order, those of a Sequential instead of it."""
+    """Yield the modules of a sequencer in their order: of a Sequential those inside it, however deep."""
     for child in spec.children.values():
         if child.target == SEQUENTIAL:
             yield from _inside(child)
@@ -412,15 +460,22 @@ def _takes_list(spec: ModuleSpec, kinds: set[str]) -> bool:
         return True
     if kinds == {"tensor"}:
         return False
+    # Of the last call the file may have the output, which is a list if the input was; without a record it may be one.
     last_output = spec.obj.get("output") if spec.obj is not None else None
     return not isinstance(last_output, Tensor)
 
 
 def _obstacle_inside(spec: ModuleSpec, kinds: set[str]) -> str:
-    """Return what in a sequencer prevents layers over sequences, by its inputs' kinds; empty for nothing."""
+    """Return what inside a sequencer cannot take whole sequences, in words; empty if everything can.
+
+    Args:
+        spec: the sequencer.
+        kinds: the names of the kinds of its inputs.
+    """
     if _not_in_torch(spec):
         return _not_in_torch(spec)
     layers = [_unmasked(layer) for layer in _inside(spec)]
+    # A cell that torch.nn repeats itself, or a layer that treats each step by itself, however many there are.
     for layer in layers:
         is_by_row = layer.target in _BY_ROW or traits_of(layer.target).over_dim
         if not _rows_of(layer) and not is_by_row:
@@ -432,28 +487,41 @@ def _obstacle_inside(spec: ModuleSpec, kinds: set[str]) -> str:
         if _not_in_torch(cell):
             return _not_in_torch(cell)
     for layer in (spec, *cells):
-        if any(layer.kwargs.get(name) not in _NO_STATE for name in _STATES):
+        if _has_state_argument(layer):
             return "it remembers a state, or skips steps"
     return ""
 
 
-def _as_layer(spec: ModuleSpec) -> Iterator[Piece]:
-    """Make a cell a layer over sequences, and yield what its tensors are made of, by the names in both."""
+def _turn_into_layer(spec: ModuleSpec) -> list[Piece]:
+    """Turn a cell into the layer over sequences of torch.nn that repeats it.
+
+    Args:
+        spec: the cell, which torch.nn has and which keeps no state from sequence to sequence; it is modified.
+
+    Returns:
+        What the layer's tensors are made of: PyTorch stacks the rows of all gates in one tensor, where rnn's LSTM has
+        one for each gate. Keys and targets are names in the cell and in the layer.
+    """
     recurrent = _recurrent(spec)
-    names_of_tensors = recurrent.rows
+    input_size, hidden_size = spec.args[:2]
     spec.target = LAYERS + recurrent.layer
-    spec.args = spec.args[:2]
+    spec.args = (input_size, hidden_size)
+    # Those of the cell are about peepholes and states, which it does not have; see `_obstacle_inside`.
     spec.kwargs = {}
     spec.plain = f"torch.nn.{recurrent.kind}"
     shapes = tensor_shapes(spec.target, spec.args, spec.kwargs)
-    for target, names in zip(("weight_ih_l0", "weight_hh_l0", "bias_ih_l0"), names_of_tensors):
-        height, *width = shapes[target]
-        size = (height // len(names), *width)
-        start = (0,) * len(size)
-        for number, name in enumerate(names):
-            place = (number * size[0], *start[1:])
-            # Lua has one bias where PyTorch adds two.
-            yield Piece(name, start, size, target, place, adds="" if width else "bias_hh_l0")
+    pieces = []
+    for target, names_of_gates in zip(("weight_ih_l0", "weight_hh_l0", "bias_ih_l0"), recurrent.rows):
+        all_rows, *columns = shapes[target]
+        rows = all_rows // len(names_of_gates)
+        start = (0, *(0 for _ in columns))
+        # Lua has one bias where PyTorch adds two.
+        is_bias = not columns
+        second_bias = "bias_hh_l0" if is_bias else ""
+        for number, name in enumerate(names_of_gates):
+            place = (number * rows, *start[1:])
+            pieces.append(Piece(name, start, (rows, *columns), target=target, at=place, second_bias=second_bias))
+    return pieces
 
 
 # Layers in a row
@@ -472,53 +540,64 @@ _NO_STATE = (None, False, "", "neither")
 
 
 def _keeps_state(spec: ModuleSpec) -> bool:
-    """Return whether a recurrent layer begins a sequence with anything but zeros."""
-    return bool(_class_of_torch(spec)) and any(spec.kwargs.get(name) not in _NO_STATE for name in _STATES)
+    """Return whether a recurrent layer of torch.nn begins a sequence with anything but zeros, or skips steps."""
+    return bool(_class_of_torch(spec)) and _has_state_argument(spec)
+
+
+def _has_state_argument(spec: ModuleSpec) -> bool:
+    """Return whether an argument says that a module keeps a state, or skips steps."""
+    return any(spec.kwargs.get(name) not in _NO_STATE for name in _STATE_ARGUMENTS)
 
 
 def _groups(layers: list[ModuleSpec]) -> Iterator[list[ModuleSpec]]:
-    """Yield the layers one by one, and recurrent layers with equal options and equal dropout in between together."""
+    """Yield layers in groups: those that can be levels of one layer of torch.nn, with the dropouts between them.
+
+    Any other layer is a group of its own.
+    """
     position = 0
     while position < len(layers):
         group = [layers[position]]
         if _class_of_torch(group[0]):
-            more = _following(group, layers[position + 1 :])
-            while more:
-                group += more
-                more = _following(group, layers[position + len(group) :])
+            next_level = _next_level(group, layers[position + 1 :])
+            while next_level:
+                group += next_level
+                next_level = _next_level(group, layers[position + len(group) :])
         yield group
         position += len(group)
 
 
-def _following(group: list[ModuleSpec], rest: list[ModuleSpec]) -> list[ModuleSpec]:
-    """Return the dropout, if any, and the layer that can be part of the same layer of torch.nn; empty if none can.
+def _next_level(group: list[ModuleSpec], rest: list[ModuleSpec]) -> list[ModuleSpec]:
+    """Return the layer that can be the next level of a layer of torch.nn, after the dropout before it, if any.
+
+    The list is empty if the next layer cannot.
 
     Args:
-        group: the layers so far.
-        rest: those that follow.
+        group: the levels so far, with the dropouts between them.
+        rest: the layers that follow.
     """
     has_dropout = bool(rest) and rest[0].target == _DROPOUT
-    more = rest[:2] if has_dropout else rest[:1]
-    layer = more[-1] if len(more) == 1 + has_dropout else None
-    if layer is None or not _joins(group[0], layer):
+    length = 2 if has_dropout else 1
+    dropout_and_layer = rest[:length]
+    if len(dropout_and_layer) < length or not _is_possible_level(group[0], dropout_and_layer[-1]):
         return []
     if len(group) == 1:
-        return more
-    # The dropout after each layer of the group is the same, if any: group[1] is the first one's, or the second layer.
-    return more if _dropout_rate(group[1]) == _dropout_rate(more[0]) else []
+        return dropout_and_layer
+    # torch.nn has one dropout between all levels. group[1] is the first one, or, without any, the second level.
+    has_same_dropout = _dropout_rate(group[1]) == _dropout_rate(dropout_and_layer[0])
+    return dropout_and_layer if has_same_dropout else []
 
 
 def _dropout_rate(spec: ModuleSpec) -> Any:
     """Return the rate of a dropout; `None` for other layers."""
     if spec.target != _DROPOUT:
         return None
-    return spec.args[0] if spec.args else spec.kwargs.get("p", 0.5)
+    return spec.args[0] if spec.args else spec.kwargs.get("p", 0.5)  # PyTorch's default
 
 
-def _joins(first: ModuleSpec, other: ModuleSpec) -> bool:
-    """Return whether a layer can be another level of one."""
-    hidden = first.args[1]
-    if _class_of_torch(other) != _class_of_torch(first) or other.args[:2] != (hidden, hidden):
+def _is_possible_level(first: ModuleSpec, other: ModuleSpec) -> bool:
+    """Return whether a layer can be another level of the first: they may differ in the size of the first's input."""
+    _, hidden_size, *_ = first.args
+    if _class_of_torch(other) != _class_of_torch(first) or other.args[:2] != (hidden_size, hidden_size):
         return False
     if any(_options(first)[name] != _options(other)[name] for name in ("batch_first", "nonlinearity", "remember")):
         return False
@@ -539,7 +618,7 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def _options(spec: ModuleSpec) -> dict[str, Any]:
-    """Return the options of a layer over sequences, with defaults."""
+    """Return the keyword arguments of a layer over sequences, those that are not given with PyTorch's defaults."""
     return {name: spec.kwargs.get(name, value) for name, value in _DEFAULTS.items()}
 
 
@@ -547,12 +626,16 @@ def _options(spec: ModuleSpec) -> dict[str, Any]:
 
 
 def _layers_of(root: ModuleSpec) -> list[ModuleSpec]:
-    """Return the layers of a model that is a sequence of them, without those that only merge and split its steps."""
+    """Return the layers of a model that is a sequence of them; empty for others.
+
+    A class that is a Sequential without some of its modules names the argument with their places: layers of torch.nn
+    need no views that merge steps with examples, and split them again.
+    """
     omitted = traits_of(root.target).sequential_without
     if root.target != SEQUENTIAL and not omitted:
         return []
-    views = root.kwargs.get(omitted, ())
-    return [spec for place, spec in enumerate(root.children.values()) if place not in views]
+    places_of_views = root.kwargs.get(omitted, ())
+    return [spec for place, spec in enumerate(root.children.values()) if place not in places_of_views]
 
 
 def _remembers(spec: ModuleSpec) -> bool:
@@ -563,6 +646,7 @@ def _remembers(spec: ModuleSpec) -> bool:
 def _obstacle_in_layer(spec: ModuleSpec) -> str:
     """Return why a layer cannot be in a model with its state outside; empty if it can."""
     if not _class_of_torch(spec):
+        # Of other layers only those that have none, whatever the steps.
         is_by_row = spec.target in _BY_ROW or traits_of(spec.target).takes_tokens
         return "" if is_by_row else f"it has {spec.class_name}"
     if not _remembers(spec):
@@ -571,7 +655,12 @@ def _obstacle_in_layer(spec: ModuleSpec) -> str:
 
 
 def _name_in_graph(spec: ModuleSpec, counts: Counter[str]) -> str:
-    """Return the name of a layer: the second of a kind has the number 2."""
+    """Return the name of a layer, `lstm`; the second of a kind is `lstm2`.
+
+    Args:
+        spec: the layer.
+        counts: how many of each kind there are so far; this one is added.
+    """
     base = short_name(like_of(spec.target)).rpartition(".")[2].lower()
     counts[base] += 1
     return f"{base}{counts[base]}" if counts[base] > 1 else base
@@ -625,6 +714,7 @@ def recurrence(root: ModuleSpec) -> Recurrence | None:
     # The first layer that has a number of features, or of tokens, takes the input.
     first = next(spec for spec in specs if spec is layers[0] or traits_of(spec.target).features is not None)
     linear_sizes = [spec.args[1] for spec in specs if spec.target == "torch.nn.Linear"]
+    # A graph of cells is one step, the graph that `take_state` makes is over sequences.
     is_step = root.graph is not None and root.target != STATEFUL
     return Recurrence(
         kind=kinds.pop(),
@@ -638,7 +728,9 @@ def recurrence(root: ModuleSpec) -> Recurrence | None:
 
 
 def _states_of_step(root: ModuleSpec) -> Iterator[tuple[int, int, int]]:
-    """Yield the states of a graph that is one step, as `Recurrence` has them."""
+    """Yield the place of each state among the inputs of a graph that is one step, that of the new state among its
+    outputs, and the number of features; see `Recurrence`.
+    """
     graph = root.graph
     assert graph is not None
     for number, node in enumerate(graph.nodes, 1):
@@ -646,9 +738,10 @@ def _states_of_step(root: ModuleSpec) -> Iterator[tuple[int, int, int]]:
         facts = traits_of(spec.target)
         if not facts.by_step or facts.recurrent is None:
             continue
-        states = node.takes[1:]
+        _, *states = node.takes  # the first is the input
         for index, (source, path) in enumerate(states):
             # A cell with several states returns a list of them.
             new_state = number, (index,) if len(states) > 1 else ()
-            if source == 0 and path and new_state in graph.outputs:
-                yield path[0], graph.outputs.index(new_state), spec.args[1]
+            if source == 0 and path and new_state in graph.outputs:  # 0 is the input of the graph
+                _, hidden_size, *_ = spec.args
+                yield path[0], graph.outputs.index(new_state), hidden_size

@@ -1,4 +1,4 @@
-"""Cells of graphs as one block each in pictures: what `module` writes as `nn.LSTMCell` is one box that opens."""
+"""Recognized cells as one block each in pictures: what `module` writes as `nn.LSTMCell` is a box that opens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ CELL = "cell"
 def with_cells(blocks: list[Block], module: TorchObject, path: str, limits: Limits) -> list[Block]:
     """Return the blocks of a model, each before those inside it, with one for each cell that is recognized.
 
-    The layers of a cell are inside its block. The blocks that are given stay as they are.
+    The layers of a cell are inside its block. The blocks that are given stay as they are; they are returned if the
+    model has no cell, or none can be looked for.
 
     Args:
         blocks: of the model.
@@ -31,13 +32,13 @@ def with_cells(blocks: list[Block], module: TorchObject, path: str, limits: Limi
     if root is None or not any(block.spec is not None and block.spec.graph for block in blocks):
         return blocks
     try:
-        found = cells_in(root, state_dict(module, path, limits, own_keys=True))
+        cells_and_nodes = cells_in(root, state_dict(module, path, limits, own_keys=True))
     except T7BridgeError:  # the model has layers without a plan
         return blocks
     cells: dict[int, list[tuple[str, ModuleSpec, set[int]]]] = {}
     """Kind, module and nodes of each cell, by the id of its graph."""
-    for cell, nodes in found:
-        if len(nodes) > 1:
+    for cell, nodes in cells_and_nodes:
+        if len(nodes) > 1:  # a block of one layer would only repeat it
             cells.setdefault(id(cell.graph), []).append((cell.kind.name, cell.module, nodes))
     if not cells:
         return blocks
@@ -49,6 +50,7 @@ def with_cells(blocks: list[Block], module: TorchObject, path: str, limits: Limi
         )
         if block.spec is not None and block.inside:
             for kind, spec, nodes in cells.get(id(block.spec), ()):
+                # Nodes are counted from 1.
                 _enclose(copy, kind, spec, {id(inside[number - 1]) for number in nodes})
         copies[id(block)] = copy
     return list(copies[id(blocks[0])].walk())
@@ -57,34 +59,41 @@ def with_cells(blocks: list[Block], module: TorchObject, path: str, limits: Limi
 def _enclose(graph: Block, kind: str, spec: ModuleSpec, members: set[int]) -> None:
     """Put blocks of a graph into one block, in the place of the last of them.
 
+    Inside it an end stands for all its inputs, and one for its outputs.
+
     Args:
-        graph: the block of the graph.
+        graph: the block of the graph, which is modified.
         kind: of the cell, `LSTM`.
         spec: the module that the members are.
         members: the ids of their blocks.
     """
     title = kind
+    # The numbers of features of its input and its output; a highway layer has only one.
     sizes = [str(argument) for argument in spec.args[:2] if isinstance(argument, int)]
     if len(sizes) == 2:
         title += f" {' → '.join(sizes)}"
-    cell = Block("", title, "graph", CELL, target=spec.target, path=graph.path)
+    cell = Block(name="", title=title, kind="graph", mark=CELL, target=spec.target, path=graph.path)
     places = [number for number, block in enumerate(graph.inside) if id(block) in members]
     cell.inside = [graph.inside[number] for number in places]
     cell.parameters = sum(block.parameters for block in cell.inside)
     cell.shape = cell.inside[-1].shape
     inner = {number: place for place, number in enumerate(places)}
-    first_end = len(cell.inside)
+    """The place in the cell of each member, by its number in the graph."""
+    input_end = len(cell.inside)
+    output_end = input_end + 1
     cell.inside += [Block("", "", "end", lines=["input"]), Block("", "", "end", lines=["output"])]
     # The graph keeps the order in which its blocks run: the cell stands where its last block was.
     outer: dict[int, int] = {}
-    kept: list[Block] = []
+    """The new number of each other block, by the old one."""
+    new_inside: list[Block] = []
     for number, block in enumerate(graph.inside):
         if number == places[-1]:
-            cell_place = len(kept)
-            kept.append(cell)
+            cell_place = len(new_inside)
+            new_inside.append(cell)
         elif number not in inner:
-            outer[number] = len(kept)
-            kept.append(block)
+            outer[number] = len(new_inside)
+            new_inside.append(block)
+    # The labels of the flows between two blocks, which become one flow.
     outside: dict[tuple[int, int], list[str]] = {}
     within: dict[tuple[int, int], list[str]] = {}
     for flow in graph.flows:
@@ -98,11 +107,11 @@ def _enclose(graph: Block, kind: str, spec: ModuleSpec, members: set[int]) -> No
         # The label says which part of the value is taken: inside the cell it says by whom.
         outside.setdefault((start, end), []).append("" if end_inside else flow.label)
         if end_inside:
-            within.setdefault((first_end, inner[flow.end]), []).append(flow.label)
+            within.setdefault((input_end, inner[flow.end]), []).append(flow.label)
         if start_inside:
-            within.setdefault((inner[flow.start], first_end + 1), []).append("")
+            within.setdefault((inner[flow.start], output_end), []).append("")
     cell.flows = [Flow(start, end, _joined(labels)) for (start, end), labels in within.items()]
-    graph.inside = kept
+    graph.inside = new_inside
     graph.flows = [Flow(start, end, _joined(labels)) for (start, end), labels in outside.items()]
 
 

@@ -46,10 +46,12 @@ _NUMBERS_OF_BLOCKS = (20, 40, 64, 100, 160, 240, MOST)
 """Maximum number of blocks of a still picture: the largest one at which it is readable is used."""
 _READABLE = 0.55
 """Minimum scale at which a picture is readable on one screen."""
-_CELL_HEIGHT = 640
+_NOTEBOOK_HEIGHT = 640
 """Height of a picture in a notebook, in pixels."""
-_BRIEF = 60
+_BRIEF_CHARS = 60
 """Characters of a key or path in a brief graph: the last ones."""
+_BINS = 24
+"""Bars of a histogram of weights."""
 
 
 @define(eq=False)
@@ -106,9 +108,9 @@ class Drawing:
             LimitError: the content exceeds a page.
         """
         # Long texts are cut before a page is large; for statistics of weights, which go with them, it may be.
-        most = MAX_CHARS if self.weights else ROOMY
+        most_uncut = MAX_CHARS if self.weights else ROOMY
         graph = as_data(self._page_graph())
-        if len(graph) > most:
+        if len(graph) > most_uncut:
             graph = as_data(self._page_graph(brief=True))
         if len(graph) > MAX_CHARS:
             hint = "Draw a part with --at (at=… in Python), or write .svg, .dot or .json."
@@ -121,10 +123,14 @@ class Drawing:
 
     def layout(self) -> Box:
         """Return the still picture's boxes: as many levels as are readable on one screen."""
-        return self._first_view()[0]
+        root, _ = self._first_view()
+        return root
 
     def _first_view(self) -> tuple[Box, set[int]]:
-        """Return what is seen first, and the containers that are open in it, by id."""
+        """Return what is seen first, and the containers that are open in it, by id.
+
+        The fewest blocks are shown however small they are; more of them as long as the picture stays readable.
+        """
         opened = opened_of(self.pictured[0], self._folds_of_picture, _NUMBERS_OF_BLOCKS[0])
         root = lay_out(self._shown(opened))
         for most in _NUMBERS_OF_BLOCKS[1:]:
@@ -145,7 +151,8 @@ class Drawing:
 
     def dot(self) -> str:
         """Return text for Graphviz: every module, none folded or closed."""
-        return as_dot(self._labelled(view_of(self.blocks[0], {}, set(map(id, self.blocks)))))
+        all_opened = set(map(id, self.blocks))
+        return as_dot(self._labelled(view_of(self.blocks[0], {}, all_opened)))
 
     def graph(self) -> dict[str, Any]:
         """Return the graph as data, see docs/graph-json.md. Every text is escaped for terminals and pages."""
@@ -179,7 +186,7 @@ class Drawing:
         return self._labelled(view_of(self.pictured[0], self._folds_of_picture, opened))
 
     def _labelled(self, blocks: list[Block]) -> list[Block]:
-        """Add input and output of the model to the first block of a picture."""
+        """Add input and output of the model to the first block of a picture, and return all."""
         lines = blocks[0].lines
         for name, text in (("input", self.shapes.input), ("output", self.shapes.output)):
             if text:
@@ -218,7 +225,7 @@ class Drawing:
             data["prefix"] = printable(self.prefix)
         data["input"] = []
         data["output"] = [list(sizes) for sizes in self.blocks[0].shape]
-        data |= self.shapes.sizes  # instead of these, if they are known
+        data |= self.shapes.sizes  # "input" and "output", if they are known, instead of these
         data["shapes"] = self.shapes.source
         data["parameters"] = self.blocks[0].parameters
         data["root"] = 0
@@ -226,7 +233,7 @@ class Drawing:
         return data
 
     def _repr_html_(self) -> str:
-        style = f"width:100%;height:{_CELL_HEIGHT}px;border:1px solid #8884"
+        style = f"width:100%;height:{_NOTEBOOK_HEIGHT}px;border:1px solid #8884"
         return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(self.html())}"></iframe>'
 
     def __repr__(self) -> str:
@@ -242,7 +249,7 @@ def _node(
     statistics: bool,
     brief: bool,
 ) -> dict[str, Any]:
-    """Return a block as data: facts that it has.
+    """Return a block as data; facts that it does not have are left out.
 
     Args:
         block: the block.
@@ -288,12 +295,13 @@ def _node(
 
 
 def _end_of(text: str) -> str:
-    """Return the end of a text that is too long for a brief graph."""
-    return f"…{text[-_BRIEF:]}" if len(text) > _BRIEF else text
+    """Return a text, or its end if it is too long for a brief graph."""
+    return f"…{text[-_BRIEF_CHARS:]}" if len(text) > _BRIEF_CHARS else text
 
 
 def _names(block: Block) -> list[str]:
-    """Return the names of the positional arguments of a class of torch.nn or of ours."""
+    """Return the names of the positional arguments of a class of torch.nn or of ours; empty for other classes."""
+    # Positional arguments have numbers for names.
     count = sum(name.isdigit() for name in block.arguments)
     if not count or not block.target.startswith(("torch.nn.", OURS)):
         return []
@@ -313,6 +321,12 @@ def _texts(values: dict[str, str]) -> dict[str, str]:
 
 
 def _weight(weight: Weight, statistics: bool) -> dict[str, Any]:
+    """Return a weight as data.
+
+    Args:
+        weight: the weight.
+        statistics: whether it is read, for its statistics.
+    """
     tensor = weight.tensor
     data: dict[str, Any] = {
         "name": printable(weight.name),
@@ -325,7 +339,7 @@ def _weight(weight: Weight, statistics: bool) -> dict[str, Any]:
     if weight.shared:
         data["shared"] = printable(weight.shared)
     if statistics and tensor.numel:
-        data["statistics"] = statistics_of(tensor, bins=24)
+        data["statistics"] = statistics_of(tensor, bins=_BINS)
     return data
 
 
@@ -441,7 +455,7 @@ def _drawn(value: Any, name: str, request: Draw) -> Drawing:
             block.key = f"{prefix}.{block.key}" if block.key else prefix
             if block.mark == "again" and block.same:
                 block.same = f"{prefix}.{block.same}"
-    pictures = [with_cells(own, module, place, limits) for place, module, own in models]
+    pictures = [with_cells(blocks, module, path, limits) for path, module, blocks in models]
     pictured = [evolve(group[0], inside=[picture[0] for picture in pictures])]
     for picture in pictures:
         pictured += picture
@@ -449,7 +463,7 @@ def _drawn(value: Any, name: str, request: Draw) -> Drawing:
 
 
 def _prefix(value: Any, path: str) -> str:
-    """Return the steps to a model as in `convert`: entries of lists by number from 0, others by key."""
+    """Return the steps to a model as in `convert`, each with a dot: elements of lists by number from 0, else by key."""
     names = []
     for step in Path.parse(path).follow(value):
         # A step is `.name`, `[3]` or `['any text']`.
@@ -457,6 +471,6 @@ def _prefix(value: Any, path: str) -> str:
         outer = step.parent.value if step.parent is not None else None
         is_in_list = isinstance(outer, Table) and outer.sequence() is not None
         if is_in_list:
-            name = str(int(name) - 1)
+            name = str(int(name) - 1)  # Lua counts from 1
         names.append(f"{name}.")
     return "".join(names)

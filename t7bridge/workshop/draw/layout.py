@@ -25,8 +25,10 @@ TITLE = 13
 """Size of the text of titles, in pixels."""
 SMALL = 11
 """Size of other text, in pixels."""
-_CHAR, _BOLD = 0.62, 1.08
-"""Width of a character, as a fraction of the text size, and of bold ones to others. Few fonts have wider ones."""
+_WIDTH_OF_CHARACTER = 0.62
+"""As a fraction of the text size. Few fonts have wider ones."""
+_WIDTH_OF_BOLD = 1.08
+"""Width of bold characters relative to others."""
 _WIDE = frozenset("×→#%@MWmw…")
 """Characters that are a third wider."""
 LINE = 16
@@ -43,8 +45,16 @@ _ROW = 13
 """Height of a label of an arrow."""
 _MOST_ROWS = 6
 """Maximum number of rows of labels between two layers."""
-_COLUMN = 900.0
+_HEIGHT_OF_COLUMN = 900.0
 """Maximum height of a chain in one column, in pixels."""
+_WORTH_A_COLUMN = 1.12
+"""How much larger a picture with more columns has to be: one more column has to be worth its arrow."""
+_FILLING = 1.04
+"""Height of a column relative to what fills it: columns are never full to the last pixel."""
+_MARGINS = 60
+"""Pixels of a picture besides its columns."""
+_EVERY_COUNT = 8
+"""Up to this number of columns each number is tried, then one 1.3 times as large as the last."""
 SCREEN = (1880.0, 960.0)
 """Intended width and height of pictures, in pixels."""
 _BROAD = 1200.0
@@ -52,7 +62,7 @@ _BROAD = 1200.0
 _LONGEST = 6
 """Maximum layers that an arrow to an end of a graph passes."""
 _MOST_COLUMNS = 40
-_LABELLED = 600
+_MOST_LABELLED = 600
 """Maximum number of labelled arrows of a graph; more would only hide each other."""
 _SWEEPS = 6
 """Iterations to improve order and positions within the layers."""
@@ -64,13 +74,21 @@ _BEND_WEIGHT = 4.0
 """How much more bends resist a displacement than nodes: long edges are to be straight."""
 _TITLE_CHARS = 60
 _LABEL_CHARS = 44
-_CHARS = 56
+_LINE_CHARS = 56
 """Maximum characters of a title, of a label, and of any other line of text."""
+_SPACE_BELOW_LAYER = 0.9 * _GAP
+"""Space below a layer of a graph without labels."""
+_SPACE_BESIDE_ROWS = 14.0
+"""Space above and below the rows of labels between two layers, together."""
+_BESIDE_ARROW = 4
+"""Pixels between an arrow and its label."""
+_BETWEEN_LABELS = 8
+"""Pixels between two labels of a row."""
 
 
 @define(eq=False)
 class Line:
-    """An arrow between two boxes of a box.
+    """An arrow between two boxes that are inside the same box.
 
     Attributes:
         start: number of the box it leaves.
@@ -102,7 +120,7 @@ class Line:
 
 @define(eq=False)
 class Box:
-    """A block with its position.
+    """A block of a drawing with its position, and the boxes and arrows inside it.
 
     Attributes:
         block: the block.
@@ -166,8 +184,8 @@ class Box:
 def width_of(text: str, size: int = SMALL) -> float:
     """Return the width of a text in pixels, estimated."""
     characters = len(text) + sum(character in _WIDE for character in text) / 3
-    boldness = _BOLD if size == TITLE else 1
-    return characters * size * _CHAR * boldness
+    boldness = _WIDTH_OF_BOLD if size == TITLE else 1  # titles are bold
+    return characters * size * _WIDTH_OF_CHARACTER * boldness
 
 
 def texts_of(block: Block) -> list[str]:
@@ -181,7 +199,7 @@ def texts_of(block: Block) -> list[str]:
         lines.append(counted(block.parameters, "parameter"))
     if block.kind == "closed":
         lines += block.summary
-    texts = [title.strip(), *(_cut(line, _CHARS) for line in lines)]
+    texts = [title.strip(), *(_cut(line, _LINE_CHARS) for line in lines)]
     return [text for text in texts if text]
 
 
@@ -201,7 +219,7 @@ def lay_out(blocks: list[Block]) -> Box:
         blocks: all of them, each before those inside it.
     """
     boxes: dict[int, Box] = {}
-    arrange = {"chain": _chain, "side": _side, "graph": _graph}
+    arrange = {"chain": _lay_out_chain, "side": _lay_out_side_by_side, "graph": _lay_out_graph}
     for block in reversed(blocks):  # inner blocks first
         box = _box(block, [boxes[id(inner)] for inner in block.inside])
         boxes[id(block)] = box
@@ -210,7 +228,7 @@ def lay_out(blocks: list[Block]) -> Box:
     root = boxes[id(blocks[0])]
     root.x = _PAD
     root.y = _PAD
-    # Until here, positions are relative to the box around.
+    # Until here, positions are relative to the box around; a box is moved before what is inside it.
     stack = [root]
     while stack:
         box = stack.pop()
@@ -241,12 +259,22 @@ def _scale(width: float, height: float) -> float:
     return min(SCREEN[0] / width, SCREEN[1] / height, 1.0)
 
 
-def _around(box: Box, width: float, height: float) -> None:
-    """Let a box enclose its content, which is centred in it."""
+def _enclose_content(box: Box, width: float, height: float) -> None:
+    """Let a box enclose its content, which is centred in it.
+
+    Args:
+        box: the box, which gets its size; its content begins at (0, 0), and is moved.
+        width: of the content.
+        height: of the content.
+    """
     spare = max(box.width - width - 2 * _PAD, 0)
     box.move_content(_PAD + spare / 2, box.header)
     box.width = max(box.width, width + 2 * _PAD)
     box.height = box.header + height + _PAD
+
+
+_NONE = -1
+"""Instead of the number of a box, a bend or a row, if there is none."""
 
 
 @define(eq=False)
@@ -256,7 +284,7 @@ class _Group:
     Attributes:
         members: numbers of the boxes, the uppermost first.
         lines: the arrows.
-        above: the box of another group from which an arrow leads to the first.
+        above: the number of the box of another group from which an arrow leads to the first; `_NONE` without one.
         label: of that arrow.
         stays: whether it stays in the column of the group above, as a normalization does below its convolution.
         width: of its content.
@@ -266,7 +294,7 @@ class _Group:
 
     members: list[int]
     lines: list[Line] = field(factory=list)
-    above: int = -1
+    above: int = _NONE
     label: str = ""
     stays: bool = False
     width: float = 0.0
@@ -282,7 +310,7 @@ class _Group:
         left = min(x for x, _ in corners)
         top = min(y for _, y in corners)
         self.port = boxes[0].middle - left
-        # The label of the arrow from above begins beside the arrow.
+        # The label of the arrow from above begins beside the arrow, and has some space behind it.
         self.width = max(max(x for x, _ in corners) - left, self.port + 6 + width_of(self.label))
         self.height = max(y for _, y in corners) - top
         return left, top
@@ -290,7 +318,7 @@ class _Group:
 
 @define(frozen=True)
 class _Columns:
-    """Groups in columns.
+    """Where the groups of a box are, in columns.
 
     Attributes:
         places: left edge and top of each group.
@@ -306,43 +334,47 @@ class _Columns:
 
 
 def _columns(groups: list[_Group]) -> _Columns:
-    """Arrange groups in the number of columns that shows them largest."""
+    """Arrange groups in the number of columns that shows them largest; in one if they are not tall."""
     total = fsum(group.height + _GAP for group in groups) - _GAP
     tallest = max(group.height for group in groups)
     best = _packed(groups, inf)
     best_scale = 0.0
     count = 1
-    while count <= _MOST_COLUMNS and total >= _COLUMN:
-        # Columns are never full to the last pixel.
-        limit = inf if count == 1 else max(total / count * 1.04, tallest)
+    while count <= _MOST_COLUMNS and total >= _HEIGHT_OF_COLUMN:
+        limit = inf if count == 1 else max(total / count * _FILLING, tallest)
         columns = _packed(groups, limit)
-        scale = _scale(columns.width + 60, columns.height + 60)
-        # One more column has to be worth its arrow.
-        if scale > best_scale * 1.12:
+        scale = _scale(columns.width + _MARGINS, columns.height + _MARGINS)
+        if scale > best_scale * _WORTH_A_COLUMN:
             best_scale = scale
             best = columns
         if len(columns.starts) < count - 1:
-            break
-        count = count + 1 if count < 8 else ceil(count * 1.3)
+            break  # groups that stay together do not fill as many
+        count = count + 1 if count < _EVERY_COUNT else ceil(count * 1.3)
     return best
 
 
 def _packed(groups: list[_Group], limit: float) -> _Columns:
-    """Stack groups in columns of a limited height."""
+    """Stack groups in columns of a limited height.
+
+    Args:
+        groups: in order.
+        limit: height at which a new column begins, unless its group stays below the one before.
+    """
     columns: list[list[int]] = [[]]
     tops: list[float] = []
     y = 0.0
     heights = _heights_together(groups)
     for number, group in enumerate(groups):
-        if number and not group.stays and y + _GAP + heights[number] > limit:
+        is_first = number == 0
+        if not is_first and not group.stays and y + _GAP + heights[number] > limit:
             columns.append([])
             y = 0.0
-        elif number:
+        elif not is_first:
             y += _GAP
         columns[-1].append(number)
         tops.append(y)
         y += group.height
-    # Arrows between columns run above and below them.
+    # Arrows between columns run above and below them, and need some space there.
     lift = _GAP / 2 if len(columns) > 1 else 0.0
     places: list[Point] = []
     starts: dict[int, float] = {}
@@ -369,9 +401,9 @@ def _heights_together(groups: list[_Group]) -> list[float]:
 
 
 def _place_groups(box: Box, groups: list[_Group]) -> None:
-    """Put the groups of a box into columns, with the arrows between them."""
+    """Put the groups of a box into columns, with the arrows between them; the box gets its size."""
     for group in groups:
-        if group.above >= 0:
+        if group.above != _NONE:
             group.label = _label(group.label, box.inside[group.above])
     corners = [group.measure(box) for group in groups]
     columns = _columns(groups)
@@ -382,11 +414,11 @@ def _place_groups(box: Box, groups: list[_Group]) -> None:
             line.move(x - left, y - top)
         box.lines += group.lines
     for number, group in enumerate(groups):
-        if group.above >= 0:
+        if group.above != _NONE:
             column = columns.starts.get(number)
             box.lines.append(_arrow_between(box, group, column))
-    box.columns = [x - _GAP / 2 for x in columns.starts.values() if x]
-    _around(box, columns.width, columns.height)
+    box.columns = [x - _GAP / 2 for x in columns.starts.values() if x]  # all but the first, which begins at 0
+    _enclose_content(box, columns.width, columns.height)
 
 
 def _arrow_between(box: Box, group: _Group, column: float | None) -> Line:
@@ -395,23 +427,28 @@ def _arrow_between(box: Box, group: _Group, column: float | None) -> Line:
     Args:
         box: that contains both.
         group: the group.
-        column: the left edge of its column, if it is the first in it.
+        column: the left edge of its column, if it is the first in it; `None` if the arrow stays in a column.
     """
-    first = box.inside[group.members[0]]
-    start = box.inside[group.above].foot
-    end = (first.middle, first.y)
-    middle = (start[1] + end[1]) / 2
-    above_end = end[0] + 4, end[1] - 4
+    first_member = group.members[0]
+    first = box.inside[first_member]
+    start_x, start_y = box.inside[group.above].foot
+    start = start_x, start_y
+    end_x = first.middle
+    end_y = first.y
+    end = end_x, end_y
+    middle = (start_y + end_y) / 2
+    above_end = end_x + _BESIDE_ARROW, end_y - 4
     if column is not None:  # from the bottom of a column to the top of the next
-        low = start[1] + _GAP / 3
+        low = start_y + _GAP / 3
         side = column - _GAP
-        high = end[1] - _GAP / 3
-        points = [start, (start[0], low), (side, low), (side, high), (end[0], high), end]
-        return Line(group.above, group.members[0], points, group.label, above_end)
-    if abs(start[0] - end[0]) > 1:
-        points = [start, (start[0], middle), (end[0], middle), end]
-        return Line(group.above, group.members[0], points, group.label, above_end)
-    return Line(group.above, group.members[0], [start, end], group.label, (end[0] + 4, middle + 4))
+        high = end_y - _GAP / 3
+        points = [start, (start_x, low), (side, low), (side, high), (end_x, high), end]
+        return Line(group.above, first_member, points, group.label, above_end)
+    if abs(start_x - end_x) > 1:
+        points = [start, (start_x, middle), (end_x, middle), end]
+        return Line(group.above, first_member, points, group.label, above_end)
+    # A straight arrow has its label beside its middle: 4 pixels below it is the base line of the letters.
+    return Line(group.above, first_member, [start, end], group.label, (end_x + _BESIDE_ARROW, middle + 4))
 
 
 def _label(label: str, source: Box) -> str:
@@ -419,28 +456,32 @@ def _label(label: str, source: Box) -> str:
     return _cut(carried_text(label, source.block.shape), _LABEL_CHARS)
 
 
-def _chain(box: Box) -> None:
+def _lay_out_chain(box: Box) -> None:
     """Stack blocks, each with an arrow to the next; in columns if they would be too tall."""
     groups: list[_Group] = []
     together = 0
     for number, inner in enumerate(box.inside):
         block = inner.block
-        follows = bool(number) and block.category in _FOLLOWING and not inner.inside
+        follows = number > 0 and block.category in _FOLLOWING and not inner.inside
         stays = follows and together < _MOST_TOGETHER
         together = together + 1 if stays else 1
+        # The first has no block above it: `_NONE` is one less than its number, 0.
         groups.append(_Group([number], above=number - 1, stays=stays))
     _place_groups(box, groups)
 
 
 _FOLLOWING = ("norm", "activation")
-"""Layers that stand in the column of the layer before them."""
+"""Categories of layers that stand in the column of the layer before them."""
 _MOST_TOGETHER = 4
+"""Maximum number of blocks that stay in one column for this reason."""
 
 
-def _side(box: Box) -> None:
+def _lay_out_side_by_side(box: Box) -> None:
     """Arrange blocks side by side, in rows if they would be too wide."""
     area = fsum((block.width + _GAP) * (block.height + _GAP) for block in box.inside)
-    widest = max(_BROAD, sqrt(area * SCREEN[0] / SCREEN[1]))
+    # Of this width, their area has the shape of the screen.
+    screen_width, screen_height = SCREEN
+    widest = max(_BROAD, sqrt(area * screen_width / screen_height))
     x = 0.0
     y = 0.0
     row_height = 0.0
@@ -455,10 +496,14 @@ def _side(box: Box) -> None:
         x = x + block.width + _GAP
         row_height = max(row_height, block.height)
         width = max(width, x - _GAP)
-    _around(box, width, y + row_height)
+    _enclose_content(box, width, y + row_height)
 
 
-def _graph(box: Box) -> None:
+_FEWEST_CUTS = 3
+"""Least number of nodes that all flow passes through of a graph that is cut at them."""
+
+
+def _lay_out_graph(box: Box) -> None:
     """Lay a graph out from input to output: branches side by side; others cut at nodes that all flow passes through.
 
     Branches between two such nodes are attached to the upper one; a new column may begin after a single arrow.
@@ -466,17 +511,22 @@ def _graph(box: Box) -> None:
     flows = _shortened(box, box.block.flows)
     is_only_branches = is_branching(box.block)
     levels, leaving, cuts = _levels(len(box.inside), flows)
-    if not is_only_branches and len(cuts) >= 3:
+    if not is_only_branches and len(cuts) >= _FEWEST_CUTS:
         _place_groups(box, _groups(box, levels, leaving, cuts))
         return
     box.lines = _layered(box, list(range(len(box.inside))), flows, keep_order=is_only_branches)
     corners = [(node.right, node.bottom) for node in box.inside]
     corners += [point for line in box.lines for point in line.extent()]
-    _around(box, max(x for x, _ in corners), max(y for _, y in corners))
+    _enclose_content(box, max(x for x, _ in corners), max(y for _, y in corners))
 
 
 def _levels(count: int, flows: list[Flow]) -> tuple[list[list[int]], list[list[Flow]], list[int]]:
-    """Return the nodes of each layer, the flows that leave it, and the layers of one node that all flow passes."""
+    """Return the nodes of each layer, the flows that leave it, and the layers of one node that all flow passes.
+
+    Args:
+        count: number of nodes.
+        flows: between them.
+    """
     ranks = ranks_of(count, flows)
     levels = _by_level(ranks)
     leaving: list[list[Flow]] = [[] for _ in levels]
@@ -484,7 +534,7 @@ def _levels(count: int, flows: list[Flow]) -> tuple[list[list[int]], list[list[F
     """How many more flows pass beside the nodes of a layer than beside those of the layer before."""
     for flow in flows:
         first = ranks[flow.start]
-        last = max(ranks[flow.end], first + 1)
+        last = max(ranks[flow.end], first + 1)  # a flow back passes no layer
         changes[first + 1] += 1
         changes[last] -= 1
         leaving[first].append(flow)
@@ -515,11 +565,13 @@ def _groups(box: Box, levels: list[list[int]], leaving: list[list[Flow]], cuts: 
     height = 0.0
     for level in levels:
         height += max((box.inside[number].height for number in level), default=0) + _GAP
-    # Branches make a column somewhat wider than a node, and 60 pixels are its margins.
-    width = 1.6 * fsum(node.width for node in box.inside) / len(box.inside) + 60
+    # Branches make a column somewhat wider than a node.
+    width = 1.6 * fsum(node.width for node in box.inside) / len(box.inside) + _MARGINS
     # Columns of this height fill the screen; a column that is taller ends at the next cut.
-    enough = max(_COLUMN, sqrt(height * width * SCREEN[1] / SCREEN[0]))
+    screen_width, screen_height = SCREEN
+    enough = max(_HEIGHT_OF_COLUMN, sqrt(height * width * screen_height / screen_width))
     groups: list[_Group] = []
+    # From cut to cut; the first part begins before layer 0, the last one ends behind all.
     for cut, next_cut in zip([-1, *cuts], [*cuts, len(levels)]):
         nodes = [number for level in levels[cut + 1 : next_cut + 1] for number in level]
         flows = [flow for level in leaving[max(cut, 0) : next_cut] for flow in level]
@@ -529,13 +581,14 @@ def _groups(box: Box, levels: list[list[int]], leaving: list[list[Flow]], cuts: 
             if nodes:
                 _attach(box, groups, groups[0].members[0], nodes, flows, inf)
             continue
+        (node_of_cut,) = levels[cut]
         is_single_arrow = len(nodes) == 1 and len(flows) == 1 and next_cut < len(levels)
         if is_single_arrow:
-            groups.append(_Group(nodes, above=levels[cut][0], label=flows[0].label))
+            groups.append(_Group(nodes, above=node_of_cut, label=flows[0].label))
             # Centred at 0, as the nodes of a group are placed relative to each other.
             box.inside[nodes[0]].x = -box.inside[nodes[0]].width / 2
         elif nodes:
-            _attach(box, groups, levels[cut][0], nodes, flows, enough)
+            _attach(box, groups, node_of_cut, nodes, flows, enough)
     return groups
 
 
@@ -563,7 +616,16 @@ def _shortened(box: Box, flows: list[Flow]) -> list[Flow]:
 
 
 def _attach(box: Box, groups: list[_Group], top: int, added: list[int], flows: list[Flow], enough: float) -> None:
-    """Lay nodes out below one of the last group; in a new column, with the node repeated, if that is tall."""
+    """Lay nodes out below one of the last group; in a new column, with the node repeated, if that is tall.
+
+    Args:
+        box: of the graph.
+        groups: those so far; the last one gets the nodes, or a new one.
+        top: number of the node of the last group that the flow to the others comes from.
+        added: numbers of the nodes to lay out.
+        flows: between all of them.
+        enough: height at which a column ends.
+    """
     above = box.inside[top]
     if above.y > enough:
         number = len(box.inside)
@@ -573,12 +635,12 @@ def _attach(box: Box, groups: list[_Group], top: int, added: list[int], flows: l
         top = number
         above = box.inside[number]
         above.x = -above.width / 2
-    x = above.x
-    y = above.y
+    x_before = above.x
+    y_before = above.y
     lines = _layered(box, [top, *added], flows)
     # The node stays where it was, and the others follow it.
-    dx = x - above.x
-    dy = y - above.y
+    dx = x_before - above.x
+    dy = y_before - above.y
     for number in (top, *added):
         box.inside[number].move(dx, dy)
     for line in lines:
@@ -597,29 +659,30 @@ def _layered(box: Box, members: list[int], flows: list[Flow], *, keep_order: boo
         keep_order: whether the nodes of a layer stay in their order.
     """
     _widen(box, flows)
-    numbers = {number: place for place, number in enumerate(members)}
+    # Below, a node is its place among the members, and an edge a pair of these.
+    places = {number: place for place, number in enumerate(members)}
     nodes = [box.inside[number] for number in members]
-    edges = [(numbers[flow.start], numbers[flow.end]) for flow in flows]
+    edges = [(places[flow.start], places[flow.end]) for flow in flows]
     levels = ranks_of(len(nodes), [Flow(*edge) for edge in edges])
     # Numbers behind those of the nodes are bends: places where an edge passes through a layer.
     links, bends = _with_bends(levels, edges)
     layers = _by_level(levels)
     labels = [""] * len(flows)
-    if len(flows) <= _LABELLED:
+    if len(flows) <= _MOST_LABELLED:
         labels = [_label(flow.label, box.inside[flow.start]) for flow in flows]
     # A label of an arrow that passes layers is on its line, in the middle of its way, which gets room for it.
-    label_bends = [passed[len(passed) // 2] if passed and label else -1 for passed, label in zip(bends, labels)]
+    label_bends = [passed[len(passed) // 2] if passed and label else _NONE for passed, label in zip(bends, labels)]
     widths = [node.width for node in nodes] + [_BEND_WIDTH] * (len(levels) - len(nodes))
     for bend, label in zip(label_bends, labels):
-        if bend >= 0:
+        if bend != _NONE:
             widths[bend] = width_of(label) + _BEND_WIDTH
     middles = _across(layers, links, nodes, widths, keep_order=keep_order)
     leaving, entering = _ends(nodes, edges, bends, middles)
     levels_of_labels = [levels[start] for start, _ in edges]
-    short_labels = ["" if bend >= 0 else label for bend, label in zip(label_bends, labels)]
+    labels_beside = ["" if bend != _NONE else label for bend, label in zip(label_bends, labels)]
     # Where each arrow is at the next layer: what passes that goes down first.
     below = [leaving[number] if passed else entering[number] for number, passed in enumerate(bends)]
-    rows, lefts = _rows(short_labels, leaving, below, levels_of_labels)
+    rows, lefts = _rows(labels_beside, leaving, below, levels_of_labels)
     extents = _down(nodes, layers, list(zip(levels_of_labels, rows)))
     lines: list[Line] = []
     for number, flow in enumerate(flows):
@@ -632,11 +695,12 @@ def _layered(box: Box, members: list[int], flows: list[Flow], *, keep_order: boo
         points.append((entering[number], nodes[end].y))
         line = Line(flow.start, flow.end, _without_straight(points))
         bend = label_bends[number]
-        if bend >= 0:
+        if bend != _NONE:
             line.label = labels[number]
             upper, lower = extents[levels[bend]]
+            # Half of the letters' height below the middle, as it is the base line.
             line.at = (middles[bend] - width_of(line.label) / 2, (upper + lower + SMALL) / 2 - 1)
-        elif rows[number] >= 0:
+        elif rows[number] != _NONE:
             line.label = labels[number]
             # Beside the arrow, a pixel above the next row.
             line.at = (lefts[number], bottom + (rows[number] + 1) * _ROW - 1)
@@ -655,15 +719,15 @@ def _ends(
         bends: the bends of each.
         middles: the centres of nodes and bends.
     """
-    first_bends = [middles[own[0]] if own else None for own in bends]
-    last_bends = [middles[own[-1]] if own else None for own in bends]
+    first_bends = [middles[bends_of_edge[0]] if bends_of_edge else None for bends_of_edge in bends]
+    last_bends = [middles[bends_of_edge[-1]] if bends_of_edge else None for bends_of_edge in bends]
     leaving = _ports(nodes, edges, first_bends)
     entering = _ports(nodes, [(end, start) for start, end in edges], last_bends)
     return leaving, entering
 
 
 def _widen(box: Box, flows: list[Flow]) -> None:
-    """Make the boxes of a graph wide enough for their arrows."""
+    """Make the boxes of a graph wide enough for the arrows that leave them, and for those that enter them."""
     for ends in (Counter(flow.start for flow in flows), Counter(flow.end for flow in flows)):
         for number, count in ends.items():
             if count > 1:
@@ -677,12 +741,12 @@ def _down(nodes: list[Box], layers: list[list[int]], rows: list[tuple[int, int]]
     Args:
         nodes: of the graph; those of `layers` beyond are bends.
         layers: the nodes of each.
-        rows: the layer above each label, and its row.
+        rows: the layer above each label, and its row, from 0; `_NONE` needs no space.
     """
-    space = [0.9 * _GAP] * len(layers)
+    space = [_SPACE_BELOW_LAYER] * len(layers)
     """The space below each layer, in which its labels have rows."""
     for level, row in rows:
-        space[level] = max(space[level], (row + 1) * _ROW + 14.0)
+        space[level] = max(space[level], (row + 1) * _ROW + _SPACE_BESIDE_ROWS)
     extents: list[Point] = []
     y = 0.0
     for layer, space_below in zip(layers, space):
@@ -699,58 +763,65 @@ def _without_straight(points: list[Point]) -> list[Point]:
     """Return a line without points that are on a vertical one anyway."""
     bends = points[:1]
     for point, after in pairwise(points[1:]):
-        if not bends[-1][0] == point[0] == after[0]:
+        x_before, _ = bends[-1]
+        x, _ = point
+        x_after, _ = after
+        if not x_before == x == x_after:
             bends.append(point)
     return [*bends, points[-1]]
 
 
-def _rows(labels: list[str], leave: list[float], enter: list[float], bands: list[int]) -> tuple[list[int], list[float]]:
+def _rows(
+    labels: list[str], leave: list[float], enter: list[float], layers: list[int]
+) -> tuple[list[int], list[float]]:
     """Return the row of each label in the space below its layer, from 0, and its left end, beside its arrow.
 
-    The row is -1 if there is no room.
+    The row is `_NONE` if there is no room, or no label.
 
     Args:
         labels: the texts.
         leave: where each arrow leaves its node, across.
         enter: where it is at the next layer.
-        bands: the layer of each.
+        layers: the layer that each arrow leaves.
     """
-    # How far down the middle of each row is, as a fraction of the space, follows from the number of rows.
-    rows, lefts = _rows_beside(labels, leave, leave, bands, {})
-    most: dict[int, int] = {}
-    for band, row in zip(bands, rows):
-        most[band] = max(most.get(band, 0), row + 1)
-    better_rows, better_lefts = _rows_beside(labels, leave, enter, bands, most)
-    for band, count in most.items():
-        members = [number for number, own in enumerate(bands) if own == band and labels[number]]
-        # Where arrows run together there may be less room than where they leave.
-        if all(0 <= better_rows[number] < max(count, 2) for number in members):
-            for number in members:
+    # A first try, as if all arrows went straight down, says how many rows there are. From that follows how far down the
+    # middle of each row is, and where a slanting arrow is there.
+    rows, lefts = _rows_beside(labels, leave, leave, layers, {})
+    counts: dict[int, int] = {}
+    for layer, row in zip(layers, rows):
+        counts[layer] = max(counts.get(layer, 0), row + 1)
+    better_rows, better_lefts = _rows_beside(labels, leave, enter, layers, counts)
+    for layer, count in counts.items():
+        labelled = [number for number, other in enumerate(layers) if other == layer and labels[number]]
+        # Where arrows run together there may be less room than where they leave; one row may become two.
+        if all(0 <= better_rows[number] < max(count, 2) for number in labelled):
+            for number in labelled:
                 rows[number] = better_rows[number]
                 lefts[number] = better_lefts[number]
     return rows, lefts
 
 
 def _rows_beside(
-    labels: list[str], leave: list[float], enter: list[float], bands: list[int], most: dict[int, int]
+    labels: list[str], leave: list[float], enter: list[float], layers: list[int], counts: dict[int, int]
 ) -> tuple[list[int], list[float]]:
-    """Return rows and left ends as `_rows` does, for a number of rows in each band."""
-    rows = [-1] * len(labels)
+    """Return rows and left ends as `_rows` does, for a number of rows below each layer, 1 where none is given."""
+    rows = [_NONE] * len(labels)
     lefts = list(leave)
     free: dict[tuple[int, int], float] = {}
-    """Where the free part of each row of a layer begins."""
+    """Where the free part of each row of a layer begins: labels are placed from left to right."""
     for number in sorted(range(len(labels)), key=lambda number: (leave[number] + enter[number], number)):
         if not labels[number]:
             continue
-        space = max(0.9 * _GAP, most.get(bands[number], 1) * _ROW + 14.0)
+        space = max(_SPACE_BELOW_LAYER, counts.get(layers[number], 1) * _ROW + _SPACE_BESIDE_ROWS)
         for row in range(_MOST_ROWS):
+            # How far down the middle of the row is, from 0 to 1.
             share = min((row + 0.5) * _ROW / space, 1.0)
-            left = leave[number] + (enter[number] - leave[number]) * share + 4
-            place = bands[number], row
+            left = leave[number] + (enter[number] - leave[number]) * share + _BESIDE_ARROW
+            place = layers[number], row
             if free.get(place, -inf) <= left:
                 rows[number] = row
                 lefts[number] = left
-                free[place] = left + width_of(labels[number]) + 8
+                free[place] = left + width_of(labels[number]) + _BETWEEN_LABELS
                 break
     return rows, lefts
 
@@ -778,6 +849,7 @@ def _across(
         below[start].append(end)
         above[end].append(start)
     middles = [0.0] * count
+    # To begin with, the nodes of each layer are side by side in the middle.
     for layer in layers:
         _spread(layer, [0.0] * len(layer), [1.0] * len(layer), widths, middles)
     for sweep in range(_SWEEPS):
@@ -823,7 +895,7 @@ def _with_bends(levels: list[int], edges: list[tuple[int, int]]) -> tuple[list[t
     """Add a node for each bend of an edge in a layer that it passes.
 
     Args:
-        levels: the layer of each node, extended by those of the bends.
+        levels: the layer of each node; those of the bends are appended to it.
         edges: the edges.
 
     Returns:
@@ -834,10 +906,10 @@ def _with_bends(levels: list[int], edges: list[tuple[int, int]]) -> tuple[list[t
     count = sum(max(levels[end] - levels[start] - 1, 0) for start, end in edges)
     for start, end in edges:
         passed = range(levels[start] + 1, levels[end]) if count <= _MAX_BENDS else range(0)
-        own = list(range(len(levels), len(levels) + len(passed)))
-        bends.append(own)
+        bends_of_edge = list(range(len(levels), len(levels) + len(passed)))
+        bends.append(bends_of_edge)
         levels += passed
-        links += pairwise([start, *own, end])
+        links += pairwise([start, *bends_of_edge, end])
     return links, bends
 
 
@@ -870,7 +942,7 @@ def _spread(
         offsets.append(offset)
     # Isotonic regression: neighbours whose desired positions are in the wrong order become a pool with their mean.
     pools: list[tuple[float, float, int]] = []
-    """The weighted sum of each, its weight, and the number of its nodes."""
+    """The weighted sum of the desired positions of each, its weight, and the number of its nodes."""
     for target, weight, offset in zip(wanted, weights, offsets):
         total = (target - offset) * weight
         mass = weight

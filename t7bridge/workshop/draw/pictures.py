@@ -34,11 +34,11 @@ svg .l,svg .first{text-anchor:start}svg text.l{fill:none}
 svg .page{fill:var(--bg)}
 """
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-_LARGEST = 16_000
+_MOST_PIXELS = 16_000
 """Maximum pixels of a side in browsers."""
-_PATIENCE = 120
-"""Seconds that a browser gets for a picture."""
-_ROUND = 8.0
+_SECONDS = 120
+"""What a browser gets for a picture."""
+_RADIUS = 8.0
 """Radius of corners of arrows, in pixels."""
 
 
@@ -136,7 +136,7 @@ def _box(box: Box, colours: dict[str, str]) -> list[str]:
     lines = [f'<g class="{" ".join(_classes_of(box))}">']
     if block.hint:
         lines.append(f"<title>{_escaped(block.hint)}</title>")
-    if block.repeat > 1:  # a second frame behind the first
+    if block.repeat > 1:  # a second frame behind the first, which is drawn over it
         lines.append(f'<rect class="b" x="{box.x + 4:.1f}" y="{box.y + 4:.1f}" {size}/>')
     lines.append(frame)
     is_layer = block.kind != "end" and not block.inside and not _ghost_classes(box)
@@ -149,7 +149,8 @@ def _box(box: Box, colours: dict[str, str]) -> list[str]:
     # Text is where pages have it, which show a sign beside it.
     middle = box.middle - SIGN / 2 if has_sign(block) else box.middle
     for number, text in enumerate(texts_of(block), 1):
-        name = "t" if number == 1 and block.kind != "end" else "s"
+        is_title = number == 1 and block.kind != "end"
+        name = "t" if is_title else "s"  # classes of the style: title, small
         place = f'x="{middle:.1f}" y="{box.y + number * LINE + 1:.1f}"'
         lines.append(f'<text {place} class="{name}">{_escaped(text)}</text>')
     lines.append("</g>")
@@ -159,6 +160,7 @@ def _box(box: Box, colours: dict[str, str]) -> list[str]:
 def _classes_of(box: Box) -> list[str]:
     """Return the classes of a box, as the style of the pages has them."""
     block = box.block
+    # "n" is a node, "e" an end of a graph, "c" a container.
     classes = ["e", "n"] if block.kind == "end" else ["n"]
     if block.category == "container" or (block.mark == CELL and box.inside):
         classes.append("c")
@@ -203,10 +205,12 @@ def _path(points: list[Point]) -> str:
 
 
 def _towards(point: Point, other: Point) -> Point:
-    """Return where a corner begins: at most half the way to the next point."""
+    """Return where a corner begins on the way from one point to another: at most half the way."""
     distance = dist(point, other)
-    share = min(_ROUND, distance / 2) / distance if distance else 0.0
-    return point[0] + (other[0] - point[0]) * share, point[1] + (other[1] - point[1]) * share
+    share = min(_RADIUS, distance / 2) / distance if distance else 0.0
+    x, y = point
+    other_x, other_y = other
+    return x + (other_x - x) * share, y + (other_y - y) * share
 
 
 def _escaped(text: str) -> str:
@@ -233,7 +237,8 @@ def as_dot(blocks: list[Block]) -> str:
         number = numbers[id(block)]
         label = "\\n".join(map(_quoted, texts_of(block)))
         if not block.inside:
-            fill = _fill_of_mark(block.mark, style) or colours[f"--k-{block.category}"] + "22"
+            pale = "22"  # the last two digits of a colour are its opacity
+            fill = _fill_of_mark(block.mark, style) or colours[f"--k-{block.category}"] + pale
             lines.append(f'{indent}n{number} [label="{label}", fillcolor="{fill}"];')
             continue
         lines.append(f'{indent}subgraph cluster_{number} {{ label="{label}"; fontname=Helvetica;')
@@ -251,7 +256,14 @@ def _fill_of_mark(mark: str, style: str) -> str:
 
 
 def _edge(start: Block, end: Block, label: str, numbers: dict[int, int]) -> str:
-    """Return an arrow. Graphviz has none between clusters: it links two nodes, and is clipped at the clusters."""
+    """Return an arrow. Graphviz has none between clusters: it links two nodes, and is clipped at the clusters.
+
+    Args:
+        start: the block that it leaves, which may be a cluster.
+        end: the block that it enters, likewise.
+        label: its text.
+        numbers: of all blocks, by id.
+    """
     options = []
     if label:
         options.append(f'label="{_quoted(label)}"')
@@ -293,7 +305,7 @@ def as_png(root: Box, title: str) -> bytes:
     browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
     if program is not None:
         png = subprocess.run([program], input=data, capture_output=True, check=False).stdout
-    elif browser is not None and max(width, height) <= _LARGEST:
+    elif browser is not None and max(width, height) <= _MOST_PIXELS:
         png = _by_browser(browser, data, width, height)
     else:
         raise UnsupportedError(
@@ -318,7 +330,7 @@ def _by_browser(program: str, svg: bytes, width: int, height: int) -> bytes:
             flags.append("--no-sandbox")
         command = [program, *flags, f"--window-size={width},{height}", f"--screenshot={target}", f"file://{source}"]
         try:
-            subprocess.run(command, capture_output=True, check=False, timeout=_PATIENCE)
+            subprocess.run(command, capture_output=True, check=False, timeout=_SECONDS)
             with open(target, "rb") as file:
                 return file.read()
         except (OSError, subprocess.TimeoutExpired):
@@ -356,7 +368,7 @@ def places_of(blocks: list[Block], folds: dict[int, list[Fold]], opened: set[int
     numbers = {id(block): number for number, block in enumerate(blocks)}
 
     def add(box: Box, block: Block) -> int:
-        """Add the content of a block, as it is in a box, and return its index."""
+        """Add the content of a block, as it is laid out in a box, unless there is an equal one; return its index."""
         content = _content(box, {id(inner): number for number, inner in enumerate(block.inside)})
         text = json.dumps(content)
         if text not in indexes:
@@ -369,8 +381,10 @@ def places_of(blocks: list[Block], folds: dict[int, list[Fold]], opened: set[int
             continue
         views = [view_of(block, folds, {id(block)})]
         if id(block) in folds:
-            views.append(view_of(block, {}, {id(block)}))
+            no_folds: dict[int, list[Fold]] = {}
+            views.append(view_of(block, no_folds, {id(block)}))
         if block is blocks[0]:
+            # The first block of a picture has lines about the model's input and output.
             for view in views:
                 view[0].lines = root.block.lines
         indexes_of[numbers[id(block)]] = [add(lay_out(view), block) for view in views]
@@ -385,11 +399,15 @@ def places_of(blocks: list[Block], folds: dict[int, list[Fold]], opened: set[int
     closed_view[0].lines = root.block.lines
     closed = lay_out(closed_view)
     return {
-        "root": _entry(closed, closed, 0, ""),
+        "root": _entry(closed, outer=closed, number=0, content=""),
         "open": sorted(numbers[ident] for ident in opened),
         "of": indexes_of,
         "contents": list(contents.values()),
     }
+
+
+_NOT_IN_CONTAINER = -1
+"""Number of a box that is no block of the container, in data for pages."""
 
 
 def _content(box: Box, numbers: dict[int, int]) -> list[Any]:
@@ -402,8 +420,8 @@ def _content(box: Box, numbers: dict[int, int]) -> list[Any]:
     boxes = []
     for inner in box.inside:
         source = inner.block.source
-        number = -1 if source is None else numbers.get(id(source), -1)
-        if inner.inside and number < 0:  # one repetition of a sequence
+        number = _NOT_IN_CONTAINER if source is None else numbers.get(id(source), _NOT_IN_CONTAINER)
+        if inner.inside and number == _NOT_IN_CONTAINER:  # one repetition of a sequence
             boxes.append(_entry(inner, box, number, _content(inner, numbers)))
         else:
             boxes.append(_entry(inner, box, number, _ghost_classes(inner)))
@@ -426,7 +444,7 @@ def _entry(box: Box, outer: Box, number: int, content: Any) -> list[Any]:
     Args:
         box: the box.
         outer: the one around it.
-        number: in the container, or -1.
+        number: in the container, or `_NOT_IN_CONTAINER`.
         content: of a sequence that repeats, or the class of a block that is named once more.
     """
     block = box.block
@@ -434,7 +452,7 @@ def _entry(box: Box, outer: Box, number: int, content: Any) -> list[Any]:
     text = "\n".join(map(printable, texts_of(block)))
     hidden_lines = len(block.summary) if block.kind == "closed" else 0
     rest = [hidden_lines, block.repeat, content]
-    if rest == [0, 1, ""]:  # usual
+    if rest == [0, 1, ""]:  # the usual values, which the page adds itself
         rest = []
     return [number, *sizes, text, *rest]
 
@@ -452,7 +470,7 @@ def is_page(path: str) -> bool:
 
 
 def as_page(graph: str, places: str, title: str) -> str:
-    """Return a page.
+    """Return a page as HTML, with the programs that show it; no other script may run in it.
 
     Args:
         graph: the graph; see `as_data`.
@@ -460,6 +478,7 @@ def as_page(graph: str, places: str, title: str) -> str:
         title: of the page.
     """
     theme, style, *scripts = map(_web, ("theme.css", "page.css", "layout.js", "page.js"))
+    # The policy allows the scripts with these hashes.
     hashes = " ".join(f"'sha256-{_script_hash(script)}'" for script in scripts)
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src {hashes}"
     return (

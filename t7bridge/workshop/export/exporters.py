@@ -28,6 +28,11 @@ from ...torchmodules.layers.sequence import SeqLSTM, SteppedLSTM
 
 OPSET = 18
 """Version of ONNX's operators (`onnxscript.opset18`): the default of PyTorch 2.13, supported by runtimes since 2023."""
+_RTOL = 1e-3
+_ATOL = 1e-4
+"""Relative and absolute difference allowed between the outputs of a file and of the module, in single precision."""
+_ONLY_ERRORS = 3
+"""Least severity of what onnxruntime logs."""
 
 
 @define(eq=False)
@@ -77,42 +82,26 @@ def export_onnx(
         hint = "pip install onnx onnxscript onnxruntime"
         raise UnsupportedError(f"{error.name} is not installed", hint=hint) from error
     values, arguments, wanted = _prepared(module, inputs, dynamic)
-    live = module
-    module = _replaced(module)
-    table = _translations(opset18)
+    exported_module = _with_layers_of_onnx(module)
     names = [item.name for item in _flat(inputs)]
-    shapes = _shapes(arguments, dynamic)
-    others: tuple[Any, ...] = ()
+    shapes = _dynamic_shapes(arguments, dynamic)
+    arguments_of_other_sizes: tuple[Any, ...] = ()
     if not _OF_IMAGES.keys().isdisjoint(dynamic):
         # The program itself checks which sizes it is for; what becomes of it in ONNX does not.
         with _quiet():
-            others = _of_other_sizes(_exported(_to_program, module, arguments, shapes), arguments, dynamic)
+            program = _exported(_to_program, exported_module, arguments, shapes)
+            arguments_of_other_sizes = _of_other_sizes(program, arguments, dynamic)
+    to_onnx = _onnx_exporter(exported_module, names, list(outputs), _translations(opset18))
     with _quiet():
-        # Of a part of the module, which is exported to find what is refused, names do not matter.
-        program = _exported(
-            lambda part, args, shapes: torch.onnx.export(
-                part,
-                args,
-                dynamo=True,
-                opset_version=OPSET,
-                input_names=names if part is module else None,
-                output_names=list(outputs) if outputs and part is module else None,
-                dynamic_shapes=shapes,
-                custom_translation_table=table,
-                verbose=False,
-            ),
-            module,
-            arguments,
-            shapes,
-        )
-        entering = {id(value) for value in program.model.graph.inputs}
-        for value in program.model.graph.outputs:
+        onnx_program = _exported(to_onnx, exported_module, arguments, shapes)
+        ids_of_inputs = {id(value) for value in onnx_program.model.graph.inputs}
+        for value in onnx_program.model.graph.outputs:
             # The exporter gives an output that is an input the name of the argument of `forward`.
-            if value.name in names and id(value) not in entering:
+            if value.name in names and id(value) not in ids_of_inputs:
                 value.name += "_out"
-        program.save(path)
+        onnx_program.save(path)
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
+    options.log_severity_level = _ONLY_ERRORS
 
     def run(values: Any) -> list[torch.Tensor]:
         arrays = session.run(None, {name: value.numpy() for name, value in zip(names, _flat(values))})
@@ -121,14 +110,45 @@ def export_onnx(
     try:
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         computed = run(values)
-        computed_of_others = run(list(others)) if others else []
+        computed_of_others = run(list(arguments_of_other_sizes)) if arguments_of_other_sizes else []
     except Exception as error:  # onnxruntime raises classes of its own, without a common base
         raise ModelError(f"onnxruntime cannot run the exported model: {_first_line(error)}", file=path) from error
-    difference = _difference(computed, wanted, path)
-    if others:
-        difference = max(difference, _difference(computed_of_others, _computed(live, others), path))
+    difference = _largest_difference(computed, wanted, path)
+    if arguments_of_other_sizes:
+        wanted_of_others = _computed(module, arguments_of_other_sizes)
+        difference = max(difference, _largest_difference(computed_of_others, wanted_of_others, path))
     names_of_outputs = [output.name for output in session.get_outputs()]
     return Exported(names, names_of_outputs, difference, f"onnxruntime {onnxruntime.__version__}")
+
+
+def _onnx_exporter(
+    module: nn.Module, names: list[str], output_names: list[str], table: dict[Any, Callable[..., Any]]
+) -> Callable[[nn.Module, tuple[Any, ...], Any], Any]:
+    """Return a function that exports a module, or a part of it, as ONNX, as `_exported` calls it.
+
+    Args:
+        module: the whole.
+        names: of its inputs.
+        output_names: of its outputs; empty for the exporter's names.
+        table: the ONNX nodes of operations that the exporter lacks.
+    """
+
+    def to_onnx(part: nn.Module, arguments: tuple[Any, ...], dynamic_shapes: Any) -> Any:
+        # Of a part of the module, which is exported to find what is refused, names do not matter.
+        is_whole = part is module
+        return torch.onnx.export(
+            part,
+            arguments,
+            dynamo=True,
+            opset_version=OPSET,
+            input_names=names if is_whole else None,
+            output_names=output_names if output_names and is_whole else None,
+            dynamic_shapes=dynamic_shapes,
+            custom_translation_table=table,
+            verbose=False,
+        )
+
+    return to_onnx
 
 
 def export_pt2(module: nn.Module, inputs: Examples, path: str, dynamic: Sequence[str] = ()) -> Exported:
@@ -147,23 +167,26 @@ def export_pt2(module: nn.Module, inputs: Examples, path: str, dynamic: Sequence
     """
     _, arguments, wanted = _prepared(module, inputs, dynamic)
     with _quiet():
-        program = _exported(_to_program, module, arguments, _shapes(arguments, dynamic))
+        program = _exported(_to_program, module, arguments, _dynamic_shapes(arguments, dynamic))
         try:
             torch.export.save(program, path)
-            again = torch.export.load(path)
+            program_of_file = torch.export.load(path)
             with torch.no_grad():
-                computed = again.module()(*arguments)
-                others = _of_other_sizes(again, arguments, dynamic)
-                computed_of_others = again.module()(*others) if others else []
-        except ModelError:
+                computed = program_of_file.module()(*arguments)
+                arguments_of_other_sizes = _of_other_sizes(program_of_file, arguments, dynamic)
+                computed_of_others: Any = []
+                if arguments_of_other_sizes:
+                    computed_of_others = program_of_file.module()(*arguments_of_other_sizes)
+        except ModelError:  # the program takes no other sizes
             raise
         except Exception as error:  # any exception of PyTorch's writer or reader
             raise ModelError(
                 f"PyTorch cannot write and run the exported model: {_first_line(error)}", file=path
             ) from error
-    difference = _difference(_leaves(computed), wanted, path)
-    if others:
-        difference = max(difference, _difference(_leaves(computed_of_others), _computed(module, others), path))
+    difference = _largest_difference(_tensors_in(computed), wanted, path)
+    if arguments_of_other_sizes:
+        wanted_of_others = _computed(module, arguments_of_other_sizes)
+        difference = max(difference, _largest_difference(_tensors_in(computed_of_others), wanted_of_others, path))
     names_of_outputs = [spec.arg.name for spec in program.graph_signature.output_specs]
     names = [item.name for item in _flat(inputs)]
     return Exported(names, names_of_outputs, difference, f"torch {torch.__version__}")
@@ -191,7 +214,18 @@ def _with_two_examples(example: Example) -> Example:
 def _prepared(
     module: nn.Module, inputs: Examples, dynamic: Sequence[str]
 ) -> tuple[Any, tuple[Any, ...], list[torch.Tensor]]:
-    """Return the example inputs, the corresponding arguments of the module, and its outputs."""
+    """Return the example inputs, the corresponding arguments of the module, and its outputs.
+
+    Without values or a type that the user states, an input has numbers, or indices if the module accepts no numbers.
+
+    Args:
+        module: in evaluation mode.
+        inputs: the example inputs.
+        dynamic: names of the dimensions that may have other sizes.
+
+    Raises:
+        ModelError: the module does not accept the inputs, or these have no such dynamic dimension.
+    """
     if "batch" in dynamic and not all(item.shape for item in _flat(inputs)):
         raise ModelError(
             "an input without dimensions has no batch", expected="inputs with one, or no dynamic dimension"
@@ -205,8 +239,8 @@ def _prepared(
     if "batch" in dynamic:
         inputs = each_input(_with_two_examples, inputs)
     problem: ModelError | None = None
-    for indices in (False, True):
-        values = example(module, inputs, indices)
+    for are_indices in (False, True):
+        values = example(module, inputs, are_indices)
         arguments = tuple(values) if _takes_target(module) and isinstance(values, list) else (values,)
         try:
             return values, arguments, _computed(module, arguments)
@@ -219,7 +253,8 @@ def _prepared(
 
 def _takes_target(module: nn.Module) -> bool:
     """Return whether a module is a criterion: input and target are two arguments of its `forward`."""
-    return list(inspect.signature(module.forward).parameters)[1:2] in (["target"], ["targets"])
+    second_argument = list(inspect.signature(module.forward).parameters)[1:2]  # empty for one argument
+    return second_argument in (["target"], ["targets"])
 
 
 _OF_IMAGES = {"height": -2, "width": -1}
@@ -228,25 +263,31 @@ _IMAGE_DIMENSIONS = 4
 """Dimensions of a batch of images; of volumes there are five."""
 
 
-def _shapes(arguments: tuple[Any, ...], dynamic: Sequence[str]) -> Any:
-    """Return the dynamic dimensions: inputs with the same number of examples share one batch, others have their own.
+def _dynamic_shapes(arguments: tuple[Any, ...], dynamic: Sequence[str]) -> Any:
+    """Return the dynamic dimensions, as torch.export takes them; `None` if all sizes are fixed.
 
-    Heights and widths that the layers allow are found by PyTorch: multiples of 8, for example.
+    Inputs with the same number of examples share one batch, others have their own. Heights and widths that the layers
+    allow are found by PyTorch: multiples of 8, for example.
     """
     if not dynamic:
         return None
     batches: dict[int, Any] = {}
+    """The dimension of each number of examples."""
     for value in _flat(list(arguments)):
         if "batch" in dynamic:
             count = len(batches)
-            batches.setdefault(len(value), torch.export.Dim(f"batch{count + 1}" if count else "batch"))
+            name = f"batch{count + 1}" if count else "batch"
+            batches.setdefault(len(value), torch.export.Dim(name))
 
-    def dims(value: torch.Tensor) -> dict[int, Any]:
-        found: dict[int, Any] = {0: batches[len(value)]} if batches else {}
-        found.update(dict.fromkeys(_open_dims(value, dynamic), torch.export.Dim.AUTO))
-        return found
+    def dynamic_dims(value: torch.Tensor) -> dict[int, Any]:
+        dims: dict[int, Any] = {}
+        if batches:
+            dims[0] = batches[len(value)]
+        for dim in _open_dims(value, dynamic):
+            dims[dim] = torch.export.Dim.AUTO
+        return dims
 
-    return tuple(each_input(dims, argument) for argument in arguments)
+    return tuple(each_input(dynamic_dims, argument) for argument in arguments)
 
 
 def _open_dims(value: torch.Tensor, dynamic: Sequence[str]) -> list[int]:
@@ -256,12 +297,12 @@ def _open_dims(value: torch.Tensor, dynamic: Sequence[str]) -> list[int]:
     return [value.dim() + place for name, place in _OF_IMAGES.items() if name in dynamic]
 
 
-_STEPS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64, 128, 256)
-"""By how much heights and widths are changed to find other sizes that a program takes."""
+_INCREASES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64, 128, 256)
+"""Pixels that are added to heights and widths to find other sizes that a program takes."""
 
 
 def _of_other_sizes(program: Any, arguments: tuple[Any, ...], dynamic: Sequence[str]) -> tuple[Any, ...]:
-    """Return inputs with other heights and widths that an exported program takes; none if these are not dynamic.
+    """Return arguments with other heights and widths that an exported program takes; empty if these are not dynamic.
 
     Raises:
         ModelError: the program takes no other sizes.
@@ -270,14 +311,15 @@ def _of_other_sizes(program: Any, arguments: tuple[Any, ...], dynamic: Sequence[
     if not any(_open_dims(value, dynamic) for value in inputs):
         return ()
     module = program.module()
-    for step in _STEPS:
-        others = tuple(each_input(partial(_enlarged, dynamic=dynamic, step=step), argument) for argument in arguments)
+    for increase in _INCREASES:
+        enlarge = partial(_enlarged, dynamic=dynamic, increase=increase)
+        enlarged = tuple(each_input(enlarge, argument) for argument in arguments)
         try:
             with torch.no_grad():
-                module(*others)
+                module(*enlarged)
         except Exception:  # the program's own checks of its sizes, or a layer's
             continue
-        return others
+        return enlarged
     sizes = [f"{value.shape[-2]}x{value.shape[-1]}" for value in inputs if _open_dims(value, dynamic)]
     raise ModelError(
         f"the model fixes the {' and '.join(name for name in dynamic if name in _OF_IMAGES)} of its input",
@@ -286,19 +328,24 @@ def _of_other_sizes(program: Any, arguments: tuple[Any, ...], dynamic: Sequence[
     )
 
 
-def _enlarged(value: torch.Tensor, dynamic: Sequence[str], step: int) -> torch.Tensor:
-    """Return an input whose dynamic heights and widths are larger, filled with its own elements in turn."""
+def _enlarged(value: torch.Tensor, dynamic: Sequence[str], increase: int) -> torch.Tensor:
+    """Return an input whose dynamic heights and widths are larger, filled with its own rows and columns in turn."""
     for dim in _open_dims(value, dynamic):
-        indices = torch.arange(value.shape[dim] + step) % value.shape[dim]
+        indices = torch.arange(value.shape[dim] + increase) % value.shape[dim]
         value = value.index_select(dim, indices)
     return value
 
 
 def _computed(module: nn.Module, arguments: tuple[Any, ...]) -> list[torch.Tensor]:
-    """Return the outputs of the live module."""
+    """Return the outputs of the live module.
+
+    Raises:
+        ModelError: it does not accept the arguments.
+    """
     try:
         with torch.no_grad():
-            return _leaves(copy.deepcopy(module)(*arguments))
+            # Of a copy, as some layers keep a state.
+            return _tensors_in(copy.deepcopy(module)(*arguments))
     except Exception as error:  # any exception of a layer for an unsuitable shape
         raise ModelError(
             f"the model cannot compute inputs of these shapes: {_first_line(error)}",
@@ -306,17 +353,17 @@ def _computed(module: nn.Module, arguments: tuple[Any, ...]) -> list[torch.Tenso
         ) from error
 
 
-def _leaves(value: Any) -> list[torch.Tensor]:
+def _tensors_in(value: Any) -> list[torch.Tensor]:
     """Return the tensors of an output, in order; numbers are none."""
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, (int, float)):
         return []
     values = value.values() if isinstance(value, Mapping) else value
-    return [leaf for item in values for leaf in _leaves(item)]
+    return [tensor for item in values for tensor in _tensors_in(item)]
 
 
-def _difference(computed: list[torch.Tensor], wanted: list[torch.Tensor], path: str) -> float:
+def _largest_difference(computed: list[torch.Tensor], wanted: list[torch.Tensor], path: str) -> float:
     """Return the largest difference, or refuse outputs that differ from the module's.
 
     Args:
@@ -341,8 +388,8 @@ def _difference(computed: list[torch.Tensor], wanted: list[torch.Tensor], path: 
         if not mine.numel():
             continue
         distance = (mine.double() - theirs.double()).abs()
-        same = torch.isclose(mine.double(), theirs.double(), rtol=1e-3, atol=1e-4, equal_nan=True)
-        if not same.all():
+        are_close = torch.isclose(mine.double(), theirs.double(), rtol=_RTOL, atol=_ATOL, equal_nan=True)
+        if not are_close.all():
             raise ModelError(
                 "the exported model computes something else",
                 file=path,
@@ -383,7 +430,13 @@ def _exported(exporter: Any, module: nn.Module, arguments: tuple[Any, ...], shap
 
 
 def _refused(exporter: Any, module: nn.Module, arguments: tuple[Any, ...]) -> tuple[str, str, Exception] | None:
-    """Return the first innermost module that cannot be exported alone: path, class and error."""
+    """Return the first innermost module that cannot be exported alone: path, class and error; `None` if all can be.
+
+    Args:
+        exporter: see `_exported`.
+        module: the whole.
+        arguments: its arguments, by which those of the modules inside are determined.
+    """
     calls: list[tuple[str, nn.Module, tuple[Any, ...]]] = []
 
     def note(part: nn.Module, args: tuple[Any, ...], name: str) -> None:
@@ -401,8 +454,9 @@ def _refused(exporter: Any, module: nn.Module, arguments: tuple[Any, ...]) -> tu
             hook.remove()
     for name, part, args in calls:
         try:
+            no_dynamic_shapes = None
             with torch.no_grad():
-                exporter(part, args, None)
+                exporter(part, args, no_dynamic_shapes)
         except Exception as error:
             return name, type(part).__name__, error
     return None
@@ -455,6 +509,7 @@ def _translations(op: Any) -> dict[Any, Callable[..., Any]]:
 
     def masked_select(self: Any, mask: Any) -> Any:
         """Keep the elements of a mask, in order: (count of them)."""
+        # Both have the shape of the two broadcast, and then one dimension.
         values = op.Reshape(op.Expand(self, op.Shape(mask)), ints(-1))
         conditions = op.Reshape(op.Expand(mask, op.Shape(self)), ints(-1))
         return op.Compress(values, conditions)
@@ -467,7 +522,9 @@ def _translations(op: Any) -> dict[Any, Callable[..., Any]]:
             return [(index * size // count, -(-(index + 1) * size // count)) for index in range(count)]
 
         def largest(rows: tuple[int, int], columns: tuple[int, int]) -> Any:
-            window = op.Slice(self, ints(rows[0], columns[0]), ints(rows[1], columns[1]), ints(-2, -1))
+            first_row, end_row = rows
+            first_column, end_column = columns
+            window = op.Slice(self, ints(first_row, first_column), ints(end_row, end_column), ints(-2, -1))
             return op.ReduceMax(window, ints(-2, -1), keepdims=1)
 
         windows_of_rows = windows(self.shape[-2], output_size[0])
@@ -485,53 +542,61 @@ def _translations(op: Any) -> dict[Any, Callable[..., Any]]:
     }
 
 
-def _replaced(module: nn.Module) -> nn.Module:
+def _with_layers_of_onnx(module: nn.Module) -> nn.Module:
     """Return a module for evaluation with layers known to ONNX; the module itself is unchanged."""
-    if not any(type(part) in _LAYERS for part in module.modules()):
+    if not any(type(part) in _REPLACEMENTS for part in module.modules()):
         return module
     module = copy.deepcopy(module)
-    if type(module) in _LAYERS:
-        return _LAYERS[type(module)](module)
+    if type(module) in _REPLACEMENTS:
+        return _REPLACEMENTS[type(module)](module)
     for owner in list(module.modules()):
         for name, part in list(owner.named_children()):
-            if type(part) in _LAYERS:
-                setattr(owner, name, _LAYERS[type(part)](part))
+            if type(part) in _REPLACEMENTS:
+                setattr(owner, name, _REPLACEMENTS[type(part)](part))
     return module
 
 
-def _leaky(layer: Any) -> nn.Module:
-    """Replace RReLU: in evaluation the slope is the mean of the bounds."""
-    return nn.LeakyReLU((layer.lower + layer.upper) / 2, inplace=layer.inplace).train(layer.training)
+def _leaky_relu_of(layer: Any) -> nn.Module:
+    """Return a LeakyReLU in place of an RReLU: in evaluation the slope is the mean of the bounds."""
+    slope = (layer.lower + layer.upper) / 2
+    return nn.LeakyReLU(slope, inplace=layer.inplace).train(layer.training)
 
 
-def _stepped(layer: Any) -> nn.Module:
-    """Replace projected LSTMs, which ONNX lacks, by steps."""
+def _stepped_lstm_of(layer: Any) -> nn.Module:
+    """Return an LSTM that runs step by step in place of one with a projection, which ONNX lacks; others as they are."""
     if not layer.proj_size:
         return layer  # type: ignore[no-any-return]
-    steps: nn.Module = SteppedLSTM(
-        layer.input_size, layer.hidden_size, layer.proj_size, layer.batch_first, "", layer.remember, layer.state
+    stepped: nn.Module = SteppedLSTM(
+        layer.input_size,
+        layer.hidden_size,
+        layer.proj_size,
+        layer.batch_first,
+        mask_zero="",
+        remember=layer.remember,
+        state=layer.state,
     )
-    steps.load_state_dict(layer.state_dict())
-    return steps.to(layer.weight_ih_l0.dtype).train(layer.training)
+    stepped.load_state_dict(layer.state_dict())
+    return stepped.to(layer.weight_ih_l0.dtype).train(layer.training)
 
 
-def _with_zeros(layer: Any) -> nn.Module:
-    """Replace LookupTableMaskZero: row 0 is set to zero once, not by each call."""
-    rows = _Rows(layer.num_embeddings, layer.embedding_dim)
-    rows.weight = nn.Parameter(layer.weight.detach().clone())
-    rows.weight.data[0] = 0
-    return rows.train(layer.training)
+def _embedding_of(layer: Any) -> nn.Module:
+    """Return an embedding in place of a LookupTableMaskZero: row 0 is set to zero once, not by each call."""
+    embedding = _EmbeddingOfAnyNumbers(layer.num_embeddings, layer.embedding_dim)
+    embedding.weight = nn.Parameter(layer.weight.detach().clone())
+    embedding.weight.data[0] = 0
+    return embedding.train(layer.training)
 
 
-class _Rows(nn.Embedding):
-    """torch.nn.Embedding whose rows are indexed by numbers of any type."""
+class _EmbeddingOfAnyNumbers(nn.Embedding):
+    """torch.nn.Embedding whose rows are indexed by numbers of any type, as in Lua."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return super().forward(input.long())
 
 
-_LAYERS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
-    nn.RReLU: _leaky,
-    SeqLSTM: _stepped,
-    LookupTableMaskZero: _with_zeros,
+_REPLACEMENTS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
+    nn.RReLU: _leaky_relu_of,
+    SeqLSTM: _stepped_lstm_of,
+    LookupTableMaskZero: _embedding_of,
 }
+"""By the class of a layer, what ONNX has for it."""

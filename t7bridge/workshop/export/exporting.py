@@ -1,6 +1,4 @@
-"""Lua models for other programs: `write_module` writes PyTorch source with its state dict, and what a checkpoint of a
-language model has to sample text; `export` ONNX and `.pt2`.
-"""
+"""`export`: Lua models for other programs, as ONNX or `.pt2`."""
 
 from __future__ import annotations
 
@@ -128,6 +126,7 @@ def export(request: Export) -> ExportReport:
         TargetExistsError: the file exists and `force` is not set.
     """
     if not request.input:
+        # A file without a module, or with several, is the first thing to say.
         one_module(request.source, request.at, request.limits)
         shape_in_file = inspect(request.source, at=request.at, limits=request.limits).header.get("input", "")
         raise ModelError(
@@ -189,8 +188,9 @@ def _appearing_together(target: str, force: bool) -> Iterator[tuple[str, dict[st
         raise WriteError(f"the folder cannot be written: {error.strerror}", file=folder) from error
     try:
         files: dict[str, int] = {}
-        yield os.path.join(scratch, os.path.basename(target)), files
-        for name in sorted(os.listdir(scratch), key=lambda name: name == os.path.basename(target)):
+        name_of_target = os.path.basename(target)
+        yield os.path.join(scratch, name_of_target), files
+        for name in sorted(os.listdir(scratch), key=lambda name: name == name_of_target):
             files[name] = os.path.getsize(os.path.join(scratch, name))
             check_replaceable(os.path.realpath(os.path.join(folder, name)), force)
         for name in files:

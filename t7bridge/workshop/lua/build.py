@@ -12,26 +12,27 @@ from typing import Any
 from attrs import field
 
 from ...data import define, np
-from .counts import MOST_COUNTED, counted, measured, positions, triangle
+from .counts import MOST_COUNTED, extent_at_runtime, lower_triangle, positions_from_1, range_at_runtime
 from .exporting import is_tensor
-from .layers import LuaLayer, LuaNode, WeightRef, make, walk
-from .sizes import Extent, Shape, fixed, is_known
+from .layers import LuaLayer, LuaNode, WeightRef, as_indices, make, walk
+from .sizes import Extent, Shape, is_static, make_static
 from .trace import CallRef, TracedCall, fold, tree_map
 from .values import (
+    Axis,
     Complex,
     Const,
     Learned,
     Missing,
-    Place,
+    OpenRange,
     Scaled,
-    Steps,
     Stored,
     as_number,
     broadcast,
     check_learned,
     is_parameter,
     number_of,
-    with_extents,
+    replace_axis,
+    without_axis,
 )
 from .whole import Bounds
 from .wires import EMPTY, Emitter, Wire, first_wire
@@ -41,26 +42,27 @@ __all__ = [
     "MOST_COUNTED",
     "OF_COMPLEX",
     "OPERATIONS",
+    "Axis",
     "Builder",
     "Complex",
     "Const",
     "Learned",
     "Missing",
+    "OpenRange",
     "Operation",
-    "Place",
     "Scaled",
-    "Steps",
     "Stored",
     "Wire",
     "broadcast",
     "check_learned",
-    "counted",
     "first_wire",
     "is_parameter",
+    "lower_triangle",
     "number_of",
     "operation",
-    "triangle",
-    "with_extents",
+    "range_at_runtime",
+    "replace_axis",
+    "without_axis",
 ]
 
 MOST_RANGES = 8
@@ -74,14 +76,14 @@ MOST_UNNAMED = 4
 
 @define(eq=False)
 class Operation:
-    """An entry of the table.
+    """An entry of the table of operations: how some of ATen's are built of Lua layers.
 
     Attributes:
         names: the operations, `aten.relu.default`.
         lua: the Lua layers that it becomes, for the documentation.
         build: builds it; receives the builder and those arguments of ATen that it names. Arguments before a `/` are
             passed by position, as operations of one entry may name them differently. The annotation of an argument
-            says how it is passed: as a `Wire`, a dimension as a `Place`, a `Learned` tensor or not at all.
+            says how it is passed: as a `Wire`, a dimension as a `Axis`, a `Learned` tensor or not at all.
         note: a note for the documentation.
         scaled: whether it accepts a `Scaled`.
         package: what must be allowed for it: `layers`; empty for nn and nngraph.
@@ -97,18 +99,25 @@ class Operation:
     missing: str = ""
 
     def call(self, b: Builder, args: dict[str, Any]) -> Any:
-        """Build a call with the arguments of its schema, by name."""
+        """Call `build` with those arguments that it has parameters for, each as its annotation says.
+
+        Args:
+            b: the builder.
+            args: all arguments of the call: name in ATen's schema → value, in the order of the schema.
+        """
         _, *parameters = inspect.signature(self.build).parameters.values()  # the first is the builder
         args = _with_numbers(args, getattr(b.call.target, "_schema", None))
-        first = next(iter(args.values()), None)
-        rank = len(getattr(first, "shape", b.shape))  # dimensions that count from the end are those of the first value
+        # Negative dimensions count from the end of the first argument, or of the result if that is not a tensor.
+        first_argument = next(iter(args.values()), None)
+        rank = len(getattr(first_argument, "shape", b.shape))
         named = dict(args)
         positional = []
+        # Arguments by position are the first ones, whatever an operation of the entry calls them.
         for parameter, name in zip(parameters, args):
             if parameter.kind is parameter.POSITIONAL_ONLY:
-                positional.append(named.pop(name))
-        # A builder receives those that it names, or with `**args` all of them.
-        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+                positional.append(_as_annotated(b, parameter, named.pop(name), rank))
+        takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+        if not takes_all:
             named = {parameter.name: named[parameter.name] for parameter in parameters if parameter.name in named}
         for parameter in parameters:
             if parameter.name in named:
@@ -117,34 +126,50 @@ class Operation:
 
 
 def _as_annotated(b: Builder, parameter: inspect.Parameter, value: Any, rank: int) -> Any:
-    """Return an argument as the annotation of a builder's parameter says, for values of some dimensions.
+    """Return an argument as the annotation of a builder's parameter says: `Wire`, `Axis`, `Learned`, or unchanged.
+
+    Args:
+        b: the builder.
+        parameter: the parameter.
+        value: the argument.
+        rank: the number of dimensions that a negative `Axis` counts from the end of.
 
     Raises:
-        CannotError: it is no parameter of the module, as a `Learned` one is.
+        CannotError: it is not a parameter of the module, as one annotated `Learned` has to be.
     """
     annotation = parameter.annotation  # a text in files with `from __future__ import annotations`
     kind = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
     if kind == "Wire":
         return b.wire(value)
-    if kind == "Place":
+    if kind == "Axis":
         return value % rank
-    if kind.startswith("Learned"):
+    if kind.startswith("Learned"):  # or `Learned | None`
         check_learned(value, parameter.name)
     return value
 
 
 def _with_numbers(args: dict[str, Any], schema: Any) -> dict[str, Any]:
-    """Return arguments with booleans as numbers where a schema has these, as PyTorch takes `True` for 1."""
+    """Return arguments with booleans as numbers where the schema has numbers, as PyTorch takes `True` for 1.
+
+    Args:
+        args: name → value, which may be a list of values.
+        schema: ATen's, with the type of each argument; `None` for functions without one.
+    """
     if schema is None:
         return args
-    kinds = {argument.name: str(argument.type) for argument in schema.arguments}
-    return {name: tree_map(partial(_as_kind, kind=kinds.get(name, "bool")), value) for name, value in args.items()}
+    types = {argument.name: str(argument.type) for argument in schema.arguments}
+    result = {}
+    for name, value in args.items():
+        # An argument that the schema does not name is not converted.
+        result[name] = tree_map(partial(_boolean_as, type_name=types.get(name, "bool")), value)
+    return result
 
 
-def _as_kind(item: Any, kind: str) -> Any:
-    if not isinstance(item, bool) or "bool" in kind:
+def _boolean_as(item: Any, type_name: str) -> Any:
+    """Return a boolean as a number, if it is one and a type of a schema, `int[]` or `Scalar`, has none."""
+    if not isinstance(item, bool) or "bool" in type_name:
         return item
-    return int(item) if "int" in kind else float(item)
+    return int(item) if "int" in type_name else float(item)
 
 
 OPERATIONS: dict[str, Operation] = {}
@@ -168,7 +193,8 @@ def operation(
     """
     full_names = tuple(_full_name(name) for name in names.split())
 
-    def decorate(build: Callable[..., Any]) -> Callable[..., Any]:
+    def register(build: Callable[..., Any]) -> Callable[..., Any]:
+        """Add a builder to the tables."""
         entry = Operation(full_names, lua, build, note, **options)
         for name in full_names:
             if complex:
@@ -178,11 +204,11 @@ def operation(
                 OPERATIONS[name] = entry
         return build
 
-    return decorate
+    return register
 
 
 def _full_name(name: str) -> str:
-    """Return `aten.add.Tensor` of `add.Tensor`, `mine.scale.default` of `mine::scale`."""
+    """Return a full name: `aten.add.Tensor` of `add.Tensor`, `mine.scale.default` of `mine::scale`."""
     library, separator, operation_name = name.rpartition("::")
     if "." not in operation_name:
         operation_name = f"{operation_name}.default"
@@ -194,7 +220,7 @@ def _full_name(name: str) -> str:
 
 @define(eq=False)
 class Builder(Emitter):
-    """Emits the steps of the operations of a program.
+    """Builds the Lua layers of a program's calls, one at a time: what the builders of operations use for that.
 
     Attributes:
         allow: other Lua packages than nn and nngraph that may be used.
@@ -247,7 +273,7 @@ class Builder(Emitter):
         self.notes.setdefault(text, warning)
 
     def compute(self, args: dict[str, Any]) -> Any:
-        """Run the current operation on constants."""
+        """Compute the current call now, of arguments that are all constants; tensors of the result are `Const`s."""
         result = fold(self.call, tree_map(_as_constant, args))
         return tree_map(lambda item: Const(item, tuple(item.shape)) if is_tensor(item) else item, result)
 
@@ -259,7 +285,7 @@ class Builder(Emitter):
         return wire
 
     def _place_in_module(self, step: LuaNode) -> None:
-        """Note the module calls that a step belongs to, and name its layer after them."""
+        """Note the PyTorch module that a step belongs to, and name its layer after it, unless it has a name."""
         layer = step.layer
         assert layer is not None
         step.stack = self.call.stack
@@ -268,19 +294,20 @@ class Builder(Emitter):
             layer.label = self._label_of(layer)
 
     def _label_of(self, layer: LuaLayer) -> str:
-        """Return the name of a function of the source for an operation of many layers; empty for others."""
+        """Return the name of the Lua function that makes an operation of many layers; empty if it needs no function."""
         if layer.weights or len(walk(layer)) <= MOST_UNNAMED:
             return ""
         is_leaf = self.module is not None and next(self.module.children(), None) is None
         if not is_leaf:
             return self.kind
-        # Normalizations have their weights in layers of their own: the function is not all of the module.
+        # The only operation of a module has the name of the module's class; but normalizations have their weights in
+        # layers of their own, so that this one is not all of the module.
         return "" if "norm" in self.kind else type(self.module).__name__
 
     # Arithmetic
 
     def operands(self, *values: Any) -> list[Any]:
-        """Return values for formulas: numbers where they have one element, and at least one wire.
+        """Return values as operands of a formula: a wire at least, and numbers for tensors of one element.
 
         A number that depends on the sizes of the inputs is counted if it is used as a float. Whole numbers stay those
         of the example: a float may not hold the product of two sizes.
@@ -289,7 +316,7 @@ class Builder(Emitter):
         operands: list[Any] = []
         for value in values:
             if isinstance(value, Extent) and self.dtype.startswith("float"):
-                count = measured(self, value)
+                count = extent_at_runtime(self, value)
                 value = value if count is None else count
             number = number_of(value)
             tensors.append(value)
@@ -297,154 +324,180 @@ class Builder(Emitter):
         if any(isinstance(operand, Wire) for operand in operands):
             return operands
         # A tensor of several elements becomes the wire, else one of one element, and last a number of the source.
-        ranks = []
+        costs = []
         for value, operand in zip(tensors, operands):
-            is_number = isinstance(value, (int, float))
-            ranks.append(isinstance(operand, float) + is_number)
-        place = ranks.index(min(ranks))
-        operands[place] = self.wire(tensors[place])
+            if not isinstance(operand, float):
+                costs.append(0)
+            elif isinstance(value, (int, float)):
+                costs.append(2)
+            else:
+                costs.append(1)
+        cheapest = costs.index(min(costs))
+        operands[cheapest] = self.wire(tensors[cheapest])
         return operands
 
     # Parts
 
-    def narrow(self, value: Any, place: int, start: int, count: int) -> Any:
-        """Return a range of a dimension.
+    def narrow(self, value: Any, axis: int, start: int, count: int) -> Any:
+        """Return a range of a dimension; all of the dimension is the value itself.
 
         Args:
             value: a wire, a constant or a tensor of the state dict.
-            place: the dimension.
+            axis: the dimension, 0-based.
             start: the first element, 0-based.
             count: the number of elements.
         """
-        shape = with_extents(value.shape, place, count)
+        shape = replace_axis(value.shape, axis, count)
         if shape == value.shape:
             return value
         if count == 0:
             return self.empty(shape)
         if isinstance(value, Const):
-            part = _part_of_constant(value, place, start, count)
+            part = _part_of_constant(value, axis, start, count)
             if part is not None:
                 return part
         # As many as another extent, and an open number of elements behind them: nn.Narrow cannot say that.
-        behind = value.shape[place] - start - count
+        behind = value.shape[axis] - start - count
         if isinstance(count, Extent) and isinstance(start, int) and not isinstance(behind, int):
-            part = self._counted_part(value, place, start, count)
+            part = self._part_of_open_count(value, axis, start, count)
             if part is not None:
                 return part
-        if place == 0 and isinstance(value, Stored) and value.whole:
-            return _part_of_stored(value, *fixed(start, count))
-        return self._narrowed(value, place, start, count)
+        if axis == 0 and isinstance(value, Stored) and value.whole:  # rows, which a layer can hold as its weight
+            return _part_of_stored(value, *make_static(start, count))
+        return self._narrow_by_layer(value, axis, start, count)
 
-    def _narrowed(self, value: Any, place: int, start: Any, count: Any) -> Any:
+    def _narrow_by_layer(self, value: Any, axis: int, start: Any, count: Any) -> Any:
         """Return elements of a dimension by nn.Narrow, or by nn.Select if they are the last few of an open one."""
-        shape = with_extents(value.shape, place, count)
-        behind = value.shape[place] - start - count
+        shape = replace_axis(value.shape, axis, count)
+        behind = value.shape[axis] - start - count
         if isinstance(start, Extent) and behind == 0 and count in range(1, MOST_RANGES + 1) and len(shape) > 1:
-            return self._from_end(value, place, count)
-        # A negative length counts from the end: -1 is all that follows.
-        length = -1 - behind if isinstance(count, Extent) and isinstance(behind, int) else count
-        return self.emit(make("nn.Narrow", place + 1, start + 1, length), value, shape=shape)
+            return self._last_elements(value, axis, count)
+        length = count
+        if isinstance(count, Extent) and isinstance(behind, int):
+            length = -1 - behind  # nn.Narrow counts a negative length from the end: -1 is all that follows
+        return self.emit(make("nn.Narrow", axis + 1, start + 1, length), value, shape=shape)
 
-    def _counted_part(self, value: Any, place: int, start: int, count: Extent) -> Any:
-        """Return as many elements of a dimension as an extent of the inputs; `None` if these cannot be counted.
+    def _part_of_open_count(self, value: Any, axis: int, start: int, count: Extent) -> Any:
+        """Return as many elements of a dimension as an extent of the inputs, by their positions.
 
-        nn.Narrow takes a number of elements, or all but those at the end: others are taken by their positions.
+        `None` if they cannot be counted when the model runs, or may be more than there are.
         """
-        if not count <= value.shape[place] - start:
+        # If the ranges of the extents do not decide this, the example does, and the model has it as a condition.
+        if not count <= value.shape[axis] - start:
             return None
-        from_1 = positions(self, count)
-        if from_1 is None:
+        numbers_from_1 = positions_from_1(self, count)
+        if numbers_from_1 is None:
             return None
-        places = from_1 + start >> make("nn.Copy", "torch.FloatTensor", "torch.LongTensor", False, True)
-        shape = with_extents(value.shape, place, count)
-        return self.emit(make("nn.Index", place + 1), self.wire(value), places, shape=shape)
+        indices = (numbers_from_1 + start) >> as_indices()
+        shape = replace_axis(value.shape, axis, count)
+        return self.emit(make("nn.Index", axis + 1), self.wire(value), indices, shape=shape)
 
-    def _from_end(self, value: Any, place: int, count: int) -> Any:
+    def _last_elements(self, value: Any, axis: int, count: int) -> Any:
         """Return the last elements of a dimension: nn.Select counts from the end, where nn.Narrow does not begin."""
         elements = []
         for index in range(-count, 0):
-            element = self.emit(make("nn.Select", place + 1, index), value, shape=with_extents(value.shape, place))
+            element = self.emit(make("nn.Select", axis + 1, index), value, shape=without_axis(value.shape, axis))
             elements.append(element)
-        shape = with_extents(value.shape, place, 1)
-        return self.concatenate([self.reshape(element, shape) for element in elements], place)
+        shape = replace_axis(value.shape, axis, 1)
+        return self.concatenate([self.reshape(element, shape) for element in elements], axis)
 
-    def select(self, value: Any, place: int, index: int) -> Any:
+    def select(self, value: Any, axis: int, index: int) -> Any:
         """Return one element of a dimension, 0-based, without the dimension."""
-        shape = with_extents(value.shape, place)
-        if isinstance(value, Wire) and shape:
-            return self.emit(make("nn.Select", place + 1, index + 1), value, shape=shape)
-        return self.reshape(self.narrow(value, place, index, 1), shape)
+        shape = without_axis(value.shape, axis)
+        if isinstance(value, Wire) and shape:  # nn.Select of a vector would be a number
+            return self.emit(make("nn.Select", axis + 1, index + 1), value, shape=shape)
+        return self.reshape(self.narrow(value, axis, index, 1), shape)
 
-    def concatenate(self, values: list[Any], place: int) -> Any:
-        """Join values along a dimension."""
-        values = [value for value in values if value.shape != (0,) and value.shape[place] != 0]
+    def concatenate(self, values: list[Any], axis: int) -> Any:
+        """Join values along a dimension; those without elements are left out, as Lua has none."""
+        # PyTorch joins an empty vector, of shape (0,), with values of any rank.
+        values = [value for value in values if value.shape != (0,) and value.shape[axis] != 0]
         if len(values) == 1:
             return values[0]
         wires = self.wires(*values)
-        total = sum(wire.shape[place] for wire in wires)
-        return self.emit(make("nn.JoinTable", place + 1), *wires, shape=with_extents(wires[0].shape, place, total))
+        total = sum(wire.shape[axis] for wire in wires)
+        return self.emit(make("nn.JoinTable", axis + 1), *wires, shape=replace_axis(wires[0].shape, axis, total))
 
-    def gathered(self, value: Any, index: Any, place: int, *others: Any) -> Any:
-        """Return elements of a dimension by constant indices, which count on in other values: ranges, joined.
+    def gather_constant(self, value: Any, indices: Any, axis: int, *others: Any) -> Any:
+        """Return elements of a dimension by constant indices: joined ranges, or nn.Index if these are many.
 
         The rows of a learned table stay learned.
+
+        Args:
+            value: a wire, a constant or a tensor of the state dict.
+            indices: an array of indices, 0-based; its elements in order are those of the result.
+            axis: the dimension.
+            others: values whose elements follow those of the first one: its last index plus 1 is the first of these.
         """
         values = (value, *others)
-        index = index.reshape(-1)
-        starts = list(accumulate(fixed(*(item.shape[place] for item in values[:-1])), initial=0))
-        owners = np.searchsorted(starts, index, "right") - 1  # the value that each index counts into
+        indices = indices.reshape(-1)
+        # The index of the first element of each value.
+        starts = list(accumulate(make_static(*(item.shape[axis] for item in values[:-1])), initial=0))
+        owners = np.searchsorted(starts, indices, "right") - 1  # the value that each index counts into
         # A range ends where the next index is not the next element, or is in another value.
-        is_end = (np.diff(index) != 1) | np.diff(owners).astype(bool)
-        cuts = [0, *(np.flatnonzero(is_end) + 1), len(index)]
+        is_end = (np.diff(indices) != 1) | np.diff(owners).astype(bool)
+        cuts = [0, *(np.flatnonzero(is_end) + 1), len(indices)]
         is_table = not others and is_parameter(value) and value.whole and len(value.ref.size) <= 2
-        if is_table and place == 0 and len(cuts) > 2:
-            return self._looked_up(value, index)
+        if is_table and axis == 0 and len(cuts) > 2:  # more than one range
+            return self._rows_of_table(value, indices)
         if len(cuts) <= MOST_RANGES:
             parts = []
             for start, end in pairwise(cuts):
                 owner = owners[start]
-                parts.append(self.narrow(values[owner], place, int(index[start] - starts[owner]), int(end - start)))
-            return self.concatenate(parts, place)
-        # The batch cannot be extended by constant positions, and the layer counts from 1.
-        wire = self.wire(self.concatenate([*values], place))
-        numbers = self.wire(self.constant((index + 1).astype("f4")))
-        numbers = numbers >> make("nn.Copy", "torch.FloatTensor", "torch.LongTensor", False, True)
-        shape = with_extents(value.shape, place, len(index))
-        return self.emit(make("nn.Index", place + 1), wire, numbers, shape=shape)
+                first = int(indices[start] - starts[owner])
+                parts.append(self.narrow(values[owner], axis, start=first, count=int(end - start)))
+            return self.concatenate(parts, axis)
+        joined = self.wire(self.concatenate([*values], axis))
+        # The positions have no batch: nn.Index takes the same ones of all examples. Lua counts from 1.
+        positions = self.wire(self.constant((indices + 1).astype("f4"))) >> as_indices()
+        shape = replace_axis(value.shape, axis, len(indices))
+        return self.emit(make("nn.Index", axis + 1), joined, positions, shape=shape)
 
-    def _looked_up(self, table: Stored, index: Any) -> Any:
-        """Return rows of a parameter; a vector is a table of rows of one element."""
+    def _rows_of_table(self, table: Stored, indices: Any) -> Any:
+        """Return rows of a parameter by nn.LookupTable, which learns them; a vector is a table of rows of one element.
+
+        Args:
+            table: the parameter, of one or two dimensions.
+            indices: an array of row numbers, 0-based.
+        """
         rows, width = (*table.ref.size, 1)[:2]
         layer = make("nn.LookupTable", rows, width, weight=table.ref.resized((rows, width)))
-        numbers = self.constant((index + 1).astype("f4"))  # Lua counts from 1
-        wire = self.emit(layer, numbers, shape=(len(index), width))
-        return self.reshape(wire, (len(index), *table.shape[1:]))
+        numbers = self.constant((indices + 1).astype("f4"))  # Lua counts from 1
+        wire = self.emit(layer, numbers, shape=(len(indices), width))
+        return self.reshape(wire, (len(indices), *table.shape[1:]))
 
-    def replaced(self, value: Any, index: Any, part: Any, place: int) -> Any:
-        """Return a value with other elements at constant indices of a dimension."""
-        extent = int(value.shape[place])
+    def replace_at(self, value: Any, indices: Any, part: Any, axis: int) -> Any:
+        """Return a value with other elements at constant indices of a dimension.
+
+        Args:
+            value: the value.
+            indices: an array of indices, 0-based.
+            part: the new elements, in the order of the indices.
+            axis: the dimension.
+        """
+        extent = int(value.shape[axis])
         order = np.arange(extent)
-        order[index] = extent + np.arange(len(index))  # those of the part, which follow the value's own
-        return self.gathered(value, order, place, part)
+        order[indices] = extent + np.arange(len(indices))  # those of the part, which follow the value's own
+        return self.gather_constant(value, order, axis, part)
 
 
-def _part_of_constant(value: Const, place: int, start: Any, count: Any) -> Const | None:
-    """Return elements of a dimension of a constant, which is broadcast where its own tensor has no such dimension.
+def _part_of_constant(value: Const, axis: int, start: Any, count: Any) -> Const | None:
+    """Return elements of a dimension of a constant; `None` if which elements these are depends on the inputs.
 
-    `None` if it has it, and which elements depends on the inputs.
+    All elements are the same where the constant is broadcast, as its tensor has no such dimension, or one of extent 1.
     """
-    shape = with_extents(value.shape, place, count)
-    axis = place - len(value.shape) + value.value.dim()
-    is_broadcast = axis < 0 or (value.value.shape[axis] == 1 and value.shape[place] != 1)
+    shape = replace_axis(value.shape, axis, count)
+    own_axis = axis - len(value.shape) + value.value.dim()  # the dimension of the tensor, negative if it has none
+    is_broadcast = own_axis < 0 or (value.value.shape[own_axis] == 1 and value.shape[axis] != 1)
     if is_broadcast:
         return Const(value.value, shape)
-    if not is_known((start, count)):
+    if not is_static((start, count)):
         return None
-    return Const(value.value.narrow(axis, start, count), shape)
+    return Const(value.value.narrow(own_axis, start, count), shape)
 
 
 def _part_of_stored(value: Stored, start: int, count: int) -> Stored:
-    """Return elements of the first dimension of a tensor of the state dict, which are a run in memory."""
+    """Return elements of the first dimension of a tensor of the state dict, which are contiguous in memory."""
     size = value.ref.size[1:]
     ref = WeightRef(value.ref.key, value.ref.start + start * prod(size), (count, *size))
     return Stored(ref, (count, *value.shape[1:]), value.learned)

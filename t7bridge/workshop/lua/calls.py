@@ -10,12 +10,12 @@ from attrs import field
 from ...data import define, np
 from ...errors import T7BridgeError, UnsupportedError
 from . import whole
-from .build import EMPTY, OF_COMPLEX, OPERATIONS, Builder, Operation, Wire, counted
+from .build import EMPTY, OF_COMPLEX, OPERATIONS, Builder, Operation, Wire, range_at_runtime
 from .exporting import is_tensor
 from .layers import LuaNode, WeightRef, make
-from .sizes import CannotError, Extent, is_known
+from .sizes import CannotError, Extent, is_static
 from .trace import CallRef, TracedCall, tree_leaves, tree_map
-from .values import Complex, Const, Missing, Scaled, Steps, Stored
+from .values import Complex, Const, Missing, OpenRange, Scaled, Stored
 
 BY_PARTS = """
 alias contiguous detach dropout expand expand_as broadcast_to feature_dropout flatten positive reshape reshape_as
@@ -32,12 +32,12 @@ RANDOM = "draws random numbers, which no layer of nn does"
 
 @define(eq=False)
 class ProgramBuilder(Builder):
-    """Runs the calls of a program on values that are wires of a Lua graph.
+    """Builds all calls of a program as steps of a Lua graph, and collects what Lua cannot express.
 
     Attributes:
         problems: inexpressible operations: line in the user's source, operation and reason.
         scalars: the outputs without dimensions, counted from 1, which have one of extent 1 in Lua.
-        used: names of the values that are used.
+        used: names of the values that calls take or the program returns.
     """
 
     problems: list[tuple[str, str, str]] = field(factory=list)
@@ -45,18 +45,19 @@ class ProgramBuilder(Builder):
     used: set[str] = field(factory=set)
 
     def run(self) -> tuple[list[LuaNode], list[LuaNode]]:
-        """Build everything.
+        """Build all calls of the program.
 
         Returns:
-            The input steps and the output steps.
+            The input steps and the output steps; those between are in `steps`.
 
         Raises:
             UnsupportedError: operations that cannot be expressed, all of them.
         """
         inputs = self._inputs()
+        # The values that are known before any call: tensors of the state dict, and constants.
         for name, (key, learned) in self.program.stored.items():
             shape = tuple(self.program.state[key].shape)
-            self.env[name] = Stored(WeightRef(key, 0, shape), shape, learned)
+            self.env[name] = Stored(WeightRef(key, start=0, size=shape), shape, learned)
         for name, value in self.program.constants.items():
             self.env[name] = Const(value, tuple(value.shape)) if is_tensor(value) else value
         for arguments in [*(call.args for call in self.program.calls), self.program.outputs]:
@@ -68,28 +69,36 @@ class ProgramBuilder(Builder):
             self.env[call.name] = self._value_of(call)
         outputs = self._outputs()
         if self.problems:
-            lines = dict.fromkeys(f"\n  {op} at {line or 'an unknown line'}: {why}" for line, op, why in self.problems)
-            count = f"{len(lines)} operation{'s' if len(lines) > 1 else ''}"
-            raise UnsupportedError(f"{count} of the module cannot be expressed with nn and nngraph{''.join(lines)}")
+            raise self._error_of_problems()
         return inputs, outputs
 
+    def _error_of_problems(self) -> UnsupportedError:
+        """Return the error that lists all problems, each once."""
+        lines = dict.fromkeys(f"\n  {op} at {line or 'an unknown line'}: {why}" for line, op, why in self.problems)
+        count = f"{len(lines)} operation{'s' if len(lines) > 1 else ''}"
+        return UnsupportedError(f"{count} of the module cannot be expressed with nn and nngraph{''.join(lines)}")
+
     def _inputs(self) -> list[LuaNode]:
-        """Return the steps of the inputs, whose values are floats."""
+        """Return the steps of the inputs, and set their values: floats, behind a copy where an input has others."""
         inputs = []
         for index, (name, shape) in enumerate(self.program.inputs.items()):
-            step = LuaNode(None, [], shape, (), index)
+            step = LuaNode(None, shape=shape, index=index)
             inputs.append(step)
             value = Wire(self, step, shape)
             dtype = self.program.dtypes[name]
-            if dtype not in ("float32", "float64", "bfloat16"):  # Lua has no bfloat16
-                # The copy has gradients of the type that it takes: of half ones for half inputs.
+            # Lua has no bfloat16, and takes floats for it.
+            if dtype not in ("float32", "float64", "bfloat16"):
+                # The gradient of a copy has the type that the copy takes: half ones for half inputs.
                 source = "torch.HalfTensor" if dtype == "float16" else "torch.LongTensor"
                 value = value >> make("nn.Copy", source, "torch.FloatTensor")
             self.env[name] = value
         return inputs
 
     def _outputs(self) -> list[LuaNode]:
-        """Return the steps of the values that the program returns."""
+        """Return the steps of the values that the program returns, with notes of what is another value in Lua.
+
+        Outputs that Lua cannot have are added to the problems; `None`s are left out.
+        """
         outputs: list[LuaNode] = []
         for item in self.program.outputs:
             value = item
@@ -98,7 +107,7 @@ class ProgramBuilder(Builder):
                 dtype = self.program.dtypes.get(item.name, "")
                 value = _returned(self.env[item.name], dtype)
             if isinstance(value, Missing):
-                if value.reason:
+                if value.reason:  # if not, it is among the problems already
                     self.problems.append(("", "the output", value.reason))
                 continue
             if value is None:
@@ -108,7 +117,7 @@ class ProgramBuilder(Builder):
                 self.remark(f"output {len(outputs) + 1} is a number: a tensor of one element in Lua")
                 value = self.constant(np.array(float(value)))
             if dtype.startswith("int"):
-                self.remark(f"output {len(outputs) + 1} has whole numbers as floats, exact up to {1 << 24}")
+                self.remark(f"output {len(outputs) + 1} has whole numbers as floats, exact up to {whole.EXACT_FLOAT}")
             outputs.append(self.wire(value).step)
             if value.shape == ():
                 self.scalars.append(len(outputs))
@@ -117,35 +126,40 @@ class ProgramBuilder(Builder):
     # Calls
 
     def _value_of(self, call: TracedCall) -> Any:
-        """Build a call; failures are added to the problems."""
+        """Build a call and return its value; if it cannot be built, add to the problems and return a `Missing`.
+
+        So that one error lists all problems of a program.
+        """
         args = tree_map(lambda item: self.env[item.name] if isinstance(item, CallRef) else item, call.args)
         entry = OPERATIONS.get(call.op)
         # Items of tuples, and arithmetic and assertions of sizes, are no operations on tensors.
-        is_plain = call.op.startswith(("operator.", "aten.sym_", "aten._assert"))
+        is_on_tensors = not call.op.startswith(("operator.", "aten.sym_", "aten._assert"))
         reasons = self._reasons_of_missing(call)
         if reasons:
-            if not is_plain:  # a problem of its own is named, too
+            if is_on_tensors:  # a problem of its own is named, too
                 reasons.append(self._refusal(entry))
             self.problems += [self._problem(reason) for reason in reasons if reason]
             return Missing("", call.shape)
         if call.op == "operator.getitem":
-            return args["0"][args["1"]]
-        if is_plain:
-            return None
+            values, number = args.values()
+            return values[number]
+        if not is_on_tensors:
+            return None  # its value, a number of sizes, is an `Extent` in the arguments of others
         if 0 in call.shape:
             return self.empty(call.shape)
         try:
-            return self._built(call, entry, args)
+            return self._build(call, entry, args)
         except CannotError as error:
             self.problems.append(self._problem(str(error)))
         except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
+            # A builder is written for the arguments that it knows, and fails in any way with others.
             if isinstance(error, T7BridgeError):
                 raise
             self.problems.append(self._problem(f"with these arguments no composition is known ({error})"))
         return Missing("", call.shape)
 
     def _reasons_of_missing(self, call: TracedCall) -> list[str]:
-        """Return the reasons why arguments of a call are missing; one that has been named is empty."""
+        """Return a reason for each argument of a call that is missing: empty if it is among the problems already."""
         reasons = []
         for item in tree_leaves(call.args):
             value = self.env[item.name] if isinstance(item, CallRef) else None
@@ -154,7 +168,10 @@ class ProgramBuilder(Builder):
         return reasons
 
     def _problem(self, reason: str) -> tuple[str, str, str]:
-        """Return the line and operation of the source, and a reason, which names the part of it that fails."""
+        """Return the line and the operation of the source, and a reason.
+
+        Of an operation that PyTorch has decomposed, the reason names the part that fails.
+        """
         if self.call.origin:
             return self.call.line, self.call.origin, f"{self.call.op}: {reason}"
         return self.call.line, self.call.op, reason
@@ -167,14 +184,14 @@ class ProgramBuilder(Builder):
             return f"nn has no such layer; --allow {entry.package} writes one"
         return ""
 
-    def _built(self, call: TracedCall, entry: Operation | None, args: dict[str, Any]) -> Any:
-        """Return the value of a call whose arguments are all there.
+    def _build(self, call: TracedCall, entry: Operation | None, args: dict[str, Any]) -> Any:
+        """Return the value of a call on tensors whose arguments are all there: computed now, or by layers.
 
         Raises:
             CannotError: it cannot be expressed.
         """
-        args = self._plain_args(call, entry, args)
-        constant = self._folded(call, args)
+        args = self._simpler_args(call, entry, args)
+        constant = self._fold(call, args)
         if constant is not None:
             return constant
         args = tree_map(_with_parts, args)
@@ -183,62 +200,68 @@ class ProgramBuilder(Builder):
         refusal = self._refusal(entry)
         if entry is None or refusal:
             raise CannotError(refusal)
-        self._check_whole(call)
+        self._check_whole_numbers(call)
         value = entry.call(self, args)
         if isinstance(value, Wire) and call.shape == () and value.shape == (1,):
-            return Wire(self, value.step, ())
+            return Wire(self, value.step, ())  # Lua has no tensors without dimensions
         returns_several = bool(call.shape) and isinstance(call.shape[0], tuple)
         if returns_several and not isinstance(value, list):
+            # Lua has only the first of them.
             return [value, *(Missing(entry.missing) for _ in call.shape[1:])]
         return value
 
-    def _plain_args(self, call: TracedCall, entry: Operation | None, args: dict[str, Any]) -> dict[str, Any]:
-        """Return arguments of the kinds that an operation takes: few take steps, or tensors with a scale."""
-        if not call.op.startswith(("aten.index.", "aten.embedding_bag")):  # these have layers of their own
-            args = tree_map(lambda item: counted(self, item) if isinstance(item, Steps) else item, args)
+    def _simpler_args(self, call: TracedCall, entry: Operation | None, args: dict[str, Any]) -> dict[str, Any]:
+        """Return arguments of kinds that an operation takes: ranges of open length, and scaled tensors, become wires.
+
+        But for the operations that take such ones.
+        """
+        if not call.op.startswith(("aten.index.", "aten.embedding_bag")):  # these have layers for a range
+            args = tree_map(lambda item: range_at_runtime(self, item) if isinstance(item, OpenRange) else item, args)
         if entry is None or not entry.scaled:
             args = tree_map(lambda item: self.wire(item) if isinstance(item, Scaled) else item, args)
         return args
 
-    def _folded(self, call: TracedCall, args: dict[str, Any]) -> Any:
-        """Compute a call on constants now; `None` if its arguments are no constants, or its value depends on chance."""
+    def _fold(self, call: TracedCall, args: dict[str, Any]) -> Any:
+        """Compute a call now, if all its arguments are constants; `None` if it has to be built of layers."""
         if call.is_random:
+            # An unused value, as a mask of a dropout that does nothing, is no problem.
             return None if call.name in self.used else Missing()
         values = tree_leaves(args)
         if any(isinstance(value, (Wire, Stored, Scaled, Complex)) for value in values):
             return None
         extents = [value for value in [*values, *tree_leaves(call.shape)] if isinstance(value, Extent)]
-        if extents and self.kind in (*OF_ANY_SIZE, "slice"):
+        if extents and self.kind in (*OF_ANY_SIZE, "slice"):  # others are computed for the extent of the example
             return None
         is_broadcast = any(isinstance(value, Const) and value.shape != tuple(value.value.shape) for value in values)
         return None if is_broadcast else self.compute(args)
 
     # Whole numbers
 
-    def _check_whole(self, call: TracedCall) -> None:
-        """Refuse whole numbers that may not be exact as floats, and note the bounds of the others.
+    def _check_whole_numbers(self, call: TracedCall) -> None:
+        """Refuse whole numbers that may not be exact as floats, and note in `bounds` those of the value of the call.
 
         Raises:
             CannotError: a product may be too large, or the type has few bits and wraps around.
         """
         dtype = self.program.dtypes.get(call.name, "")
-        is_double = self.program.is_double
         if not dtype.startswith(("int", "uint")):
             return
+        is_double = self.program.is_double
         names = ("self", "other", "min", "max", "exponent", "tensors")
-        arguments = [call.args[name] for name in names if call.args.get(name) is not None]
-        if call.args.get("alpha", 1) != 1:  # the factor of a sum
-            arguments.append(call.args["alpha"])
+        operands = [call.args[name] for name in names if call.args.get(name) is not None]
+        count = self._count_of(operands[:1])  # of the first, which a sum adds up
+        if call.args.get("alpha", 1) != 1:  # by which the second term of a sum is multiplied
+            operands.append(call.args["alpha"])
         bounds: list[whole.Bounds] = []
-        for item in tree_leaves(arguments):
+        for item in tree_leaves(operands):
             bounds_of_item = self._bounds_of(item, is_double)
             if bounds_of_item is not None:
                 bounds.append(bounds_of_item)
-        low, high = whole.bounds_of(self.kind, bounds, self._count_of(arguments[:1]))
+        low, high = whole.bounds_of(self.kind, bounds, count)
         reason = whole.refusal(self.kind, dtype, (low, high), is_double)
         if reason:
             raise CannotError(reason)
-        largest = whole.EXACT[is_double]
+        largest = whole.exact_up_to(is_double)
         self.bounds[call.name] = (max(low, -largest), min(high, largest))
 
     def _count_of(self, arguments: list[Any]) -> float:
@@ -247,10 +270,15 @@ class ProgramBuilder(Builder):
         for item in tree_leaves(arguments):
             if isinstance(item, CallRef):
                 extents += self.env[item.name].shape
-        return prod(extents) if is_known(extents) else inf
+        return prod(extents) if is_static(extents) else inf
 
     def _bounds_of(self, item: Any, is_double: bool) -> whole.Bounds | None:
-        """Return the bounds of an argument; `None` if it is neither a number nor a value."""
+        """Return the least and the largest element of an argument; `None` if it is neither a number nor a value.
+
+        Args:
+            item: the argument.
+            is_double: whether the model has doubles.
+        """
         if isinstance(item, (int, float)):
             return item, item
         if not isinstance(item, CallRef):
@@ -259,12 +287,17 @@ class ProgramBuilder(Builder):
         if isinstance(value, Const) and value.value.numel() and not value.value.is_complex():
             array = value.array()
             return float(array.min()), float(array.max())
-        return self.bounds.get(item.name) or whole.of_type(self.program.dtypes.get(item.name, ""), is_double)
+        bounds = self.bounds.get(item.name)
+        return bounds or whole.of_type(self.program.dtypes.get(item.name, ""), is_double)
 
     # Complex numbers
 
     def _of_complex(self, call: TracedCall, entry: Operation | None, args: dict[str, Any]) -> Any:
-        """Build a call on complex numbers: by an entry for these, or one for each part."""
+        """Build a call on complex numbers: by the entry for these, or by that for real numbers, once for each part.
+
+        Raises:
+            CannotError: there is no entry, or it does not act on both parts alike.
+        """
         entry_of_complex = OF_COMPLEX.get(call.op)
         if entry_of_complex is not None:
             return entry_of_complex.call(self, args)
@@ -272,7 +305,7 @@ class ProgramBuilder(Builder):
             raise CannotError("no composition for complex numbers is known")
         real_args = tree_map(lambda item: item.real if isinstance(item, (Complex, complex)) else item, args)
         imag_args = tree_map(_imaginary, args)
-        for name in ("self", "other"):  # a number that is added has no imaginary part
+        for name in ("self", "other"):  # a real number that is added has the imaginary part 0
             if name in args and not isinstance(args[name], (Complex, complex)):
                 imag_args[name] = 0.0
         real = entry.call(self, real_args)
@@ -283,7 +316,7 @@ class ProgramBuilder(Builder):
 
 
 def _with_parts(value: Any) -> Any:
-    """Return a complex constant as one of two real ones; others unchanged."""
+    """Return a complex constant as a `Complex` of two real ones; other values unchanged."""
     if not isinstance(value, Const) or not value.value.is_complex():
         return value
     return Complex(Const(value.value.real, value.shape), Const(value.value.imag, value.shape))
@@ -297,7 +330,7 @@ def _imaginary(value: Any) -> Any:
 
 
 def _returned(value: Any, dtype: str) -> Any:
-    """Return an output; complex numbers and values without elements are none."""
+    """Return an output, or a `Missing` for one that Lua does not have: complex numbers, or without elements."""
     if isinstance(value, Const) and 0 in value.shape:
         return Missing(EMPTY)
     if dtype.startswith("complex") and not isinstance(value, Missing):

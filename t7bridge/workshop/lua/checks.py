@@ -7,21 +7,21 @@ from typing import Any
 import sympy
 
 from ...data import define, np
-from .layers import LuaLayer, LuaNode, make, row, sequential
+from .layers import LuaLayer, LuaNode, as_indices, first_row_along, make, sequential
 from .sizes import Shape, Sizes
 
-Place = tuple[int, int]
+InputAxis = tuple[int, int]
 """An input and one of its dimensions, both 0-based."""
 
-_OF_LAST = ("nn.Linear", "nn.TemporalConvolution", "nn.SeqLSTM")
+_CHECK_LAST = ("nn.Linear", "nn.TemporalConvolution", "nn.SeqLSTM")
 """Layers that check the extent of the last dimension themselves."""
-_OF_CHANNELS = tuple(
+_CHECK_CHANNELS = tuple(
     f"nn.{space}{kind}"
     for space in ("Spatial", "Volumetric", "")
     for kind in ("Convolution", "DilatedConvolution", "FullConvolution", "BatchNormalization")
 )
 """Layers that check the extent of the second dimension, the channels, themselves."""
-_KEEPING = (
+_KEEP_CHECKED = (
     "nn.Copy",
     "nn.MulConstant",
     "nn.AddConstant",
@@ -39,22 +39,27 @@ _KEEPING = (
 
 
 def checked_by_layers(input: LuaNode, steps: list[LuaNode]) -> set[int]:
-    """Return the dimensions of an input whose extent the layers that take it check themselves."""
+    """Return the dimensions of an input, 0-based, whose extents are checked by the layers that take it, in Lua.
+
+    Args:
+        input: the input.
+        steps: those of the model, in order.
+    """
     rank = len(input.shape)
     checked: set[int] = set()
-    same = [input]  # steps whose values have the dimensions of the input that others check
+    alike = [input]  # steps whose values have the channels and the last dimension of the input
     for step in steps:
-        if step.layer is None or not any(source in same for source in step.inputs):
+        if step.layer is None or not any(source in alike for source in step.inputs):
             continue
         layer = step.layer
         if layer.name in ("nn.Bottle", "nn.Sequential"):
-            layer = layer.children[0]
-        if layer.name in _OF_CHANNELS:
+            layer = layer.children[0]  # the one that takes the input
+        if layer.name in _CHECK_CHANNELS:
             checked.add(1)
-        elif layer.name in _OF_LAST and len(step.inputs[0].shape) == rank:
+        elif layer.name in _CHECK_LAST and len(step.inputs[0].shape) == rank:
             checked.add(rank - 1)
-        elif step.layer.name in _KEEPING and not _moves_channels(step.layer):
-            same.append(step)
+        elif step.layer.name in _KEEP_CHECKED and not _moves_channels(step.layer):
+            alike.append(step)
     return checked
 
 
@@ -68,7 +73,7 @@ class Check:
     """The sizes that one dimension of an input may have: `step * n + rest`, from `low` to `high`.
 
     Attributes:
-        place: the dimension, 0-based.
+        axis: the dimension, 0-based.
         step: 0 if the size is fixed.
         rest: the size, if it is fixed.
         low: the least size, 1 if any will do.
@@ -76,37 +81,48 @@ class Check:
         equal: the first dimension of any input with the same size, if this is another.
     """
 
-    place: int
+    axis: int
     step: int
     rest: int
     low: int = 1
     high: int | None = None
-    equal: Place | None = None
+    equal: InputAxis | None = None
 
     @property
     def is_free(self) -> bool:
         """Whether any size will do."""
         return self.step == 1 and self.low <= 1 and self.high is None and self.equal is None
 
+    @property
+    def _has_low(self) -> bool:
+        """Whether the least size is more than the form of the sizes says: the first multiple is `step` itself."""
+        return self.low > max(self.step, 1)
+
     def layers(self, rank: int) -> list[LuaLayer]:
-        """Return layers of an input of some dimensions that raise an error for other sizes."""
+        """Return layers of an input of `rank` dimensions that raise an error for other sizes, whatever they return."""
         if not self.step:
-            return [row(rank, self.place) >> make("nn.Reshape", self.rest, False)]
+            # With batchMode false, nn.Reshape takes exactly as many elements.
+            return [first_row_along(rank, self.axis) >> make("nn.Reshape", self.rest, False)]
         layers = []
         if self.step > 1:
-            # A view as rows of the step, to which the row is padded if there is a rest.
-            whole = make("nn.View", -1, self.step)
+            # A view as a matrix with rows of `step` elements, to which a row is filled up if there is a rest.
+            view = make("nn.View", -1, self.step)
             if self.rest:
-                whole = make("nn.Padding", 1, self.step - self.rest) >> whole
-            layers.append(row(rank, self.place) >> whole)
-        if self.low > max(self.step, 1):
-            layers.append(row(rank, self.place) >> make("nn.Narrow", 1, self.low, 1))
+                view = make("nn.Padding", 1, self.step - self.rest) >> view
+            layers.append(first_row_along(rank, self.axis) >> view)
+        if self._has_low:
+            # There is an element at position `low`.
+            layers.append(first_row_along(rank, self.axis) >> make("nn.Narrow", 1, self.low, 1))
         if self.high is not None:
-            layers.append(_at_most(row(rank, self.place), self.high))
+            layers.append(_at_most(first_row_along(rank, self.axis), self.high))
         return layers
 
     def text(self, name: str) -> str:
-        """Return the sizes, with a name for the number that is free: `2n+1`, `n<=512`."""
+        """Return the sizes as text: `2n+1`, `n<=512`, `224`, or `any`.
+
+        Args:
+            name: of the number that is free; empty for a size without limits that no other has to equal.
+        """
         if not self.step:
             return str(self.rest)
         if not name:
@@ -116,57 +132,72 @@ class Check:
             body = f"{self.step}{name}"
         if self.rest:
             body = f"{body}+{self.rest}"
-        has_low = self.low > max(self.step, 1)
         if self.high is not None:
-            return f"{self.low}<={body}<={self.high}" if has_low else f"{body}<={self.high}"
-        return f"{body}>={self.low}" if has_low else body
+            return f"{self.low}<={body}<={self.high}" if self._has_low else f"{body}<={self.high}"
+        return f"{body}>={self.low}" if self._has_low else body
 
 
-def _at_most(first: LuaLayer, most: int) -> LuaLayer:
-    """Return layers that count the elements of a row and take as many of a tensor, which is an error beyond it."""
-    ones = [make("nn.Constant", np.ones(1, "f4"), 0), make("nn.Select", 2, 1)]
-    count = sequential(*ones, make("nn.Sum", 1), make("nn.Copy", "torch.FloatTensor", "torch.LongTensor", False, True))
+def _at_most(row: LuaLayer, most: int) -> LuaLayer:
+    """Return layers that raise an error for a row of more elements: they take element number n, their count, of `most`.
+
+    Args:
+        row: layers that return the row.
+        most: the number of elements that it may have.
+    """
+    one_for_each = [make("nn.Constant", np.ones(1, "f4"), 0), make("nn.Select", 2, 1)]
+    count = sequential(*one_for_each, make("nn.Sum", 1), as_indices())
     pair = LuaLayer("nn.ConcatTable", children=[make("nn.Constant", np.zeros(most, "f4")), count])
-    return first >> pair >> make("nn.Index", 1)
+    return row >> pair >> make("nn.Index", 1)
 
 
 def checks_of(shapes: list[Shape], sizes: Sizes) -> list[list[Check]] | None:
-    """Return the sizes of each dimension of each input.
+    """Return the sizes that each dimension of each input may have.
 
-    `None` if the sizes of a dimension are no progression, or depend on those of another in another way than that both
-    are equal: its symbols are then fixed.
+    `None` if the sizes of a dimension are not a progression, or depend on those of another in another way than that
+    both are equal. Conditions in `sizes` then fix its symbols, and the program has to be built again.
+
+    Args:
+        shapes: of the inputs.
+        sizes: what is known of the symbols.
     """
     checks: list[list[Check]] = []
-    first_places: dict[Any, Place] = {}  # of each symbol
+    first_axes: dict[Any, InputAxis] = {}  # symbol → the first dimension of any input that has it
     for number, shape in enumerate(shapes):
         checks.append([])
-        for place, extent in enumerate(shape):
+        for axis, extent in enumerate(shape):
             if isinstance(extent, int):
-                checks[number].append(Check(place, 0, extent))
+                checks[number].append(Check(axis, step=0, rest=extent))
                 continue
             symbols = extent.expr.free_symbols
             symbol = next(iter(symbols))
-            first_number, first_place = first_places.setdefault(symbol, (number, place))
-            check = _linear_check(place, extent.expr, symbol, sizes) if len(symbols) == 1 else None
-            if check is None or shapes[first_number][first_place] != extent:
+            first_number, first_axis = first_axes.setdefault(symbol, (number, axis))
+            check = _linear_check(axis, extent.expr, symbol, sizes) if len(symbols) == 1 else None
+            if check is None or shapes[first_number][first_axis] != extent:
                 sizes.conditions += [sympy.Eq(symbol, sizes.example[symbol]) for symbol in symbols]
                 return None
             # Batches of several inputs need no check: no layer takes examples of one kind and of unequal numbers.
-            are_batches = place == first_place == 0
-            if (first_number, first_place) != (number, place) and not are_batches:
-                check.equal = (first_number, first_place)
+            are_batches = axis == first_axis == 0
+            if (first_number, first_axis) != (number, axis) and not are_batches:
+                check.equal = (first_number, first_axis)
             checks[number].append(check)
     return checks
 
 
-def _linear_check(place: int, expr: Any, symbol: Any, sizes: Sizes) -> Check | None:
-    """Return the sizes of a dimension that is a multiple of a symbol plus a rest; `None` if it is anything else."""
+def _linear_check(axis: int, expr: Any, symbol: Any, sizes: Sizes) -> Check | None:
+    """Return the sizes of a dimension whose extent is a multiple of a symbol plus a rest; `None` if it is not.
+
+    Args:
+        axis: the dimension.
+        expr: its extent.
+        symbol: the only symbol in it.
+        sizes: what is known of the symbol.
+    """
     rest = expr.xreplace({symbol: sympy.Integer(0)})
     step = sympy.expand(expr - rest).coeff(symbol)
     is_linear = step.is_Integer and step > 0 and sympy.expand(step * symbol + rest - expr) == 0
     if not is_linear:
         return None
-    check = Check(place, int(step), int(rest), int(step * sizes.low.get(symbol, 1) + rest))
+    check = Check(axis, int(step), int(rest), low=int(step * sizes.low.get(symbol, 1) + rest))
     if symbol in sizes.high:
         check.high = int(step * sizes.high[symbol] + rest)
     return check
@@ -175,20 +206,20 @@ def _linear_check(place: int, expr: Any, symbol: Any, sizes: Sizes) -> Check | N
 def texts_of(checks: list[list[Check]]) -> list[str]:
     """Return the sizes of each input: `any x 3 x 224 x 224`, `any x 3 x n x n`."""
     names = iter("nmkpqrstuvwxyzabcdefghijl" * 9)  # without o, which looks like 0; more than a model has sizes
-    equal = {check.equal for dimensions in checks for check in dimensions}
-    name_of: dict[Place, str] = {}
+    compared = {check.equal for dimensions in checks for check in dimensions}
+    name_of: dict[InputAxis, str] = {}
     texts = []
     for number, dimensions in enumerate(checks):
         extents = []
         for check in dimensions:
-            place = (number, check.place)
+            dimension = (number, check.axis)
             if check.equal is not None:
-                name_of[place] = name_of[check.equal]
-            elif check.step and (place in equal or not check.is_free):
-                name_of[place] = next(names)
+                name_of[dimension] = name_of[check.equal]  # of an earlier dimension
+            elif check.step and (dimension in compared or not check.is_free):
+                name_of[dimension] = next(names)
             else:
-                name_of[place] = ""
-            extents.append(check.text(name_of[place]))
+                name_of[dimension] = ""
+            extents.append(check.text(name_of[dimension]))
         texts.append(" x ".join(extents))
     return texts
 
@@ -196,31 +227,49 @@ def texts_of(checks: list[list[Check]]) -> list[str]:
 def guard(dimensions: list[Check], number: int, checked: set[int]) -> LuaLayer | None:
     """Return a layer that returns its input, and raises an error in Lua for other sizes; `None` if all are right.
 
+    Equal sizes of two inputs are checked by `guard_of_pair`.
+
     Args:
         dimensions: of the input.
-        number: of the input.
-        checked: dimensions that layers check.
+        number: of the input, 0-based.
+        checked: dimensions that other layers check, 0-based.
     """
     rank = len(dimensions)
     checks = []
     for check in dimensions:
-        if check.place not in checked and not check.is_free:
+        if check.axis not in checked and not check.is_free:
             checks += check.layers(rank)
-        if check.equal is not None and check.equal[0] == number:
-            both = LuaLayer("nn.ConcatTable", children=[row(rank, check.equal[1]), row(rank, check.place)])
-            checks.append(both >> make("nn.CSubTable"))
+        if check.equal is None:
+            continue
+        number_of_equal, axis_of_equal = check.equal
+        if number_of_equal == number:
+            rows = [first_row_along(rank, axis_of_equal), first_row_along(rank, check.axis)]
+            checks.append(_equal_lengths(rows))
     if not checks:
         return None
-    children = [LuaLayer("nn.ConcatTable", children=[make("nn.Identity"), *checks]), make("nn.SelectTable", 1)]
-    return LuaLayer("nn.Sequential", children=children, label="checkSizes")
+    return _first_output([make("nn.Identity"), *checks], label="checkSizes")
 
 
-def guard_of_pair(rank: int, place: int, other_rank: int, other_place: int) -> LuaLayer:
-    """Return a layer of {input, other} that returns the input, and raises an error unless two extents are equal."""
-    first_row = make("nn.SelectTable", 1) >> row(rank, place)
-    second_row = make("nn.SelectTable", 2) >> row(other_rank, other_place)
-    both = LuaLayer("nn.ConcatTable", children=[first_row, second_row])
-    # The difference of rows of other lengths is an error.
-    children = [make("nn.SelectTable", 1), both >> make("nn.CSubTable")]
-    first = LuaLayer("nn.ConcatTable", children=children)
-    return LuaLayer("nn.Sequential", children=[first, make("nn.SelectTable", 1)], label="checkPair")
+def guard_of_pair(rank: int, axis: int, other_rank: int, other_axis: int) -> LuaLayer:
+    """Return a layer of {input, other} that returns the input, and raises an error unless two extents are equal.
+
+    Args:
+        rank: the number of dimensions of the input.
+        axis: the dimension of the input, 0-based.
+        other_rank: the number of dimensions of the other input.
+        other_axis: its dimension, 0-based.
+    """
+    row = make("nn.SelectTable", 1) >> first_row_along(rank, axis)
+    other_row = make("nn.SelectTable", 2) >> first_row_along(other_rank, other_axis)
+    return _first_output([make("nn.SelectTable", 1), _equal_lengths([row, other_row])], label="checkPair")
+
+
+def _equal_lengths(rows: list[LuaLayer]) -> LuaLayer:
+    """Return a layer that raises an error unless two rows are of equal length, as Lua cannot subtract others."""
+    return LuaLayer("nn.ConcatTable", children=rows) >> make("nn.CSubTable")
+
+
+def _first_output(layers: list[LuaLayer], label: str) -> LuaLayer:
+    """Return a layer that applies all layers to its input and returns the output of the first one."""
+    outputs = LuaLayer("nn.ConcatTable", children=layers)
+    return LuaLayer("nn.Sequential", children=[outputs, make("nn.SelectTable", 1)], label=label)

@@ -1,4 +1,4 @@
-"""Conversion of a whole module: traced, built, structured, and turned into a Torch object."""
+"""Conversion of a whole PyTorch module: traced, its calls built as Lua layers, and these turned into a Torch object."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ = _operations  # registers the operations
 
 @define(eq=False)
 class LuaModel:
-    """A PyTorch module as a Lua model.
+    """A PyTorch module converted to a Lua model in memory, from which `model.t7` and `model.lua` are written.
 
     Attributes:
         layer: the whole model, as constructor calls.
@@ -60,13 +60,19 @@ class LuaModel:
 def convert_module(
     module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...] = (), inference: bool = False
 ) -> LuaModel:
-    """Convert a PyTorch module to a Lua model, with `inference` one without the tensors of gradients.
+    """Convert a PyTorch module to a Lua model.
+
+    Args:
+        module: the module, a script module, or an exported program.
+        inputs: example inputs.
+        allow: see `save_module`.
+        inference: leave out the tensors of gradients; the model is then in evaluation mode.
 
     Raises:
         UnsupportedError: see `save_module`.
     """
-    program, steps = _traced(module, inputs, allow)
-    # A layer that checks a size itself may be anywhere: which do is asked before others are put in between.
+    program, steps = _trace_and_build(module, inputs, allow)
+    # Before guards are put between the inputs and the layers that check sizes themselves.
     checked = [checked_by_layers(step, steps.builder.steps) for step in steps.inputs]
     program.texts = texts_of(steps.checks)
     has_guards = _add_guards(steps, checked)
@@ -74,27 +80,12 @@ def convert_module(
     flatten(layer, program)
     arrays = state_arrays(program)
     is_training = bool(getattr(module, "training", False)) and not inference
-    maker = ObjectMaker(FLOAT64 if program.is_double else FLOAT32, arrays, is_training, not inference)
+    element = FLOAT64 if program.is_double else FLOAT32
+    maker = ObjectMaker(element, arrays, is_training, has_gradients=not inference)
     root = maker.make(layer)
     root[ROOT_FIELD] = _state_record(layer, program, arrays, steps.builder.scalars)
-    report = Report()
-    for text, is_warning in steps.builder.notes.items():
-        if is_warning:
-            report.note("warning", text, code="left-out")
-        else:
-            report.note("info", text, code="lua")
-    _note_sizes(report, program, steps.checks, has_guards)
-    for path, kind, text in program.notes:
-        report.note("warning", text, path, "type", code="left-out", class_name=kind)
-    if program.output_names:
-        names = ", ".join(_names_of_outputs(program))
-        text = f"the module returns a dictionary; the Lua model returns its values in order: {names}"
-        report.note("info", text, code="order")
-    if any(inner.name.startswith(PACKAGE) for inner in walk(layer)):
-        text = "layers.lua has classes that nn lacks: `dofile` it before torch.load of the model"
-        report.note("info", text, code="lua")
-    _note_types(report, program, arrays)
-    return LuaModel(layer, root, program, report.notes, len(arrays))
+    notes = _notes(layer, program, steps, arrays, has_guards)
+    return LuaModel(layer, root, program, notes, len(arrays))
 
 
 # Tracing and building
@@ -102,7 +93,7 @@ def convert_module(
 
 @define(eq=False)
 class _Steps:
-    """A program as steps.
+    """A program as steps of a Lua graph.
 
     Attributes:
         inputs: the input steps.
@@ -117,32 +108,33 @@ class _Steps:
     checks: list[list[Check]]
 
 
-def _traced(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...]) -> tuple[Program, _Steps]:
+def _trace_and_build(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...]) -> tuple[Program, _Steps]:
     """Trace and build a module.
 
     Where that fails, as PyTorch decomposes some operations for given sizes only, it is traced again with fewer open
     sizes.
 
     Raises:
-        UnsupportedError: it cannot be built for the example either.
+        UnsupportedError: it cannot be built for the example either; the error is that of the attempt with most open
+            sizes.
     """
     load_extensions(LUA)  # before PyTorch decomposes what has no entry
     operations = frozenset(name for name, entry in OPERATIONS.items() if not entry.package or entry.package in allow)
     first_error: UnsupportedError | None = None
-    for freedom in Freedom:
+    for freedom in Freedom:  # from all sizes open to none
         program = trace(module, inputs, operations, freedom)
         try:
-            return program, _built(program, allow)
+            return program, _build(program, allow)
         except UnsupportedError as error:
             first_error = first_error or error
-            if not program.sizes.example:  # no size is open
+            if not program.sizes.example:  # no size was open: the other attempts would be the same
                 break
     assert first_error is not None
     raise first_error
 
 
-def _built(program: Program, allow: tuple[str, ...]) -> _Steps:
-    """Build a program: again whenever more is known of the sizes that it can take."""
+def _build(program: Program, allow: tuple[str, ...]) -> _Steps:
+    """Build a program: again whenever more becomes known of the sizes that it can take, by which it is built."""
     while True:
         program.settle()
         checks = checks_of([*program.inputs.values()], program.sizes)
@@ -163,8 +155,8 @@ def _add_guards(steps: _Steps, checked: list[set[int]]) -> bool:
     """Put layers that check its sizes behind each input, where any are refused; return whether there are any.
 
     Args:
-        steps: of the program.
-        checked: for each input, the dimensions that layers check.
+        steps: of the program; receives the layers.
+        checked: for each input, the dimensions that other layers check.
     """
     has_guards = False
     for number, step in enumerate(steps.inputs):
@@ -172,13 +164,17 @@ def _add_guards(steps: _Steps, checked: list[set[int]]) -> bool:
         if layer is not None:
             _insert(layer, [step], steps)
             has_guards = True
+    # Sizes that have to equal one of another input.
     for number, step in enumerate(steps.inputs):
         for check in steps.checks[number]:
-            if check.equal is None or check.equal[0] == number:
+            if check.equal is None:
                 continue
-            other_number, other_place = check.equal
+            other_number, other_axis = check.equal
+            if other_number == number:  # the input's own guard has compared it
+                continue
             other = steps.inputs[other_number]
-            _insert(guard_of_pair(len(step.shape), check.place, len(other.shape), other_place), [step, other], steps)
+            layer = guard_of_pair(len(step.shape), check.axis, len(other.shape), other_axis)
+            _insert(layer, [step, other], steps)
             has_guards = True
     return has_guards
 
@@ -187,9 +183,9 @@ def _insert(layer: LuaLayer, inputs: list[LuaNode], steps: _Steps) -> None:
     """Put a layer behind an input, or behind its copy from whole numbers, as layers are of the model's own type.
 
     Args:
-        layer: takes the input, or a table of it and others.
+        layer: takes the input, or a table of it and others, and returns the input.
         inputs: the input, and the others.
-        steps: of the program.
+        steps: of the program; receives the layer.
     """
     ordered = steps.builder.steps
     sources = [_copy_of(node, ordered) for node in inputs]
@@ -202,9 +198,9 @@ def _insert(layer: LuaLayer, inputs: list[LuaNode], steps: _Steps) -> None:
     for user in ordered:
         user.inputs = with_guard(user.inputs)
     steps.outputs = with_guard(steps.outputs)
-    # Behind the last of its sources; inputs are before all steps.
-    places = [ordered.index(source) + 1 for source in sources if source in ordered]
-    ordered.insert(max(places, default=0), guard_step)
+    # Behind the last of its sources; inputs are not among the steps, and are before all.
+    positions = [ordered.index(source) + 1 for source in sources if source in ordered]
+    ordered.insert(max(positions, default=0), guard_step)
 
 
 def _copy_of(step: LuaNode, steps: list[LuaNode]) -> LuaNode:
@@ -219,9 +215,40 @@ def _is_copy(step: LuaNode) -> bool:
 # Notes
 
 
+def _notes(layer: LuaLayer, program: Program, steps: _Steps, arrays: dict[str, Any], has_guards: bool) -> list[Note]:
+    """Return the notes for the user.
+
+    Args:
+        layer: the whole model.
+        program: the traced program.
+        steps: the program as it was built.
+        arrays: the tensors of the state dict.
+        has_guards: whether layers refuse inputs of other sizes.
+    """
+    report = Report()
+    for text, is_warning in steps.builder.notes.items():
+        if is_warning:
+            report.note("warning", text, code="left-out")
+        else:
+            report.note("info", text, code="lua")
+    _note_sizes(report, program, steps.checks, has_guards)
+    for path, kind, text in program.notes:
+        report.note("warning", text, path, "type", code="left-out", class_name=kind)
+    if program.output_names:
+        names = ", ".join(_names_of_outputs(program))
+        text = f"the module returns a dictionary; the Lua model returns its values in order: {names}"
+        report.note("info", text, code="order")
+    if any(inner.name.startswith(PACKAGE) for inner in walk(layer)):
+        text = "layers.lua has classes that nn lacks: `dofile` it before torch.load of the model"
+        report.note("info", text, code="lua")
+    _note_types(report, program, arrays)
+    return report.notes
+
+
 def _note_sizes(report: Report, program: Program, checks: list[list[Check]], has_guards: bool) -> None:
     """Note which sizes the model refuses."""
-    if any(dimensions and not dimensions[0].step for dimensions in checks):
+    has_fixed_batch = any(dimensions and not dimensions[0].step for dimensions in checks)
+    if has_fixed_batch:
         text = "the size of the batch is fixed: the module does not let its first dimension vary"
         report.note("info", text, code="fixed-batch")
     if has_guards:
@@ -230,7 +257,7 @@ def _note_sizes(report: Report, program: Program, checks: list[list[Check]], has
 
 
 def _note_types(report: Report, program: Program, arrays: dict[str, Any]) -> None:
-    """Note which element types become another."""
+    """Note which element types of the inputs and weights become another in Lua."""
     inputs = [program.dtypes[name] for name in program.inputs]
     weights = {array.dtype.name for array in arrays.values()}
     floats = {dtype for dtype in [*inputs, *weights] if "float" in dtype}
@@ -252,22 +279,30 @@ def _names_of_outputs(program: Program) -> list[str]:
 
 
 def _state_record(layer: LuaLayer, program: Program, arrays: dict[str, Any], scalars: list[int]) -> Table:
-    """Return the root's record: order of the keys, tied keys, tensors that no layer holds, scalar outputs."""
+    """Return the record that the root object has for the way back to PyTorch.
+
+    Args:
+        layer: the whole model.
+        program: has the keys in the order of the state dict, and which are names of one tensor.
+        arrays: the tensors of the state dict.
+        scalars: numbers of the outputs without dimensions, 1-based.
+    """
     keys = {*program.state, *program.aliases}
     keys_of_layers = _held_whole(layer, arrays)
     other = {key: array for key, array in arrays.items() if key not in keys_of_layers}
     fields: dict[str, Any] = {
         "keys": Table.from_list([key for key in program.order if key in keys]),
         "tied": Table.of(list(program.aliases.items())),
+        # Those of which no layer holds all elements.
         "other": Table.of([(key, _recordable(array)) for key, array in other.items()]),
     }
     if scalars:
-        fields["scalars"] = Table.from_list([float(place) for place in scalars])
+        fields["scalars"] = Table.from_list([float(number) for number in scalars])
     return Table.of(fields)
 
 
 def _held_whole(layer: LuaLayer, arrays: dict[str, Any]) -> set[str]:
-    """Return the keys of the tensors all of whose elements are held by layers."""
+    """Return the keys of the tensors all of whose elements are held by layers, each of which may hold a part."""
     parts: dict[str, set[tuple[int, int]]] = {}
     for inner in walk(layer):
         for ref in inner.weights.values():

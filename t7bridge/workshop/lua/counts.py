@@ -6,70 +6,76 @@ from functools import partial
 from typing import Any
 
 from ...data import np
-from .layers import make, row, sequential
-from .sizes import Extent, Shape, computed
-from .values import Steps
+from .layers import first_row_along, make, sequential
+from .sizes import Extent, Shape, evaluate
+from .values import OpenRange
 from .wires import Emitter, Wire
 
 MOST_COUNTED = 1 << 12
-"""Positions that are counted when the model runs; more are refused. A power of two, for `positions`."""
+"""Positions that are counted when the model runs; more are refused. A power of two, for `positions_from_1`."""
 
 
-def measured(b: Emitter, extent: Extent) -> Wire | None:
-    """Return a number that depends on the sizes of the inputs as a tensor of one element; `None` if none counts them.
+def extent_at_runtime(b: Emitter, extent: Extent) -> Wire | None:
+    """Return a number that depends on the sizes of the inputs as a tensor of one element, computed when the model runs.
 
-    It is a sum, product, quotient or root of extents of the inputs.
+    `None` if it is not made of extents of the inputs by sums, products, quotients and roots.
     """
-    number: Wire | None = computed(extent.expr, partial(_count, b))
+    number: Wire | None = evaluate(extent.expr, partial(_value_at_runtime, b))
     return number
 
 
-def _count(b: Emitter, symbol: Any) -> Wire | None:
-    """Return the value of a symbol, counted along a dimension of an input; `None` if none has it alone."""
+def _value_at_runtime(b: Emitter, symbol: Any) -> Wire | None:
+    """Return the value of a symbol of the sizes, counted along a dimension of an input.
+
+    `None` if no dimension has an extent of `step * symbol + rest`, with both numbers known.
+    """
     for name, shape in b.program.inputs.items():
-        for place, extent in enumerate(shape):
+        for axis, extent in enumerate(shape):
+            # More may be known of the sizes than when the inputs were traced.
             current = extent.now() if isinstance(extent, Extent) else extent
             if not isinstance(current, Extent):
                 continue
-            # The extent is step * symbol + rest.
             step = current.expr.coeff(symbol)
             rest = current.expr - step * symbol
             if step.is_Integer and step != 0 and rest.is_Integer:
-                count = _ones_along(b, b.env[name], place) >> make("nn.Sum", 1)
+                count = _ones_along(b, b.env[name], axis) >> make("nn.Sum", 1)
                 count = Wire(b, count.step, (1,))
                 return (count - float(rest)) / float(step)
     return None
 
 
-def _ones_along(b: Emitter, wire: Wire, place: int) -> Wire:
+def _ones_along(b: Emitter, wire: Wire, axis: int) -> Wire:
     """Return a vector of as many ones as a value has elements along a dimension."""
     rank = len(wire.shape)
-    first = row(rank, place) if rank > 1 else make("nn.Identity")
-    # One for each element of the row, as a batch.
-    ones = first >> (make("nn.Constant", np.ones(1, "f4"), 0) >> make("nn.Select", 2, 1))
-    return b.emit(ones, wire, shape=(wire.shape[place],))
+    row = first_row_along(rank, axis) if rank > 1 else make("nn.Identity")
+    # nn.Constant takes the row for a batch of numbers (0 dimensions each): it repeats its element for each of them.
+    ones = row >> (make("nn.Constant", np.ones(1, "f4"), 0) >> make("nn.Select", 2, 1))
+    return b.emit(ones, wire, shape=(wire.shape[axis],))
 
 
-def positions(b: Emitter, extent: Extent) -> Wire | None:
+def positions_from_1(b: Emitter, extent: Extent) -> Wire | None:
     """Return 1, 2, … n, where n is the extent of a dimension of an input; `None` if it is not, or too large.
 
-    The number of ones in the windows that end at each of n ones is an average of zeros and ones, times the size of
-    the window: exact, as this is a power of two.
+    The layers pad n ones with zeros before them, and average the windows that end at each of the ones. An average times
+    the size of the window is the number of ones in it: exactly, as the size is a power of two.
     """
     if extent.in_example > MOST_COUNTED:
         return None
     names = [name for name, shape in b.program.inputs.items() if extent in shape]
+    # That the extent is never larger becomes a condition of the model, so this is asked last.
     if not names or not extent <= MOST_COUNTED:
         return None
     name = names[0]
     ones = _ones_along(b, b.env[name], b.program.inputs[name].index(extent))
-    before = MOST_COUNTED - 1
+    padding = MOST_COUNTED - 1  # the first window has one of the ones
     count = sequential(
+        # An image of one channel and of height 1.
         make("nn.Unsqueeze", 1),
-        make("nn.Unsqueeze", 1),  # an image of height 1
-        make("nn.Padding", 3, -before),
-        make("nn.SpatialAveragePooling", MOST_COUNTED, 1, 1, 1),
+        make("nn.Unsqueeze", 1),
+        make("nn.Padding", 3, -padding),
+        make("nn.SpatialAveragePooling", MOST_COUNTED, 1, 1, 1),  # width, height, and steps of 1
         make("nn.MulConstant", MOST_COUNTED),
+        # A vector again.
         make("nn.Select", 1, 1),
         make("nn.Select", 1, 1),
     )
@@ -77,15 +83,15 @@ def positions(b: Emitter, extent: Extent) -> Wire | None:
     return b.emit(count, ones, shape=(extent,))
 
 
-def counted(b: Emitter, numbers: Steps) -> Any:
-    """Return numbers in steps from 0, counted when the model runs if layers can, or those of the example."""
-    from_1 = positions(b, numbers.shape[0])
-    if from_1 is None:
+def range_at_runtime(b: Emitter, numbers: OpenRange) -> Any:
+    """Return the numbers of a range, counted when the model runs if layers can, or else those of the example."""
+    numbers_from_1 = positions_from_1(b, numbers.shape[0])
+    if numbers_from_1 is None:
         return b.constant(numbers.array())
-    return (from_1 - 1) * numbers.step
+    return (numbers_from_1 - 1) * numbers.step
 
 
-def triangle(b: Emitter, shape: Shape, diagonal: int) -> Wire:
+def lower_triangle(b: Emitter, shape: Shape, diagonal: int) -> Wire:
     """Return a matrix that is 1 up to a diagonal and 0 above it, whose extents depend on the inputs.
 
     Args:
@@ -93,19 +99,23 @@ def triangle(b: Emitter, shape: Shape, diagonal: int) -> Wire:
         shape: of the matrix.
         diagonal: as `torch.tril` counts it: 0 for the main one.
     """
+    # The numbers of rows and columns, from 1.
     rows, columns = (_numbers_up_to(b, extent) for extent in shape)
-    # The number of the row, and that of the column, at each place.
-    column = b.reshape(rows, (shape[0], 1))
+    # Products of a column and a row: the number of its row at each element, and that of its column.
+    rows_as_column = b.reshape(rows, (shape[0], 1))
     row_of_ones = b.reshape(_ones_like(columns), (1, shape[1]))
-    down = b.emit(make("nn.MM"), column, row_of_ones, shape=shape)
+    row_numbers = b.emit(make("nn.MM"), rows_as_column, row_of_ones, shape=shape)
     column_of_ones = b.reshape(_ones_like(rows), (shape[0], 1))
-    across = b.emit(make("nn.MM"), column_of_ones, b.reshape(columns, (1, shape[1])), shape=shape)
-    return down - across + float(diagonal + 1) >> make("nn.HardTanh", 0, 1)
+    columns_as_row = b.reshape(columns, (1, shape[1]))
+    column_numbers = b.emit(make("nn.MM"), column_of_ones, columns_as_row, shape=shape)
+    # The difference is at least 1 up to the diagonal, and at most 0 above it.
+    difference = row_numbers - column_numbers + float(diagonal + 1)
+    return difference >> make("nn.HardTanh", 0, 1)
 
 
 def _numbers_up_to(b: Emitter, extent: Any) -> Any:
     """Return 1, 2, … up to an extent."""
-    numbers = positions(b, extent) if isinstance(extent, Extent) else None
+    numbers = positions_from_1(b, extent) if isinstance(extent, Extent) else None
     if numbers is None:
         return b.wire(b.constant(np.arange(1, int(extent) + 1, dtype="f4")))
     return numbers

@@ -34,7 +34,7 @@ from .sizes import Sizes
 
 
 class Freedom(IntEnum):
-    """The extents of the inputs that may differ from the example's."""
+    """Which extents of the inputs may differ from the example's, from most to least."""
 
     ALL = 0
     BATCH = 1
@@ -68,34 +68,35 @@ def export_module(
     Args:
         module: the module, or a script module.
         inputs: example inputs.
-        own_backwards: receives the names of the user's classes with a backward of their own.
-        freedom: the most that is tried.
+        own_backwards: receives the names of the user's classes of `torch.autograd.Function`, which have a backward of
+            their own.
+        freedom: the extents that may be open at most.
 
     Raises:
         UnsupportedError: it cannot be exported.
     """
     runner = module
-    ways = [partial(export_open, module)]
+    exporters = [partial(export_open, module)]
     if isinstance(module, torch.jit.ScriptModule):
         # torch.export does not trace a script module: PyTorch runs its code, or converts it.
         runner = _ScriptRunner(module)
-        ways = [partial(export_open, runner), partial(_convert_script, module)]
+        exporters = [partial(export_open, runner), partial(_convert_script, module)]
     levels = []
     if any(is_tensor(value) and value.dim() for value in inputs):
         levels = [level for level in (Freedom.ALL, Freedom.BATCH) if level >= freedom]
     # The first program without an open batch is the result if no other attempt leaves the batch open.
-    of_one_batch: Any = None
+    with_fixed_batch: Any = None
     for level in levels:
-        for way in ways:
-            exported = way(inputs, own_backwards, level)
+        for export in exporters:
+            exported = export(inputs, own_backwards, level)
             if exported is None:
                 continue
             if _has_open_batch(exported):
                 return exported
-            if of_one_batch is None:
-                of_one_batch = exported
-    if of_one_batch is not None:
-        return of_one_batch
+            if with_fixed_batch is None:
+                with_fixed_batch = exported
+    if with_fixed_batch is not None:
+        return with_fixed_batch
     own_backwards.clear()  # those of attempts that failed
     try:
         return export_plainly(runner, inputs, None, own_backwards)
@@ -123,18 +124,20 @@ def _has_open_batch(exported: ExportedProgram) -> bool:
 def _convert_script(script: Any, inputs: tuple[Any, ...], own_backwards: list[str], freedom: Freedom) -> Any:
     """Return a script module converted for inputs of other sizes, `None` if its code does not allow that.
 
-    Unlike a run, PyTorch's converter keeps sizes open where the code reads them.
+    Unlike a run, PyTorch's converter keeps sizes open where the code reads them. See `export_module` for the arguments.
     """
     with quiet():
         try:
             from torch._export.converter import TS2EPConverter  # private: not in every release
 
-            class Converter(TS2EPConverter):
+            class OpenConverter(TS2EPConverter):
+                """Exports the module that the code is converted to with open sizes, where PyTorch's fixes them."""
+
                 def retrace_as_exported_program(self, gm: Any, name_to_constant: Any) -> Any:
                     return export_open(gm, self.sample_args, own_backwards, freedom)
 
-            return Converter(script, inputs).convert()
-        except Exception:
+            return OpenConverter(script, inputs).convert()
+        except Exception:  # what a private interface raises is not known
             return None
 
 
@@ -146,15 +149,15 @@ def export_open(module: nn.Module, inputs: tuple[Any, ...], own_backwards: list[
     """
     # A batch of one becomes one of two, as torch.export fixes extents of 1.
     batches = tuple(_as_batch_of_two(value) for value in inputs)
-    shapes: Any = tuple(_open_extents(value, freedom) for value in batches)
+    dynamic_shapes: Any = tuple(_open_extents(value, freedom) for value in batches)
     kinds = [parameter.kind for parameter in inspect.signature(module.forward).parameters.values()]
-    if kinds == [inspect.Parameter.VAR_POSITIONAL]:
-        shapes = (shapes,)
+    if kinds == [inspect.Parameter.VAR_POSITIONAL]:  # forward(*args): torch.export takes these for one argument
+        dynamic_shapes = (dynamic_shapes,)
     try:
-        exported = export_plainly(module, batches, shapes, own_backwards)
-    except Exception:
+        exported = export_plainly(module, batches, dynamic_shapes, own_backwards)
+    except Exception:  # the user's code may raise any
         return None
-    # A branch for a batch of one is not in the graph of two examples.
+    # A branch for a batch of one is not in the graph of two examples: the example itself then breaks a condition.
     if not sizes_of(exported, inputs, is_ours=True).holds():
         return None
     return exported
@@ -173,17 +176,25 @@ def _open_extents(value: Any, freedom: Freedom) -> dict[int, Any] | None:
     rank = value.dim()
     if freedom == Freedom.BATCH:
         rank = min(rank, 1)
-    return {place: Dim.AUTO for place in range(rank) if place == 0 or value.shape[place] > 1}
+    # The first dimension is the batch, and open though it is 1.
+    return {axis: Dim.AUTO for axis in range(rank) if axis == 0 or value.shape[axis] > 1}
 
 
-def export_plainly(module: nn.Module, inputs: tuple[Any, ...], shapes: Any, own_backwards: list[str]) -> Any:
-    """Call `torch.export.export` with dynamic shapes of its form; `None` fixes all sizes."""
+def export_plainly(module: nn.Module, inputs: tuple[Any, ...], dynamic_shapes: Any, own_backwards: list[str]) -> Any:
+    """Call `torch.export.export`; raise what it raises.
+
+    Args:
+        module: the module.
+        inputs: example inputs.
+        dynamic_shapes: in the form of `torch.export.export`; `None` fixes all sizes.
+        own_backwards: see `export_module`.
+    """
     with quiet(), _plain_attention(), _watch_backwards(own_backwards), _Traceable():
         try:
-            return torch.export.export(module, inputs, dynamic_shapes=shapes, strict=False)
+            return torch.export.export(module, inputs, dynamic_shapes=dynamic_shapes, strict=False)
         except Exception:
             with torch.no_grad():  # custom autograd functions may only export without gradients
-                return torch.export.export(module, inputs, dynamic_shapes=shapes, strict=False)
+                return torch.export.export(module, inputs, dynamic_shapes=dynamic_shapes, strict=False)
 
 
 def copy_for_evaluation(module: nn.Module) -> nn.Module:
@@ -191,14 +202,14 @@ def copy_for_evaluation(module: nn.Module) -> nn.Module:
 
     Attributes may be computed tensors, as by an old `weight_norm`, which PyTorch does not copy itself.
     """
-    copies: dict[int, Any] = {}
+    copies_by_id: dict[int, Any] = {}  # as `deepcopy` has those that it has made
     for inner in module.modules():
         for value in vars(inner).values():
             if isinstance(value, torch.Tensor) and not value.is_leaf:
-                copies[id(value)] = value.detach().clone()
+                copies_by_id[id(value)] = value.detach().clone()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of gradients of script modules
-        return copy.deepcopy(module, copies).eval().cpu()
+        return copy.deepcopy(module, copies_by_id).eval().cpu()
 
 
 # Programs of the user
@@ -206,8 +217,9 @@ def copy_for_evaluation(module: nn.Module) -> nn.Module:
 
 def copy_program(exported: ExportedProgram) -> ExportedProgram:
     """Return a copy of a program whose graph may be changed; its tensors are the same."""
-    tensors = [*exported.state_dict.values(), *exported.constants.values()]
-    copied = copy.deepcopy(exported, {id(value): value for value in tensors if is_tensor(value)})
+    values = [*exported.state_dict.values(), *exported.constants.values()]
+    not_copied = {id(value): value for value in values if is_tensor(value)}
+    copied = copy.deepcopy(exported, not_copied)
     names = iter(spec.arg.name for spec in copied.graph_signature.input_specs)
     for node in copied.graph.nodes:
         if node.op == "placeholder":
@@ -216,11 +228,18 @@ def copy_program(exported: ExportedProgram) -> ExportedProgram:
 
 
 def check_program_inputs(exported: ExportedProgram, inputs: tuple[Any, ...]) -> bool:
-    """Return whether all extents of a program but the batch are numbers.
+    """Check example inputs against those of a program; return whether all its extents but the batch are numbers.
+
+    If they are, the program is read as it is; if not, it is traced again with the example.
+
+    Args:
+        exported: the program.
+        inputs: example inputs; none for those of the program.
 
     Raises:
         ModelError: the inputs have other sizes than the program, or are missing and its sizes are open.
     """
+    # Extents as numbers, or as texts if they are open.
     shapes = [_shape_for_message(value) for value in inputs_of(exported) if is_tensor(value)]
     example_shapes = [tuple(value.shape) for value in inputs if is_tensor(value)]
     text = ", ".join("x".join(map(str, shape)) for shape in shapes)
@@ -261,7 +280,11 @@ def _is_open(extent: Any) -> bool:
 
 
 def load_program(path: str, script: bool) -> Any:
-    """Load a TorchScript file or a `.pt2` archive by PyTorch, which runs what is in it: it was judged before.
+    """Load a TorchScript file or a `.pt2` archive by PyTorch, which runs what is in it: the caller has judged it.
+
+    Args:
+        path: of the file.
+        script: whether it is a TorchScript file.
 
     Raises:
         UnsupportedError: PyTorch cannot load it.
@@ -272,8 +295,8 @@ def load_program(path: str, script: bool) -> Any:
             warnings.simplefilter("ignore")  # TorchScript is deprecated
             return load(path)
     except Exception as error:
-        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise UnsupportedError("PyTorch cannot load the program", file=path, found=reason[:200]) from error
+        first_line = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise UnsupportedError("PyTorch cannot load the program", file=path, found=first_line[:200]) from error
 
 
 # Sizes
@@ -281,33 +304,35 @@ def load_program(path: str, script: bool) -> Any:
 
 @contextlib.contextmanager
 def open_sizes() -> Iterator[None]:
-    """Let sizes of 0 and 1 count as any other, and remember what Python code asks of sizes.
+    """Have `torch.export` treat sizes of 0 and 1 as any other, and note which relations of sizes the user's code reads.
 
-    PyTorch's functions in C++ ask, too, at the line of the source that calls them, but not by these objects.
+    Code reads one as in `if x.shape[0] > 4`: by converting a `torch.SymBool`. PyTorch's functions in C++ read some,
+    too, at the line of the source that calls them, but not by these objects. See `_conditions`.
     """
     config: Any = symbolic_config
     original: Any = torch.SymBool.__bool__
 
-    def ask(answer: Any) -> bool:
-        environment = getattr(answer.node, "shape_env", None)
+    def noted(condition: Any) -> bool:
+        """Convert a relation of sizes to a boolean, and note it in its environment if the user's code asks for that."""
+        environment = getattr(condition.node, "shape_env", None)
         caller = sys._getframe(1).f_code.co_filename
         if environment is not None and not caller.startswith(TORCH_FOLDER):
-            relation = answer.node.expr
-            texts = vars(environment).setdefault(_ASKED, set())
+            relation = condition.node.expr
+            texts = vars(environment).setdefault(_READ_BY_USER, set())
             texts.add(str(relation))
             texts.add(str(sympy.Not(relation)))
-        return bool(original(answer))
+        return bool(original(condition))
 
-    torch.SymBool.__bool__ = ask  # type: ignore[method-assign]
+    torch.SymBool.__bool__ = noted  # type: ignore[method-assign]
     try:
-        with quiet(), config.patch(backed_size_oblivious=True):
+        with quiet(), config.patch(backed_size_oblivious=True):  # PyTorch's name for 0 and 1 as any other size
             yield
     finally:
         torch.SymBool.__bool__ = original  # type: ignore[method-assign]
 
 
-_ASKED = "asked_by_python"
-"""Attribute of an environment of symbols: texts of the relations that Python code asked for, and of their opposites."""
+_READ_BY_USER = "relations_read_by_user"
+"""Attribute of an environment of symbols: texts of the relations that the user's code reads, and of their opposites."""
 
 
 def sizes_of(exported: ExportedProgram, inputs: tuple[Any, ...], is_ours: bool) -> Sizes:
@@ -321,18 +346,19 @@ def sizes_of(exported: ExportedProgram, inputs: tuple[Any, ...], is_ours: bool) 
     sizes = Sizes()
     values = inputs_of(exported)
     examples = [*inputs, *[None] * len(values)]  # the user's program needs no example
-    environment: Any = None
+    environment: Any = None  # PyTorch's `ShapeEnv`, which all open extents of a program have in common
     for value, example in zip(values, examples):
         if not is_tensor(value):
             continue
-        for place, extent in enumerate(value.shape):
+        for axis, extent in enumerate(value.shape):
             if not _is_open(extent):
                 continue
             environment = extent.node.shape_env
-            size = example.shape[place] if is_tensor(example) else extent.node.hint
+            size = example.shape[axis] if is_tensor(example) else extent.node.hint
+            # Symbols that are only parts of expressions have their values from the trace, below.
             if extent.node.expr.is_Symbol and size is not None:
                 sizes.example.setdefault(extent.node.expr, int(size))
-    if environment is None:
+    if environment is None:  # all extents are fixed
         return sizes
     for symbol, size in _sizes_in_trace(environment).items():
         sizes.example.setdefault(symbol, int(size))
@@ -343,7 +369,10 @@ def sizes_of(exported: ExportedProgram, inputs: tuple[Any, ...], is_ours: bool) 
 
 
 def _sizes_in_trace(environment: Any) -> dict[Any, Any]:
-    """Return the value of each symbol in the trace: an attribute with another name in newer releases of PyTorch."""
+    """Return the value of each symbol in the trace.
+
+    It is an attribute of PyTorch's `ShapeEnv`, with another name in newer releases.
+    """
     for name in ("var_to_val", "backed_var_to_val"):
         if hasattr(environment, name):
             return dict(getattr(environment, name))
@@ -351,13 +380,17 @@ def _sizes_in_trace(environment: Any) -> dict[Any, Any]:
 
 
 def _conditions(environment: Any) -> list[Any]:
-    """Return the relations of symbols that the source of a program, and not PyTorch itself, needs."""
+    """Return the relations of symbols that the source of a program, and not PyTorch itself, needs.
+
+    Args:
+        environment: PyTorch's `ShapeEnv`, whose guards are what was read of sizes during the trace.
+    """
     conditions: list[Any] = [sympy.Eq(symbol, other) for symbol, other in environment.replacements.items()]
-    asked = vars(environment).get(_ASKED, ())
+    read_by_user = vars(environment).get(_READ_BY_USER, ())
     for guard in environment.guards:
         condition = environment.replace(guard.expr)
-        is_asked = str(guard.expr) in asked
-        if condition.free_symbols and not _is_internal(guard, condition, is_asked):
+        is_read_by_user = str(guard.expr) in read_by_user
+        if condition.free_symbols and not _is_internal(guard, condition, is_read_by_user):
             conditions.append(condition)
     return conditions
 
@@ -376,7 +409,7 @@ def _stated_ranges(exported: ExportedProgram, sizes: Sizes) -> list[Any]:
     return conditions
 
 
-_COUNTING = (
+_COMPARE_COUNTS = (
     ("_prims_common/__init__.py", "infer_size"),
     ("fake_impls.py", "_view_unbacked_meta"),
     ("_refs/__init__.py", "_reshape_view_helper"),
@@ -385,35 +418,47 @@ _COUNTING = (
 """Functions of PyTorch that compare numbers of elements, as Lua's views do."""
 
 
-def _is_internal(guard: Any, condition: Any, is_asked: bool) -> bool:
+def _is_internal(guard: Any, condition: Any, is_read_by_user: bool) -> bool:
     """Return whether a condition was made by PyTorch itself, for the layout of memory or to refuse what is too small.
 
     Lua's layers refuse that too. Comparisons for equality of extents count wherever they are made.
+
+    Args:
+        guard: PyTorch's, with the line that made it.
+        condition: its relation, simplified.
+        is_read_by_user: whether the user's code read the relation.
     """
-    place: Any = getattr(guard.sloc, "framework_loc", None)
-    path = getattr(place, "filename", "")
+    frame: Any = getattr(guard.sloc, "framework_loc", None)
+    path = getattr(frame, "filename", "")
     is_in_torch = path.startswith((TORCH_FOLDER, "<"))  # or in a graph that PyTorch runs
     if not is_in_torch:
-        return not is_asked and isinstance(condition, sympy.Ne)
+        # Functions in C++ compare at the line that calls them: that extents differ is no need of the user.
+        return not is_read_by_user and isinstance(condition, sympy.Ne)
     if not isinstance(condition, sympy.Eq):
         return True
     if len(condition.free_symbols) < 2:
         return False
-    return any(path.endswith(file) and place.name == name for file, name in _COUNTING)
+    return any(path.endswith(file) and frame.name == name for file, name in _COMPARE_COUNTS)
 
 
 # What PyTorch does while it exports
 
 
 class _Traceable(TorchFunctionMode):
-    """Runs by operations that `torch.export` can trace for any size what it cannot trace, or for one size only."""
+    """While it is active, functions that `torch.export` cannot trace for any size run as others that it can."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function of PyTorch, or others that compute the same: PyTorch calls this instead of each.
+
+        An exported graph cannot have `tensor.data`, and has `max_pool1d` for one length only.
+        """
         kwargs = kwargs or {}
         if function == torch.Tensor.data.__get__:  # type: ignore[attr-defined]
-            return args[0].detach()
+            (tensor,) = args
+            return tensor.detach()
         if function == torch.Tensor.data.__set__:  # type: ignore[attr-defined]
-            return args[0].detach().copy_(args[1])
+            tensor, value = args
+            return tensor.detach().copy_(value)
         is_pool_of_signals = function in (torch.max_pool1d, nn.functional.max_pool1d)
         if is_pool_of_signals and not kwargs.pop("return_indices", False):
             return _pool_signals(*args, **kwargs)
@@ -423,15 +468,21 @@ class _Traceable(TorchFunctionMode):
 def _pool_signals(
     input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
 ) -> Any:
-    """Pool signals as images of height 1: PyTorch's own function fixes their length."""
+    """Compute `max_pool1d` of signals as `max_pool2d` of images of height 1, which leaves their length open."""
 
     def of_image(value: Any, for_height: int) -> tuple[int, int]:
+        """Return an option for the height and the width: of a signal, it is a number or a list of one."""
         return (for_height, value if isinstance(value, int) else value[0])
 
-    kernel = of_image(kernel_size, 1)
-    step = of_image(stride or kernel_size, 1)
     images = input.unsqueeze(-2)
-    pooled = torch.max_pool2d(images, kernel, step, of_image(padding, 0), of_image(dilation, 1), ceil_mode)
+    pooled = torch.max_pool2d(
+        images,
+        kernel_size=of_image(kernel_size, for_height=1),
+        stride=of_image(stride or kernel_size, for_height=1),
+        padding=of_image(padding, for_height=0),
+        dilation=of_image(dilation, for_height=1),
+        ceil_mode=ceil_mode,
+    )
     return pooled.squeeze(-2)
 
 
@@ -450,22 +501,25 @@ def quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _plain_attention() -> Iterator[None]:
-    """Prevent PyTorch from using fused attention kernels, and from checking a mask's values for causality."""
+    """Prevent PyTorch from using fused attention kernels, and from checking a mask's values for causality.
+
+    Lua has no layer for a fused kernel, and values of a mask cannot be read in a trace.
+    """
     transformer = torch.nn.modules.transformer
-    is_fast = torch.backends.mha.get_fastpath_enabled()
-    detect = transformer._detect_is_causal_mask
+    was_enabled = torch.backends.mha.get_fastpath_enabled()
+    original = transformer._detect_is_causal_mask
     torch.backends.mha.set_fastpath_enabled(False)
     transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: False
     try:
         yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(is_fast)
-        transformer._detect_is_causal_mask = detect
+        torch.backends.mha.set_fastpath_enabled(was_enabled)
+        transformer._detect_is_causal_mask = original
 
 
 @contextlib.contextmanager
 def _watch_backwards(names: list[str]) -> Iterator[None]:
-    """Collect the names of the user's classes with a backward of their own."""
+    """Collect the names of the user's classes of `torch.autograd.Function` that are applied, in a list."""
     original: Any = Function.__dict__["apply"]
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -483,18 +537,18 @@ def _watch_backwards(names: list[str]) -> Iterator[None]:
 def untraceable(error: Exception) -> UnsupportedError:
     """Return the error for a module that cannot be traced, with the innermost line that is not PyTorch's."""
     kind = type(error).__name__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    reason = ": ".join([kind, *lines[:1]])
-    reason = reason.partition(" (unhinted")[0].rstrip(".")
+    message_lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    reason = ": ".join([kind, *message_lines[:1]])
+    reason = reason.partition(" (unhinted")[0].rstrip(".")  # behind which PyTorch repeats its expression
     if "data-dependent" in str(error).lower() or "GuardOnDataDependent" in kind:
         reason = f"control flow depends on data: {reason}"
-    places = [f'File "{frame.filename}", line {frame.lineno}' for frame in traceback.extract_tb(error.__traceback__)]
-    places += [line for line in lines if line.startswith("File ")]  # of a trace that the message quotes
-    of_user = [place for place in places if not _is_in_library(place)]
-    hint = f"At {of_user[-1]}." if of_user else ""
+    frames = [f'File "{frame.filename}", line {frame.lineno}' for frame in traceback.extract_tb(error.__traceback__)]
+    frames += [line for line in message_lines if line.startswith("File ")]  # of a trace that the message quotes
+    frames_of_user = [frame for frame in frames if not _is_in_library(frame)]
+    hint = f"At {frames_of_user[-1]}." if frames_of_user else ""
     return UnsupportedError("the module cannot be traced", found=reason[:400], hint=hint)
 
 
-def _is_in_library(place: str) -> bool:
+def _is_in_library(frame: str) -> bool:
     """Return whether a line of a trace, `File "…", line 3`, is not in code of the user."""
-    return any(f'"{folder}' in place for folder in _FOLDERS)
+    return any(f'"{folder}' in frame for folder in _FOLDERS)

@@ -1,4 +1,4 @@
-"""The fields of freshly constructed Lua modules.
+"""The fields that the constructors of nn's classes set: a table of the classes.
 
 The table of classes has one row a class: the arguments of the constructor, stored under the same names, then the other
 fields. Sources: the `__init` functions of nn 8726825 and nngraph 3ed3b9b.
@@ -24,7 +24,7 @@ CONTAINERS = frozenset({"nn.Sequential", "nn.ConcatTable", "nn.Concat", "nn.Bott
 
 @define(frozen=True)
 class LuaClass:
-    """Fields stored by a constructor.
+    """A class of nn: the arguments of its constructor, and the fields that this sets.
 
     Attributes:
         args: names of its arguments; `-` for one that is not stored.
@@ -123,12 +123,18 @@ _WORDS = {"true": True, "false": False, "nil": None, "neither": "neither"}
 
 
 def _new_value(text: str, element: ElementType) -> LuaValue:
-    """Return the value of a field as the table has it: tensors and tables are new ones, numbers doubles."""
+    """Return the value of a field from its text in the table of classes: tensors and tables are new, numbers doubles.
+
+    Args:
+        text: as in the table: `{Tensor,Tensor}`, `LongStorage4`, `true`, `0.1`.
+        element: of a `Tensor`.
+    """
     if text.startswith("{"):
         return Table.from_list([_new_value(part, element) for part in text[1:-1].split(",") if part])
     if text.startswith("LongStorage"):
         count = int(text.removeprefix("LongStorage"))
-        return long_storage(*[0] * count)
+        zeros = [0] * count
+        return long_storage(*zeros)
     if text == "IntTensor":
         return Tensor(ELEMENT_TYPES["int32"], None)
     if text == "LongTensor":
@@ -145,7 +151,7 @@ _ROW = re.compile(r"(?P<names>[A-Z][\w ]*?)(?: (?P<version>\d))?(?: +\((?P<args>
 
 
 def _read_classes(table: str) -> dict[str, LuaClass]:
-    """Read the table of classes."""
+    """Read the table of classes: name without `nn.` or `pt.` → fields."""
     classes = {}
     for line in table.replace("\\\n", "").strip().splitlines():
         row = _ROW.fullmatch(line)
@@ -175,6 +181,7 @@ def long_storage(*values: int) -> Storage:
 
 
 def _bottle(n_in: int, n_out: int) -> dict[str, LuaValue]:
+    """Return the fields of an nn.Bottle: dimensions that its layer takes and returns, the batch included."""
     return {
         "nInputDim": float(n_in),
         "nOutputDim": float(n_out),
@@ -189,6 +196,7 @@ _COPIED = {"torch.LongTensor": INT64, "torch.HalfTensor": ELEMENT_TYPES["float16
 
 
 def _copy(source: str, target: str, force_copy: None = None, dont_cast: bool = False) -> dict[str, LuaValue]:
+    """Return the fields of an nn.Copy. `force_copy` is not stored: it only matters where both types are equal."""
     fields: dict[str, LuaValue] = {"gradInput": Tensor(_COPIED[source], None)}
     if dont_cast:
         fields["output"] = Tensor(_COPIED[target], None)
@@ -197,10 +205,11 @@ def _copy(source: str, target: str, force_copy: None = None, dont_cast: bool = F
 
 
 def _reshape(*args: Any) -> dict[str, LuaValue]:
+    """Return the fields of an nn.Reshape, from sizes and, last, whether its input has a batch."""
     *sizes, batch_mode = args
     return {
         "size": long_storage(*sizes),
-        "batchsize": long_storage(0, *sizes),
+        "batchsize": long_storage(0, *sizes),  # 0 until the first batch comes
         "nelement": float(prod(sizes)),
         "batchMode": batch_mode,
     }
@@ -245,21 +254,22 @@ METHODS: dict[str, Callable[..., dict[str, LuaValue]]] = {
 
 
 def fields_of(layer: LuaLayer, element: ElementType) -> dict[str, LuaValue]:
-    """Return the fields set by a constructor call and the methods called after it.
+    """Return the fields set by a constructor call and by the methods called after it: name → value.
 
     Args:
         layer: the call.
         element: of the tensors.
     """
-    name = layer.name.partition(".")[2]
-    row = CLASSES[name]
-    fields = {word: _new_value(text, element) for word, text in row.fields.items()}
-    if name in _COMPUTED:
-        fields.update(_COMPUTED[name](*layer.args))
-    arguments = {**row.defaults, **dict(zip(row.args, layer.args))}
-    for word in row.args:
-        if word != "-" and arguments[word] is not None:
-            fields[word] = lua_value(arguments[word], element)
+    kind = layer.name.partition(".")[2]
+    lua_class = CLASSES[kind]
+    fields = {name: _new_value(text, element) for name, text in lua_class.fields.items()}
+    if kind in _COMPUTED:
+        fields.update(_COMPUTED[kind](*layer.args))
+    arguments = {**lua_class.defaults, **dict(zip(lua_class.args, layer.args))}
+    for name in lua_class.args:
+        is_stored = name != "-"
+        if is_stored and arguments[name] is not None:  # Lua's nil: there is no field
+            fields[name] = lua_value(arguments[name], element)
     for method, args in layer.calls:
         fields.update(METHODS[method](*args))
     return fields

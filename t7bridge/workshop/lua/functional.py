@@ -1,4 +1,4 @@
-"""Exported programs rewritten: without changes in place, without blocks, and operations as parts of others."""
+"""Rewriting of exported programs: without changes in place and `with` blocks, and operations decomposed to others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DETACH = torch.ops.aten.detach.default
 
 
 def make_functional(exported: ExportedProgram, operations: frozenset[str]) -> tuple[ExportedProgram, list[str]]:
-    """Return a program without changes in place, and texts of what Lua does otherwise.
+    """Return a program without changes in place, and notes for the user of what Lua does otherwise.
 
     Most are changes of a value that only they use, as by `ReLU(inplace=True)`: the same operation that returns a new
     value will do. PyTorch rewrites the others, and views of what is changed, with the whole program, which takes four
@@ -25,37 +25,47 @@ def make_functional(exported: ExportedProgram, operations: frozenset[str]) -> tu
 
     Args:
         exported: the program, whose graph is changed.
-        operations: those that stay as they are.
+        operations: those that stay as they are: `aten.relu.default`.
     """
     graph = exported.graph
     _inline_blocks(exported.graph_module)
     _keep_learned(exported)
-    texts = []
-    if any(_is_change(node) and node.args[0].target is DETACH for node in graph.nodes):
-        texts.append("forward changes values by their data: these have no gradient in Lua")
+    notes = []
+    # Behind `_keep_learned`, which leaves no changes of the data of parameters.
+    if any(_changes_argument(node) and node.args[0].target is DETACH for node in graph.nodes):
+        notes.append("forward changes values by their data: these have no gradient in Lua")
     for node in [*graph.nodes]:
-        if _is_change(node):
+        if _changes_argument(node):
             _replace_change(node)
-    graph.eliminate_dead_code(lambda node: bool(node.users) or node.op != "call_function" or _is_change(node))
-    if not any(_is_change(node) for node in graph.nodes):
-        return exported, texts
+
+    def is_needed(node: Any) -> bool:
+        return bool(node.users) or node.op != "call_function" or _changes_argument(node)
+
+    graph.eliminate_dead_code(is_needed)
+    if not any(_changes_argument(node) for node in graph.nodes):
+        return exported, notes
+    # PyTorch would leave out dropouts, which do nothing in evaluation: see `operation_of`.
     for node in graph.nodes:
         node.target = _PLACEHOLDERS.get(node.target, node.target)
     exported.graph_module.recompile()
-    return exported.run_decompositions(_decompositions_but(operations)), texts
+    return exported.run_decompositions(_decompositions_but(operations)), notes
 
 
 # Changes in place
 
 
-def _is_change(node: Any) -> bool:
+def _changes_argument(node: Any) -> bool:
     """Return whether a node changes its first argument in place."""
     schema = getattr(node.target, "_schema", None)
     return bool(node.op == "call_function" and schema is not None and schema.is_mutable)
 
 
 def _replace_change(node: Any) -> None:
-    """Replace a change of a value that shares its memory with no other by the operation that returns a new one."""
+    """Replace a change in place by the operation that returns a new value, `relu_` by `relu`, if nothing else sees it.
+
+    The call stays as it is if the changed value may share its memory with another, is an input, or there is no such
+    operation.
+    """
     changed = node.args[0] if node.args else None
     operation = _without_change(node.target)
     if operation is None or not isinstance(changed, torch.fx.Node) or changed.op != "call_function":
@@ -63,7 +73,7 @@ def _replace_change(node: Any) -> None:
     nodes = [*node.graph.nodes]
     earlier = set(nodes[: nodes.index(node)])
     earlier_users = [user for user in changed.users if user in earlier]
-    if _may_share(changed) or any(_may_share(user) for user in earlier_users):
+    if _may_share_memory(changed) or any(_may_share_memory(user) for user in earlier_users):
         return
     node.target = operation
     for user in [*changed.users]:
@@ -72,17 +82,20 @@ def _replace_change(node: Any) -> None:
 
 
 def _without_change(target: Any) -> Any:
-    """Return the operation that returns what another writes to its argument, `aten.relu.default` for `aten.relu_`."""
+    """Return the operation that returns what another writes to its argument: `aten.relu.default` for `aten.relu_`.
+
+    `None` if there is none.
+    """
     name, _, overload = str(target).removeprefix("aten.").partition(".")
     return getattr(getattr(torch.ops.aten, name.removesuffix("_"), None), overload, None)
 
 
-def _may_share(node: Any) -> bool:
+def _may_share_memory(node: Any) -> bool:
     """Return whether a value may share memory with an argument of its operation."""
     schema = getattr(node.target, "_schema", None)
-    if schema is None:
+    if schema is None:  # an input or a function of Python, of which nothing is known; an output has no value
         return bool(node.op != "output")
-    if any(result.alias_info is not None for result in schema.returns):
+    if any(result.alias_info is not None for result in schema.returns):  # a view
         return True
     # Operations that PyTorch composes of others may return their argument, as dropout in evaluation does.
     is_composed = torch._C._dispatch_has_kernel_for_dispatch_key(node.target.name(), "CompositeImplicitAutograd")
@@ -113,14 +126,17 @@ def _keep_learned(exported: ExportedProgram) -> None:
 
     In the graph, `data` is the detached parameter: the parameter itself takes its place, there and in all else that
     detaches it.
+
+    Args:
+        exported: the program, whose graph is changed.
     """
-    learned = {spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind == InputKind.PARAMETER}
-    changed = {node.args[0] for node in exported.graph.nodes if _is_change(node)}
+    parameters = {spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind == InputKind.PARAMETER}
+    changed = {node.args[0] for node in exported.graph.nodes if _changes_argument(node)}
     detached = [node for node in exported.graph.nodes if node.target is DETACH]
-    sources = {node.args[0] for node in detached if node in changed}
+    changed_by_data = {node.args[0] for node in detached if node in changed}
     for node in detached:
         source = node.args[0]
-        if source in sources and source.name in learned:
+        if source in changed_by_data and source.name in parameters:
             node.replace_all_uses_with(source)
             exported.graph.erase_node(node)
 
@@ -129,7 +145,10 @@ def _keep_learned(exported: ExportedProgram) -> None:
 
 
 def _placeholder(name: str) -> Any:
-    """Return an operation that stands for a dropout while PyTorch rewrites a program."""
+    """Return an operation `t7bridge::name` that PyTorch knows nothing of, in the place of a dropout with its arguments.
+
+    PyTorch would leave out the dropout, which in evaluation does nothing, when it rewrites a program.
+    """
 
     def forward(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
         return input.clone()
@@ -166,19 +185,24 @@ def _inline_blocks(module: Any) -> None:
 
 
 def _inline_block(module: Any, node: Any) -> None:
-    """Replace a block by its calls. Its arguments are the settings, the graph of its body, and the inputs of that."""
-    place = next(number for number, item in enumerate(node.args) if getattr(item, "op", "") == "get_attr")
-    body = getattr(module, node.args[place].target)
-    _inline_blocks(body)
-    inputs = iter(node.args[place + 1 :])
-    values: dict[Any, Any] = {}
+    """Replace a block by the calls of its body.
+
+    Args:
+        module: the graph module, which is changed.
+        node: the call of the block. Its arguments are the settings, the graph of its body, and the inputs of that.
+    """
+    body_position = next(number for number, item in enumerate(node.args) if getattr(item, "op", "") == "get_attr")
+    body = getattr(module, node.args[body_position].target)
+    _inline_blocks(body)  # it may contain others
+    inputs = iter(node.args[body_position + 1 :])
+    values: dict[Any, Any] = {}  # node of the body → node of the outer graph
     results: list[Any] = []
     with module.graph.inserting_before(node):
         for inner in body.graph.nodes:
             if inner.op == "placeholder":
                 values[inner] = next(inputs)
             elif inner.op == "get_attr":
-                name = f"{node.name}_{inner.target}"
+                name = f"{node.name}_{inner.target}"  # other blocks have attributes of the same names
                 setattr(module, name, getattr(body, inner.target))
                 values[inner] = module.graph.get_attr(name)
                 values[inner].meta = dict(inner.meta)
@@ -186,17 +210,19 @@ def _inline_block(module: Any, node: Any) -> None:
                 results = [values.get(item, item) for item in inner.args[0]]
             else:
                 values[inner] = module.graph.node_copy(inner, values.__getitem__)
-        has_no_gradients = node.target.__name__ == _GRADIENTS and not node.args[0]
-        if has_no_gradients:
+        enabled, *_ = node.args  # the setting of a block for gradients
+        is_grad_enabled = node.target.__name__ != _GRADIENTS or enabled
+        if not is_grad_enabled:
             results = [_detached(module.graph, item) for item in results]
-    for item in [*node.users]:
-        item.replace_all_uses_with(results[item.args[1]])
+    for item in [*node.users]:  # `operator.getitem(block, number)`
+        _, number = item.args
+        item.replace_all_uses_with(results[number])
         module.graph.erase_node(item)
     module.graph.erase_node(node)
 
 
 def _detached(graph: Any, node: Any) -> Any:
-    """Return a value of a graph without a gradient."""
+    """Return a node of the detached value of another; the same node if the value has no gradient anyway."""
     value = node.meta.get("val")
     if not is_tensor(value) or not value.is_floating_point():
         return node
@@ -223,34 +249,44 @@ def decompose(node: Any, operations: frozenset[str]) -> tuple[Any, list[Any]] | 
         operations: those that stay as they are.
     """
     target = node.target
-    flat, spec = pytree.tree_flatten((node.args, node.kwargs))
-    places = [place for place, item in enumerate(flat) if isinstance(item, torch.fx.Node)]
-    inputs = [flat[place] for place in places]
+    flat_args, spec = pytree.tree_flatten((node.args, node.kwargs))
+    positions = [position for position, item in enumerate(flat_args) if isinstance(item, torch.fx.Node)]
+    inputs = [flat_args[position] for position in positions]
 
-    def run(*values: Any) -> Any:
-        items = list(flat)
-        for place, value in zip(places, values):
-            items[place] = value
+    def call_with(*values: Any) -> Any:
+        """Call the operation with other values for its inputs."""
+        items = list(flat_args)
+        for position, value in zip(positions, values):
+            items[position] = value
         args, kwargs = pytree.tree_unflatten(items, spec)
         return target(*args, **kwargs)
 
-    graph_module = _trace_parts(run, [item.meta["val"] for item in inputs], operations)
+    graph_module = _trace_parts(call_with, [item.meta["val"] for item in inputs], operations)
     if graph_module is None:
         return None
     for inner in [*graph_module.graph.nodes]:
-        if _is_change(inner):
+        if _changes_argument(inner):
             _replace_change(inner)
-    if any(inner.op == "call_function" and inner.target is target for inner in graph_module.graph.nodes):
+    is_part_of_itself = any(
+        inner.op == "call_function" and inner.target is target for inner in graph_module.graph.nodes
+    )
+    if is_part_of_itself:  # PyTorch has no rule for it
         return None
     return graph_module, inputs
 
 
-def _trace_parts(run: Any, values: list[Any], operations: frozenset[str]) -> Any:
-    """Return the graph of a call's decomposition; `None` if its rule needs values that only a run has."""
+def _trace_parts(call: Any, values: list[Any], operations: frozenset[str]) -> Any:
+    """Return the graph of a call's decomposition; `None` if its rule needs values that only a run has.
+
+    Args:
+        call: calls an operation with values.
+        values: its inputs, without elements.
+        operations: those that stay as they are.
+    """
     for _ in range(2):  # PyTorch 2.13's transforms fail where they limit a size for the first time, and work then
         try:
             with torch.no_grad(), quiet():
-                return make_fx(run, decomposition_table=_decompositions_but(operations))(*values)
+                return make_fx(call, decomposition_table=_decompositions_but(operations))(*values)
         except Exception:
             continue
     return None

@@ -23,20 +23,20 @@ class Arithmetic(Generic[Value]):
         """Apply a layer."""
         raise NotImplementedError
 
-    def joined(self, name: str, other: Any, swapped: bool = False) -> Value:
+    def combine(self, name: str, other: Any, swapped: bool = False) -> Value:
         """Apply a layer that takes a table of two: this and another value, or the other first."""
         raise NotImplementedError
 
     def __add__(self, other: Any) -> Value:
         if not isinstance(other, (int, float)):
-            return self.joined("nn.CAddTable", other)
+            return self.combine("nn.CAddTable", other)
         if other == 0:
             return self._value
         return self >> make("nn.AddConstant", other)
 
     def __mul__(self, other: Any) -> Value:
         if not isinstance(other, (int, float)):
-            return self.joined("nn.CMulTable", other)
+            return self.combine("nn.CMulTable", other)
         if other == 1:
             return self._value
         return self >> make("nn.MulConstant", other)
@@ -49,26 +49,27 @@ class Arithmetic(Generic[Value]):
     def __sub__(self, other: Any) -> Value:
         if isinstance(other, (int, float)):
             return self + -other
-        return self.joined("nn.CSubTable", other)
+        return self.combine("nn.CSubTable", other)
 
     def __rsub__(self, other: Any) -> Value:
         if isinstance(other, (int, float)):
             difference: Value = -self + other
             return difference
-        return self.joined("nn.CSubTable", other, swapped=True)
+        return self.combine("nn.CSubTable", other, swapped=True)
 
     def __truediv__(self, other: Any) -> Value:
         if isinstance(other, (int, float)):
             return self * (1 / other)
-        return self.joined("nn.CDivTable", other)
+        return self.combine("nn.CDivTable", other)
 
     def __rtruediv__(self, other: Any) -> Value:
         if isinstance(other, (int, float)):
             quotient: Value = self**-1 * other
             return quotient
-        return self.joined("nn.CDivTable", other, swapped=True)
+        return self.combine("nn.CDivTable", other, swapped=True)
 
     def __pow__(self, exponent: float) -> Value:
+        """Raise to a power that is a number: 1, 2 and 0.5 have layers of their own, or none."""
         if exponent == 1:
             return self._value
         if exponent == 2:
@@ -141,7 +142,7 @@ class LuaLayer(Arithmetic["LuaLayer"]):
             return layer
         return sequential(*_chain(self), *_chain(layer))
 
-    def joined(self, name: str, other: Any, swapped: bool = False) -> LuaLayer:
+    def combine(self, name: str, other: Any, swapped: bool = False) -> LuaLayer:
         """Return the layers that apply both to one input and join their outputs."""
         pair = [other, self] if swapped else [self, other]
         return LuaLayer("nn.ConcatTable", children=pair) >> make(name)
@@ -169,7 +170,7 @@ class LuaNode(Arithmetic["LuaNode"]):
         """Return a node that applies a layer to this one."""
         return LuaNode(layer, [self])
 
-    def joined(self, name: str, other: Any, swapped: bool = False) -> LuaNode:
+    def combine(self, name: str, other: Any, swapped: bool = False) -> LuaNode:
         """Return a node of both."""
         return LuaNode(make(name), [other, self] if swapped else [self, other])
 
@@ -178,10 +179,10 @@ def make(name: str, *args: Any, calls: Any = (), **weights: WeightRef | None) ->
     """Return a layer without children.
 
     Args:
-        name: of the class.
+        name: of the class: `nn.Linear`.
         args: of the constructor.
-        calls: methods with their arguments.
-        weights: fields of the state dict; those that are `None` are left out.
+        calls: methods called after construction: pairs of a name and a tuple of arguments.
+        weights: fields that come from the state dict, by name; those that are `None` are left out.
     """
     return LuaLayer(name, args, calls, {field: ref for field, ref in weights.items() if ref is not None})
 
@@ -200,42 +201,55 @@ def _chain(layer: LuaLayer) -> list[LuaLayer]:
     return layer.children if layer.name == "nn.Sequential" else [layer]
 
 
-def row(rank: int, place: int) -> LuaLayer:
-    """Return layers that take the first row along a dimension, 0-based."""
-    # Each removes a dimension: the first one until the row's is the first, and then the second one.
-    layers = [make("nn.Select", 1, 1) for _ in range(place)]
-    layers += [make("nn.Select", 2, 1) for _ in range(rank - 1 - place)]
+def as_indices() -> LuaLayer:
+    """Return a layer that copies floats to a LongTensor, which nn.Index takes, whatever type the model is cast to."""
+    force_copy = False
+    dont_cast = True
+    return make("nn.Copy", "torch.FloatTensor", "torch.LongTensor", force_copy, dont_cast)
+
+
+def first_row_along(rank: int, axis: int) -> LuaLayer:
+    """Return layers that reduce a tensor to a vector along one dimension: its elements at index 0 of all others.
+
+    Args:
+        rank: the number of dimensions of the tensor.
+        axis: the dimension that is kept, 0-based.
+    """
+    # Each nn.Select removes a dimension: the first one until the row's is the first, and then the second one.
+    layers = [make("nn.Select", 1, 1) for _ in range(axis)]
+    layers += [make("nn.Select", 2, 1) for _ in range(rank - 1 - axis)]
     return sequential(*layers)
 
 
-def expand_as(rank: int, places: list[int]) -> LuaLayer:
-    """Return a graph of {value, other} that repeats a value along dimensions, 0-based, to the extents of another.
+def expand_as(rank: int, axes: list[int]) -> LuaLayer:
+    """Return a graph of {value, other} that repeats the value to the extents of the other along some dimensions.
 
     Args:
-        rank: the number of dimensions of the other.
-        places: the dimensions, in which the value has an extent of 1.
+        rank: the number of dimensions of both.
+        axes: the dimensions, 0-based, in which the value has an extent of 1.
     """
-    value, other = (LuaNode(None, index=index) for index in range(2))
+    value = LuaNode(None, index=0)
+    other = LuaNode(None, index=1)
     expanded = value
-    for place in places:
-        # A row of ones as long as the other value, as indices, selects the only element as often.
-        ones = row(rank, place) >> make("nn.Constant", np.ones(1, "f4"), 0) >> make("nn.Select", 2, 1)
-        positions = other >> (ones >> make("nn.Copy", "torch.FloatTensor", "torch.LongTensor", False, True))
-        expanded = LuaNode(make("nn.Index", place + 1), [expanded, positions])
+    for axis in axes:
+        # As many indices as the other value has elements there, all 1, take the only element of the value as often.
+        one_for_each = make("nn.Constant", np.ones(1, "f4"), 0) >> make("nn.Select", 2, 1)
+        indices = other >> (first_row_along(rank, axis) >> one_for_each >> as_indices())
+        expanded = LuaNode(make("nn.Index", axis + 1), [expanded, indices])
     graph = graph_of([value, other], expanded)
     graph.label = "ExpandAs"
     return graph
 
 
 def graph_of(inputs: list[LuaNode], *outputs: LuaNode) -> LuaLayer:
-    """Return an `nn.gModule` of the nodes that lead from the inputs to the outputs."""
+    """Return an `nn.gModule` of the nodes that lead from the inputs to the outputs, each after those that it uses."""
     steps = {id(node): node for node in inputs}
     stack = [*reversed(outputs)]
     while stack:
         node = stack[-1]
-        waiting = [source for source in node.inputs if id(source) not in steps]
-        if waiting:
-            stack.extend(reversed(waiting))
+        missing = [source for source in node.inputs if id(source) not in steps]
+        if missing:
+            stack.extend(reversed(missing))  # the node stays below them, and is seen again after them
         else:
             steps[id(node)] = stack.pop()
     return LuaLayer("nn.gModule", steps=list(steps.values()), outputs=list(outputs))
@@ -253,14 +267,14 @@ def walk(layer: LuaLayer) -> list[LuaLayer]:
 
 
 def structure_of(
-    root: LuaLayer, settings: Callable[[LuaLayer], Any], form: Callable[[WeightRef], Any]
+    root: LuaLayer, key_of_settings: Callable[[LuaLayer], Any], key_of_weight: Callable[[WeightRef], Any]
 ) -> tuple[Any, ...]:
-    """Return what is equal for layers of one structure: classes, children and graphs, and what is made of the rest.
+    """Return a key that is equal for layers of equal structure: of the same classes, children and graphs.
 
     Args:
         root: the outermost layer.
-        settings: what counts of the arguments and the methods called.
-        form: what counts of a tensor of the state dict.
+        key_of_settings: returns what must be equal of a layer's arguments and of the methods called on it.
+        key_of_weight: returns what must be equal of a tensor of the state dict.
     """
     structure = []
     for layer in walk(root):
@@ -268,8 +282,9 @@ def structure_of(
         steps = []
         for step in layer.steps:
             is_input = step.layer is None
-            steps.append((is_input, *(numbers[id(source)] for source in step.inputs)))
+            numbers_of_sources = [numbers[id(source)] for source in step.inputs]
+            steps.append((is_input, *numbers_of_sources))
         outputs = tuple(numbers[id(step)] for step in layer.outputs)
-        weights = tuple((name, form(ref)) for name, ref in layer.weights.items())
-        structure.append((layer.name, settings(layer), weights, tuple(steps), outputs, len(layer.children)))
+        weights = tuple((name, key_of_weight(ref)) for name, ref in layer.weights.items())
+        structure.append((layer.name, key_of_settings(layer), weights, tuple(steps), outputs, len(layer.children)))
     return tuple(structure)

@@ -1,4 +1,4 @@
-"""Values as Lua source, and long lines of it as several."""
+"""Numbers, strings, tables and tensors as Lua source; and the wrapping of long lines of Lua."""
 
 from __future__ import annotations
 
@@ -22,7 +22,12 @@ def lua_string(text: str) -> str:
 
 
 def lua_text(value: Any) -> str:
-    """Return a value as Lua source: an argument of a constructor."""
+    """Return an argument of a constructor as Lua source.
+
+    Args:
+        value: `None`, a boolean, a string, a number, a tuple of these, a tuple of pairs of a name and a value, or an
+            array, for a tensor.
+    """
     if value is None:
         return "nil"
     if isinstance(value, bool):
@@ -32,37 +37,47 @@ def lua_text(value: Any) -> str:
     if isinstance(value, (int, float)):
         return _number(value)
     if isinstance(value, tuple):
-        if value and isinstance(value[0], tuple):  # names and values
-            return "{" + ", ".join(f"{name} = {lua_text(item)}" for name, item in value) + "}"
-        return "{" + ", ".join(map(lua_text, value)) + "}"
+        is_of_pairs = bool(value) and isinstance(value[0], tuple)
+        if is_of_pairs:
+            items = [f"{name} = {lua_text(item)}" for name, item in value]
+        else:
+            items = [lua_text(item) for item in value]
+        return "{" + ", ".join(items) + "}"
     return _tensor(value)
 
 
 def _number(value: float) -> str:
+    """Return a number as Lua source; NaN and infinities, which have no literals, as expressions."""
     if value != value:
         return "0/0"
     if value in (float("inf"), float("-inf")):
         return "math.huge" if value > 0 else "-math.huge"
-    if float(value).is_integer() and abs(value) < 2**53:
+    is_exact = abs(value) < 2**53  # as a double, Lua's only number
+    if float(value).is_integer() and is_exact:
         return str(int(value))
     return repr(float(value))
 
 
 def _tensor(array: Any) -> str:
-    """Return a constant tensor: filled if all elements are equal, else listed with repetitions."""
+    """Return an array as Lua source of a tensor: filled if all elements are equal, else listed with repetitions.
+
+    `numbers`, a function of the source, makes a tensor of a list of sizes and a text of elements, `0.5 1*3`.
+    """
     sizes = ", ".join(map(str, array.shape))
     flat = array.reshape(-1)
     if (flat == flat[0]).all():
         return f"torch.Tensor({sizes}):fill({_number(float(flat[0]))})"
     words = []
     for value, group in groupby(flat.tolist()):
-        number = f"{value:.9g}" if array.dtype.itemsize == 4 else repr(value)  # enough digits for a float
+        is_float32 = array.dtype.itemsize == 4
+        number = f"{value:.9g}" if is_float32 else repr(value)  # 9 digits tell all of them apart
         times = len(list(group))
         words.append(number if times == 1 else f"{number}*{times}")
     text = " ".join(words)
-    if len(text) <= WIDTH // 2:
+    if len(text) <= WIDTH // 2:  # leaves place for the call around it
         return f"numbers({{{sizes}}}, '{text}')"
-    return f"numbers({{{sizes}}}, [[\n{textwrap.fill(text, WIDTH, break_on_hyphens=False)}]])"
+    lines = textwrap.fill(text, WIDTH, break_on_hyphens=False)  # hyphens are minus signs
+    return f"numbers({{{sizes}}}, [[\n{lines}]])"
 
 
 def wrapped(source: str) -> str:
@@ -71,12 +86,15 @@ def wrapped(source: str) -> str:
 
 
 def _wrapped_line(line: str) -> str:
-    """Return a line as several, those after the first indented by two levels more."""
+    """Return a line as several, those after the first indented by two levels more.
+
+    A line stays too long where there is no comma to break it at.
+    """
     rest = line
     indent = " " * (len(line) - len(line.lstrip()) + 6)
     lines = []
     while len(rest) > WIDTH:
-        end = _break_of(rest)
+        end = _end_of_first_line(rest)
         if end is None:
             break
         lines.append(rest[:end])
@@ -84,15 +102,16 @@ def _wrapped_line(line: str) -> str:
     return "\n".join([*lines, rest])
 
 
-def _break_of(line: str) -> int | None:
-    """Return where a long line is broken: behind the last of its outermost commas that fits.
+def _end_of_first_line(line: str) -> int | None:
+    """Return the column at which a long line is broken: behind the last of its outermost commas that fits.
 
     If none of these fits, the line is broken where their bracket opens. `None` if no comma fits at all.
     """
     depth = 0
     commas: list[tuple[int, int]] = []  # the depth and the end of each
     brackets: dict[int, int] = {}  # depth → the end of the last bracket that opens it and fits
-    for match in re.finditer(r"'[^']*'|[(){},]", line[: 2 * WIDTH]):
+    # Outer commas beyond the width tell that those before them are inner ones; twice the width is far enough to see.
+    for match in re.finditer(r"'[^']*'|[(){},]", line[: 2 * WIDTH]):  # strings, whose signs do not count, and signs
         token = match[0]
         if token == ",":
             commas.append((depth, match.end()))

@@ -32,7 +32,7 @@ GRADIENTS = {"weight": "gradWeight", "bias": "gradBias"}
 
 @define(eq=False)
 class ObjectMaker:
-    """Creates the objects of layers.
+    """Makes the Torch objects of Lua layers (`LuaLayer`), with the weights of a state dict.
 
     Attributes:
         element: of all tensors of the model.
@@ -55,10 +55,11 @@ class ObjectMaker:
             self._fill_lstm(obj, layer.weights)
         else:
             self._set_weights(obj, layer.weights)
+        # Without a weight, whatever the constructor was told.
         if layer.name.endswith("BatchNormalization") and "weight" not in layer.weights:
             obj["affine"] = False
         if not self.training:
-            obj["train"] = False
+            obj["train"] = False  # which `evaluate()` sets in every module
         if layer.weights:
             entries = {name: weight_entry(ref, self.weights[ref.key].shape) for name, ref in layer.weights.items()}
             obj[FIELD] = Table.of(entries)
@@ -69,13 +70,17 @@ class ObjectMaker:
         return obj
 
     def _new_object(self, layer: LuaLayer) -> TorchObject:
-        """Return an object as its constructor leaves it, without weights and children."""
+        """Return an object as its constructor leaves it, without weights and children.
+
+        Its fields are in the order in which the constructor sets them.
+        """
         fields = Table.of({"_type": f"torch.{self.element.lua}Tensor"})
         if layer.name == "nn.gModule":  # its constructor removes the output and the gradient
-            return TorchObject(layer.name, 1, fields)
+            return TorchObject(layer.name, version=1, fields=fields)
         fields["output"] = Tensor(self.element, None)
         fields["gradInput"] = Tensor(self.element, None)
-        obj = TorchObject(layer.name, CLASSES[layer.name.partition(".")[2]].version, fields)
+        kind = layer.name.partition(".")[2]
+        obj = TorchObject(layer.name, CLASSES[kind].version, fields)
         for name, value in fields_of(layer, self.element).items():
             obj[name] = value
         return obj
@@ -88,23 +93,31 @@ class ObjectMaker:
                 obj[GRADIENTS[name]] = self.tensor(ref, gradient=True)
 
     def _fill_lstm(self, obj: TorchObject, refs: dict[str, WeightRef]) -> None:
-        """Set weight (in + hidden, gates) and bias of an nn.SeqLSTM: gates i f o g, one bias for PyTorch's two."""
+        """Set the weight and bias of an nn.SeqLSTM, and their gradients.
 
-        def gates(name: str) -> np.ndarray:
+        The weight has the shape (inputs + hidden, 4 hidden). Gates are i f o g in Lua, i f g o in PyTorch; the one bias
+        is the sum of PyTorch's two.
+        """
+
+        def in_order_of_lua(name: str) -> np.ndarray:
             i, f, g, o = np.split(self.weights[refs[name].key], 4)
             return np.concatenate([i, f, o, g]).astype(self.element.code)
 
-        weight = np.concatenate([gates("weight_ih_l0").T, gates("weight_hh_l0").T])
+        weight = np.concatenate([in_order_of_lua("weight_ih_l0").T, in_order_of_lua("weight_hh_l0").T])
         bias = np.zeros(weight.shape[1], self.element.code)
         for name in ("bias_ih_l0", "bias_hh_l0"):
-            bias += gates(name) if name in refs else 0
+            if name in refs:
+                bias += in_order_of_lua(name)
         for name, array in (("weight", weight), ("bias", bias)):
             obj[name] = Tensor.from_numpy(np.ascontiguousarray(array))
             if self.has_gradients:
                 obj[GRADIENTS[name]] = Tensor.from_numpy(np.zeros_like(array, order="C"))
 
     def tensor(self, ref: WeightRef, gradient: bool = False) -> Tensor:
-        """Return the tensor of a field: one object for each part of the state dict, and one storage for each tensor."""
+        """Return the tensor of a field, or that of its gradient.
+
+        Fields with the same part of the state dict have the same object, and parts of one tensor views of one storage.
+        """
         tensor = self._tensors.get((ref, gradient))
         if tensor is not None:
             return tensor
@@ -129,7 +142,12 @@ class ObjectMaker:
 
 
 def weight_entry(ref: WeightRef, shape: tuple[int, ...]) -> Table:
-    """Return the entry of a tensor field."""
+    """Return the entry of a tensor field in the record of its object: its key in the state dict, and what part it is.
+
+    Args:
+        ref: the part of the tensor that the field holds.
+        shape: of the whole tensor in the state dict.
+    """
     entry = Table.of({"key": ref.key, "size": Table.from_list([float(extent) for extent in shape])})
     if ref.start:
         entry["start"] = float(ref.start)
@@ -148,7 +166,7 @@ Sources = dict[Node, dict[Node, None]]
 
 
 class _Graph:
-    """A `graph.Graph` of edges: its nodes are in the order of their first edge, and numbered so.
+    """A Torch object `graph.Graph` made of edges: its nodes are in the order of their first edge, and numbered so.
 
     Attributes:
         nodes: the object of each node.
@@ -156,6 +174,7 @@ class _Graph:
     """
 
     def __init__(self, edges: list[tuple[Node, Node]]) -> None:
+        """Make the objects of a graph, whose edges lead from a node to one of its children."""
         self._children: dict[Node, list[Node]] = {node: [] for edge in edges for node in edge}
         for start, end in edges:
             self._children[start].append(end)
@@ -173,12 +192,12 @@ class _Graph:
         self.object = _object("graph.Graph", nodes=_numbered(list(self.nodes.values())), edges=_numbered(edge_objects))
 
     def children_first(self) -> list[Node]:
-        """Return the nodes depth first, as `topsort` does on the reversed graph."""
-        inner = {child for children in self._children.values() for child in children}
+        """Return the nodes so that each follows its children: depth first, in the order of nngraph's `topsort`."""
+        with_parents = {child for children in self._children.values() for child in children}
         order: list[Node] = []
         visited: set[Node] = set()
         for root in self._children:
-            if root in inner:
+            if root in with_parents:
                 continue
             visited.add(root)
             stack = [(root, iter(self._children[root]))]
@@ -213,15 +232,16 @@ def _make_gmodule(layer: LuaLayer, obj: TorchObject, module_of: Callable[[LuaLay
     """Set the fields of an `nn.gModule` on an object.
 
     Args:
-        layer: with `inputs`, `steps` and `outputs`. Each input is used, and every step leads to an output.
-        obj: already has the fields of every module.
+        layer: the graph. Each input is used, and every step leads to an output.
+        obj: already has the fields of every module; receives the others.
         module_of: returns the object of a layer.
     """
     outnode, innode, sources = _linked_nodes(layer, module_of)
     edges = _edges_from(outnode, sources)
+    # nngraph has the graph in both directions: from the outputs to the inputs, and from the inputs to the outputs.
     backward = _Graph(edges)
     forward = _Graph([(end, start) for start, end in edges])
-    order = backward.children_first()
+    order = backward.children_first()  # the order of evaluation: each node after those that it takes
     for node in order:
         node["forwardNodeId"] = forward.nodes[node]["id"]
     obj["modules"] = Table.from_list([node["module"] for node in order if "module" in node])
@@ -239,10 +259,17 @@ def _make_gmodule(layer: LuaLayer, obj: TorchObject, module_of: Callable[[LuaLay
 
 
 def _linked_nodes(layer: LuaLayer, module_of: Callable[[LuaLayer], TorchObject]) -> tuple[Node, Node, Sources]:
-    """Return the last and the first node of an `nn.gModule`, and the sources of all."""
+    """Return the last and the first node of an `nn.gModule`, and the sources of all its nodes.
+
+    nngraph's constructor adds both: the last takes all outputs, and the first is the source of all inputs.
+
+    Args:
+        layer: the graph.
+        module_of: returns the object of a layer.
+    """
     sources: Sources = {}
     nodes: dict[int, Node] = {}  # by the id of a step
-    inputs: dict[int, Node] = {}
+    inputs: dict[int, Node] = {}  # by the index of an input
     for step in layer.steps:
         if step.layer is None:
             node = _node(f"input {step.index + 1}", module=module_of(LuaLayer("nn.Identity")))
@@ -270,20 +297,26 @@ def _linked_nodes(layer: LuaLayer, module_of: Callable[[LuaLayer], TorchObject])
 
 
 def _link(node: Node, source: Node, sources: Sources) -> None:
-    """Connect a node to the value of another: `Node:add(child, true)`."""
+    """Connect a node to the value of another, as `Node:add(child, true)` of nngraph.
+
+    Args:
+        node: takes the value; its `mapindex` receives the source.
+        source: has the value.
+        sources: of all nodes; receives the source.
+    """
     sources.setdefault(node, {})[source] = None
-    index: Any = node["mapindex"]
-    number = float(len(index) // 2 + 1)  # the table has each source twice: by its number, and its number by it
-    index[number] = source
-    index[source] = number
+    numbers: Any = node["mapindex"]
+    number = float(len(numbers) // 2 + 1)  # the table has each source twice: by its number, and its number by it
+    numbers[number] = source
+    numbers[source] = number
 
 
 def _edges_from(outnode: Node, sources: Sources) -> list[tuple[Node, Node]]:
-    """Return the edges from the last node backward, breadth first: `Node:graph()`."""
+    """Return the edges from nodes to their sources, breadth first from the last node, as `Node:graph()` of nngraph."""
     edges: list[tuple[Node, Node]] = []
     reached = {outnode}
     pending = [outnode]
-    for node in pending:  # grows
+    for node in pending:  # which grows meanwhile
         for source in sources.get(node, ()):
             edges.append((node, source))
             if source not in reached:

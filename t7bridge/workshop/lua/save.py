@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext
+from contextlib import ExitStack
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -134,16 +134,15 @@ def save_module(request: SaveModule) -> Report:
     """
     model = lua_model(request.module, request.example_inputs, request.allow, request.inference)
     report = _report(model, os.fspath(request.target), type(request.module).__name__)
-    classes = model.classes()  # the source of layers that Lua Torch lacks
-    path_of_classes = os.path.join(os.path.dirname(os.path.abspath(request.target)), "layers.lua")
-    with (
-        FileOutput(request.target, force=request.force, sync=request.sync) as output,
-        FileOutput(path_of_classes, force=request.force, sync=request.sync) if classes else nullcontext() as code,
-    ):
+    source_of_classes = model.classes()  # of layers that nn lacks; empty if there are none
+    with ExitStack() as outputs:  # at whose end both files take their names
+        output = outputs.enter_context(FileOutput(request.target, force=request.force, sync=request.sync))
+        if source_of_classes:
+            path = os.path.join(os.path.dirname(os.path.abspath(request.target)), "layers.lua")
+            output_of_classes = outputs.enter_context(FileOutput(path, force=request.force, sync=request.sync))
+            output_of_classes.write(source_of_classes.encode())
         T7Writer(output).write_object(model.root)
         report.target_bytes = output.position
-        if code is not None:
-            code.write(classes.encode())
     return report
 
 
@@ -190,24 +189,17 @@ def write_lua(request: WriteLua) -> Report:
 
 
 def _requested_module(request: WriteLua) -> tuple[Any, str]:
-    """Return the module of a request, and where it is from.
+    """Return the module of a request, and where it is from: a program of a file, made by a factory, or itself.
 
     Raises:
         ModelError: the module is not named, or not as the file of its source requires; or weights are given to a file
             that has them.
-        UnsupportedError: see `_program_of`.
+        UnsupportedError: see `_load_program`.
     """
     module = request.module
     if isinstance(module, (str, os.PathLike)) and not is_factory(module):
         path = os.fspath(module)
-        if path.endswith(".py"):
-            hint = f"Name the class: t7bridge lua {path}:Net"
-            raise ModelError("a module is named FILE.py:CLASS", found=path, hint=hint)
-        if request.weights is not None:
-            raise ModelError("the weights are in the file of the program", found=os.fspath(request.weights))
-        program = _program_of(path)
-        program.training = request.train
-        return program, os.path.basename(path)
+        return _module_of_file(path, request), os.path.basename(path)
     if module is None or (isinstance(module, str) and not request.example_inputs):
         raise ModelError(
             "the module and the sizes of its inputs are required",
@@ -215,12 +207,37 @@ def _requested_module(request: WriteLua) -> tuple[Any, str]:
             hint=WriteLua.EXAMPLES[0],
         )
     if isinstance(module, str):
-        return _module_of(module, request.weights).train(request.train), module
+        return _module_of_factory(module, request.weights).train(request.train), module
+    # An object has its own weights and mode: `weights` and `train` are of modules named by a text.
     return module, type(module).__name__
+
+
+def _module_of_file(path: str, request: WriteLua) -> Any:
+    """Return the exported program or script module of a file.
+
+    Raises:
+        ModelError: the file is Python source, or weights are given besides.
+        UnsupportedError: see `_load_program`.
+    """
+    if path.endswith(".py"):
+        hint = f"Name the class: t7bridge lua {path}:Net"
+        raise ModelError("a module is named FILE.py:CLASS", found=path, hint=hint)
+    if request.weights is not None:
+        raise ModelError("the weights are in the file of the program", found=os.fspath(request.weights))
+    program = _load_program(path)
+    # An exported program has no `train`: the attribute is what `convert_module` reads.
+    program.training = request.train
+    return program
 
 
 def lua_model(module: Any, example_inputs: Any, allow: tuple[str, ...] = (), inference: bool = False) -> LuaModel:
     """Convert a PyTorch module to a Lua model in memory.
+
+    Args:
+        module: a module, a script module or an exported program.
+        example_inputs: see `save_module`.
+        allow: see `save_module`.
+        inference: see `save_module`.
 
     Raises:
         ModelError: `module` is not a module, or there are no example inputs.
@@ -238,7 +255,8 @@ def lua_model(module: Any, example_inputs: Any, allow: tuple[str, ...] = (), inf
         inputs = (inputs,)
     if not inputs and not is_program:
         raise ModelError("save_module needs example inputs", hint="example_inputs=torch.randn(1, 3, 224, 224)")
-    if inputs and all(isinstance(item, (str, int)) for item in inputs):  # shapes: `1x3x224x224`, (1, 3, 224, 224)
+    are_shapes = bool(inputs) and all(isinstance(item, (str, int)) for item in inputs)  # `1x3x8x8`, (1, 3, 8, 8)
+    if are_shapes:
         runner = module.module() if is_program else module
         tensors = example(runner, parse_inputs(inputs), first=0)
         inputs = tensors if isinstance(tensors, list) else [tensors]
@@ -248,7 +266,7 @@ def lua_model(module: Any, example_inputs: Any, allow: tuple[str, ...] = (), inf
     return convert_module(module, tuple(inputs), allow, inference)
 
 
-def _program_of(path: str) -> Any:
+def _load_program(path: str) -> Any:
     """Return the exported program or script module of a file, which is clean for `scan`.
 
     Raises:
@@ -283,13 +301,18 @@ def _program_of(path: str) -> Any:
     require_torch()
     from .exporting import load_program
 
-    return load_program(path, members.isdisjoint(PT2_MEMBERS))
+    return load_program(path, script=members.isdisjoint(PT2_MEMBERS))
 
 
-def _module_of(factory: str, weights: PathLike | None) -> nn.Module:
-    """Return the module that a factory makes, with its weights."""
+def _module_of_factory(factory: str, weights: PathLike | None) -> nn.Module:
+    """Return the module that a factory makes, with the weights of a file if there is one.
+
+    Args:
+        factory: `PACKAGE:FACTORY`, see `WriteLua`.
+        weights: the file of a state dict.
+    """
     if weights:
-        require_file(weights)
+        require_file(weights)  # before the module is made, which may take long
     require_torch()
     from ...torchmodules.build import load_weights, make_module
 

@@ -44,7 +44,7 @@ _ROUNDED = (TruncToInt, FloorToInt, CeilToInt, RoundToInt)
 
 
 class ChangedError(Exception):
-    """More is known of the sizes than before: what was built by what was known is built again."""
+    """More has become known of the sizes while a program was built: it has to be built again."""
 
 
 class CannotError(Exception):
@@ -52,7 +52,7 @@ class CannotError(Exception):
 
 
 class Extent:
-    """An integer that depends on the sizes of the inputs.
+    """A size, or another integer, that depends on the sizes of the inputs: an expression of PyTorch's symbols.
 
     Arithmetic returns further ones, or integers where the sizes cancel out. Equal ones have the same expression.
     Comparisons of other kinds, and the conversion to a number, decide by the example and add a condition.
@@ -65,7 +65,7 @@ class Extent:
         self.sizes = sizes
 
     def now(self) -> Any:
-        """Return it by what is known of the sizes now."""
+        """Return the same extent simplified by what is known of the sizes now: maybe an integer."""
         return self.sizes.of(self.expr)
 
     @property
@@ -88,7 +88,7 @@ class Extent:
         return self._with(other, lambda a, b: a - b)
 
     def __rsub__(self, other: Any) -> Any:
-        return self._with(other, lambda a, b: a - b, True)
+        return self._with(other, lambda a, b: a - b, swapped=True)
 
     def __mul__(self, other: Any) -> Any:
         return self._with(other, lambda a, b: a * b)
@@ -99,7 +99,7 @@ class Extent:
         return self._with(other, FloorDiv)
 
     def __rfloordiv__(self, other: Any) -> Any:
-        return self._with(other, FloorDiv, True)
+        return self._with(other, FloorDiv, swapped=True)
 
     def __mod__(self, other: Any) -> Any:
         return self - (self // other) * other
@@ -156,23 +156,26 @@ class Extent:
     __repr__ = __str__
 
 
-def fixed(*extents: Any) -> tuple[int, ...]:
-    """Return extents as numbers: those that depend on the inputs are fixed as in the example."""
+def make_static(*extents: Any) -> tuple[int, ...]:
+    """Return extents as numbers: those that depend on the inputs are fixed as in the example, by a condition."""
     return tuple(int(extent) for extent in extents)
 
 
-def is_known(shape: Iterable[Any]) -> bool:
+def is_static(shape: Iterable[Any]) -> bool:
     """Return whether no extent depends on the inputs."""
     return not any(isinstance(extent, Extent) for extent in shape)
 
 
 def in_example(extent: Any) -> int:
-    """Return an extent in the example, of which the model then needs nothing."""
+    """Return an extent in the example, without a condition."""
     return extent.in_example if isinstance(extent, Extent) else extent
 
 
-def are_equal(*extents: Any) -> bool:
-    """Return whether extents are equal in the example, which the model then needs; if not, it needs nothing."""
+def decide_equal(*extents: Any) -> bool:
+    """Return whether extents are equal in the example. If they are, that they always are becomes a condition.
+
+    If they are not, there is no condition: the caller refuses the operation, or builds what is right for any extents.
+    """
     if len({in_example(extent) for extent in extents}) > 1:
         return False
     open_extents = [extent for extent in extents if isinstance(extent, Extent)]
@@ -183,12 +186,12 @@ def are_equal(*extents: Any) -> bool:
     return all(first.sizes.decide(sympy.Eq(first.expr, expression)) for expression in expressions)
 
 
-def computed(expr: Any, value_of: Callable[[Any], Any]) -> Any:
-    """Return the value of a sum, product, quotient or root of symbols.
+def evaluate(expr: Any, value_of: Callable[[Any], Any]) -> Any:
+    """Evaluate a sum, product, quotient or root of symbols: as a number, or as layers that compute it.
 
     Args:
-        expr: the expression.
-        value_of: returns the value of a symbol, which has the operators of a number; `None` if it has none.
+        expr: a sympy expression.
+        value_of: returns the value of a symbol: anything with the operators of a number; `None` if it has none.
 
     Returns:
         The value; `None` if a symbol has none, or the expression has other parts.
@@ -197,7 +200,7 @@ def computed(expr: Any, value_of: Callable[[Any], Any]) -> Any:
         return float(expr)
     if expr.is_Symbol:
         return value_of(expr)
-    parts = [computed(part, value_of) for part in expr.args]
+    parts = [evaluate(part, value_of) for part in expr.args]
     if None in parts:
         return None
     if expr.is_Add:
@@ -205,24 +208,27 @@ def computed(expr: Any, value_of: Callable[[Any], Any]) -> Any:
     if expr.is_Mul:
         return reduce(operator.mul, parts)
     if isinstance(expr, (FloatTrueDiv, IntTrueDiv)):
-        return parts[0] / parts[1]
+        dividend, divisor = parts
+        return dividend / divisor
     if isinstance(expr, ToFloat):
-        return parts[0]
+        (number,) = parts
+        return number
     if isinstance(expr, OpaqueUnaryFn_sqrt):
-        return parts[0] ** 0.5
+        (radicand,) = parts
+        return radicand**0.5
     return None
 
 
 @define(eq=False)
 class Sizes:
-    """What is known of the symbols of a program.
+    """What is known of the symbols of a program: their values in the example, ranges, and conditions on them.
 
     Attributes:
-        example: the value of each symbol in the example.
-        replaced: symbols → what is known that they are: numbers, or a multiple of another symbol plus a rest.
-        low: the least value of a symbol, 1 if it is not here.
-        high: the largest one, if there is one.
-        conditions: relations that the example meets and that the model needs, not yet settled.
+        example: symbol → its value in the example.
+        replaced: symbol → what it is known to be: a number, another symbol, or a multiple of another one plus a rest.
+        low: symbol → its least value, if that is not 1.
+        high: symbol → its largest value, if there is one.
+        conditions: relations that the example meets and that the model needs, not yet taken into account in the others.
     """
 
     example: dict[Any, int] = field(factory=dict)
@@ -241,13 +247,14 @@ class Sizes:
         return Extent(expr, self)
 
     def simplified(self, expr: Any) -> Any:
-        """Return an expression by what is known of the symbols."""
-        expr = self._replaced_in(expr)
+        """Return an expression simplified by what is known of the symbols; a number if their ranges leave only one."""
+        expr = self._substitute(expr)
         if expr.has(*_ROUNDED):
             expr = expr.replace(lambda part: isinstance(part, _ROUNDED), _without_rounding)
         if expr.has(Max, Min):
             expr = expr.replace(lambda part: isinstance(part, (Max, Min)), self._extremum)
         expr = sympy.expand(expr)
+        # Without a largest value of any symbol, the range is open.
         if not expr.free_symbols.isdisjoint(self.high):
             bounds = self._bounds(expr)
             if bounds.lower == bounds.upper:
@@ -255,7 +262,7 @@ class Sizes:
         return expr
 
     def _extremum(self, expr: Any) -> Any:
-        """Return the larger or smaller of two, if the ranges of the symbols tell which it is."""
+        """Return the larger argument of a Max or the smaller one of a Min, or the expression if ranges do not tell."""
         if len(expr.args) != 2:
             return expr
         first, second = expr.args
@@ -267,50 +274,59 @@ class Sizes:
         return expr
 
     def _bounds(self, expr: Any) -> Any:
-        """Return the range of an expression."""
+        """Return the range of an expression by those of its symbols, with `lower` and `upper`."""
         ranges = {
             symbol: ValueRanges(self.low.get(symbol, 1), self.high.get(symbol, int_oo)) for symbol in expr.free_symbols
         }
         return bound_sympy(sympy.expand(expr), ranges)
 
     def number(self, expr: Any) -> Any:
-        """Return the value of an expression in the example, which the model then needs.
+        """Return the value of an expression in the example; that it always has this value becomes a condition.
 
         Raises:
             CannotError: it depends on the values of the inputs, and not on their sizes.
             ChangedError: this was not known before.
         """
         value = self.in_example(expr)
-        self._need(sympy.Eq(expr, value))
+        self._require(sympy.Eq(expr, value))
         return value
 
     def decide(self, relation: Any) -> bool:
-        """Return whether a relation holds, by what is known or in the example, which the model then needs.
+        """Return whether a relation holds: always, as the ranges tell, or in the example, which becomes a condition.
 
         Raises:
             CannotError: it depends on the values of the inputs, and not on their sizes.
             ChangedError: this was not known before.
         """
         if isinstance(relation, (sympy.StrictLessThan, sympy.LessThan, sympy.StrictGreaterThan, sympy.GreaterThan)):
-            # The greater side minus the less one is at least 1, or 0 where both may be equal.
+            # Of whole numbers, the greater side minus the lesser one is at least 1, or 0 where both may be equal.
             difference = self._bounds(relation.gts - relation.lts)
             least = 1 if isinstance(relation, (sympy.StrictLessThan, sympy.StrictGreaterThan)) else 0
             if difference.lower >= least:
                 return True
             if difference.upper < least:
                 return False
-        value = bool(self.in_example(relation))
-        if relation not in (True, False):
-            self._need(relation if value else sympy.Not(relation))
-        return value
+        holds = bool(self.in_example(relation))
+        if relation not in (True, False):  # which sympy makes of a relation without symbols
+            self._require(relation if holds else sympy.Not(relation))
+        return holds
 
-    def _need(self, condition: Any) -> None:
+    def _require(self, condition: Any) -> None:
+        """Add a condition that the example meets.
+
+        Raises:
+            ChangedError: it was not known before.
+        """
         self.conditions.append(condition)
         if self.settle():
             raise ChangedError
 
     def in_example(self, expr: Any) -> Any:
-        """Return the value of an expression in the example."""
+        """Return the value of an expression in the example.
+
+        Raises:
+            CannotError: it depends on the values of the inputs, and not on their sizes.
+        """
         if not expr.free_symbols <= self.example.keys():
             raise CannotError("an extent depends on the values of the inputs")
         return expr.xreplace({symbol: sympy.Integer(self.example[symbol]) for symbol in expr.free_symbols})
@@ -320,20 +336,20 @@ class Sizes:
         return all(bool(self.in_example(condition)) for condition in self.conditions)
 
     def settle(self) -> bool:
-        """Take account of the conditions; return whether more is known of a symbol than before.
+        """Move the conditions into what is known of the symbols; return whether more is known than before.
 
-        A condition of one symbol limits it, and makes it a multiple of another where it asks for one. Symbols of
-        other conditions are fixed as in the example.
+        A condition of one symbol limits it, and makes it a multiple of another where it asks for one; an equation of
+        two makes them one. Symbols of other conditions are fixed as in the example.
         """
         before = dict(self.replaced), dict(self.low), dict(self.high)
         while self.conditions:
-            condition = self._replaced_in(self.conditions.pop(0))
+            condition = self._substitute(self.conditions.pop(0))
             symbols = sorted(condition.free_symbols, key=str)
             if not symbols:
                 continue
             if not self.example.keys() >= set(symbols):
                 continue  # it depends on values; the operation is refused where it is used
-            if len(symbols) == 2 and self._join(condition, *symbols):
+            if len(symbols) == 2 and self._unify(condition, *symbols):
                 continue
             if len(symbols) == 1 and self._limit(condition, *symbols):
                 continue
@@ -341,31 +357,35 @@ class Sizes:
                 self.replaced[symbol] = sympy.Integer(self.example[symbol])
         return before != (self.replaced, self.low, self.high)
 
-    def _replaced_in(self, expr: Any) -> Any:
-        """Return an expression with symbols replaced, also those of what replaces others."""
+    def _substitute(self, expr: Any) -> Any:
+        """Return an expression with symbols replaced by what they are known to be, until none of these is left."""
         while not expr.free_symbols.isdisjoint(self.replaced):
             expr = expr.xreplace(self.replaced)
         return expr
 
     def _limit(self, condition: Any, symbol: Any) -> bool:
-        """Limit a symbol to the values that meet a condition; return whether these are a progression."""
-        sizes = _sizes_that_meet(condition, self.example[symbol], self.low.get(symbol, 1))
+        """Limit a symbol to the values that meet a condition; return whether they are a progression of more than one.
+
+        If not, the caller fixes the symbol as in the example.
+        """
+        sizes = _sizes_that_meet(condition, example=self.example[symbol], least=self.low.get(symbol, 1))
         if sizes is None:
             return False
         if sizes.low > self.low.get(symbol, 1):
             self.low[symbol] = sizes.low
         if sizes.high is not None and (symbol not in self.high or sizes.high < self.high[symbol]):
             self.high[symbol] = sizes.high
-        if self.low.get(symbol, 1) == self.high.get(symbol):  # one size is no progression
+        if self.low.get(symbol, 1) == self.high.get(symbol):
             return False
         if sizes.step > 1:
             self._divide(symbol, sizes.step)
         return True
 
-    def _join(self, condition: Any, first: Any, second: Any) -> bool:
-        """Replace the second symbol by the first, if the condition is that both are equal."""
+    def _unify(self, condition: Any, first: Any, second: Any) -> bool:
+        """Replace the second symbol by the first; return whether the condition is that both are equal, and did so."""
         if not isinstance(condition, sympy.Eq):
             return False
+        # The equation may be written as n + 1 = m + 1.
         difference = sympy.expand(condition.lhs - condition.rhs)
         if difference not in (first - second, second - first):
             return False
@@ -377,18 +397,21 @@ class Sizes:
         return True
 
     def _divide(self, symbol: Any, step: int) -> None:
-        """Replace a symbol by a multiple of another and a rest, which is less than the step."""
+        """Replace a symbol by `step * quotient + rest`, with a new symbol and the rest that it has in the example."""
         rest = self.example[symbol] % step
-        part = sympy.Symbol(f"{symbol}_{step}", integer=True, nonnegative=True)
-        self.replaced[symbol] = step * part + rest
-        self.example[part] = (self.example[symbol] - rest) // step
-        self.low[part] = -((rest - self.low.pop(symbol, 1)) // step)
+        quotient = sympy.Symbol(f"{symbol}_{step}", integer=True, nonnegative=True)
+        self.replaced[symbol] = step * quotient + rest
+        self.example[quotient] = (self.example[symbol] - rest) // step
+        self.low[quotient] = -((rest - self.low.pop(symbol, 1)) // step)  # rounded up
         if symbol in self.high:
-            self.high[part] = (self.high.pop(symbol) - rest) // step
+            self.high[quotient] = (self.high.pop(symbol) - rest) // step
 
 
 def _without_rounding(expr: Any) -> Any:
-    """Return a whole number that was made a float, multiplied by a whole number and made whole again, without that."""
+    """Return the argument of a rounding, of floats that are all whole, as whole numbers; the rounding if some are not.
+
+    `floor(2.0 * float(n))` is `2 * n`: PyTorch's interpolation computes extents so.
+    """
     inner = expr.args[0].replace(lambda part: isinstance(part, ToFloat), lambda part: part.args[0])
     inner = inner.replace(lambda part: part.is_Float and part == int(part), lambda part: sympy.Integer(int(part)))
     if inner.atoms(sympy.Float) or not inner.is_integer:
@@ -398,12 +421,12 @@ def _without_rounding(expr: Any) -> Any:
 
 @define(frozen=True)
 class _Progression:
-    """Sizes in equal steps.
+    """Sizes in equal steps: low, low + step, low + 2 step, …
 
     Attributes:
-        step: 1 for all sizes.
-        low: the least.
-        high: the largest; `None` if there is none.
+        step: the difference of two neighbors.
+        low: the least size.
+        high: the largest size; `None` if there is none.
     """
 
     step: int
@@ -412,60 +435,70 @@ class _Progression:
 
 
 def _sizes_that_meet(condition: Any, example: int, least: int) -> _Progression | None:
-    """Return the sizes around the example that meet a condition; `None` if they are no progression.
+    """Return the sizes that meet a condition; `None` if they are not a progression that the example is in.
 
     A condition of sums, products with numbers, whole quotients and remainders repeats with the period of its divisors
     beyond its constants, so that a few periods beyond these are enough.
+
+    Args:
+        condition: a relation of one symbol.
+        example: the size in the example, which meets it.
+        least: the least size that is possible.
     """
     parts = list(sympy.preorder_traversal(condition))
     if not all(_is_periodic(part) for part in parts):
         return None
-    divisors = [int(part.args[1]) for part in parts if isinstance(part, _DIVISIONS)]
+    divisors = []
+    for part in parts:
+        if isinstance(part, _DIVISIONS):
+            _, divisor = part.args
+            divisors.append(int(divisor))
     period = lcm(1, *divisors)
     constants = sum(abs(int(part)) for part in parts if part.is_Integer)
-    count = (constants + 4) * period + example
-    if count > _MOST_SIZES:
+    end = (constants + 4) * period + example  # 4 periods: a few, to see that the sizes repeat
+    if end > _MOST_SIZES:
         return None
-    sizes = [size for size in range(least, count) if _value(condition, size)]
-    return _progression_in(sizes, example, least, count, period)
+    sizes = [size for size in range(least, end) if _value(condition, size)]
+    return _progression_in(sizes, example, least, end, period)
 
 
 _DIVISIONS = (FloorDiv, Mod, PythonMod)
 
 
 def _is_periodic(part: Any) -> bool:
-    """Return whether a part of a condition repeats: it is no product of two sizes, nor a division by one."""
+    """Return whether a part of a condition repeats with the size: no product of two sizes, nor a division by one."""
     if part.is_Integer or part.is_Symbol:
         return True
     if isinstance(part, sympy.Mul):
         return sum(not factor.is_Integer for factor in part.args) <= 1
     if isinstance(part, _DIVISIONS):
-        return bool(part.args[1].is_Integer and part.args[1] > 0)
-    return isinstance(part, tuple(_VALUES))
+        _, divisor = part.args
+        return bool(divisor.is_Integer and divisor > 0)
+    return isinstance(part, tuple(_FUNCTIONS))
 
 
 def _value(expr: Any, size: int) -> Any:
-    """Return the value of an expression of one symbol."""
+    """Return the value of an expression, or whether a relation holds, where its only symbol has a value."""
     if expr.is_Integer:
         return int(expr)
     if expr.is_Symbol:
         return size
-    function = next(function for kind, function in _VALUES.items() if isinstance(expr, kind))
+    function = next(function for kind, function in _FUNCTIONS.items() if isinstance(expr, kind))
     return function(*[_value(part, size) for part in expr.args])
 
 
-def _progression_in(sizes: list[int], example: int, least: int, count: int, period: int) -> _Progression | None:
+def _progression_in(sizes: list[int], example: int, least: int, end: int, period: int) -> _Progression | None:
     """Return the longest progression of sizes that contains the example; `None` if there are others between them.
 
     Args:
-        sizes: in order, those below a count.
+        sizes: those that meet a condition, in order, of all from `least` to before `end`.
         example: one of them.
         least: the least size that was tried.
-        count: the end of the sizes that were tried.
-        period: with which the sizes repeat beyond the count.
+        end: the first size that was not tried.
+        period: with which the sizes repeat from there on.
     """
-    place = sizes.index(example)
-    neighbors = sizes[max(place - 1, 0) : place + 2]
+    position = sizes.index(example)
+    neighbors = sizes[max(position - 1, 0) : position + 2]
     step = min((abs(other - example) for other in neighbors if other != example), default=1)
     members = set(sizes)
     low = high = example
@@ -475,15 +508,15 @@ def _progression_in(sizes: list[int], example: int, least: int, count: int, peri
         high += step
     if any(low < size < high and (size - low) % step for size in sizes):
         return None
-    is_endless = high + step >= count
-    if is_endless and period % step:
+    is_endless = high + step >= end
+    if is_endless and period % step:  # in the next periods it would miss sizes, or contain others
         return None
-    if low - step < least:  # nothing below was tried
+    if low - step < least:  # no size of the progression is possible below: it is no limit
         low = least
     return _Progression(step, low, None if is_endless else high)
 
 
-_VALUES: dict[Any, Any] = {
+_FUNCTIONS: dict[Any, Any] = {
     sympy.Add: lambda *parts: sum(parts),
     sympy.Mul: lambda *parts: prod(parts),
     FloorDiv: operator.floordiv,

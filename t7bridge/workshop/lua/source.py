@@ -237,10 +237,10 @@ _REQUIRE_CLASSES = """dofile((debug.getinfo(1, 'S').source:match('^@(.*[/\\\\])'
 
 
 def classes_source(names: Collection[str]) -> str:
-    """Return the source of the classes of `classes.lua` among some names, with what they call; empty for none.
+    """Return those sections of `classes.lua` that some classes need: their own, and the functions that they call.
 
     Args:
-        names: of classes, `pt.Sort`.
+        names: of classes, `pt.Sort`; others are ignored. Without any of `classes.lua`, the source is empty.
     """
     source = (files(__package__) / "classes.lua").read_text("utf-8")
     head, *parts = source.split("-- [")  # each section begins with its name: `-- [Sort]`
@@ -256,43 +256,48 @@ def classes_source(names: Collection[str]) -> str:
         is_called = any(f"{name}(" in other for other in classes)
         if is_called and text not in classes:
             functions.append(text)
+    # Lua's local functions have to be before their callers.
     return head + "".join([*functions, *classes])
 
 
 def flatten(root: LuaLayer, program: Program) -> None:
-    """Move the layers of chains inside of chains into the outer one, and leave out those that do nothing.
+    """Move the layers of an nn.Sequential inside another into the outer one, and leave out those that do nothing.
 
-    Chains that are repeated, for which the source has a function, stay.
+    Those that are repeated, for which the source has a function, stay.
+
+    Args:
+        root: the whole model, which is changed.
+        program: the traced program, for the names of functions.
     """
     writer = Writer(program)
     writer.group(root)
-    for chain in reversed(walk(root)):  # inner ones first
-        if chain.name != "nn.Sequential":
+    for outer in reversed(walk(root)):  # inner ones first
+        if outer.name != "nn.Sequential":
             continue
         layers: list[LuaLayer] = []
-        for child in chain.children:
-            if writer.is_inside(child, chain.name):
+        for child in outer.children:
+            if writer.can_be_merged(child, into=outer):
                 layers += child.children
             else:
                 layers.append(child)
-        # A chain has a layer, though it does nothing.
-        chain.children = _useful(layers) or layers[:1]
+        # Lua's nn.Sequential needs a layer, though that does nothing.
+        outer.children = _without_identities(layers) or layers[:1]
 
 
-def _useful(layers: list[LuaLayer]) -> list[LuaLayer]:
-    """Return the layers of a chain without those that return what they take."""
-    useful = []
-    before = ""
+def _without_identities(layers: list[LuaLayer]) -> list[LuaLayer]:
+    """Return layers, to be applied one after another, without those that return what they take."""
+    effective = []
+    name_before = ""
     for layer in layers:
-        is_second_copy = layer.name == before == "nn.Contiguous"
-        if layer.name != "nn.Identity" and not is_second_copy:
-            useful.append(layer)
-        before = layer.name
-    return useful
+        is_contiguous_already = layer.name == name_before == "nn.Contiguous"
+        if layer.name != "nn.Identity" and not is_contiguous_already:
+            effective.append(layer)
+        name_before = layer.name
+    return effective
 
 
 def lua_source(layer: LuaLayer, program: Program, name: str, double: bool = False) -> str:
-    """Return the source of a model.
+    """Return the source of a model, `model.lua`: with those of its helper functions that it needs.
 
     Args:
         layer: the model.
@@ -303,8 +308,8 @@ def lua_source(layer: LuaLayer, program: Program, name: str, double: bool = Fals
     functions, main = map(wrapped, Writer(program).source(layer))
     body = functions + main
     has_lstm = "nn.SeqLSTM(" in body
-    is_tied = _is_tied(layer)
-    other_keys = _other_keys(layer, program)
+    is_tied = _shares_tensors(layer)
+    lines_of_tied_keys = _lines_of_tied_keys(layer, program)
     source = _head(program, name, body, has_lstm)
     if "numbers(" in body:
         source += _NUMBERS
@@ -313,13 +318,20 @@ def lua_source(layer: LuaLayer, program: Program, name: str, double: bool = Fals
         source += _LSTM
     if is_tied:
         source += _TIE
-    if other_keys:
-        source += _TIED.format(keys=",\n".join(other_keys))
-    return source + _tail(main, double, has_lstm, is_tied, bool(other_keys))
+    if lines_of_tied_keys:
+        source += _TIED.format(keys=",\n".join(lines_of_tied_keys))
+    return source + _tail(main, double, has_lstm, is_tied, has_tied_keys=bool(lines_of_tied_keys))
 
 
 def _head(program: Program, name: str, body: str, has_lstm: bool) -> str:
-    """Return the comment at the beginning, and what the source requires."""
+    """Return the comment at the beginning, and the packages that the source requires besides nn and nngraph.
+
+    Args:
+        program: the traced program, for the sizes of its inputs.
+        name: of the model.
+        body: the source of the layers.
+        has_lstm: whether it has an nn.SeqLSTM, of the package rnn.
+    """
     more = ""
     requires = ""
     if has_lstm:
@@ -330,7 +342,7 @@ def _head(program: Program, name: str, body: str, has_lstm: bool) -> str:
         requires += _REQUIRE_CLASSES
     word = "Inputs" if len(program.texts) > 1 else "Input"
     return _HEAD.format(
-        name="".join(char if char.isprintable() else "?" for char in name),
+        name="".join(char if char.isprintable() else "?" for char in name),  # a line break would end the comment
         version=__version__,
         more=more,
         inputs=f"{word}: {', '.join(program.texts)}.",
@@ -338,35 +350,43 @@ def _head(program: Program, name: str, body: str, has_lstm: bool) -> str:
     )
 
 
-def _is_tied(layer: LuaLayer) -> bool:
-    """Return whether layers share a tensor of the state dict, as one that is used twice has two modules in Lua."""
+def _shares_tensors(layer: LuaLayer) -> bool:
+    """Return whether several layers hold one tensor: one that PyTorch uses twice has two modules in Lua."""
     keys = []
-    for inner in dict.fromkeys(walk(layer)):
+    for inner in dict.fromkeys(walk(layer)):  # a layer may be at several places
         if inner.name != "nn.SeqLSTM":  # its tensors are put together of several
             keys += [ref.key for ref in inner.weights.values()]
     return len(set(keys)) < len(keys)
 
 
-def _other_keys(layer: LuaLayer, program: Program) -> list[str]:
-    """Return the lines of a table of other keys of tied tensors that layers hold, and their first keys."""
-    keys: set[str] = set()
+def _lines_of_tied_keys(layer: LuaLayer, program: Program) -> list[str]:
+    """Return the lines of a Lua table: further key of a tensor that has several, and that a layer holds → its first."""
+    keys_of_layers: set[str] = set()
     for inner in walk(layer):
-        keys.update(ref.key for ref in inner.weights.values())
+        keys_of_layers.update(ref.key for ref in inner.weights.values())
     lines = []
     for key, first_key in program.aliases.items():
-        if first_key in keys:
+        if first_key in keys_of_layers:
             lines.append(f"   [{lua_string(key)}] = {lua_string(first_key)}")
     return lines
 
 
-def _tail(main: str, double: bool, has_lstm: bool, is_tied: bool, has_other_keys: bool) -> str:
-    """Return the functions that build the model and load its weights."""
+def _tail(main: str, double: bool, has_lstm: bool, is_tied: bool, has_tied_keys: bool) -> str:
+    """Return the functions that build the model and load its weights.
+
+    Args:
+        main: the expression that creates the model.
+        double: whether its tensors are doubles.
+        has_lstm: whether it has an nn.SeqLSTM, which `fill_lstm` of the source loads.
+        is_tied: whether layers share tensors, which `tie` has them do again after the cast.
+        has_tied_keys: whether a state dict has further keys of tensors, which `check_tied` compares.
+    """
     tied = f"model:{'double' if double else 'float'}()"
     if is_tied:
         tied = f"tie({tied})"
-    check_tied = "   check_tied(weights)\n" if has_other_keys else ""
+    check_tied = "   check_tied(weights)\n" if has_tied_keys else ""
     if not has_lstm:
         return _TAIL.format(main=main, tied=tied, check_tied=check_tied, lstm="", if_own="", end_own="")
-    # An nn.SeqLSTM has no fields of the names that its tensors have.
+    # An nn.SeqLSTM has no fields of the names that its tensors have: the loop over fields has to pass over them.
     lstm = "      if torch.type(module) == 'nn.SeqLSTM' then fill_lstm(module, weights) end\n"
     return _TAIL.format(main=main, tied=tied, check_tied=check_tied, lstm=lstm, if_own="if own then ", end_own=" end")

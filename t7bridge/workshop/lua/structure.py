@@ -1,4 +1,4 @@
-"""The steps of a program as one module: chains along PyTorch's modules are nn.Sequential, the rest is nn.gModule."""
+"""The steps of a program as one Lua module: what is a chain is an nn.Sequential, the rest an nn.gModule."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ _CALLER = 0
 
 
 def structured(inputs: list[LuaNode], steps: list[LuaNode], outputs: list[LuaNode]) -> LuaLayer:
-    """Combine a whole program into one layer.
+    """Combine a whole program into one layer; steps that no output depends on are left out.
 
     Args:
         inputs: the input steps.
         steps: all other steps, in order.
-        outputs: the steps whose values are returned.
+        outputs: the steps whose values are returned; the first one may be replaced.
 
     Raises:
         UnsupportedError: the program returns nothing that depends on its inputs.
     """
     if not outputs:
         raise UnsupportedError("the module returns no tensor")
-    users: dict[int, list[int]] = {id(step): [_CALLER] for step in outputs}  # by the id of a step
+    users: dict[int, list[int]] = {id(step): [_CALLER] for step in outputs}  # id of a step → ids of those that use it
     used = []
-    for step in reversed(steps):
+    for step in reversed(steps):  # users before what they use
         if id(step) in users:
             used.append(step)
             for source in step.inputs:
@@ -35,22 +35,22 @@ def structured(inputs: list[LuaNode], steps: list[LuaNode], outputs: list[LuaNod
     if len(inputs) > 1:
         for step in inputs:
             if id(step) not in users:
-                # nngraph refuses unused inputs: a table of this one and an output returns the output.
+                # nngraph refuses unused inputs: the first output becomes item 1 of a table of itself and the input.
                 outputs[0] = LuaNode(make("nn.SelectTable", 1), [outputs[0], step], outputs[0].shape)
                 used.append(outputs[0])
                 users[id(outputs[0])] = [_CALLER]
-    return _assemble(inputs, _group(used, 0, users), outputs)
+    return _assemble(inputs, _group(used, depth=0, users=users), outputs)
 
 
 def _group(steps: list[LuaNode], depth: int, users: dict[int, list[int]]) -> list[LuaNode]:
-    """Replace the runs of one PyTorch module's call that have one input and one output by single steps.
+    """Replace the steps of each call of a PyTorch module by a single step, if they have one input and one output.
 
-    A first step that joins several values stays apart.
+    A first step that joins several values, which would be several inputs, is moved out of the module.
 
     Args:
         steps: in order.
-        depth: of the calls in the stacks of the steps.
-        users: the ids of the steps that use the value of a step, by its id.
+        depth: of the calls in the stacks of the steps: 0 for those of the modules in the outermost one.
+        users: id of a step → the ids of the steps that use its value.
     """
     result: list[LuaNode] = []
     for call, group in groupby(steps, lambda step: step.stack[depth] if len(step.stack) > depth else ""):
@@ -58,21 +58,23 @@ def _group(steps: list[LuaNode], depth: int, users: dict[int, list[int]]) -> lis
         if not call:  # steps of the outer module itself
             result += run
             continue
+        # A step alone is its own block; of two, the first of which joins values, one would be left.
         is_block = len(run) > 1 and _is_block(run, users)
         if not is_block and len(run) > 2 and len(run[0].inputs) > 1 and _is_block(run[1:], users):
             is_block = True
             result.append(_moved_out(run.pop(0), call, depth))
-        sources = _sources(run)
+        sources = _sources(run)  # before they are replaced inside the run
         inner = _group(run, depth + 1, users)
         if is_block:
-            result.append(_as_one_step(inner, sources[0], call, depth))
+            (source,) = sources
+            result.append(_as_one_step(inner, source, call, depth))
         else:
             result += inner
     return result
 
 
 def _moved_out(step: LuaNode, call: str, depth: int) -> LuaNode:
-    """Move a step from a module to the one that contains it."""
+    """Move a step from the module of a call to the one that contains it; return the step, which is changed."""
     step.stack = step.stack[:depth]
     if step.layer is not None:
         step.layer.path = _path_of(call).rpartition(".")[0]
@@ -80,15 +82,24 @@ def _moved_out(step: LuaNode, call: str, depth: int) -> LuaNode:
 
 
 def _as_one_step(steps: list[LuaNode], source: LuaNode, call: str, depth: int) -> LuaNode:
-    """Combine steps that take one value into the last, to which others refer."""
-    step = steps[-1]
-    gate = LuaNode(None, [], source.shape)
-    last = LuaNode(step.layer, step.inputs, step.shape, step.stack)
-    step.layer = _assemble([gate], [*steps[:-1], last], [last], {id(source): gate})
-    step.layer.path = _path_of(call)
-    step.inputs = [source]
-    step.stack = step.stack[:depth]
-    return step
+    """Combine the steps of a module's call into one, and return it.
+
+    It is the object of the last step, changed: the steps behind it refer to that one.
+
+    Args:
+        steps: in order.
+        source: the only step outside whose value they take.
+        call: of the module.
+        depth: of the call in the stacks of the steps.
+    """
+    combined = steps[-1]
+    input_inside = LuaNode(None, [], source.shape)
+    last = LuaNode(combined.layer, combined.inputs, combined.shape, combined.stack)
+    combined.layer = _assemble([input_inside], [*steps[:-1], last], [last], {id(source): input_inside})
+    combined.layer.path = _path_of(call)
+    combined.inputs = [source]
+    combined.stack = combined.stack[:depth]
+    return combined
 
 
 def _path_of(call: str) -> str:
@@ -97,7 +108,7 @@ def _path_of(call: str) -> str:
 
 
 def _sources(run: list[LuaNode]) -> list[LuaNode]:
-    """Return the steps outside of a run that its steps take."""
+    """Return the steps outside of a run whose values its steps take, each once, in the order of their first use."""
     inside = {id(step) for step in run}
     sources: dict[int, LuaNode] = {}
     for step in run:
@@ -108,45 +119,48 @@ def _sources(run: list[LuaNode]) -> list[LuaNode]:
 
 
 def _is_block(run: list[LuaNode], users: dict[int, list[int]]) -> bool:
-    """Return whether a run takes one value and returns one, its last."""
+    """Return whether a run takes one value, and only the value of its last step is used outside of it."""
     inside = {id(step) for step in run}
     used_outside = [step for step in run if not inside.issuperset(users.get(id(step), ()))]
     return len(_sources(run)) == 1 and used_outside == run[-1:]
 
 
 def _assemble(
-    inputs: list[LuaNode], steps: list[LuaNode], outputs: list[LuaNode], gates: dict[int, LuaNode] | None = None
+    inputs: list[LuaNode], steps: list[LuaNode], outputs: list[LuaNode], inside_of: dict[int, LuaNode] | None = None
 ) -> LuaLayer:
     """Combine steps into an nn.Sequential if they form a chain, else into an nn.gModule.
 
     Args:
         inputs: the input steps.
-        steps: all other steps, in order.
+        steps: all other steps, in order; their inputs are changed.
         outputs: the steps whose values are returned.
-        gates: inputs that replace steps outside, by the ids of these.
+        inside_of: id of a step outside → the input that replaces it.
     """
-    if gates:
+    if inside_of:
         for step in steps:
-            step.inputs = [gates.get(id(source), source) for source in step.inputs]
+            step.inputs = [inside_of.get(id(source), source) for source in step.inputs]
     chain = [*inputs, *steps]
-    if len(inputs) == 1 and outputs == chain[-1:]:
+    ends_chain = outputs == chain[-1:]
+    if len(inputs) == 1 and ends_chain:
         if not steps:
             return make("nn.Identity")
-        if all(step.inputs == [before] for step, before in zip(steps, chain)):
+        is_chain = all(step.inputs == [before] for step, before in zip(steps, chain))
+        if is_chain:
             return sequential(*(step.layer for step in steps if step.layer is not None))
     nodes = list(inputs)
     for step in steps:
-        step.inputs = _distinct(step.inputs, nodes)
+        step.inputs = _without_repetition(step.inputs, nodes)
         nodes.append(step)
-    return LuaLayer("nn.gModule", outputs=_distinct(outputs, nodes), steps=nodes)
+    distinct_outputs = _without_repetition(outputs, nodes)
+    return LuaLayer("nn.gModule", outputs=distinct_outputs, steps=nodes)
 
 
-def _distinct(sources: list[LuaNode], nodes: list[LuaNode]) -> list[LuaNode]:
-    """Return the sources of a node, with an nn.Identity before each further use of one, which nngraph refuses.
+def _without_repetition(sources: list[LuaNode], nodes: list[LuaNode]) -> list[LuaNode]:
+    """Return the sources of a node, with an nn.Identity for each further use of one: nngraph refuses the same twice.
 
     Args:
         sources: may have one several times.
-        nodes: of the graph; receives the new ones.
+        nodes: of the graph; receives the nodes of the nn.Identity layers.
     """
     distinct: list[LuaNode] = []
     for source in sources:

@@ -5,6 +5,7 @@ lacks are decomposed by PyTorch.
 from __future__ import annotations
 
 import operator
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -34,14 +35,14 @@ tree_leaves = pytree.tree_leaves
 
 @define(frozen=True)
 class CallRef:
-    """The value of another call, by its name."""
+    """An argument that is the value of another call, by its name."""
 
     name: str
 
 
 @define(eq=False)
 class TracedCall:
-    """One operation.
+    """One call of an operation of ATen in a traced program.
 
     Attributes:
         name: of its value.
@@ -73,7 +74,7 @@ class TracedCall:
 
 @define(eq=False)
 class Program:
-    """A traced module.
+    """A traced PyTorch module: its inputs, state dict, and calls of ATen's operations in order.
 
     Attributes:
         inputs: name and shape of each input.
@@ -109,7 +110,7 @@ class Program:
     modules: dict[str, nn.Module] = field(factory=dict)
     notes: list[NoteOfClass] = field(factory=list)
 
-    @property
+    @cached_property
     def is_double(self) -> bool:
         """Whether the Lua model has doubles: its type is that of all parts, whatever they are converted to."""
         dtypes = {_dtype(tensor) for tensor in self.state.values()}
@@ -117,15 +118,15 @@ class Program:
         return "float64" in dtypes
 
     def settle(self) -> None:
-        """Restate all extents by what is known of the sizes by now."""
+        """Simplify all extents of inputs and calls, in place, by what is known of the sizes by now."""
         self.sizes.settle()
-        self.inputs = tree_map(_restated, self.inputs)
+        self.inputs = tree_map(_simplified, self.inputs)
         for call in self.calls:
-            call.shape = tree_map(_restated, call.shape)
-            call.args = tree_map(_restated, call.args)
+            call.shape = tree_map(_simplified, call.shape)
+            call.args = tree_map(_simplified, call.args)
 
 
-def _restated(value: Any) -> Any:
+def _simplified(value: Any) -> Any:
     return value.now() if isinstance(value, Extent) else value
 
 
@@ -152,17 +153,18 @@ def trace(
         ModelError: the inputs are not those of a program.
     """
     inputs = tuple(value.detach().cpu() if isinstance(value, torch.Tensor) else value for value in inputs)
+    # Programs and script modules have the graph of one mode only.
     has_modes = not isinstance(module, (ExportedProgram, torch.jit.ScriptModule))
     exported: ExportedProgram | None = None
     if not isinstance(module, ExportedProgram):
         module = copy_for_evaluation(module)
-    elif check_program_inputs(module, inputs):
+    elif check_program_inputs(module, inputs):  # all its extents but the batch are numbers: it is read as it is
         exported = copy_program(module)
         module = None
     else:
         module = module.module()
     own_backwards: list[str] = []
-    evaluated: Computation | None = None
+    evaluated: Computation | None = None  # in evaluation mode, to be compared with training
     with open_sizes():
         if exported is None:
             with reads_of_mode() as readers:
@@ -170,12 +172,12 @@ def trace(
             # The graph of training is made only if the source, apart from torch.nn's, reads the mode.
             if has_modes and readers:
                 evaluated = computation_of(exported)
-        exported, texts = make_functional(exported, operations)
+        exported, notes_on_changes = make_functional(exported, operations)
         program = _program_of(exported, module, operations, inputs)
-    program.changed += texts
+    program.changed += notes_on_changes
     if has_modes:
         program.notes += notes_on_modes(module, inputs, evaluated)
-    for name in dict.fromkeys(own_backwards):
+    for name in dict.fromkeys(own_backwards):  # each once
         text = f"{name} has its own backward, which is not carried to Lua: gradients there are those of its forward"
         program.notes.append(("", name, text))
     return program
@@ -184,20 +186,27 @@ def trace(
 def _program_of(
     exported: ExportedProgram, module: nn.Module | None, operations: frozenset[str], inputs: tuple[Any, ...]
 ) -> Program:
-    """Read an exported program, of a module if there is one."""
+    """Read an exported program.
+
+    Args:
+        exported: the program.
+        module: the module that it was exported from; `None` for one that the user exported.
+        operations: those that are not decomposed.
+        inputs: example inputs.
+    """
     is_ours = module is not None
     program = Program()
     program.sizes.example.update(sizes_of(exported, inputs, is_ours).example)
     state = exported.state_dict if module is None else module.state_dict(keep_vars=True)
     keys = _add_state(program, state)
-    learned = set(exported.graph_signature.parameters)
+    parameters = set(exported.graph_signature.parameters)  # their keys
     if module is not None:
-        learned = {key for key, _ in module.named_parameters(remove_duplicate=False)}
+        parameters = {key for key, _ in module.named_parameters(remove_duplicate=False)}
         if not isinstance(module, torch.jit.ScriptModule):
             program.modules = dict(module.named_modules())
-        elif not learned:
-            learned = _add_frozen_weights(program, exported, keys)
-    _add_inputs(program, exported, keys, learned)
+        elif not parameters:
+            parameters = _add_frozen_weights(program, exported, keys)
+    _add_inputs(program, exported, keys, parameters)
     computed = {*program.stored, *program.inputs}
     results = _GraphReader(program, operations, exported.graph_module, computed).read()
     for result, spec in zip(results, exported.graph_signature.output_specs):
@@ -207,12 +216,12 @@ def _program_of(
             program.changed.append(f"forward {_CHANGES[spec.kind]} {spec.target}, which stays as it is in Lua")
     # Decompositions may add conditions: they are read last.
     program.sizes.conditions += sizes_of(exported, inputs, is_ours).conditions
-    names = exported.call_spec.out_spec.context
+    names = exported.call_spec.out_spec.context  # the keys, where the output is a dict
     if isinstance(names, list) and all(isinstance(name, str) for name in names):
         program.output_names = list(names)
     program.dtypes.update((name, _dtype(value)) for name, value in program.constants.items())
-    parameters = {key: program.state[key] for key, is_learned in program.stored.values() if is_learned}
-    program.notes += notes_on_gradients(program.modules, parameters)
+    used_parameters = {key: program.state[key] for key, is_learned in program.stored.values() if is_learned}
+    program.notes += notes_on_gradients(program.modules, used_parameters)
     return program
 
 
@@ -224,7 +233,10 @@ _CHANGES = {
 
 
 def _add_state(program: Program, state: dict[str, Any]) -> dict[Any, str]:
-    """Add a state dict, tied tensors once; return the key of each tensor by its identity."""
+    """Add a state dict to a program, tied tensors under their first key; return identity of a tensor → its key.
+
+    See `_identity`.
+    """
     keys: dict[Any, str] = {}
     for key, tensor in state.items():
         program.order.append(key)
@@ -237,10 +249,10 @@ def _add_state(program: Program, state: dict[str, Any]) -> dict[Any, str]:
 
 
 def _identity(value: Any) -> Any:
-    """Return what distinguishes a tensor from all that do not have its elements in memory."""
+    """Return a key that is equal for tensors of the same elements in memory, which are tied."""
     if isinstance(value, torch.Tensor) and value.numel():
         return value.data_ptr(), value.shape, value.stride(), value.dtype
-    return id(value)
+    return id(value)  # tensors without elements may all have the address 0
 
 
 def _held_value(spec: Any, exported: ExportedProgram) -> Any:
@@ -249,26 +261,39 @@ def _held_value(spec: Any, exported: ExportedProgram) -> Any:
 
 
 def _add_frozen_weights(program: Program, exported: ExportedProgram, keys: dict[Any, str]) -> set[str]:
-    """Name the weights of a frozen script module, which are constants of its code: `constants.0`, as in its file.
+    """Add the weights of a frozen script module, which are constants of its code: `constants.0`, as in its file.
+
+    Args:
+        program: receives the weights in its state dict.
+        exported: the program.
+        keys: identity of a tensor → its key; receives those of the weights.
 
     Returns:
-        The names.
+        The keys of the weights, which count as parameters.
     """
     values = [_held_value(spec, exported) for spec in exported.graph_signature.input_specs if spec.target]
     tensors = {_identity(value): value for value in values if isinstance(value, torch.Tensor)}
-    learned = set()
+    weights = set()
     for number, (identity, tensor) in enumerate(tensors.items()):
+        # Numbers, such as a factor, stay constants.
         if identity not in keys and tensor.is_floating_point() and tensor.dim():
             key = f"constants.{number}"
             keys[identity] = key
             program.state[key] = tensor
             program.order.append(key)
-            learned.add(key)
-    return learned
+            weights.add(key)
+    return weights
 
 
-def _add_inputs(program: Program, exported: ExportedProgram, keys: dict[Any, str], learned: set[str]) -> None:
-    """Add the inputs of the graph: those of the user, tensors of the state dict, and constants."""
+def _add_inputs(program: Program, exported: ExportedProgram, keys: dict[Any, str], parameters: set[str]) -> None:
+    """Add the inputs of the graph: those of the user, tensors of the state dict, and constants.
+
+    Args:
+        program: receives them.
+        exported: the program.
+        keys: identity of a tensor of the state dict → its key.
+        parameters: keys of those that are not buffers.
+    """
     specs = {spec.arg.name: spec for spec in exported.graph_signature.input_specs}
     for node in exported.graph.nodes:
         if node.op != "placeholder":
@@ -280,7 +305,7 @@ def _add_inputs(program: Program, exported: ExportedProgram, keys: dict[Any, str
         value = _held_value(spec, exported)
         key = keys.get(_identity(value), program.aliases.get(spec.target, spec.target))
         if key in program.state and value.is_floating_point():
-            program.stored[node.name] = (key, key in learned)
+            program.stored[node.name] = (key, key in parameters)
         elif isinstance(value, torch.Tensor):
             program.constants[node.name] = value.detach().clone()
         else:
@@ -341,7 +366,7 @@ class _GraphReader:
     outer: TracedCall | None = None
 
     def read(self) -> list[Any]:
-        """Read all calls; return the graph's outputs."""
+        """Read all calls; return the graph's outputs: values of calls as `CallRef`s, and numbers."""
         for node in self.module.graph.nodes:
             if node.op == "get_attr":
                 value = getattr(self.module, node.target)
@@ -354,42 +379,52 @@ class _GraphReader:
         return []
 
     def _read_call(self, node: Any) -> None:
-        """Add a call to the program, or the calls of which it is composed."""
+        """Add a call to the program, or the calls that PyTorch decomposes it to."""
         if node.target is operator.getitem:
-            results = self.values.get(node.args[0].name)
+            source, number = node.args
+            results = self.values.get(source.name)
             if isinstance(results, list):  # of an operation that was decomposed
-                self.values[node.name] = results[node.args[1]]
+                self.values[node.name] = results[number]
                 return
         call = self._call_of(node)
-        parts = None
-        if self._is_decomposed(call):
-            parts = decompose(node, self.operations)
-        if parts is None:
+        decomposition = None
+        if self._is_to_be_decomposed(call):
+            decomposition = decompose(node, self.operations)
+        if decomposition is None:
             self.program.calls.append(call)
             return
-        graph_module, inputs = parts
+        graph_module, inputs = decomposition
         names = [inner.name for inner in graph_module.graph.nodes if inner.op == "placeholder"]
-        values = {name: self._argument(value) for name, value in zip(names, inputs)}
         reader = _GraphReader(
-            self.program, frozenset(), graph_module, self.computed, prefix=f"{call.name}.", values=values, outer=call
+            self.program,
+            operations=frozenset(),  # a decomposition has no calls that are decomposed again
+            module=graph_module,
+            computed=self.computed,
+            prefix=f"{call.name}.",
+            values={name: self._argument(value) for name, value in zip(names, inputs)},
+            outer=call,
         )
         results = reader.read()
         has_several = isinstance(node.meta.get("val"), (list, tuple))
         self.values[node.name] = results if has_several else results[0]
 
-    def _is_decomposed(self, call: TracedCall) -> bool:
+    def _is_to_be_decomposed(self, call: TracedCall) -> bool:
         """Return whether a call is one of tensors that no operation of the table builds.
 
-        Calls on constants are computed instead, and decompositions are complete.
+        Calls on constants are computed instead, and PyTorch decomposes to the end.
         """
         is_on_tensors = call.name in self.computed and not call.op.startswith("operator.")
         return self.outer is None and is_on_tensors and call.op not in self.operations
 
     def _call_of(self, node: Any) -> TracedCall:
+        """Return a node as a call.
+
+        The element type of its value is added to the program, and its name to `computed` if it is not constant.
+        """
         value = node.meta.get("val")
         target = operation_of(node)
         schema = getattr(target, "_schema", None)
-        if schema is None:
+        if schema is None:  # a function of Python, whose arguments by position are named by numbers
             op = f"operator.{getattr(target, '__name__', target)}"
             args = {str(number): argument for number, argument in enumerate(node.args)} | node.kwargs
         else:
@@ -401,7 +436,7 @@ class _GraphReader:
             modules = node.meta.get("nn_module_stack") or {}
             call.stack = tuple(f"{key}|{path}" for key, (path, _) in modules.items() if path)
             call.line = _source_line(node.meta.get("stack_trace") or "")
-        else:
+        else:  # the nodes of a decomposition have no module and line
             call.stack = self.outer.stack
             call.line = self.outer.line
             call.origin = self.outer.op
@@ -415,6 +450,7 @@ class _GraphReader:
         return tree_map(self._item, value)
 
     def _item(self, item: Any) -> Any:
+        """Return a node as its number, if PyTorch knows it, else as the call whose value it is; others unchanged."""
         if not isinstance(item, torch.fx.Node):
             return item
         value = item.meta.get("val")
@@ -428,7 +464,10 @@ class _GraphReader:
 def _source_line(stack_trace: str) -> str:
     """Return the innermost line of a stack trace that is not PyTorch's own: `net.py:12: x = x.sort()`.
 
-    A line of torch.nn counts only if it is the outermost.
+    A line of torch.nn counts only if it is the outermost: the user's module is then a layer itself.
+
+    Args:
+        stack_trace: as Python writes it, outermost frame first, each with a line of its place and one of its code.
     """
     lines = stack_trace.splitlines()
     source_line = ""
@@ -439,20 +478,26 @@ def _source_line(stack_trace: str) -> str:
         if source_line and "/torch/nn/" in frame:
             continue
         path, _, rest = frame.removeprefix('File "').partition('"')
-        place = rest.split(",")[1].strip().removeprefix("line ") if "," in rest else "?"
+        # `, line 12, in forward`
+        line_number = rest.split(",")[1].strip().removeprefix("line ") if "," in rest else "?"
         code = lines[number + 1].strip() if number + 1 < len(lines) else ""
-        source_line = f"{path}:{place}: {code}"
+        source_line = f"{path}:{line_number}: {code}"
     return source_line
 
 
 def fold(call: TracedCall, args: dict[str, Any]) -> Any:
-    """Compute an operation on constants."""
+    """Compute an operation on constants by PyTorch, now.
+
+    Args:
+        call: the call.
+        args: name → value, which is a tensor or a plain value, in the order of the operation's schema.
+    """
     schema = getattr(call.target, "_schema", None)
-    if call.target is operator.getitem or schema is None:
+    if schema is None:  # a function of Python
         return call.target(*args.values())
-    keywords = {argument.name for argument in schema.arguments if argument.kwarg_only}
-    positional = [value for name, value in args.items() if name not in keywords]
-    named = {name: value for name, value in args.items() if name in keywords}
+    keyword_only = {argument.name for argument in schema.arguments if argument.kwarg_only}
+    positional = [value for name, value in args.items() if name not in keyword_only]
+    named = {name: value for name, value in args.items() if name in keyword_only}
     with torch.no_grad():
         return call.target(*positional, **named)
 
@@ -466,11 +511,11 @@ def state_arrays(program: Program) -> dict[str, Any]:
 
 
 def to_array(tensor: Any) -> Any:
-    """Return a tensor as a contiguous numpy array in memory of its own."""
+    """Return a tensor as a contiguous numpy array; it may be a view of the tensor's memory."""
     tensor = tensor.detach().cpu()
-    if tensor.dtype == torch.bfloat16:
+    if tensor.dtype == torch.bfloat16:  # which numpy does not have
         tensor = tensor.float()
-    if tensor.dtype == torch.bool:
+    if tensor.dtype == torch.bool:  # masks are numbers in Lua
         tensor = tensor.to(torch.uint8)
     return tensor.contiguous().numpy()
 

@@ -21,9 +21,9 @@ from .exporting import TORCH_FOLDER, Freedom, export_open, export_plainly, open_
 NoteOfClass = tuple[str, str, str]
 """The path of a module, its class, and the text of a note."""
 
-_MODAL = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
+_LAYERS_WITH_MODES = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
 """Layers that compute otherwise in training."""
-_MODES = re.compile("dropout|norm|lstm|gru|rnn_")
+_WITH_MODES = re.compile("dropout|norm|lstm|gru|rnn_")
 """Names of operations that Lua's layers, too, compute otherwise in training."""
 
 
@@ -46,6 +46,7 @@ def computation_of(exported: ExportedProgram) -> Computation:
 
 
 def _operations_of(exported: ExportedProgram) -> dict[str, list[Any]]:
+    """Return path of a module → its operations on tensors, each with those of its numbers that tell modes apart."""
     operations: dict[str, list[Any]] = {}
     for graph_module in exported.graph_module.modules():  # with the graphs of blocks, such as `with torch.no_grad()`
         if not isinstance(graph_module, torch.fx.GraphModule):
@@ -54,9 +55,9 @@ def _operations_of(exported: ExportedProgram) -> dict[str, list[Any]]:
             if node.op != "call_function" or not _is_on_tensors(node):
                 continue
             name = str(node.target)
-            # The numbers of a layer with modes are its own: only those of other operations may tell the modes apart.
-            kinds = (float,) if _MODES.search(name) else (float, bool)
-            numbers = [item for item in pytree.tree_leaves((node.args, node.kwargs)) if isinstance(item, kinds)]
+            # A layer such as dropout takes its mode as a boolean, as Lua's has one: that is no difference.
+            types = (float,) if _WITH_MODES.search(name) else (float, bool)
+            numbers = [item for item in pytree.tree_leaves((node.args, node.kwargs)) if isinstance(item, types)]
             operations.setdefault(_path_of(node), []).append((name, numbers))
     return operations
 
@@ -70,15 +71,20 @@ def _is_on_tensors(node: Any) -> bool:
 
 
 def _outputs_of(exported: ExportedProgram) -> list[Any]:
-    """Return where outputs come from: module, operation, and its number among its like; and their form."""
+    """Return where outputs come from: module, operation, and which call of it in the module; and last their form.
+
+    The form is what contains them: one value, a tuple, a dict.
+    """
     counts: dict[Any, int] = {}
-    origins: dict[Any, Any] = {}
+    origins: dict[Any, Any] = {}  # by the node
     for node in exported.graph.nodes:
-        # A dropout has another name in training.
-        name = _MODES.sub("mode", str(node.target)) if node.op == "call_function" else node.name
-        place = (_path_of(node), name)
-        counts[place] = counts.get(place, 0) + 1
-        origins[node] = (*place, counts[place])
+        name = node.name
+        if node.op == "call_function":
+            # A dropout has another name in training: both become one.
+            name = _WITH_MODES.sub("mode", str(node.target))
+        path_and_name = (_path_of(node), name)
+        counts[path_and_name] = counts.get(path_and_name, 0) + 1
+        origins[node] = (*path_and_name, counts[path_and_name])
     returned = next(node.args[0] for node in exported.graph.nodes if node.op == "output")
     kinds = [spec.kind for spec in exported.graph_signature.output_specs]
     outputs = [origins.get(item, item) for item, kind in zip(returned, kinds) if kind == OutputKind.USER_OUTPUT]
@@ -94,11 +100,14 @@ def _path_of(node: Any) -> str:
 
 @contextlib.contextmanager
 def reads_of_mode() -> Iterator[set[str]]:
-    """Return a set that collects the functions outside of torch.nn that read the attribute `training` of a module."""
+    """Collect the names of the functions outside of torch.nn that read the attribute `training` of a module, in a set.
+
+    The attribute is a property of `nn.Module` meanwhile.
+    """
     readers: set[str] = set()
 
     def read(module: nn.Module) -> bool:
-        code = sys._getframe(1).f_code
+        code = sys._getframe(1).f_code  # of the function that reads it
         if not code.co_filename.startswith(TORCH_FOLDER):
             readers.add(code.co_name)
         return bool(vars(module).get("training"))
@@ -106,7 +115,7 @@ def reads_of_mode() -> Iterator[set[str]]:
     def write(module: nn.Module, value: bool) -> None:
         vars(module)["training"] = value
 
-    original = vars(nn.Module).get("training")
+    original = vars(nn.Module).get("training")  # PyTorch only declares it, for its values are in the objects
     nn.Module.training = property(read, write)  # type: ignore[assignment]
     try:
         yield readers
@@ -118,33 +127,48 @@ def reads_of_mode() -> Iterator[set[str]]:
 
 
 def notes_on_modes(module: nn.Module, inputs: tuple[Any, ...], evaluated: Computation | None) -> list[NoteOfClass]:
-    """Compare a module in evaluation with the same in training; return what is not written, for each class.
+    """Return notes on what a module does in training that its Lua model does not: one for each class of modules.
 
     Args:
         module: in evaluation mode, in which it is left.
         inputs: the example inputs.
-        evaluated: what it computes; `None` if training cannot differ.
+        evaluated: what it computes in that mode; `None` if training cannot differ.
     """
+    # A module may override `train` to leave some of its layers in evaluation.
     module.train()
-    fixed = [path for path, inner in module.named_modules() if not inner.training and isinstance(inner, _MODAL)]
+    paths_left_in_evaluation = []
+    for path, inner in module.named_modules():
+        if isinstance(inner, _LAYERS_WITH_MODES) and not inner.training:
+            paths_left_in_evaluation.append(path)
     module.eval()
     notes = []
     if evaluated is not None:
         notes = _differences_in_training(module, inputs, evaluated)
-    if fixed:
-        kind = type(module.get_submodule(fixed[0])).__name__
-        count = counted(len(fixed), "layer")
-        text = f"Lua's training() changes {count} that train() leaves in evaluation: {listed(fixed, 1)}"
-        notes.append((fixed[0], kind, text))
+    if paths_left_in_evaluation:
+        first_path = paths_left_in_evaluation[0]
+        kind = type(module.get_submodule(first_path)).__name__
+        count = counted(len(paths_left_in_evaluation), "layer")
+        names = listed(paths_left_in_evaluation, 1)
+        text = f"Lua's training() changes {count} that train() leaves in evaluation: {names}"
+        notes.append((first_path, kind, text))
     return notes
 
 
 def _differences_in_training(module: nn.Module, inputs: tuple[Any, ...], evaluated: Computation) -> list[NoteOfClass]:
-    """Return which classes compute, or return, otherwise in training."""
+    """Return notes on the classes that compute, or return, otherwise in training than in evaluation.
+
+    Args:
+        module: in evaluation mode, in which it is left.
+        inputs: the example inputs.
+        evaluated: what it computes in that mode.
+    """
     module.train()
+    ignored: list[str] = []  # classes with a backward of their own, of which the export in evaluation has told
     try:
         with open_sizes():
-            exported = export_open(module, inputs, [], Freedom.ALL) or export_plainly(module, inputs, None, [])
+            exported = export_open(module, inputs, ignored, Freedom.ALL)
+            if exported is None:
+                exported = export_plainly(module, inputs, dynamic_shapes=None, own_backwards=ignored)
     except Exception as error:
         text = "the graph of training cannot be traced; that of evaluation is written"
         return [("", type(module).__name__, f"{text} ({untraceable(error).found[:200]})")]
@@ -170,15 +194,20 @@ def _differing_paths(
     """Return class → paths of its modules that have other operations in training.
 
     A module that runs in training only is named once, and not the modules inside it.
+
+    Args:
+        module: the outermost module.
+        evaluated: path of a module → its operations in evaluation, see `Computation`.
+        trained: the same in training.
     """
     modules = dict(module.named_modules())
     differing: dict[str, list[str]] = {}
-    only_in_training: tuple[str, ...] = ()
-    for path in sorted({*trained, *evaluated}):
-        if evaluated.get(path) == trained.get(path) or path.startswith(only_in_training):
+    prefixes_only_in_training: tuple[str, ...] = ()
+    for path in sorted({*trained, *evaluated}):  # a module before those inside it
+        if evaluated.get(path) == trained.get(path) or path.startswith(prefixes_only_in_training):
             continue
         if path not in evaluated:
-            only_in_training += (f"{path}.",)
+            prefixes_only_in_training += (f"{path}.",)
         kind = type(modules.get(path, module)).__name__
         differing.setdefault(kind, []).append(path)
     return differing

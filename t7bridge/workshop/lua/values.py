@@ -1,4 +1,4 @@
-"""Values of a program while it becomes a Lua model, but for those that are computed when the model runs, and shapes."""
+"""Kinds of values while a program becomes a Lua model: constants, tensors of the state dict, and others; shapes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 from ...data import define, np
 from .layers import WeightRef
-from .sizes import CannotError, Extent, Shape, are_equal
+from .sizes import CannotError, Extent, Shape, decide_equal
 from .trace import to_array
 
-Place = int
+Axis = int
 """A dimension, counted from the front."""
 
 
@@ -56,12 +56,12 @@ class Scaled:
     Attributes:
         param: the learned tensor.
         scale: a number, or a wire of one number or of one for each index of a dimension.
-        place: that dimension; `None` if the scale is one number.
+        axis: that dimension; `None` if the scale is one number.
     """
 
     param: Stored
     scale: Any
-    place: int | None
+    axis: int | None
 
     @property
     def shape(self) -> Shape:
@@ -71,7 +71,7 @@ class Scaled:
 
 @define(eq=False)
 class Complex:
-    """Complex numbers.
+    """A value of complex numbers, which Lua lacks, as two values of real ones.
 
     Attributes:
         real: the real part, a value of any other kind.
@@ -89,10 +89,14 @@ class Complex:
 
 
 @define(eq=False)
-class Steps:
-    """The numbers 0, step, 2 step, … as many as an extent of the inputs.
+class OpenRange:
+    """The numbers 0, step, 2 step, … as many as an extent of the inputs: an `arange` whose length is open.
 
     Bags of embeddings, and an element of each example, have layers of their own. Others count when the model runs.
+
+    Attributes:
+        step: the difference of two neighbors.
+        shape: the number of elements, an `Extent`, as the only dimension.
     """
 
     step: int
@@ -135,7 +139,11 @@ def is_parameter(*values: Any) -> bool:
 
 
 def check_learned(value: Any, name: str) -> None:
-    """Refuse an argument that is no parameter, if it is given.
+    """Refuse an argument that is not a parameter; `None`, an optional argument that is not given, passes.
+
+    Args:
+        value: the argument.
+        name: of it, for the error.
 
     Raises:
         CannotError: it is computed, or a buffer.
@@ -144,19 +152,28 @@ def check_learned(value: Any, name: str) -> None:
         raise CannotError(f"the {name} is computed, or is not a parameter")
 
 
-def with_extents(shape: Shape, place: int, *extents: Any) -> Shape:
-    """Return a shape with one dimension replaced: by one of another extent, by several, or by none."""
-    return (*shape[:place], *extents, *shape[place + 1 :])
+def replace_axis(shape: Shape, axis: int, *extents: Any) -> Shape:
+    """Return a shape with one dimension replaced: by one of another extent, or by any number of dimensions."""
+    return (*shape[:axis], *extents, *shape[axis + 1 :])
+
+
+def without_axis(shape: Shape, axis: int) -> Shape:
+    """Return a shape without one of its dimensions."""
+    return replace_axis(shape, axis)
 
 
 def broadcast(*shapes: Shape) -> Shape:
-    """Return the shape to which shapes broadcast."""
+    """Return the shape to which shapes broadcast.
+
+    Raises:
+        CannotError: they do not match in the example. If open extents do, the model needs that they always do.
+    """
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
     result = []
     for extents in zip(*padded):
         longer = {extent for extent in extents if extent != 1}
-        if len(longer) > 1 and not are_equal(*longer):
+        if len(longer) > 1 and not decide_equal(*longer):
             raise CannotError(f"the extents {' and '.join(map(str, sorted(longer, key=str)))} do not match")
         result.append(longer.pop() if longer else 1)
     return tuple(result)

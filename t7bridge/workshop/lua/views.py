@@ -5,55 +5,59 @@ from __future__ import annotations
 from math import prod
 
 from .layers import LuaLayer, LuaNode, make, sequential
-from .sizes import Extent, Shape, is_known
-from .values import with_extents
+from .sizes import Extent, Shape, is_static
+from .values import without_axis
 
 VIEWS = ("nn.View", "nn.Unsqueeze", "nn.Squeeze")
-_STRIDED = ("nn.ZeroGrad", "nn.Identity", "nn.Squeeze", "nn.Unsqueeze")
+_KEEP_STRIDES = ("nn.ZeroGrad", "nn.Identity", "nn.Squeeze", "nn.Unsqueeze")
 """Layers whose output has the strides of their input."""
-_OF_CONTIGUOUS = ("nn.Bottle", "nn.View", "nn.Squeeze", "nn.Unsqueeze", "nn.PixelShuffle")
+_NEED_CONTIGUOUS = ("nn.Bottle", "nn.View", "nn.Squeeze", "nn.Unsqueeze", "nn.PixelShuffle")
 """Layers that view their input, or the gradient of it, in another shape."""
 
 
 def view_layer(before: Shape, after: Shape) -> LuaLayer | None:
-    """Return the layer that gives a value another shape; `None` if it would have to infer more than one extent."""
-    place = _place_of_one(after, before)
-    if place is not None:
-        return make("nn.Unsqueeze", place + 1)
-    place = _place_of_one(before, after)
-    if place is not None:
-        return make("nn.Squeeze", place + 1)
+    """Return the layer that gives a value of one shape another; `None` if it would have to infer several extents.
+
+    The plainest layer that can do it is chosen.
+    """
+    axis = _axis_of_one(after, before)
+    if axis is not None:
+        return make("nn.Unsqueeze", axis + 1)
+    axis = _axis_of_one(before, after)
+    if axis is not None:
+        return make("nn.Squeeze", axis + 1)
     added = len(after) - len(before)
-    if before and not is_known(after) and after == (*(1,) * added, *before):
+    if before and not is_static(after) and after == (*(1,) * added, *before):
         return sequential(*(make("nn.Unsqueeze", 1) for _ in range(added)))
     rank = _rank_of_examples(before, after)
     if rank is not None and _count_open(after[1:]) < 2:
-        # nn.View infers the first extent if it is told how many dimensions an example has.
+        # nn.View infers the first extent, and one more, if it is told how many dimensions an example has.
         return _view_of_examples(after[1:], rank)
     if _count_open(after) < 2:
-        return make("nn.View", *(_inferred(after) or (1,)))
+        return make("nn.View", *(_as_view_sizes(after) or (1,)))  # Lua has no tensor without dimensions
     first = _first_difference(before, after)
     if first > 1 and _count_open(after[first:]) < 2:
-        # nn.Bottle merges the dimensions in front, which stay as they are.
+        # nn.Bottle merges the dimensions before the first difference into one, which is a batch for the view.
         view = _view_of_examples(after[first:], len(before) - first)
         return LuaLayer("nn.Bottle", (len(before) - first + 1, len(after) - first + 1), children=[view])
     return None
 
 
-def _place_of_one(longer: Shape, shorter: Shape) -> int | None:
-    """Return the dimension of extent 1 without which a shape is another; `None` if there is none."""
-    if not shorter:
+def _axis_of_one(longer: Shape, shorter: Shape) -> int | None:
+    """Return the dimension of extent 1 without which the longer shape is the shorter one; `None` if there is none."""
+    if not shorter:  # Lua cannot remove the only dimension
         return None
-    for place, extent in enumerate(longer):
-        if extent == 1 and with_extents(longer, place) == shorter:
-            return place
+    for axis, extent in enumerate(longer):
+        if extent == 1 and without_axis(longer, axis) == shorter:
+            return axis
     return None
 
 
 def _rank_of_examples(before: Shape, after: Shape) -> int | None:
-    """Return the number of dimensions behind those that become the first one, which depends on the inputs.
+    """Return how many dimensions an example has before a view, if the view's first extent is an open batch of examples.
 
-    `None` if there are no such.
+    It is the number of dimensions of `before` behind those whose product is the first extent of `after`. `None` if that
+    does not depend on the inputs, or is no such product.
     """
     if len(after) > 1 and isinstance(after[0], Extent):
         for count in range(1, len(before)):
@@ -67,43 +71,48 @@ def _count_open(shape: Shape) -> int:
     return sum(isinstance(extent, Extent) for extent in shape)
 
 
-def _inferred(shape: Shape) -> Shape:
+def _as_view_sizes(shape: Shape) -> Shape:
     """Return a shape as nn.View takes it, with -1 for an extent that it infers."""
     return tuple(-1 if isinstance(extent, Extent) else extent for extent in shape)
 
 
 def _view_of_examples(shape: Shape, rank: int) -> LuaLayer:
-    """Return an nn.View of examples that have some dimensions before it."""
-    return make("nn.View", *_inferred(shape), calls=(("setNumInputDims", (rank,)),))
+    """Return an nn.View of each example of a batch.
+
+    Args:
+        shape: of an example after it.
+        rank: the number of dimensions of an example before it.
+    """
+    return make("nn.View", *_as_view_sizes(shape), calls=(("setNumInputDims", (rank,)),))
 
 
 def _first_difference(before: Shape, after: Shape) -> int:
-    """Return the first dimension in which shapes differ, at most the last, as a view has dimensions."""
+    """Return the first dimension in which shapes differ, but no later one than the last of the shorter shape."""
     last = min(len(before), len(after)) - 1
-    for place in range(last):
-        if before[place] != after[place]:
-            return place
+    for axis in range(last):
+        if before[axis] != after[axis]:
+            return axis
     return last
 
 
 def is_repeated(step: LuaNode) -> bool:
-    """Return whether a value is an nn.Replicate's, whose repeated elements are in memory once, or a view of one."""
-    while step.layer is not None:
+    """Return whether a value is the output of an nn.Replicate, or a view of it: its elements are in memory once."""
+    while step.layer is not None:  # up to an input of the graph
         layers = step.layer.children if step.layer.name == "nn.Sequential" else [step.layer]
         # From the last layer back to the first that does more than pass the strides on.
         for layer in reversed(layers):
-            if layer.name not in _STRIDED:
+            if layer.name not in _KEEP_STRIDES:
                 return layer.name == "nn.Replicate"
         step = step.inputs[0]
     return False
 
 
-def from_contiguous(layer: LuaLayer) -> LuaLayer:
-    """Return a layer of a value with repeated elements, made contiguous if the layer needs that."""
+def on_contiguous(layer: LuaLayer) -> LuaLayer:
+    """Return a layer that can be applied to repeated elements: behind an nn.Contiguous if it views its input."""
     layers = layer.children if layer.name == "nn.Sequential" else [layer]
-    for first in layers:
-        if first.name in _OF_CONTIGUOUS:
+    for inner in layers:
+        if inner.name in _NEED_CONTIGUOUS:
             return make("nn.Contiguous") >> layer
-        if first.name not in _STRIDED:
+        if inner.name not in _KEEP_STRIDES:  # its output is contiguous for those after it
             break
     return layer

@@ -12,10 +12,12 @@ from math import inf
 Bounds = tuple[float, float]
 """The least and the largest value."""
 
-EXACT = (1 << 24, 1 << 53)
-"""The largest whole number up to which all are exact as floats, and as doubles."""
-_LARGEST_INPUT = (1 << 24, 1 << 31)
-"""The largest whole number of an input that is taken into account in a model of floats, and of doubles."""
+EXACT_FLOAT = 1 << 24
+"""The whole number up to which all are exact as floats."""
+_EXACT_DOUBLE = 1 << 53
+"""The whole number up to which all are exact as doubles."""
+_LARGEST_INPUT_OF_DOUBLES = 1 << 31
+"""The largest whole number of an input that is taken into account in a model of doubles; in others, `EXACT_FLOAT`."""
 _NARROW = {"uint8": (0, 255), "int8": (-128, 127), "int16": (-32768, 32767), "uint16": (0, 65535)}
 PRODUCTS = ("mul", "pow", "square", "prod", "cumprod", "mm", "bmm", "matmul", "dot", "mv")
 
@@ -52,11 +54,16 @@ _RULES: dict[str, Callable[..., Bounds]] = {
 """Operations of one or two whole numbers → their bounds. Those of others are the widest of the arguments'."""
 
 
+def exact_up_to(is_double: bool) -> int:
+    """Return the whole number up to which all are exact in a model of floats, or of doubles."""
+    return _EXACT_DOUBLE if is_double else EXACT_FLOAT
+
+
 def of_type(dtype: str, is_double: bool) -> Bounds:
-    """Return the bounds of an input of an element type."""
+    """Return the bounds that are assumed of an input of an element type."""
     if dtype == "bool":
         return 0, 1
-    largest = _LARGEST_INPUT[is_double]
+    largest = _LARGEST_INPUT_OF_DOUBLES if is_double else EXACT_FLOAT
     return _NARROW.get(dtype, (-largest, largest))
 
 
@@ -71,12 +78,14 @@ def bounds_of(kind: str, arguments: Sequence[Bounds], count: float) -> Bounds:
     if not arguments:
         return -inf, inf
     rule = _RULES.get(kind)
+    # An operation may have more arguments than its rule knows, such as `alpha`: then the widest count, below.
     if rule is not None and len(arguments) == rule.__code__.co_argcount:
         return rule(*arguments)
     widest = min(low for low, _ in arguments), max(high for _, high in arguments)
     if kind in ("sum", "cumsum"):
         return _corners(_times, widest, (1, count))
     if kind in PRODUCTS:
+        # Of 0, 1 and -1, products are the same; of others they are not computed here.
         if max(map(abs, widest)) > 1:
             return -inf, inf
         return -1, 1
@@ -89,12 +98,20 @@ def _times(number: float, count: float) -> float:
 
 
 def refusal(kind: str, dtype: str, bounds: Bounds, is_double: bool) -> str:
-    """Return why a value cannot be one of floats; empty if it can."""
+    """Return why a value of whole numbers cannot be one of floats; empty if it can.
+
+    Args:
+        kind: the operation that computes it: `add`.
+        dtype: its element type in PyTorch.
+        bounds: its least and largest element.
+        is_double: whether the model has doubles.
+    """
     low, high = bounds
     least, largest = _NARROW.get(dtype, (-inf, inf))
     if low < least or high > largest:
         return f"{dtype} wraps around beyond {least} and {largest}, which floats do not"
-    exact = EXACT[is_double]
+    exact = exact_up_to(is_double)
+    # Sums are not refused: they are taken to be exact, as inputs are.
     if kind in PRODUCTS and max(abs(low), abs(high)) > exact:
         return f"a product of whole numbers may be beyond {exact}, up to which Lua's have no errors"
     return ""

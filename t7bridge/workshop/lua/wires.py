@@ -1,4 +1,4 @@
-"""Values as nodes of a Lua graph: layers are applied to them; constants and tensors of the state dict become nodes."""
+"""Values as nodes of a Lua graph, to which layers are applied; constants and tensors of the state dict as nodes."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from attrs import field
 
 from ...data import define, np
 from .layers import Arithmetic, LuaLayer, LuaNode, WeightRef, expand_as, make, sequential, walk
-from .sizes import CannotError, Extent, Shape, are_equal, fixed, is_known
+from .sizes import CannotError, Extent, Shape, decide_equal, is_static, make_static
 from .trace import Program, to_tensor, tree_map
-from .values import Complex, Const, Scaled, Stored, as_number, broadcast, is_parameter, with_extents
-from .views import VIEWS, from_contiguous, is_repeated, view_layer
+from .values import Complex, Const, Scaled, Stored, as_number, broadcast, is_parameter, replace_axis
+from .views import VIEWS, is_repeated, on_contiguous, view_layer
 
 MOST_REPEATED = 1 << 16
 """Elements of a constant up to which it is stored as repeated as it is used."""
 EMPTY = "a value without elements, which Lua does not have"
-OWN = {"nn.CMulTable": ("nn.CMul", "weight"), "nn.CAddTable": ("nn.CAdd", "bias")}
+LAYERS_WITH_PARAMETER = {"nn.CMulTable": ("nn.CMul", "weight"), "nn.CAddTable": ("nn.CAdd", "bias")}
 """Layers of two values → the layer with a parameter as the second, and its field."""
 
 
 @define(eq=False)
 class Wire(Arithmetic["Wire"]):
-    """A value computed when the model runs."""
+    """A value that is computed when the model runs: the output of a node of the Lua graph, with its shape."""
 
     b: Emitter = field(repr=False)
     step: LuaNode
@@ -34,25 +34,30 @@ class Wire(Arithmetic["Wire"]):
         """Apply a layer that keeps the shape."""
         return self.b.emit(layer, self)
 
-    def joined(self, name: str, other: Any, swapped: bool = False) -> Wire:
+    def combine(self, name: str, other: Any, swapped: bool = False) -> Wire:
         """Apply a layer of two values, which are broadcast."""
         pair = (other, self) if swapped else (self, other)
-        wire: Wire = self.b.joined(name, *pair)
+        wire: Wire = self.b.combine(name, *pair)
         return wire
 
 
 def first_wire(values: Sequence[Any], shape: Shape | None = None) -> Wire | None:
-    """Return the first value that is computed when the model runs; of a shape, if one has it, or at least its batch."""
+    """Return the first value that is computed when the model runs; `None` if none is.
+
+    Args:
+        values: of any kind.
+        shape: considers only values with the first extent of this shape, those of all of it before others.
+    """
     wires = [value for value in values if isinstance(value, Wire)]
     if shape is not None:
         wires = [wire for wire in wires if wire.shape[:1] == shape[:1]]
-        wires.sort(key=lambda wire: wire.shape != shape)  # those of the shape come first
+        wires.sort(key=lambda wire: wire.shape != shape)  # false, for those of the shape, sorts first
     return wires[0] if wires else None
 
 
 @define(eq=False)
 class Emitter:
-    """Emits the steps of a Lua graph; a value that keeps its shape, or is one already, needs none.
+    """Builds a Lua graph: its methods apply layers to values, each as a step, a node of the graph.
 
     Attributes:
         program: the traced program.
@@ -77,22 +82,26 @@ class Emitter:
         return self.constant(np.zeros(size, "f4"), shape)
 
     def emit(self, layer: LuaLayer, *values: Any, shape: Shape | None = None) -> Wire:
-        """Apply a layer to values.
+        """Apply a layer to values: add a step to the graph, and return its value.
 
         Args:
-            layer: the layer.
+            layer: the layer; its arguments are changed to numbers where they are extents.
             values: wires, constants or tensors of the state dict, in the order of Lua's table.
             shape: of the result; by default that of the first value.
+
+        Raises:
+            CannotError: the result has no elements.
         """
         wires = self.wires(*values)
         shape = wires[0].shape if shape is None else tuple(shape)
         if 0 in shape:
             raise CannotError(EMPTY)
+        # An extent as an argument is a constant of the layer: it is fixed as in the example.
         for inner in walk(layer):
             inner.args = tree_map(as_number, inner.args)
             inner.calls = tree_map(as_number, inner.calls)
         if is_repeated(wires[0].step):
-            layer = from_contiguous(layer)
+            layer = on_contiguous(layer)
         step = LuaNode(layer, [wire.step for wire in wires], shape)
         self.steps.append(step)
         return Wire(self, step, shape)
@@ -102,7 +111,11 @@ class Emitter:
 
         Args:
             value: a wire, a constant or a tensor of the state dict.
-            like: a value with the batch in its first dimension, if the result has it too.
+            like: the input of such a node, with the batch in its first dimension if the result has it too; by default
+                an input of the program.
+
+        Raises:
+            CannotError: the value is a number, or complex.
         """
         if isinstance(value, Wire):
             return value
@@ -113,11 +126,11 @@ class Emitter:
         if isinstance(value, Complex):
             raise CannotError("complex numbers where real ones are needed")
         if isinstance(value, Stored) and value.ref.transposed:
-            # Layers other than nn.Linear need a contiguous weight.
+            # Layers other than nn.Linear need a contiguous weight: it is transposed when the model runs.
             size = value.ref.size[::-1]
-            plain = Stored(WeightRef(value.ref.key, value.ref.start, size), size, value.learned)
-            return self.expand(self._transpose(plain, (1, 0)), value.shape, like)
-        return self._attached(value, like or self._any_input())
+            contiguous = Stored(WeightRef(value.ref.key, value.ref.start, size), size, value.learned)
+            return self.expand(self._transpose(contiguous, (1, 0)), value.shape, like)
+        return self._node_of_stored(value, like or self._any_input())
 
     def wires(self, *values: Any) -> list[Any]:
         """Return values as wires; those that are not computed are attached to one that is."""
@@ -127,52 +140,56 @@ class Emitter:
     def _product(self, scaled: Scaled) -> Any:
         """Return a learned tensor times its scale as a wire."""
         scale = scaled.scale
-        if scaled.place is not None:
-            behind = len(scaled.shape) - scaled.place - 1
+        if scaled.axis is not None:  # a vector, which has to be along this dimension to be broadcast
+            behind = len(scaled.shape) - scaled.axis - 1
             scale = self.reshape(scale, (*scale.shape, *(1,) * behind))
         return self.wire(scaled.param) * scale
 
-    def _attached(self, value: Any, source: Wire) -> Any:
-        """Return a constant or a tensor of the state dict as a node that takes a value, and the batch from it.
+    def _node_of_stored(self, value: Any, source: Wire) -> Any:
+        """Return a constant or a tensor of the state dict as a node of the graph, broadcast to its shape.
 
-        All are nn.Constant, which ignores its input. It repeats itself for each example of the batch if it is told how
+        It is an nn.Constant, which ignores its input. It repeats itself for each example of the batch if it is told how
         many dimensions an example of the input has.
+
+        Args:
+            value: the constant or tensor.
+            source: the input of the node, whose first dimension is the batch if that of the value is open.
         """
         shape = value.shape
-        size = tuple(value.value.shape) if isinstance(value, Const) else value.ref.size
-        size = (1,) * (len(shape) - len(size)) + size
-        batch: Shape = ()
-        rank_of_examples = None
+        own_size = tuple(value.value.shape) if isinstance(value, Const) else value.ref.size
+        own_size = (1,) * (len(shape) - len(own_size)) + own_size
+        batch: Shape = ()  # the open first extent, or nothing
+        rank_of_examples = None  # of the source
         if shape and isinstance(shape[0], Extent):
-            if shape[:1] != source.shape[:1] or size[0] != 1:
-                fixed(shape[0])  # the value has a batch of its own, which is then that of the example
+            if shape[:1] != source.shape[:1] or own_size[0] != 1:
+                make_static(shape[0])  # the value has a batch of its own, which is then that of the example
             batch = shape[:1]
             rank_of_examples = len(source.shape) - 1
-        size = size[len(batch) :] or (1,)
+        own_size = own_size[len(batch) :] or (1,)
         # Extents behind the batch that depend on the inputs are repeated last, by those of the source.
-        repeated = tuple(1 if isinstance(extent, Extent) else extent for extent in shape[len(batch) :]) or (1,)
+        static_size = tuple(1 if isinstance(extent, Extent) else extent for extent in shape[len(batch) :]) or (1,)
         if isinstance(value, Const):
-            array = self._constant_array(value, size, repeated)
+            array = self._constant_array(value, own_size, static_size)
             wire = self.emit(make("nn.Constant", array, rank_of_examples), source, shape=batch + array.shape)
-            wire = self.expand(wire, batch + repeated)
+            wire = self.expand(wire, batch + static_size)
         elif value.learned:
-            # A weight with a gradient is that of an nn.CMul of ones.
-            ones = make("nn.Constant", np.ones(repeated, "f4"), rank_of_examples)
-            weight_size = (1,) * len(batch) + size
+            # nn.Constant learns nothing: the parameter is the weight of an nn.CMul of ones.
+            ones = make("nn.Constant", np.ones(static_size, "f4"), rank_of_examples)
+            weight_size = (1,) * len(batch) + own_size
             weight = make("nn.CMul", *weight_size, weight=value.ref.resized(weight_size))
-            wire = self.emit(ones, source, shape=batch + repeated) >> weight
+            wire = self.emit(ones, source, shape=batch + static_size) >> weight
         else:
-            layer = make("nn.Constant", np.zeros(size, "f4"), rank_of_examples, value=value.ref.resized(size))
-            wire = self.expand(self.emit(layer, source, shape=batch + size), batch + repeated)
-        if not is_known(shape[len(batch) :]):
+            buffer = value.ref.resized(own_size)
+            layer = make("nn.Constant", np.zeros(own_size, "f4"), rank_of_examples, value=buffer)
+            wire = self.expand(self.emit(layer, source, shape=batch + own_size), batch + static_size)
+        if not is_static(shape[len(batch) :]):
             return self.expand(wire, shape, source)
         return self.reshape(wire, shape)
 
-    def _constant_array(self, value: Const, size: Shape, repeated: Shape) -> Any:
-        """Return the elements of a constant in the model's type, repeated unless they are too many."""
-        array = value.array().reshape(size)
-        if prod(repeated) <= MOST_REPEATED:
-            size = repeated
+    def _constant_array(self, value: Const, own_size: Shape, broadcast_size: Shape) -> Any:
+        """Return the elements of a constant as an array of floats or doubles, broadcast unless they become too many."""
+        array = value.array().reshape(own_size)
+        size = broadcast_size if prod(broadcast_size) <= MOST_REPEATED else own_size
         is_wide = array.dtype == "f8" or (array.dtype == "i8" and self.program.is_double)
         return np.ascontiguousarray(np.broadcast_to(array, size)).astype("f8" if is_wide else "f4")
 
@@ -186,7 +203,7 @@ class Emitter:
 
     # Arithmetic
 
-    def joined(self, name: str, first: Any, second: Any, *args: Any) -> Any:
+    def combine(self, name: str, first: Any, second: Any, *args: Any) -> Any:
         """Apply a layer that takes a table of two, after broadcasting; parameters become nn.CMul and nn.CAdd.
 
         Args:
@@ -197,38 +214,50 @@ class Emitter:
         """
         first, second = (self.wire(value) if isinstance(value, Scaled) else value for value in (first, second))
         if isinstance(first, Wire) and isinstance(second, Wire):
-            if name == "nn.CMulTable" and first.step is second.step:
+            if name == "nn.CMulTable" and first.step is second.step:  # x * x
                 return first >> make("nn.Square")
-        elif name in (*OWN, "nn.CSubTable"):
-            wire = self._by_parameter(name, first, second)
+        elif name in (*LAYERS_WITH_PARAMETER, "nn.CSubTable"):
+            wire = self._combine_with_parameter(name, first, second)
             if wire is not None:
                 return wire
         shape = broadcast(first.shape or (1,), second.shape or (1,))
         like = first_wire((first, second), shape)
-        return self.emit(make(name, *args), self.widened(first, shape, like), self.widened(second, shape, like))
+        return self.emit(
+            make(name, *args), self.broadcast_to(first, shape, like), self.broadcast_to(second, shape, like)
+        )
 
-    def _by_parameter(self, name: str, first: Any, second: Any) -> Any:
-        """Apply a layer that holds one of two values as its weight; return `None` if none of them is a parameter."""
+    def _combine_with_parameter(self, name: str, first: Any, second: Any) -> Any:
+        """Apply a layer that holds one of two values as its weight; return `None` if none can.
+
+        One value has to be a wire and the other one a parameter whose elements are in order.
+        """
         # A transposed weight would not be contiguous in the layer.
         if isinstance(first, Wire) and is_parameter(second) and not second.ref.transposed:
-            if name == "nn.CSubTable":  # first - second is -(-first + second)
+            if name == "nn.CSubTable":  # nn.CAdd only adds: first - second is -(-first + second)
                 return -self._with_parameter("nn.CAddTable", -first, second)
             return self._with_parameter(name, first, second)
         if isinstance(second, Wire) and is_parameter(first):
             if name == "nn.CSubTable":
-                return self.joined("nn.CAddTable", -second, first)
-            return self.joined(name, second, first)
+                return self.combine("nn.CAddTable", -second, first)
+            return self.combine(name, second, first)
         return None
 
     def _with_parameter(self, name: str, value: Wire, param: Stored) -> Wire:
-        """Apply the layer that multiplies by a parameter or adds one."""
+        """Apply nn.CMul or nn.CAdd, which hold a parameter, instead of the layer of two values with a name."""
         shape = broadcast(value.shape or (1,), param.shape)
         size = (1,) * (len(shape) - len(param.ref.size)) + param.ref.size
-        layer, field = OWN[name]
-        return self.emit(make(layer, *size, **{field: param.ref.resized(size)}), self.expand(value, shape))
+        layer, field_of_weight = LAYERS_WITH_PARAMETER[name]
+        weights = {field_of_weight: param.ref.resized(size)}
+        return self.emit(make(layer, *size, **weights), self.expand(value, shape))
 
-    def widened(self, value: Any, shape: Shape, like: Wire | None) -> Any:
-        """Return a value broadcast to a shape, as a wire."""
+    def broadcast_to(self, value: Any, shape: Shape, like: Wire | None) -> Any:
+        """Return a value broadcast to a shape, as a wire.
+
+        Args:
+            value: a wire, a constant or a tensor of the state dict.
+            shape: of the result.
+            like: a value with the batch of the result in its first dimension; `None` if there is none.
+        """
         if not isinstance(value, Wire):
             # Without a value of the batch, one that has its dimension keeps its own extent.
             has_batch = like is None and isinstance(shape[0], Extent) and len(value.shape) == len(shape)
@@ -238,76 +267,86 @@ class Emitter:
     # Shapes
 
     def reshape(self, value: Any, shape: Any) -> Any:
-        """Reshape a value to another shape with equally many elements."""
+        """Reshape a value to another shape with equally many elements, at build time if its elements are known."""
         shape = tuple(shape)
         if value.shape == shape:
             return value
-        stored = _reshaped(value, shape)
-        if stored is not None:
-            return stored
+        reshaped = _reshape_stored(value, shape)
+        if reshaped is not None:
+            return reshaped
         wire = self.wire(value)
-        # Only the last of several shapes counts, but a view may need what another has inferred.
+        # A view of a view is one of its source; but a view may need an extent that the one before it has inferred.
         for source in (self.before_view(wire), wire):
             if source.shape == shape:
                 return source
-            if {source.shape, shape} == {(), (1,)}:
+            if {source.shape, shape} == {(), (1,)}:  # the same in Lua, which has no tensor without dimensions
                 return Wire(self, source.step, shape)
             layer = view_layer(source.shape, shape)
             if layer is not None:
                 return self.emit(layer, source, shape=shape)
         is_split = wire.shape[1:] == shape[2:] and wire.shape[0] == prod(shape[:2])
-        if is_split and not is_known(shape[2:]):
-            return self._unmerged(wire, shape)
+        if is_split and not is_static(shape[2:]):
+            return self._split_first(wire, shape)
         is_merge = wire.shape[2:] == shape[1:] and shape[0] == prod(wire.shape[:2])
-        if is_merge and not is_known(shape[1:]):
-            return self._merged(wire, shape)
-        fixed(*shape[1:])  # a view infers one extent: the others are those of the example
+        if is_merge and not is_static(shape[1:]):
+            return self._merge_first_two(wire, shape)
+        # nn.View infers the first extent: the others are then those of the example.
+        make_static(*shape[1:])
         return self.emit(make("nn.View", *shape[1:]), wire, shape=shape)
 
-    def _unmerged(self, wire: Wire, shape: Shape) -> Any:
+    def _split_first(self, wire: Wire, shape: Shape) -> Any:
         """Return a value whose first dimension becomes two, where others depend on the inputs, too.
 
-        A view infers one extent only: the dimension is the last one for it.
+        A view infers one extent behind those that it keeps (see `view_layer`): the dimension is moved behind the others
+        for it, and the two are moved back.
         """
         rank = len(shape)
-        last = self.permute(wire, (*range(1, rank - 1), 0))
-        return self.permute(self.reshape(last, (*shape[2:], *shape[:2])), (rank - 2, rank - 1, *range(rank - 2)))
+        moved = self.permute(wire, (*range(1, rank - 1), 0))
+        split = self.reshape(moved, (*shape[2:], *shape[:2]))
+        return self.permute(split, (rank - 2, rank - 1, *range(rank - 2)))
 
-    def _merged(self, wire: Wire, shape: Shape) -> Any:
+    def _merge_first_two(self, wire: Wire, shape: Shape) -> Any:
         """Return a value whose first two dimensions become one, where others depend on the inputs, too.
 
-        A view infers one extent only: the two are the last ones for it.
+        A view infers one extent behind those that it keeps (see `view_layer`): the two are moved behind the others for
+        it, and the merged one is moved back.
         """
         rank = len(shape)
-        last = self.permute(wire, (*range(2, rank + 1), 0, 1))
-        return self.permute(self.reshape(last, (*shape[1:], shape[0])), (rank - 1, *range(rank - 1)))
+        moved = self.permute(wire, (*range(2, rank + 1), 0, 1))
+        merged = self.reshape(moved, (*shape[1:], shape[0]))
+        return self.permute(merged, (rank - 1, *range(rank - 1)))
 
     def before_view(self, wire: Wire) -> Wire:
-        """Return the value that a view shapes; others unchanged."""
+        """Return the input of the view that a value is the output of; other values unchanged."""
         if wire.step.layer is None or wire.step.layer.name not in VIEWS:
             return wire
         source = wire.step.inputs[0]
         return Wire(self, source, source.shape)
 
     def permute(self, value: Any, order: Any) -> Any:
-        """Permute dimensions; `order` is the source of each dimension of the result, negative from the end."""
-        order = tuple(place % len(value.shape) for place in order)
-        shape = tuple(value.shape[place] for place in order)
+        """Permute dimensions, as `torch.permute`, at build time if the elements are known.
+
+        Args:
+            value: a wire, a constant or a tensor of the state dict.
+            order: for each dimension of the result, the one of the value that it is, 0-based or negative from the end.
+        """
+        order = tuple(axis % len(value.shape) for axis in order)
+        shape = tuple(value.shape[axis] for axis in order)
         if list(order) == sorted(order):
             return value
-        if isinstance(value, Const) and is_known(value.shape):
+        if isinstance(value, Const) and is_static(value.shape):
             return Const(value.value.expand(value.shape).permute(order), shape)
         # Dimensions of extent 1 may move without any element doing so.
-        longer = [place for place in order if value.shape[place] != 1]
+        longer = [axis for axis in order if value.shape[axis] != 1]
         if longer == sorted(longer) and (not isinstance(value, Stored) or value.whole):
             return self.reshape(value, shape)
         if isinstance(value, Stored) and len(longer) == 2 and all(extent == 1 for extent in shape[:-2]):
-            turned = self._turned_matrix(value, shape)
-            if turned is not None:
-                return turned
+            transposed = self._transposed_matrix(value, shape)
+            if transposed is not None:
+                return transposed
         return self._transpose(value, order)
 
-    def _turned_matrix(self, value: Stored, shape: Shape) -> Stored | None:
+    def _transposed_matrix(self, value: Stored, shape: Shape) -> Stored | None:
         """Return a matrix of the state dict with rows and columns exchanged, as layers hold it; `None` if they cannot.
 
         Args:
@@ -316,22 +355,22 @@ class Emitter:
         """
         ref = value.ref
         matrix = shape[-2:]
-        if ref.transposed and ref.size == value.shape:
+        if ref.transposed and ref.size == value.shape:  # exchanged twice: as it is in the state dict
             return Stored(WeightRef(ref.key, ref.start, matrix), shape, value.learned)
         if value.whole and tuple(self.program.state[ref.key].shape) == matrix[::-1]:
-            return Stored(WeightRef(ref.key, 0, matrix, True), shape, value.learned)
+            return Stored(WeightRef(ref.key, 0, matrix, transposed=True), shape, value.learned)
         return None
 
     def _transpose(self, value: Any, order: Shape) -> Wire:
-        """Permute dimensions by exchanges of two."""
+        """Permute dimensions by an nn.Transpose, which exchanges two at a time."""
         swaps = []
-        current = list(range(len(order)))  # the dimension of the value at each place, after the swaps so far
-        for place, wanted in enumerate(order):
-            source = current.index(wanted)
-            if source != place:
-                swaps.append((place + 1, source + 1))  # Lua counts from 1
-                current[place], current[source] = current[source], current[place]
-        return self.emit(make("nn.Transpose", *swaps), value, shape=tuple(value.shape[place] for place in order))
+        current = list(range(len(order)))  # the dimension of the value at each position, after the swaps so far
+        for axis, wanted in enumerate(order):
+            other = current.index(wanted)
+            if other != axis:
+                swaps.append((axis + 1, other + 1))  # Lua counts from 1
+                current[axis], current[other] = current[other], current[axis]
+        return self.emit(make("nn.Transpose", *swaps), value, shape=tuple(value.shape[axis] for axis in order))
 
     # Repetition
 
@@ -350,66 +389,85 @@ class Emitter:
             return Const(value.value, shape)
         if isinstance(value, Stored):
             return Stored(value.ref, shape, value.learned)
-        value = Wire(self, value.step, value.shape or (1,))
+        value = Wire(self, value.step, value.shape or (1,))  # Lua has no tensor without dimensions
         lacks_batch = len(value.shape) < len(shape) or value.shape[:1] == (1,)
-        if lacks_batch and shape and isinstance(shape[0], Extent) and is_known(shape[1:]):
-            return self._for_each_example(value, shape, like)
-        value = self._expanded_as(value, shape, like or self._any_input())
+        if lacks_batch and shape and isinstance(shape[0], Extent) and is_static(shape[1:]):
+            return self._repeat_for_examples(value, shape, like)
+        # Open extents are taken from another value first: nn.Replicate repeats as often as in the example.
+        value = self._expand_as(value, shape, like or self._any_input())
         while len(value.shape) < len(shape):
             extent = shape[len(shape) - len(value.shape) - 1]
             value = self.emit(make("nn.Replicate", extent, 1), value, shape=(extent, *value.shape))
-        for place, extent in enumerate(shape):
-            value = self._repeated(value, place, extent)
+        for axis, extent in enumerate(shape):
+            value = self._repeat_along(value, axis, extent)
         return value
 
-    def _repeated(self, value: Wire, place: int, extent: Any) -> Wire:
-        """Repeat a value along a dimension, unless it has the extent."""
-        if value.shape[place] == extent:
+    def _repeat_along(self, value: Wire, axis: int, extent: Any) -> Wire:
+        """Repeat a value of extent 1 along a dimension; one that has the extent is returned unchanged.
+
+        Raises:
+            CannotError: it has another extent.
+        """
+        if value.shape[axis] == extent:
             return value
-        if value.shape[place] != 1:
-            if not are_equal(value.shape[place], extent):
-                raise CannotError(f"the extents {value.shape[place]} and {extent} do not match")
+        if value.shape[axis] != 1:
+            if not decide_equal(value.shape[axis], extent):
+                raise CannotError(f"the extents {value.shape[axis]} and {extent} do not match")
             return value
-        layers = [make("nn.Select", place + 1, 1), make("nn.Replicate", extent, place + 1)]
+        layers = [make("nn.Select", axis + 1, 1), make("nn.Replicate", extent, axis + 1)]
         if len(value.shape) == 1:  # the element of a vector is not a tensor in Lua
             layers = [make("nn.Replicate", extent, 1), make("nn.Select", 2, 1)]
-        return self.emit(sequential(*layers), value, shape=with_extents(value.shape, place, extent))
+        return self.emit(sequential(*layers), value, shape=replace_axis(value.shape, axis, extent))
 
-    def _expanded_as(self, value: Wire, shape: Shape, like: Wire) -> Wire:
-        """Repeat a value along the dimensions whose extents depend on the inputs, where another value has the same."""
+    def _expand_as(self, value: Wire, shape: Shape, like: Wire) -> Wire:
+        """Repeat a value along those dimensions in which a shape has the same open extent as another value.
+
+        Args:
+            value: the value.
+            shape: the shape; the other dimensions of the result keep the extents of the value.
+            like: the other value.
+        """
         full = (*(1,) * (len(shape) - len(value.shape)), *value.shape)
         expanded = list(full)
-        places = []
-        for place, extent in enumerate(shape):
-            if full[place] == 1 and isinstance(extent, Extent) and like.shape[place : place + 1] == (extent,):
-                places.append(place)
-                expanded[place] = extent
-        if not places:
+        axes = []
+        for axis, extent in enumerate(shape):
+            if full[axis] == 1 and isinstance(extent, Extent) and like.shape[axis : axis + 1] == (extent,):
+                axes.append(axis)
+                expanded[axis] = extent
+        if not axes:
             return value
-        layer = expand_as(len(like.shape), places)
+        layer = expand_as(len(like.shape), axes)
         return self.emit(layer, self.reshape(value, full), like, shape=tuple(expanded))
 
-    def _for_each_example(self, value: Wire, shape: Shape, like: Wire | None) -> Any:
-        """Repeat a value for each example: the product of a column of ones, one per example, and the value as a row."""
+    def _repeat_for_examples(self, value: Wire, shape: Shape, like: Wire | None) -> Any:
+        """Repeat a value for each example: the product of a column of ones, one per example, and the value as a row.
+
+        Args:
+            value: the value, without the batch or with an extent of 1 for it.
+            shape: of the result, whose first extent is the batch.
+            like: a value with the batch in its first dimension; by default an input of the program. If that has another
+                one, the batch is fixed as in the example.
+        """
         source = like or self._any_input()
         if source.shape[:1] != shape[:1]:
-            return self.expand(value, fixed(*shape))
+            return self.expand(value, make_static(*shape))
         if len(value.shape) == len(shape):
             value = self.reshape(value, value.shape[1:])
-        row = self.expand(value, shape[1:])
+        example = self.expand(value, shape[1:])
         count = prod(shape[1:])
-        ones = make("nn.Constant", np.ones(1, "f4"), len(source.shape) - 1)
-        column = self.emit(ones, source, shape=(shape[0], 1))
-        product = self.emit(make("nn.MM"), column, self.reshape(row, (1, count)), shape=(shape[0], count))
+        one_for_each = make("nn.Constant", np.ones(1, "f4"), len(source.shape) - 1)
+        column = self.emit(one_for_each, source, shape=(shape[0], 1))
+        row = self.reshape(example, (1, count))
+        product = self.emit(make("nn.MM"), column, row, shape=(shape[0], count))
         return self.reshape(product, shape)
 
 
-def _reshaped(value: Any, shape: Shape) -> Any:
+def _reshape_stored(value: Any, shape: Shape) -> Any:
     """Return a constant or a tensor of the state dict in another shape; `None` if a layer has to do it."""
     if isinstance(value, Const) and value.value.numel() == 1:
         return Const(value.value.reshape((1,) * len(shape)), shape)
-    if isinstance(value, Const) and is_known(shape) and is_known(value.shape):
+    if isinstance(value, Const) and is_static(shape) and is_static(value.shape):
         return Const(value.value.expand(value.shape).reshape(shape), shape)
-    if isinstance(value, Stored) and is_known(shape) and value.whole:
+    if isinstance(value, Stored) and is_static(shape) and value.whole:
         return Stored(value.ref.resized(shape), shape, value.learned)
     return None

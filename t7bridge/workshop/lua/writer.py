@@ -41,9 +41,9 @@ _NAMES = {
 """Arguments of constructors → parameters of our functions."""
 _SETTINGS = {"stride", "kernel", "pad", "dilation", "dimension", "index", "size", "dropout"}
 """Parameters that stay apart from others of equal values."""
-_POSITIONS = {"Linear": ("nInput", "nOutput"), "LookupTable": ("nIndex", "nOutput"), "View": ("size",) * 9}
-"""Names of arguments that are not stored."""
-_NODES = {
+_UNSTORED_ARGUMENTS = {"Linear": ("nInput", "nOutput"), "LookupTable": ("nIndex", "nOutput"), "View": ("size",) * 9}
+"""Class → names of its arguments by position, where the constructor does not store them under names."""
+_NODE_NAMES = {
     "CAddTable": "sum",
     "CMulTable": "product",
     "CSubTable": "difference",
@@ -69,25 +69,30 @@ class _Key:
 
 @define(frozen=True)
 class _Args:
-    """Arguments in the source, those that vary among the layers of a function as its parameters.
+    """Arguments of a call in the source; those that vary among the layers of a function become its parameters.
 
     Attributes:
         texts: of the arguments, defaults included.
-        names: for parameters.
-        needed: the number of arguments without trailing defaults.
+        names: of the parameters that they may become.
+        count_written: the number of arguments that are written: all but trailing defaults.
     """
 
     texts: tuple[str, ...]
     names: tuple[str, ...]
-    needed: int
+    count_written: int
 
     @staticmethod
-    def alike(texts: tuple[str, ...], name: str) -> _Args:
-        """Return arguments without defaults that have one name."""
-        return _Args(texts, (name,) * len(texts), len(texts))
+    def without_defaults(texts: tuple[str, ...], names: tuple[str, ...]) -> _Args:
+        """Return arguments that are all written."""
+        return _Args(texts, names, count_written=len(texts))
+
+    @staticmethod
+    def of_one_name(texts: tuple[str, ...], name: str) -> _Args:
+        """Return arguments that are all written, and become parameters of one name with numbers behind it."""
+        return _Args.without_defaults(texts, (name,) * len(texts))
 
     def __str__(self) -> str:
-        return ", ".join(self.texts[: self.needed])
+        return ", ".join(self.texts[: self.count_written])
 
 
 _Parts = list[Any]
@@ -96,16 +101,16 @@ _Parts = list[Any]
 
 @define(eq=False)
 class _Block:
-    """A function of the source, or a container that is written where it is used.
+    """Containers of equal structure: a function of the source, or a single one that is written where it is used.
 
     Attributes:
         layers: those that it creates, which differ in arguments and prefix only.
-        prefixes: of the keys of each.
-        suffixes: likewise: `_hh_l0`.
-        height: of its tree.
+        prefixes: for each layer, what all keys of its tensors begin with: `encoder.0`.
+        suffixes: for each layer, what all of them end with: `_hh_l0`.
+        height: the number of layers inside, by which functions come after those that they call.
         inline: whether it is written where it would be called.
         name: of the function, once it is written.
-        values: the parameters' names, and the texts of their values for each layer, once it is written.
+        values: parameter → the texts of its arguments, one for each layer, once the function is written.
     """
 
     layers: list[LuaLayer] = field(factory=list)
@@ -136,30 +141,30 @@ class _Block:
             names.append("suffix")
         return [*names, *self.values]
 
-    def key(self, key: str) -> str:
-        """Return a key of the first layer as an expression of the parameters."""
+    def key_expression(self, key: str) -> str:
+        """Return a key of the first layer's tensors as Lua source: `prefix .. '.weight' .. suffix`."""
         start = len(self.prefixes[0]) if self.has_prefix else 0
         end = len(key)
         if self.has_suffix and key.endswith(self.suffixes[0]):
             end -= len(self.suffixes[0])
-        words = []
+        terms = []
         if start > 0:
-            words.append("prefix")
+            terms.append("prefix")
         if start < end:
-            words.append(lua_string(key[start:end]))
+            terms.append(lua_string(key[start:end]))
         if end < len(key):
-            words.append("suffix")
-        return " .. ".join(words)
+            terms.append("suffix")
+        return " .. ".join(terms)
 
 
 @define(eq=False)
 class Writer:
-    """The source of one model.
+    """Writes the Lua source of one model.
 
     Attributes:
         program: the traced program, for names and shapes.
-        blocks: by what their layers have in common.
-        block_of: the block of a container.
+        blocks: structure of a container (see `structure_of`) → the block of all containers with it.
+        block_of: container → its block.
     """
 
     program: Program
@@ -169,29 +174,33 @@ class Writer:
     # Blocks
 
     def group(self, root: LuaLayer) -> None:
-        """Find the blocks of a model."""
+        """Find the blocks of a model, and which of them are functions."""
         for layer in dict.fromkeys(walk(root)):
             if layer.name == "nn.gModule" or (layer is not root and _is_large(layer)):
                 self._add(layer)
+        # A function is written once, from the first layer of its block: it is the caller of the containers in that.
         callers = [block.layers[0] for block in self.blocks.values()]
         if root not in self.block_of:
             callers.append(root)
-        uses = Counter(self.block_of[inner] for layer in callers for inner in self._called(layer))
+        uses: Counter[_Block] = Counter()
+        for caller in callers:
+            uses.update(self.block_of[container] for container in self._containers_called(caller))
         for block in self.blocks.values():
             first = block.layers[0]
-            # A graph has statements, and a label is the name of a function.
+            # A graph needs statements, and a label is the name of a function: these are never inline.
             block.inline = first.name != "nn.gModule" and not first.label and uses[block] <= 1
 
-    def is_inside(self, layer: LuaLayer, name: str) -> bool:
-        """Return whether a container of a class may be written as a part of another of the class."""
-        block = self.block_of.get(layer)
-        return layer.name == name and not layer.label and (block is None or block.inline)
+    def can_be_merged(self, inner: LuaLayer, into: LuaLayer) -> bool:
+        """Return whether the layers of a container can be written in one of the same class that contains it."""
+        block = self.block_of.get(inner)
+        has_function = block is not None and not block.inline
+        return inner.name == into.name and not inner.label and not has_function
 
     def _add(self, layer: LuaLayer) -> None:
         """Add a container to the block of those with the same structure."""
-        inner = walk(layer)
+        parts = walk(layer)
         keys: list[str] = []
-        for part in inner:
+        for part in parts:
             keys += [ref.key for ref in part.weights.values()]
         # What the keys begin and end with may differ between the layers of a block: it is a parameter of the function.
         prefix = _common_prefix(keys)
@@ -199,27 +208,27 @@ class Writer:
             prefix = layer.path
         suffix = _common_suffix(keys)
 
-        def settings(part: LuaLayer) -> Any:
-            """Return the numbers of arguments; their values may differ."""
+        def key_of_settings(part: LuaLayer) -> Any:
+            """Return the numbers of arguments; their values may differ, and become parameters of the function."""
             values, _ = _constructor_values(part)
             return len(values), tuple((name, len(args)) for name, args in part.calls)
 
-        def form(ref: WeightRef) -> Any:
-            """Return what must be equal of a tensor: the rest of its key, and how the source describes it."""
-            word = ref.key[len(prefix) :].removesuffix(suffix)
+        def key_of_weight(ref: WeightRef) -> Any:
+            """Return what must be equal of a tensor: the rest of its key, and the form of its entry in the source."""
+            middle = ref.key[len(prefix) :].removesuffix(suffix)
             rank = len(self.program.state[ref.key].shape)
-            return word, bool(suffix), self._is_whole(ref), bool(ref.start), ref.transposed, rank
+            return middle, bool(suffix), self._is_whole(ref), bool(ref.start), ref.transposed, rank
 
-        structure = structure_of(layer, settings, form)
+        structure = structure_of(layer, key_of_settings, key_of_weight)
         block = self.blocks.setdefault(structure, _Block())
         self.block_of[layer] = block
         block.layers.append(layer)
         block.prefixes.append(prefix)
         block.suffixes.append(suffix)
-        block.height = len(inner)
+        block.height = len(parts)
 
-    def _called(self, layer: LuaLayer) -> list[LuaLayer]:
-        """Return the containers that the function of a layer uses, without those inside them."""
+    def _containers_called(self, layer: LuaLayer) -> list[LuaLayer]:
+        """Return the containers with blocks that are inside a layer, without those inside them."""
         containers: list[LuaLayer] = []
         stack = [layer]
         while stack:
@@ -233,39 +242,44 @@ class Writer:
     # Functions
 
     def source(self, root: LuaLayer) -> tuple[str, str]:
-        """Return the functions, inner ones first, and the expression of the whole model."""
+        """Return the source of the functions, and the expression of the whole model, which calls them."""
         self.group(root)
+        # Called functions before their callers, which contain more layers.
         blocks = sorted((block for block in self.blocks.values() if not block.inline), key=lambda block: block.height)
         functions = "".join(self._function(block) for block in blocks)
-        return functions, "".join(map(str, self._expression(root, 1)))
+        return functions, "".join(map(str, self._expression(root, depth=1)))
 
     def _function(self, block: _Block) -> str:
-        """Return a function that creates any of the layers of a block, and name it and its parameters."""
+        """Return a function that creates any of the layers of a block; set the block's name and parameters.
+
+        The layers have one structure, and so their bodies the same parts, but for keys and arguments.
+        """
         bodies = [self._body(layer) for layer in block.layers]
         block.name = self._function_name(block.layers[0])
-        used = self._reserved
+        used_names = self._reserved
         for part in bodies[0]:
             if isinstance(part, str):
-                used.update(re.findall(r"\w+", part))
+                used_names.update(re.findall(r"\w+", part))
         text = ""
-        for parts in zip(*bodies):  # the same part of each layer
-            first = parts[0]
+        for same_part in zip(*bodies):  # of each layer
+            first = same_part[0]
             if isinstance(first, str):
                 text += first
             elif isinstance(first, _Key):
-                text += block.key(first.key)
+                text += block.key_expression(first.key)
             else:
-                text += _arguments(block, list(parts), used)
+                text += _arguments(block, list(same_part), used_names)
         return f"\nlocal function {block.name}({', '.join(block.parameters)})\n   {text}\nend\n"
 
     def _function_name(self, layer: LuaLayer) -> str:
-        """Return the name of a container's function: that of its class in PyTorch, or of its attribute."""
-        kind = type(self.program.modules.get(layer.path)).__name__
-        if kind in ("Sequential", "NoneType"):
-            words = [word for word in layer.path.split(".") if word.rstrip(_DIGITS)]
-            kind = words[-1] if words else layer.name.removeprefix("nn.")
-        kind = layer.label or kind.rstrip(_DIGITS)
-        words = re.split(r"[^A-Za-z0-9]+", kind)
+        """Return the name of a container's function, in CamelCase: of its label, PyTorch class or attribute."""
+        class_name = type(self.program.modules.get(layer.path)).__name__
+        title = class_name
+        if class_name in ("Sequential", "NoneType"):  # which say nothing: `NoneType` is that of no module
+            attributes = [word for word in layer.path.split(".") if word.rstrip(_DIGITS)]  # without numbers
+            title = attributes[-1] if attributes else layer.name.removeprefix("nn.")
+        title = layer.label or title.rstrip(_DIGITS)
+        words = re.split(r"[^A-Za-z0-9]+", title)
         name = "".join(word[:1].upper() + word[1:] for word in words) or "Block"
         if not name[0].isalpha():
             name = f"Block{name}"
@@ -280,31 +294,34 @@ class Writer:
         """Return the statements of the function that creates a layer."""
         if layer.name == "nn.gModule":
             return self._graph(layer)
-        return ["return ", *self._constructor(layer, 1)]
+        return ["return ", *self._constructor(layer, depth=1)]
 
     def _graph(self, layer: LuaLayer) -> _Parts:
-        """Return the statements that create an nn.gModule; its nodes have the names of PyTorch's attributes."""
+        """Return the statements that create an nn.gModule: an assignment for each node, and a return.
+
+        Nodes have the names of PyTorch's attributes.
+        """
         parts: _Parts = []
-        prefix = ""
         declaration = "local "
-        if len(layer.steps) > MOST_LOCALS:  # they are fields of one table
+        table = ""
+        if len(layer.steps) > MOST_LOCALS:  # the nodes are fields of one table
             parts = ["local x = {}\n   "]
-            prefix = "x."
             declaration = ""
+            table = "x."
         variables: dict[int, str] = {}  # by the id of a step
-        used = self._reserved
+        used_names = self._reserved
         for step in layer.steps:
-            name = _unused(_node_name(step, layer.path), used)
-            used.add(name)
-            variables[id(step)] = prefix + name
-            parts.append(f"{declaration}{prefix}{name} = ")
+            name = _unused(_node_name(step, layer.path), used_names)
+            used_names.add(name)
+            variables[id(step)] = table + name
+            parts.append(f"{declaration}{table}{name} = ")
             if step.layer is None:
                 parts.append("nn.Identity()()\n   ")
                 continue
             sources = ", ".join(variables[id(source)] for source in step.inputs)
             if len(step.inputs) != 1:
-                sources = f"{{{sources}}}"
-            parts += [*self._expression(step.layer, 1), f"({sources})\n   "]
+                sources = f"{{{sources}}}"  # a table
+            parts += [*self._expression(step.layer, depth=1), f"({sources})\n   "]
         inputs = ", ".join(variables[id(step)] for step in layer.steps if step.layer is None)
         outputs = ", ".join(variables[id(step)] for step in layer.outputs)
         return [*parts, f"return nn.gModule({{{inputs}}}, {{{outputs}}})"]
@@ -312,37 +329,53 @@ class Writer:
     # Expressions
 
     def _expression(self, layer: LuaLayer, depth: int) -> _Parts:
-        """Return the expression that creates a layer: a call of its function, or of its constructor."""
+        """Return the expression that creates a layer: a call of its block's function, or of its constructor.
+
+        Args:
+            layer: the layer.
+            depth: of the indentation.
+        """
         block = self.block_of.get(layer)
         if block is None or block.inline:
             return self._constructor(layer, depth)
         number = block.layers.index(layer)
-        arguments = {name: values[number] for name, values in block.values.items()}
+        arguments = {parameter: values[number] for parameter, values in block.values.items()}
         if block.has_suffix:
             arguments = {"suffix": lua_string(block.suffixes[number]), **arguments}
         parts: _Parts = [f"{block.name}("]
         if block.has_prefix:
+            # It is a key, which another function writes relative to a prefix of its own.
             parts.append(_Key(block.prefixes[number]))
         if block.has_prefix and arguments:
             parts.append(", ")
         if arguments:
-            parts.append(_Args(tuple(arguments.values()), tuple(arguments), len(arguments)))
+            parts.append(_Args.without_defaults(texts=tuple(arguments.values()), names=tuple(arguments)))
         return [*parts, ")"]
 
     def _constructor(self, layer: LuaLayer, depth: int) -> _Parts:
-        """Return a constructor call with its additions."""
+        """Return a constructor call, the methods called on the layer, and its children.
+
+        Args:
+            layer: the layer.
+            depth: of the indentation; children have one more.
+        """
         arguments = _constructor_arguments(layer)
-        if layer.name == "nn.Bottle":
+        if layer.name == "nn.Bottle":  # its child is an argument
             return ["nn.Bottle(", *self._expression(layer.children[0], depth), ", ", arguments, ")"]
         parts: _Parts = [f"{layer.name}(", arguments, ")"]
-        for name, args in layer.calls:
-            parts += [f":{name}(", _Args.alike(tuple(map(lua_text, args)), name.removeprefix("set")), ")"]
+        for method, args in layer.calls:
+            texts = tuple(map(lua_text, args))
+            parts += [f":{method}(", _Args.of_one_name(texts, method.removeprefix("set")), ")"]
         for child in layer.children:
             parts += ["\n" + "   " * (depth + 1) + ":add(", *self._expression(child, depth + 1), ")"]
         return self._named(parts, layer)
 
     def _named(self, parts: _Parts, layer: LuaLayer) -> _Parts:
-        """Return a constructor call that says which tensors of the state dict the layer holds."""
+        """Return a constructor call that says which tensors of the state dict the layer holds.
+
+        `named`, a function of the source, takes a table of fields and keys; or the prefix of the keys of the usual
+        fields, if each has the name that the field has in Lua: `conv1` of `conv1.weight` and `conv1.bias`.
+        """
         if not layer.weights:
             return parts
         prefixes = {ref.key.rpartition(".")[0] for ref in layer.weights.values()}
@@ -351,7 +384,7 @@ class Writer:
         )
         if has_own_names and len(prefixes) == 1 and set(layer.weights) <= set(USUAL):
             prefix = prefixes.pop()
-            if prefix:
+            if prefix:  # empty for parameters of the outermost module
                 return ["named(", *parts, ", ", _Key(prefix), ")"]
         entries: _Parts = []
         for name, ref in layer.weights.items():
@@ -361,13 +394,13 @@ class Writer:
         return ["named(", *parts, ", {", *entries, "})"]
 
     def _entry(self, name: str, ref: WeightRef) -> _Parts:
-        """Return a field of a layer with its key, and with what part of the tensor it is."""
+        """Return a field of a layer with its key: `weight = 'conv1.weight'`, and which part of the tensor it is."""
         if self._is_whole(ref):
             return [f"{name} = ", _Key(ref.key)]
         sizes = tuple(str(int(extent)) for extent in self.program.state[ref.key].shape)
-        parts = [f"{name} = {{key = ", _Key(ref.key), ", size = {", _Args.alike(sizes, "extent"), "}"]
+        parts = [f"{name} = {{key = ", _Key(ref.key), ", size = {", _Args.of_one_name(sizes, "extent"), "}"]
         if ref.start:
-            parts += [", start = ", _Args.alike((str(ref.start),), "start")]
+            parts += [", start = ", _Args.of_one_name((str(ref.start),), "start")]
         return [*parts, ", transposed = true}" if ref.transposed else "}"]
 
     def _is_whole(self, ref: WeightRef) -> bool:
@@ -376,16 +409,17 @@ class Writer:
 
 
 def _arguments(block: _Block, args_of_layers: list[_Args], used: set[str]) -> str:
-    """Return the arguments of a constructor for all layers of a block, those that vary as parameters.
+    """Return the arguments of a call as source for all layers of a block, with parameters for those that vary.
 
     Args:
         block: receives new parameters.
         args_of_layers: the arguments in each layer.
         used: names in the function; receives those of new parameters.
     """
-    needed = max(args.needed for args in args_of_layers)
+    # A default is written where any layer has another value.
+    count_written = max(args.count_written for args in args_of_layers)
     texts = []
-    for position, name in enumerate(args_of_layers[0].names[:needed]):
+    for position, name in enumerate(args_of_layers[0].names[:count_written]):
         values = [args.texts[position] for args in args_of_layers]
         texts.append(_parameter(block, name, values, used))
     return ", ".join(texts)
@@ -395,7 +429,7 @@ def _parameter(block: _Block, name: str, values: list[str], used: set[str]) -> s
     """Return an argument of the layers of a block as source: text, a parameter, or a multiple of one.
 
     Args:
-        block: receives a new parameter.
+        block: receives a new parameter, if no one that it has will do.
         name: of the argument.
         values: its text for each layer.
         used: names in the function; receives that of a new parameter.
@@ -403,12 +437,14 @@ def _parameter(block: _Block, name: str, values: list[str], used: set[str]) -> s
     if len(set(values)) == 1:
         return values[0]
     name = name.rstrip(_DIGITS)
-    for parameter, others in block.values.items():
+    for parameter, other_values in block.values.items():
         kind = parameter.rstrip(_DIGITS)
-        if others == values and (name in (kind, "extent") or {kind, name}.isdisjoint(_SETTINGS)):
+        # A stride that happens to equal a kernel is not the same parameter, but numbers of channels are.
+        has_same_meaning = name in (kind, "extent") or {kind, name}.isdisjoint(_SETTINGS)
+        if other_values == values and has_same_meaning:
             return parameter
-    for parameter, others in block.values.items():
-        ratios = {_ratio(value, other) for value, other in zip(values, others)}
+    for parameter, other_values in block.values.items():
+        ratios = {_ratio(value, other) for value, other in zip(values, other_values)}
         are_counts = parameter.startswith("n") and name.startswith("n")  # of channels: nInputPlane
         if are_counts and len(ratios) == 1:
             ratio = ratios.pop()
@@ -421,7 +457,7 @@ def _parameter(block: _Block, name: str, values: list[str], used: set[str]) -> s
 
 
 def _ratio(value: str, other: str) -> int:
-    """Return the whole number, above 1, times which one number is another; 0 if there is none."""
+    """Return how many times the other number the first one is, both as text; 0 if not a whole number of at least 2."""
     if not (value.isdecimal() and other.isdecimal() and int(other)):
         return 0
     ratio, rest = divmod(int(value), int(other))
@@ -429,33 +465,43 @@ def _ratio(value: str, other: str) -> int:
 
 
 def _unused(word: str, used: set[str]) -> str:
-    """Return a name, with a number if it is used already."""
+    """Return a name that is not used: the word itself, or with the first free number from 2 on behind it."""
     names = chain([word], (f"{word}{number}" for number in count(2)))
     return next(name for name in names if name not in used)
 
 
 def _node_name(step: LuaNode, path: str) -> str:
-    """Return the name of a node of the graph at a path: its module's attribute, else of what it computes."""
+    """Return a Lua name for a node: the attribute of its PyTorch module, or else what its layer computes.
+
+    Args:
+        step: the node.
+        path: of the module whose graph it is in.
+    """
     layer = step.layer
     if layer is None:
         return "input"
-    inner = layer.path[len(path) + 1 :] if path else layer.path
-    if layer.path.startswith(path) and inner:
-        word = re.sub(r"\W", "_", inner)
-        return word if word[0].isalpha() or word[0] == "_" else f"layer{word}"
+    path_inside = layer.path[len(path) + 1 :] if path else layer.path
+    if layer.path.startswith(path) and path_inside:
+        word = re.sub(r"\W", "_", path_inside)
+        is_name = word[0].isalpha() or word[0] == "_"
+        return word if is_name else f"layer{word}"  # of an nn.Sequential, whose attributes are numbers
     while layer.name in ("nn.Bottle", "nn.Sequential") and not layer.label:
-        layer = layer.children[-1]
+        layer = layer.children[-1]  # the one that makes the value
     kind = layer.label or layer.name.rpartition(".")[2]
-    if kind in _NODES:
-        return _NODES[kind]
+    if kind in _NODE_NAMES:
+        return _NODE_NAMES[kind]
     return kind.lower() if kind.isupper() else kind[0].lower() + kind[1:]
 
 
 def _is_large(layer: LuaLayer) -> bool:
-    """Return whether a container is worth a function if it is repeated: a module of PyTorch sooner than a part."""
-    inner = walk(layer)
-    has_weights = any(part.weights for part in inner)
-    return len(inner) > (3 if layer.path else 8) or (len(inner) == 3 and has_weights)
+    """Return whether a container is worth a function if it is repeated.
+
+    That of a PyTorch module is from 4 layers on, itself included, and others from 9 on; with weights also from 3.
+    """
+    layers = walk(layer)
+    least = 4 if layer.path else 9
+    has_weights = any(inner.weights for inner in layers)
+    return len(layers) >= least or (len(layers) == 3 and has_weights)
 
 
 def _common_prefix(keys: list[str]) -> str:
@@ -466,7 +512,7 @@ def _common_prefix(keys: list[str]) -> str:
 def _common_suffix(keys: list[str]) -> str:
     """Return what the last words of keys have in common from an underscore on: `_hh_l0` of `weight_hh_l0`."""
     words = [key.rpartition(".")[2] for key in keys]
-    if not words or not set(words).isdisjoint(USUAL):
+    if not words or not set(words).isdisjoint(USUAL):  # `running_mean` has no suffix `_mean`
         return ""
     ending = commonprefix([word[::-1] for word in words])[::-1]  # noqa: RUF071  of letters, not of a path
     _, underscore, rest = ending.partition("_")
@@ -474,30 +520,34 @@ def _common_suffix(keys: list[str]) -> str:
 
 
 def _constructor_values(layer: LuaLayer) -> tuple[list[Any], int]:
-    """Return all arguments of a constructor, defaults included, and the number of those without trailing defaults."""
+    """Return all arguments of a constructor, defaults included, and how many there are without trailing defaults."""
     values = list(layer.args)
-    needed = len(values)
-    row = CLASSES.get(layer.name.partition(".")[2])
-    if row is None or len(values) > len(row.args):
-        return values, needed
-    has_padding = any(value for word, value in zip(row.args, values) if word.startswith("pad"))
-    while needed and row.args[needed - 1] in row.defaults:
-        word = row.args[needed - 1]
-        # Lua pads the height by the width: an argument that pads is needed where any does.
-        if values[needed - 1] != row.defaults[word] or (word.startswith("pad") and has_padding):
+    count_written = len(values)
+    lua_class = CLASSES.get(layer.name.partition(".")[2])
+    if lua_class is None or len(values) > len(lua_class.args):  # any number of sizes, as nn.View takes
+        return values, count_written
+    has_padding = any(value for name, value in zip(lua_class.args, values) if name.startswith("pad"))
+    while count_written:
+        last = count_written - 1
+        name = lua_class.args[last]
+        if name not in lua_class.defaults or values[last] != lua_class.defaults[name]:
             break
-        needed -= 1
-    values += [row.defaults[word] for word in row.args[len(values) :] if word in row.defaults]
-    return values, needed
+        # The default of padH is padW, and not the 0 that it is here: if any pads, both are written.
+        if name.startswith("pad") and has_padding:
+            break
+        count_written = last
+    missing = lua_class.args[len(values) :]
+    values += [lua_class.defaults[name] for name in missing if name in lua_class.defaults]
+    return values, count_written
 
 
 def _constructor_arguments(layer: LuaLayer) -> _Args:
-    """Return the arguments of a constructor as source."""
-    values, needed = _constructor_values(layer)
+    """Return the arguments of a constructor as source, with names for the parameters that they may become."""
+    values, count_written = _constructor_values(layer)
     kind = layer.name.partition(".")[2]
-    words = _POSITIONS.get(kind)
-    if words is None:
-        words = CLASSES[kind].args if kind in CLASSES else ()
-    names = [_NAMES.get(word, word) for word in words[: len(values)]]
+    arguments = _UNSTORED_ARGUMENTS.get(kind)
+    if arguments is None:
+        arguments = CLASSES[kind].args if kind in CLASSES else ()
+    names = [_NAMES.get(argument, argument) for argument in arguments[: len(values)]]
     names += ["n"] * (len(values) - len(names))
-    return _Args(tuple(map(lua_text, values)), tuple(names), needed)
+    return _Args(tuple(map(lua_text, values)), tuple(names), count_written)

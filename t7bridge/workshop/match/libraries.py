@@ -32,6 +32,7 @@ LIBRARIES = ("torchvision.models", "timm")
 _FORMAT = 1
 """Of the cache; a file of another one is computed again."""
 _MAX_BYTES = 1 << 26
+"""Maximum size of a file of the cache: 64 MiB."""
 _VARIANTS: tuple[dict[str, Any], ...] = ({}, {"aux_logits": False})
 """Arguments with which each factory is called, where its module has them: training needs other classifiers too."""
 NEAR = 0.3
@@ -45,7 +46,12 @@ Signature = Counter[str]
 
 
 def signature(tensors: Mapping[str, Any], derived: Iterable[str] = ()) -> Signature:
-    """Return the signature of a state dict, whose biases and statistics do not count."""
+    """Return the signature of a state dict, whose biases and statistics do not count.
+
+    Args:
+        tensors: the state dict, of anything that has a shape.
+        derived: keys of tensors that do not count either.
+    """
     layers: Signature = Counter()
     for part in parts_of(tensors, derived):
         shapes = {shape for name, shape in part.shapes.items() if name not in part.optional}
@@ -63,6 +69,7 @@ def _in_words(layers: Signature) -> str:
 
 def other_classes(source: Signature, target: Signature) -> int | None:
     """Return the source's number of classes if both sides differ in nothing else; `None` otherwise."""
+    # The extents of each matrix that only one side has: rows, which are classes, and columns.
     only_source = [text.split("x") for text in (source - target).elements()]
     only_target = [text.split("x") for text in (target - source).elements()]
     source_rows = {rows for rows, *_ in only_source}
@@ -85,15 +92,15 @@ class Candidate:
         factory: makes it.
         classes: its number of classes; `None` if it has none to choose.
         equal: number of layers that both have.
-        lacks: the layers of the state dict that it has not.
-        adds: the layers that only it has.
+        only_wanted: the layers of the state dict that it has not.
+        only_own: the layers that only it has.
     """
 
     factory: Factory
     classes: int | None
     equal: int
-    lacks: Signature = field(factory=Counter)
-    adds: Signature = field(factory=Counter)
+    only_wanted: Signature = field(factory=Counter)
+    only_own: Signature = field(factory=Counter)
 
     @property
     def share(self) -> float:
@@ -102,10 +109,11 @@ class Candidate:
 
     @property
     def _most(self) -> int:
-        return self.equal + max(self.lacks.total(), self.adds.total())
+        """The number of layers of the side that has more."""
+        return self.equal + max(self.only_wanted.total(), self.only_own.total())
 
     def __str__(self) -> str:
-        sides = ("lacks", self.lacks), ("adds", self.adds)
+        sides = ("lacks", self.only_wanted), ("adds", self.only_own)
         words = [f"; it {verb} {_in_words(layers)}" for verb, layers in sides if layers]
         return f"{self.factory}, with {self.equal} of {self._most} layers in common{''.join(words)}"
 
@@ -138,9 +146,10 @@ class Library:
     models: dict[str, list[Variant]] = field(factory=dict)
 
     def candidates(self, wanted: Signature) -> tuple[list[Candidate], list[Candidate]]:
-        """Return the models that have all the layers wanted, the plainest names first, and the nearest other ones.
+        """Return the models that have all the layers wanted, the plainest names first, and the others by nearness.
 
-        The number of classes is free.
+        The number of classes is free: a model with another one is made with that of the layers wanted. Models without
+        a layer in common are left out.
         """
         same: list[Candidate] = []
         others: list[Candidate] = []
@@ -159,8 +168,13 @@ class Library:
                     same.append(Candidate(factory.calling(num_classes=classes), classes, equal))
                 else:
                     others.append(Candidate(factory, variant.classes, equal, wanted - layers, layers - wanted))
-        same.sort(key=lambda candidate: (len(str(candidate.factory)), str(candidate.factory)))
-        others.sort(key=lambda candidate: (-candidate.share, len(str(candidate.factory)), str(candidate.factory)))
+
+        def plainness(candidate: Candidate) -> tuple[int, str]:
+            text = str(candidate.factory)
+            return len(text), text
+
+        same.sort(key=plainness)
+        others.sort(key=lambda candidate: (-candidate.share, *plainness(candidate)))
         return same, others
 
 
@@ -189,7 +203,7 @@ def library(home: str) -> Library:
     return models
 
 
-def calling(factory: Factory, classes: int) -> Factory | None:
+def with_classes(factory: Factory, classes: int) -> Factory | None:
     """Return a factory with another number of classes; `None` if it has none to choose."""
     other = factory.calling(num_classes=classes)
     try:
@@ -203,6 +217,10 @@ def names_among(paths: Iterable[str], tensors: Mapping[str, Any]) -> list[str]:
     """Return the models in files of the cache that have the layers of a state dict; nothing is imported or called.
 
     Of each library, the first of its files counts, and the plainest name.
+
+    Args:
+        paths: of the files, the newest first.
+        tensors: the state dict.
     """
     wanted = signature(tensors)
     if wanted.total() < _FEWEST:
@@ -212,9 +230,10 @@ def names_among(paths: Iterable[str], tensors: Mapping[str, Any]) -> list[str]:
         newest.setdefault(models.home, models)
     names = []
     for models in newest.values():
-        with suppress(ModelError):  # a name that is none
+        with suppress(ModelError):  # a text in the file is not the name of a factory
             same, _ = models.candidates(wanted)
-            names += [str(candidate.factory) for candidate in same[:1]]
+            if same:
+                names.append(str(same[0].factory))
     return sorted(names, key=len)
 
 
@@ -225,7 +244,14 @@ def _release(home: str) -> str:
 
 
 def _compute(factories: list[Factory], models: dict[str, list[Variant]]) -> None:
-    """Call factories, and add their variants. A class whose modules functions return has none: they are the same."""
+    """Call factories, and add their variants.
+
+    A class whose modules functions return gets none: `resnet50` is the name that counts, not `ResNet`.
+
+    Args:
+        factories: those to call, without memory for weights.
+        models: the variants of each, by its text, in the order of `_VARIANTS`; they are added.
+    """
     names_of_classes: dict[str, str] = {}
     """The names of factories that are classes, as Python has them."""
     returned: set[str] = set()
@@ -236,21 +262,21 @@ def _compute(factories: list[Factory], models: dict[str, list[Variant]]) -> None
             try:
                 module = torchmodules.skeleton(factory.calling(**arguments))
             except T7BridgeError:
-                break
-            kind = type(module)
-            name = f"{kind.__module__}.{kind.__qualname__}"
-            if factory.attribute == kind.__qualname__:
-                names_of_classes[str(factory)] = name
+                break  # it needs arguments, or data
+            class_ = type(module)
+            class_name = f"{class_.__module__}.{class_.__qualname__}"
+            if factory.attribute == class_.__qualname__:
+                names_of_classes[str(factory)] = class_name
             else:
-                returned.add(name)
-            names = {*arguments_of(kind).parameters, *arguments_of(factory.load()).parameters}
+                returned.add(class_name)
+            arguments_taken = {*arguments_of(class_).parameters, *arguments_of(factory.load()).parameters}
             tensors = {key: item for key, item in module.state_dict().items() if hasattr(item, "shape")}
             matrices = [tensor for tensor in tensors.values() if len(tensor.shape) > 1]
             # The last matrix is that of the layer that classifies.
-            classes = matrices[-1].shape[0] if matrices and "num_classes" in names else None
+            classes = matrices[-1].shape[0] if matrices and "num_classes" in arguments_taken else None
             variants.append(Variant(signature(tensors), classes))
-            if not names.intersection(_VARIANTS[-1]):
-                break
+            if not arguments_taken.intersection(_VARIANTS[-1]):
+                break  # it has no such argument
         models[str(factory)] = variants
     for factory_name, class_name in names_of_classes.items():
         if class_name in returned:
@@ -264,6 +290,7 @@ def _read(path: str) -> Library:
             value = json.loads(file.read(_MAX_BYTES))
         models = {}
         counts: list[Any] = []
+        """All numbers in the file, whose types are checked."""
         for name, variants in value["models"].items():
             models[name] = [Variant(Counter(row["layers"]), row["classes"]) for row in variants]
             for variant in models[name]:

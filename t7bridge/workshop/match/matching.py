@@ -1,4 +1,5 @@
-"""`match`: map the keys of one state dict to another's. The user's mapping comes first, then the evidence (`pairing`).
+"""`match`: map the keys of one state dict to another's. The user's mapping comes first, then the evidence (`pairing`),
+by which parts, each the tensors of one module, are paired.
 
 A file has one pair a line, source first, with white space between; `#` begins a comment:
 
@@ -33,7 +34,7 @@ from ...limits import Limits
 from ...report import Report
 from ...text import listed
 from .libraries import LIBRARIES, NEAR, Candidate, Library, library, signature
-from .pairing import find
+from .pairing import pair_parts
 from .places import graph_of
 from .result import Ambiguity, KnownModel, Match, Pair, WriteMatch
 from .sides import (
@@ -61,6 +62,7 @@ KeyPairs = Mapping[str, str] | Iterable[Sequence[str]] | str | os.PathLike[str]
 """A mapping as users pass it: pairs, or the path of a file."""
 
 _MAX_BYTES = 1 << 26
+"""Maximum size of a file with a mapping: 64 MiB."""
 _GATES = set("ifgorzn")
 
 
@@ -159,8 +161,8 @@ def match(request: MatchKeys) -> Match:
     source = side_of(request.source, "the source", request.at, request.limits, naming)
     if request.target is None:
         # Libraries have no recurrent models; those that the user names may.
-        recurrent = None if request.among else _recurrent(source)
-        return recurrent or _recognized(source, request)
+        recurrent = None if request.among else _recurrent_match(source)
+        return recurrent or _best_of_libraries(source, request)
     target = side_of(request.target, "the target", request.target_at, request.limits)
     lines = _read_mapping(request.mapping)
     source_with_cells = with_cells(source, target, [line.source for line in lines])
@@ -174,16 +176,16 @@ _MOST_NEAR = 3
 """Models of one library with other layers that are matched."""
 
 
-def _recurrent(source: Side) -> Match | None:
-    """Return what a recurrent model is; `None` for others."""
+def _recurrent_match(source: Side) -> Match | None:
+    """Return a match without pairs that says what a recurrent model is; `None` for other models."""
     words = recurrent_in_words(source.module) if source.module is not None else ""
     if not words:
         return None
     report = Report(source.name, notes=source.notes)
-    return Match([], [], [*source.tensors], [], report, source, recurrent=words)
+    return Match(unmatched_source=[*source.tensors], report=report, source_side=source, recurrent=words)
 
 
-def _recognized(source: Side, request: MatchKeys) -> Match:
+def _best_of_libraries(source: Side, request: MatchKeys) -> Match:
     """Match with the models of libraries that have the same layers; return the best match.
 
     Models that leave fewer keys open come first; of equal ones that of the library asked first, with the plainest name.
@@ -201,6 +203,7 @@ def _recognized(source: Side, request: MatchKeys) -> Match:
         if models is None:
             continue
         asked.append(f"{home} {models.release}".strip())
+        # Some models have the same shapes, or most of them: matching their keys tells which is meant.
         same, others = models.candidates(layers)
         nearest += others[:_MOST_NEAR]
         for candidate in same[:_MOST_CANDIDATES]:
@@ -219,7 +222,7 @@ def _recognized(source: Side, request: MatchKeys) -> Match:
     if matches:
         best = _best_of(matches)
     else:
-        best = Match([], [], list(source.tensors), [], Report(source.name), source, Side(""))
+        best = Match(unmatched_source=list(source.tensors), report=Report(source.name), source_side=source)
         nearest.sort(key=lambda candidate: -candidate.share)
         best.nearest = str(nearest[0]) if nearest else ""
     best.asked = asked
@@ -237,7 +240,7 @@ def _library(home: str, request: MatchKeys) -> Library | None:
 
 
 def _best_of(matches: list[tuple[Match, Candidate]]) -> Match:
-    """Return the match that leaves the fewest keys open, with all others."""
+    """Return the match that leaves the fewest keys open, of equal ones the first, with all others in `candidates`."""
     matches.sort(key=lambda pair: pair[0].open_keys)
     best, _ = matches[0]
     best.candidates = [result for result, _ in matches]
@@ -253,20 +256,20 @@ def _match_with(candidate: Candidate, source: Side, lines: list[Line], request: 
 
 @define(frozen=True)
 class _Parts:
-    """Parts of a side that are paired.
+    """Parts of a side that are to be paired; of tied ones perhaps only the first.
 
     Attributes:
         parts: the parts.
-        firsts: for each key of parts that are left out, that of the part to which it is tied.
+        firsts_of_tied: for each key of parts that are left out, that of the part to which it is tied.
     """
 
     parts: list[Part]
-    firsts: dict[str, str]
+    firsts_of_tied: dict[str, str]
 
 
 @define(frozen=True)
 class _Attempt:
-    """What follows from the evidence, if tied parts count in one way.
+    """What follows from the evidence, if tied parts count once, or if they count as often as they occur.
 
     Attributes:
         source: the parts of the source.
@@ -287,17 +290,26 @@ class _Attempt:
 
 
 class _Matching:
-    """One match."""
+    """Pairs the keys of two sides: first those that the user maps, then the parts of the rest by the evidence.
+
+    Args:
+        source: the side that has the values.
+        target: the side that receives them.
+        by_order: whether parts that nothing tells apart are paired in the order of the keys.
+    """
 
     def __init__(self, source: Side, target: Side, by_order: bool = False) -> None:
         self._source = source
         self._target = target
         self._by_order = by_order
         self._pairs: dict[str, Pair] = {}
-        self._used: set[str] = set()
+        """By the key of the target."""
+        self._used_sources: set[str] = set()
         """Keys of the source that are accounted for."""
-        self._closed: tuple[set[str], set[str]] = (set(), set())
-        """Keys below mapped prefixes, on each side: they match nothing else."""
+        self._sources_below_mapped: set[str] = set()
+        """Keys of the source below mapped prefixes: they match nothing else."""
+        self._targets_below_mapped: set[str] = set()
+        """Those of the target."""
         self._ambiguous: list[Ambiguity] = []
         self._in_lists: set[str] = set()
         """Keys of both sides that are ambiguous as the source has lists of tensors without names."""
@@ -305,22 +317,23 @@ class _Matching:
 
     def run(self, lines: list[Line]) -> Match:
         """Pair by the user's mapping, then by the evidence, and return the match."""
-        # A module has what single keys leave of it.
+        # A line about a module is about the keys in it that no other line names.
         lines_of_keys_first = sorted(lines, key=lambda line: line.target.endswith(".") or line.source.endswith("."))
         for line in lines_of_keys_first:
-            self._apply(line)
+            self._apply_line(line)
         for line in lines:
             self._pair_siblings(line)
         # Mapped keys take no further part, on either side.
-        mapped = self._used | self._closed[0]
+        mapped = self._used_sources | self._sources_below_mapped
         sources = [key for key in self._source.tensors if key not in mapped]
-        targets = [key for key in self._unpaired() if key not in self._closed[1]]
+        targets = [key for key in self._unpaired() if key not in self._targets_below_mapped]
         self._pair_lists()
-        sources = [key for key in sources if key not in self._used and key not in self._in_lists]
+        sources = [key for key in sources if key not in self._used_sources and key not in self._in_lists]
         targets = [key for key in targets if key not in self._pairs and key not in self._in_lists]
-        self._decide(sources, targets)
-        self._fill(BATCHES, lambda key: True, "batch counts start at zero")
-        self._fill("bias", self._lacks_bias, "biases are zero, as the source has none")
+        self._pair_by_evidence(sources, targets)
+        # Nothing is computed from the counts of batches.
+        self._fill_with_zeros(BATCHES, lambda key: True, "batch counts start at zero")
+        self._fill_with_zeros("bias", self._lacks_bias, "biases are zero, as the source has none")
         self._order_gates(lines)
         self._check_ties()
         return self._result()
@@ -330,11 +343,13 @@ class _Matching:
 
         A list has no names: it is paired if it is as long, and all shapes fit one by one, where `order` asks for it.
         """
-        open_targets = [key for key in self._unpaired() if key not in self._closed[1] and name_of(key) != BATCHES]
+        open_targets = [
+            key for key in self._unpaired() if key not in self._targets_below_mapped and name_of(key) != BATCHES
+        ]
         statistics = [key for key in open_targets if name_of(key).startswith("running_")]
         parameters = [key for key in open_targets if key not in statistics]
         for sources in self._source.lists:
-            if self._used.intersection(sources) or self._closed[0].intersection(sources):
+            if self._used_sources.intersection(sources) or self._sources_below_mapped.intersection(sources):
                 continue
             for targets in (parameters, statistics, open_targets):
                 if not self._fit_one_by_one(sources, targets):
@@ -349,7 +364,10 @@ class _Matching:
                 break
 
     def _fit_one_by_one(self, sources: list[str], targets: list[str]) -> bool:
-        """Return whether as many tensors of the source have the shapes of those of the target, in this order."""
+        """Return whether as many tensors of the source have the shapes of those of the target, in this order.
+
+        The keys of the target must not be paired yet.
+        """
         if len(sources) != len(targets) or any(key in self._pairs for key in targets):
             return False
         for source, target in zip(sources, targets):
@@ -363,7 +381,7 @@ class _Matching:
         derived: list[str] = []
         unmatched: list[str] = []
         for key in self._source.tensors:
-            if key in self._used or key in doubtful:
+            if key in self._used_sources or key in doubtful:
                 continue
             if name_of(key) == BATCHES or key in self._source.derived:
                 derived.append(key)
@@ -373,13 +391,13 @@ class _Matching:
         self._note_result(pairs, derived)
         self._report.tensors = len(pairs)
         return Match(
-            pairs,
-            self._ambiguous,
-            unmatched,
-            [key for key in self._unpaired() if key not in doubtful],
-            self._report,
-            self._source,
-            self._target,
+            pairs=pairs,
+            ambiguous=self._ambiguous,
+            unmatched_source=unmatched,
+            unmatched_target=[key for key in self._unpaired() if key not in doubtful],
+            report=self._report,
+            source_side=self._source,
+            target_side=self._target,
         )
 
     def _note_result(self, pairs: list[Pair], derived: list[str]) -> None:
@@ -413,22 +431,30 @@ class _Matching:
         self._report.note("info", message, code="match")
 
     def _pair(self, source: str, target: str, why: str) -> None:
+        """Pair two keys; see `Pair` for the reasons."""
         source_shape = self._source.tensors[source].shape
         target_shape = self._target.tensors[target].shape
         self._pairs[target] = Pair(source, target, source_shape, target_shape, why)
-        self._used.add(source)
+        self._used_sources.add(source)
 
     def _leave_open(self, pairs: Sequence[tuple[str, str]], reason: str) -> None:
         """Undo pairs of keys, and list them as ambiguous."""
         for source, target in pairs:
             del self._pairs[target]
-            self._used.discard(source)
+            self._used_sources.discard(source)
         sources = dict.fromkeys(source for source, _ in pairs)
         targets = tuple(target for _, target in pairs)
         self._ambiguous.append(Ambiguity(tuple(sources), targets, reason))
 
     def _order_gates(self, lines: list[Line]) -> None:
-        """Reorder gates to the target's order if it is known; else refuse mapped pairs and leave others open."""
+        """Reorder gates to the target's order if it is known; else refuse mapped pairs and leave others open.
+
+        Args:
+            lines: the user's mapping, which may state orders.
+
+        Raises:
+            ModelError: a mapped pair has gates whose order is not known.
+        """
         stated: dict[str, str] = {}
         for line in lines:
             if line.gates:
@@ -447,7 +473,8 @@ class _Matching:
             into_pytorch = target_count == count
             side = self._source if into_pytorch else self._target
             other_key = pair.source if into_pytorch else key
-            letters = stated.get(key) or side.gates.get(sibling(other_key, ""))
+            prefix = sibling(other_key, "")
+            letters = stated.get(key) or side.gates.get(prefix)
             if letters is None:
                 self._leave_gates_open(pair, pair.source, other_key, count)
                 continue
@@ -481,15 +508,19 @@ class _Matching:
 
     # The user's mapping
 
-    def _apply(self, line: Line) -> None:
-        """Pair what a line of the mapping states."""
+    def _apply_line(self, line: Line) -> None:
+        """Pair what a line of the mapping states, or leave it out.
+
+        Raises:
+            ModelError: a side has no such key, its key is paired already, or the two do not fit.
+        """
         keys = self._keys_of(line, line.source, self._source, "source")
         targets = self._keys_of(line, line.target, self._target, "target")
         if line.source == NOTHING:
             for key in targets:
                 self._pairs[key] = Pair(None, key, None, self._target.tensors[key].shape, "kept")
         elif line.target == NOTHING:
-            self._used.update(keys)
+            self._used_sources.update(keys)
         elif line.target.endswith("."):
             self._apply_module(line, keys, targets)
         elif line.target in self._pairs:
@@ -506,35 +537,48 @@ class _Matching:
         return keys
 
     def _apply_module(self, line: Line, sources: list[str], targets: list[str]) -> None:
-        """Pair two modules by the names of their tensors if these agree, else by the evidence."""
-        # A module of the source may be mapped to several of the target.
-        sources = [key for key in sources if key not in self._used] or sources
+        """Pair the keys of two modules by their names below them if these agree, else by the evidence.
+
+        Args:
+            line: the line of the mapping.
+            sources: the keys of the module of the source.
+            targets: those of the module of the target.
+        """
+        # A module of the source may be mapped to several of the target: then all of its keys are used already.
+        sources = [key for key in sources if key not in self._used_sources] or sources
         targets = [key for key in targets if key not in self._pairs]
-        self._closed[0].update(sources)
-        self._closed[1].update(targets)
+        self._sources_below_mapped.update(sources)
+        self._targets_below_mapped.update(targets)
         source_names = {key[len(line.source) :]: key for key in sources}
         target_names = {key[len(line.target) :]: key for key in targets}
         has_modules_inside = any("." in name for name in (*target_names, *source_names))
         if source_names.keys() != target_names.keys() and has_modules_inside:
-            self._decide(sources, targets)
+            self._pair_by_evidence(sources, targets)
             return
+        # Of single layers one may lack a bias.
         for name, target in target_names.items():
             if name in source_names:
                 self._apply_pair(source_names[name], target, line.place)
 
     def _pair_siblings(self, line: Line) -> None:
-        """Pair the other keys of the modules of a mapped pair, if their names are the same."""
+        """Pair the other keys of the modules of a mapped pair of keys, if their names are the same: bias with bias."""
         name = name_of(line.source)
+        # Of a module, which ends in a dot, the name is empty.
         if not name or sibling(line.target, name) != line.target:
             return
         for key in self._unpaired():
             twin = sibling(line.source, name_of(key))
-            if sibling(key, name) != line.target or twin not in self._source.tensors or twin in self._used:
+            if sibling(key, name) != line.target or twin not in self._source.tensors or twin in self._used_sources:
                 continue
             if fits(self._source.tensors[twin].shape, self._target.tensors[key].shape):
                 self._pair(twin, key, "map")
 
     def _apply_pair(self, source: str, target: str, place: str) -> None:
+        """Pair two mapped keys.
+
+        Raises:
+            ModelError: they have different numbers of elements.
+        """
         source_tensor = self._source.tensors[source]
         target_tensor = self._target.tensors[target]
         if source_tensor.numel != target_tensor.numel:
@@ -547,11 +591,14 @@ class _Matching:
 
     # Evidence
 
-    def _decide(self, sources: list[str], targets: list[str]) -> None:
-        """Pair some keys, with tied modules once or as often as they occur: whichever leaves fewer undecided."""
+    def _pair_by_evidence(self, sources: list[str], targets: list[str]) -> None:
+        """Pair some keys by the evidence.
+
+        Tied modules count once or as often as they occur, on each side: that which leaves fewer undecided is right.
+        """
         attempts = []
-        for source_parts in _ways(self._source, sources):
-            for target_parts in _ways(self._target, targets):
+        for source_parts in _with_and_without_tied(self._source, sources):
+            for target_parts in _with_and_without_tied(self._target, targets):
                 attempts.append(self._attempt(source_parts, target_parts))
         best = min(attempts, key=lambda attempt: attempt.undecided)
         for source, target, why in best.pairs:
@@ -559,30 +606,32 @@ class _Matching:
                 if fits(source.shapes[source_name], target.shapes[target_name]):
                     self._pair(source.keys[source_name], target.keys[target_name], why)
         # Keys of parts that were left out are paired like those to which they are tied.
-        self._used.update(key for key, first in best.source.firsts.items() if first in self._used)
-        for key, first in best.target.firsts.items():
+        for key, first in best.source.firsts_of_tied.items():
+            if first in self._used_sources:
+                self._used_sources.add(key)
+        for key, first in best.target.firsts_of_tied.items():
             pair = self._pairs.get(first)
             if pair is not None and pair.source is not None:
                 self._pair(pair.source, key, pair.why)
         for source_parts_in_doubt, target_parts_in_doubt, reason in best.doubts:
-            self._doubt(source_parts_in_doubt, target_parts_in_doubt, reason)
+            self._list_as_ambiguous(source_parts_in_doubt, target_parts_in_doubt, reason)
 
     def _attempt(self, source: _Parts, target: _Parts) -> _Attempt:
-        """Match parts by the evidence."""
-        conclusions = find(
+        """Match parts by the evidence, without pairing their keys yet."""
+        conclusions = pair_parts(
             source.parts,
             target.parts,
-            {*source.firsts.values(), *target.firsts.values()},
-            lambda: (graph_of(self._source, source.parts), graph_of(self._target, target.parts)),
-            (not is_sorted(self._source), not is_sorted(self._target)),
-            self._by_order,
+            repeated={*source.firsts_of_tied.values(), *target.firsts_of_tied.values()},
+            graphs=lambda: (graph_of(self._source, source.parts), graph_of(self._target, target.parts)),
+            defined=(not is_sorted(self._source), not is_sorted(self._target)),
+            by_order=self._by_order,
         )
         pairs = []
         for target_number, (source_number, why) in conclusions.pairs.items():
             pairs.append((source.parts[source_number], target.parts[target_number], why))
         doubts = []
         for source_parts, target_parts, reason in conclusions.doubts:
-            memories = {_memories(self._source, part) for part in source_parts}
+            memories = {_memory_of_part(self._source, part) for part in source_parts}
             if len(source_parts) == len(target_parts) and len(memories) == 1:
                 # The parts of the source are one and the same: all answers are equal.
                 pairs += [(source_part, part, "shape") for source_part, part in zip(source_parts, target_parts)]
@@ -590,25 +639,35 @@ class _Matching:
                 doubts.append((source_parts, target_parts, reason))
         return _Attempt(source, target, pairs, doubts)
 
-    def _doubt(self, source: list[Part], target: list[Part], reason: str) -> None:
-        """List ambiguous parts, tensor by tensor."""
+    def _list_as_ambiguous(self, source: list[Part], target: list[Part], reason: str) -> None:
+        """List ambiguous parts, tensor by tensor, without the batch counters, whose values do not matter."""
         for name in target[0].keys:
             keys = tuple(part.keys[name] for part in source if name in part.keys)
             others = tuple(part.keys[name] for part in target if name in part.keys)
             if name == BATCHES:
-                self._used.update(keys)
+                self._used_sources.update(keys)
             elif keys:
                 self._ambiguous.append(Ambiguity(keys, others, reason))
 
     def _lacks_bias(self, key: str) -> bool:
-        """Return whether the counterpart of a matrix or kernel has no bias: with one of zero both compute the same."""
+        """Return whether the counterpart of a matrix or kernel has no bias: with one of zero both compute the same.
+
+        Args:
+            key: that of the bias in the target.
+        """
         pair = self._pairs.get(sibling(key, "weight"))
         if pair is None or pair.source is None or name_of(pair.source) != "weight":
             return False
         return len(pair.target_shape) > 1 and sibling(pair.source, "bias") not in self._source.tensors
 
-    def _fill(self, name: str, is_missing: Callable[[str], bool], note: str) -> None:
-        """Set tensors of one name that have no counterpart to zero."""
+    def _fill_with_zeros(self, name: str, is_missing: Callable[[str], bool], note: str) -> None:
+        """Set tensors of one name that have no counterpart to zero.
+
+        Args:
+            name: that of the tensors in their modules.
+            is_missing: whether the source lacks the tensor of a key, and zero is right.
+            note: what is noted of them, after their number.
+        """
         filled = [key for key in self._unpaired() if name_of(key) == name and is_missing(key)]
         for key in filled:
             self._pairs[key] = Pair(None, key, None, self._target.tensors[key].shape, "zero")
@@ -616,7 +675,7 @@ class _Matching:
             self._note(f"{len(filled)} {note}: {listed(filled)}")
 
     def _check_ties(self) -> None:
-        """List tensors that the target ties and the source does not."""
+        """Leave tensors open that the target ties and the source does not, unless the user maps all of them."""
         tied: dict[Any, list[tuple[str, str]]] = {}
         for pair in self._pairs.values():
             tensor = self._target.tensors[pair.target]
@@ -629,20 +688,21 @@ class _Matching:
                 self._leave_open(pairs, "the target ties these, and the source has different tensors")
 
 
-def _ways(side: Side, keys: list[str]) -> list[_Parts]:
+def _with_and_without_tied(side: Side, keys: list[str]) -> list[_Parts]:
     """Return the parts that some keys of a side form: all, and, if some are tied, with tied ones once."""
     parts = parts_of({key: side.tensors[key] for key in keys}, side.derived)
     distinct = _without_tied(side, parts)
-    return [_Parts(parts, {}), distinct] if distinct.firsts else [_Parts(parts, {})]
+    everything = _Parts(parts, firsts_of_tied={})
+    return [everything, distinct] if distinct.firsts_of_tied else [everything]
 
 
 def _without_tied(side: Side, parts: list[Part]) -> _Parts:
     """Return the parts without those completely tied to an earlier one."""
-    firsts: dict[Any, Part] = {}
+    firsts_of_tied: dict[Any, Part] = {}
     distinct: list[Part] = []
     firsts_of_keys: dict[str, str] = {}
     for part in parts:
-        first = firsts.setdefault(_memories(side, part), part)
+        first = firsts_of_tied.setdefault(_memory_of_part(side, part), part)
         if first is part:
             distinct.append(part)
             continue
@@ -652,8 +712,8 @@ def _without_tied(side: Side, parts: list[Part]) -> _Parts:
     return _Parts(distinct, firsts_of_keys)
 
 
-def _memories(side: Side, part: Part) -> frozenset[Any]:
-    """Return such a key for parts whose tensors are all tied."""
+def _memory_of_part(side: Side, part: Part) -> frozenset[Any]:
+    """Return what is equal for parts whose tensors are all tied: the memory of each, by its name in the part."""
     return frozenset((name, place_of(side.tensors[key])) for name, key in part.keys.items() if name != BATCHES)
 
 
@@ -662,7 +722,7 @@ def _memories(side: Side, part: Part) -> frozenset[Any]:
 
 @define(frozen=True)
 class Line:
-    """One pair.
+    """One pair of keys or modules that the user's mapping states.
 
     Attributes:
         source: a key; a prefix, which ends in a dot; or `-`.
@@ -694,16 +754,24 @@ def _read_mapping(mapping: KeyPairs | None) -> list[Line]:
         pairs = mapping.items() if isinstance(mapping, Mapping) else mapping
         for number, pair in enumerate(pairs, 1):
             words: list[Any] = [*pair] if isinstance(pair, (list, tuple)) else [pair]
-            lines.append(_line(words, f"pair {number}"))
+            lines.append(_line_of(words, f"pair {number}"))
         return lines
     name = os.fspath(mapping)
-    rows = [row.partition("#")[0].split() for row in _text_of(name).splitlines()]
+    rows = []
+    for row in _text_of(name).splitlines():
+        text, _, _ = row.partition("#")  # without a comment
+        rows.append(text.split())
     with about_file(name):
-        return [_line(words, f"line {number}") for number, words in enumerate(rows, 1) if words]
+        return [_line_of(words, f"line {number}") for number, words in enumerate(rows, 1) if words]
 
 
 def _text_of(name: str) -> str:
-    """Return the text of a file with a mapping."""
+    """Return the text of a file with a mapping, and note it as an input of the call.
+
+    Raises:
+        ModelError: it cannot be read.
+        FormatError: it is not text, or too long.
+    """
     try:
         with open(name, "rb") as file:
             add_input(name, file.fileno())
@@ -718,7 +786,7 @@ def _text_of(name: str) -> str:
     return text
 
 
-def _line(words: Sequence[str], place: str) -> Line:
+def _line_of(words: Sequence[str], place: str) -> Line:
     """Return the pair that some words state, at a place of the mapping; see `_read_mapping`."""
     are_texts = all(isinstance(word, str) for word in words)
     if not are_texts or len(words) not in (2, 3) or not set("".join(words[2:])) <= _GATES:

@@ -1,4 +1,5 @@
-"""Pairing of parts by what tells them apart. The order of keys in a file, or of a class's definitions, pairs nothing.
+"""Pairing of the parts of two models, each the tensors of one module, by what tells them apart. The order of keys in a
+file, or of a class's definitions, pairs nothing.
 
 1. A class has one part on each side.
 2. Parts are at the same place in the graphs of both models.
@@ -26,9 +27,12 @@ from ...data import define
 from .places import Graph, colors
 from .sides import Class, Part, classify
 
-Items = list[Part]
+PartList = list[Part]
 Label = Any
 """What is equal for parts that may be counterparts: their class, or, of paired ones, a number that only both have."""
+_SOURCE = 0
+_TARGET = 1
+"""The sides, as places in pairs of something of both."""
 
 Graphs = Callable[[], tuple[Graph | None, Graph | None]]
 """Returns the graphs of both sides. Called after `classify`, and only if something depends on it."""
@@ -44,7 +48,7 @@ _NAME_AND_NUMBER = re.compile(r"(.*?)([0-9]{1,9})", re.DOTALL)
 
 @define(eq=False)
 class Conclusions:
-    """Conclusions from the evidence.
+    """Which parts of the source are which of the target, and which nobody can tell.
 
     Attributes:
         pairs: for the number of each paired target part, the number of its source part and the reason: `shape`,
@@ -53,12 +57,12 @@ class Conclusions:
     """
 
     pairs: dict[int, tuple[int, str]] = field(factory=dict)
-    doubts: list[tuple[Items, Items, str]] = field(factory=list)
+    doubts: list[tuple[PartList, PartList, str]] = field(factory=list)
 
 
-def find(
-    source: Items,
-    target: Items,
+def pair_parts(
+    source: PartList,
+    target: PartList,
     repeated: Container[str],
     graphs: Graphs,
     defined: tuple[bool, bool] = (True, True),
@@ -100,16 +104,16 @@ class _Classes:
     """The parts of both sides by their classes."""
 
     def __init__(self, source: Iterable[Part], target: Iterable[Part]) -> None:
-        self._groups: dict[Class, tuple[Items, Items]] = {}
+        self._groups: dict[Class, tuple[PartList, PartList]] = {}
         for side, parts in enumerate((source, target)):
             for part in parts:
                 self._groups.setdefault(part.cls, ([], []))[side].append(part)
 
-    def shared(self) -> list[tuple[Items, Items]]:
-        """Return the parts of each class that both sides have."""
+    def shared(self) -> list[tuple[PartList, PartList]]:
+        """Return the parts of each class that both sides have, those of the source first."""
         return [(source, target) for source, target in self._groups.values() if source and target]
 
-    def even(self) -> list[tuple[Items, Items]]:
+    def equally_many(self) -> list[tuple[PartList, PartList]]:
         """Return the parts of each class that both sides have equally often."""
         return [(source, target) for source, target in self.shared() if len(source) == len(target)]
 
@@ -121,19 +125,19 @@ class _Scope:
     Attributes:
         source: the parts of one side.
         target: those of the other.
-        depths: the number of steps that all paths of each side begin with.
+        depths: the number of steps that all paths of each side begin with, which are no part of the names.
     """
 
-    source: Items
-    target: Items
+    source: PartList
+    target: PartList
     depths: tuple[int, int]
 
     @classmethod
-    def of(cls, source: Items, target: Items) -> _Scope:
+    def of(cls, source: PartList, target: PartList) -> _Scope:
         """Return a scope with all of its parts."""
         return cls(source, target, (_common_steps(source), _common_steps(target)))
 
-    def without(self, source: _Rows, target: _Rows) -> _Scope:
+    def without(self, source: _GroupList, target: _GroupList) -> _Scope:
         """Return the scope without the parts of two lists of groups."""
         source_numbers = {part.number for group in source.groups for part in group}
         target_numbers = {part.number for group in target.groups for part in group}
@@ -144,8 +148,8 @@ class _Scope:
         )
 
 
-def _common_steps(parts: Items) -> int:
-    """Return the number of steps that all paths begin with, without their last ones."""
+def _common_steps(parts: PartList) -> int:
+    """Return the number of steps that all paths begin with; the last step of a path, its name, does not count."""
     paths = [part.path for part in parts]
     # What the first and the last path in sorted order have in common, all have.
     first = min(paths)
@@ -158,19 +162,19 @@ def _common_steps(parts: Items) -> int:
 
 
 @define(eq=False)
-class _Rows:
-    """A numbered list of groups of parts.
+class _GroupList:
+    """A numbered list of groups of parts, such as the blocks of a network: its order tells equal groups apart.
 
     Attributes:
         groups: the parts of each container in the list, or of each number that several layers have in their names.
         is_list: whether numbers alone are its order, as in `layers.0`, and not names with numbers, `layer1`.
     """
 
-    groups: list[Items] = field(kw_only=False)
+    groups: list[PartList] = field(kw_only=False)
     is_list: bool = True
 
     @classmethod
-    def of_layers(cls, parts: Items) -> _Rows:
+    def of_layers(cls, parts: PartList) -> _GroupList:
         """Return a list of layers as groups of one."""
         return cls([[part] for part in parts])
 
@@ -181,13 +185,13 @@ class _Rows:
 
     @property
     def is_defined_in_order(self) -> bool:
-        """Return whether the file has the groups one after the other, too, in the order of their numbers."""
+        """Whether the file has the groups one after the other, too, in the order of their numbers."""
         numbers = [part.number for group in self.groups for part in group]
         return numbers == sorted(numbers)
 
 
 class _Solver:
-    """Pairs the parts of two models.
+    """Pairs the parts of two models by the rules of this file, each part at most once.
 
     Args:
         source: the parts of one side.
@@ -198,7 +202,7 @@ class _Solver:
     """
 
     def __init__(
-        self, source: Items, target: Items, graphs: Graphs, defined: tuple[bool, bool], unlisted: set[Class]
+        self, source: PartList, target: PartList, graphs: Graphs, defined: tuple[bool, bool], unlisted: set[Class]
     ) -> None:
         self._source = source
         self._target = target
@@ -208,19 +212,22 @@ class _Solver:
         self._defined = defined
         self._unlisted = unlisted
         self._refused: dict[Class, str] = {}
-        """Classes that are not paired by what follows, and the reason."""
+        """Classes that no later rule pairs, and the reason."""
         self.pairs: dict[int, tuple[int, str]] = {}
         """The number of the source part, and the reason, by that of the target part."""
         self._labels: tuple[dict[int, Label], dict[int, Label]] = (_labels(source), _labels(target))
         """The labels of the parts of each side, by their numbers."""
 
     def solve(self) -> None:
-        """Apply the rules, outside in."""
+        """Apply the rules: to the whole models first, then to the groups of lists that are paired.
+
+        Graphs, which take time to read, are asked for only if rule 1 leaves parts.
+        """
         if not self._source or not self._target:
             return
         whole = _Scope.of(self._source, self._target)
         self._pair_unique(whole)
-        undecided = self._open(whole).shared()
+        undecided = self._unpaired(whole).shared()
         if not undecided:
             return
         for sources, targets in undecided:
@@ -232,7 +239,7 @@ class _Solver:
         rules = (self._pair_unique, self._pair_names, self._pair_numbers, self._pair_lists)
         while scopes:
             scope = scopes.pop()
-            # What one rule pairs may be all that another needs.
+            # What one rule pairs may be all that an earlier one needs: each begins again with the first.
             while any(rule(scope) for rule in rules):
                 pass
             scopes += self._pair_groups(scope)
@@ -241,7 +248,7 @@ class _Solver:
         """Return why parts of a class are ambiguous."""
         return self._refused.get(cls, _ALIKE)
 
-    def _pair(self, source: Items, target: Items, why: str) -> bool:
+    def _pair(self, source: PartList, target: PartList, why: str) -> bool:
         """Pair parts one by one, except those that are paired already; return whether there are others."""
         is_new = False
         for left, right in zip(source, target):
@@ -249,27 +256,27 @@ class _Solver:
                 continue
             self.pairs[right.number] = (left.number, why)
             label = right.number  # that of no other pair
-            self._labels[0][left.number] = label
-            self._labels[1][right.number] = label
+            self._labels[_SOURCE][left.number] = label
+            self._labels[_TARGET][right.number] = label
             is_new = True
         return is_new
 
-    def _open(self, scope: _Scope) -> _Classes:
+    def _unpaired(self, scope: _Scope) -> _Classes:
         """Return the parts of a scope that are not paired."""
         return _Classes(
-            [part for part in scope.source if self._labels[0][part.number] is part.cls],
+            [part for part in scope.source if self._labels[_SOURCE][part.number] is part.cls],
             [part for part in scope.target if part.number not in self.pairs],
         )
 
-    def _even(self, scope: _Scope) -> list[tuple[Items, Items]]:
-        """Return the parts of each class that may be paired."""
-        return [pair for pair in self._open(scope).even() if pair[0][0].cls not in self._refused]
+    def _pairable(self, scope: _Scope) -> list[tuple[PartList, PartList]]:
+        """Return the unpaired parts of each class that may be paired: as many on both sides, and not refused."""
+        return [pair for pair in self._unpaired(scope).equally_many() if pair[0][0].cls not in self._refused]
 
     def _pair_unique(self, scope: _Scope) -> bool:
         """Pair the only parts of their classes."""
-        sources: Items = []
-        targets: Items = []
-        for source, target in self._even(scope):
+        sources: PartList = []
+        targets: PartList = []
+        for source, target in self._pairable(scope):
             if len(source) == 1:
                 sources += source
                 targets += target
@@ -283,15 +290,16 @@ class _Solver:
         if source_graph is None or target_graph is None:
             return
         source_colors, target_colors = colors([(source_graph, self._source), (target_graph, self._target)])
-        for sources, targets in self._open(scope).even():
+        for sources, targets in self._unpaired(scope).equally_many():
             cls = sources[0].cls
-            source_places = _places(sources, source_colors)
-            target_places = _places(targets, target_colors)
+            source_places = _colors_of(sources, source_colors)
+            target_places = _colors_of(targets, target_colors)
             if cls in self._unlisted or source_places is None or target_places is None:
                 continue
             if sorted(source_places) != sorted(target_places):
                 self._refused[cls] = _OTHER_GRAPH
                 continue
+            # Parts of one color are at places that look alike.
             counts = Counter(source_places)
             alone = {place: part for place, part in zip(source_places, sources) if counts[place] == 1}
             pairs = [(alone[place], part) for place, part in zip(target_places, targets) if place in alone]
@@ -300,8 +308,11 @@ class _Solver:
                 continue
             self._pair([left for left, _ in pairs], [right for _, right in pairs], "graph")
 
-    def _runs_in_order(self, source: list[Items], target: list[Items]) -> bool:
-        """Return whether lists of groups run in that order, as far as graphs are known."""
+    def _runs_in_order(self, source: list[PartList], target: list[PartList]) -> bool:
+        """Return whether lists of groups run in that order, as far as graphs are known.
+
+        A group runs before the next if any part of the next depends on one of it.
+        """
         for graph, groups in zip(self._graphs, (source, target)):
             if graph is None:
                 continue
@@ -320,15 +331,16 @@ class _Solver:
         """
         all_names_agree = _names_agree(scope)
         has_pairs = False
-        for sources, targets in self._even(scope):
-            source_names = _by_name(sources, scope.depths[0])
-            target_names = _by_name(targets, scope.depths[1])
+        for sources, targets in self._pairable(scope):
+            source_names = _by_name(sources, scope.depths[_SOURCE])
+            target_names = _by_name(targets, scope.depths[_TARGET])
             if source_names.keys() != target_names.keys() or len(source_names) < len(sources):
                 continue
             names = sorted(source_names)
             if any(re.search("[0-9]", name) for name in names):
                 if not all_names_agree:
                     continue
+                # `0.1` alone is a place, not a name.
                 have_letters = all(re.search("[^0-9.]", name) for name in names)
                 if not have_letters and not self._runs_as_numbered(source_names, target_names):
                     continue
@@ -341,6 +353,7 @@ class _Solver:
         """Return whether parts whose names are numbers run in that order: the nodes of a graph may have any numbers."""
 
         def numbers(name: str) -> list[int]:
+            # A step with letters comes before all numbers.
             return [int(step) if step.isdecimal() else -1 for step in name.split(".")]
 
         names = sorted(source, key=numbers)
@@ -349,8 +362,11 @@ class _Solver:
     # Numbers
 
     def _pair_numbers(self, scope: _Scope) -> bool:
-        """Pair a class that is one numbered list on each side, or runs layer by layer in a side's graph."""
-        for sources, targets in self._even(scope):
+        """Pair a class that is one numbered list on each side, or runs layer by layer in a side's graph.
+
+        Of several such classes the first: what it pairs may decide about the others. Returns whether it paired any.
+        """
+        for sources, targets in self._pairable(scope):
             if sources[0].cls in self._unlisted:
                 continue
             rows = self._in_order(scope, sources, targets)
@@ -358,15 +374,23 @@ class _Solver:
                 return self._pair(*rows, "numbers")
         return False
 
-    def _in_order(self, scope: _Scope, sources: Items, targets: Items) -> tuple[Items, Items] | None:
-        """Return the parts of a class in the order of both sides; `None` if a side has none, or both differ."""
-        source_row = self._chain(sources, 0)
-        target_row = self._chain(targets, 1)
+    def _in_order(self, scope: _Scope, sources: PartList, targets: PartList) -> tuple[PartList, PartList] | None:
+        """Return the parts of a class in the order of both sides; `None` if a side has none, or both differ.
+
+        The order is that in which they run, or else that of the numbered list that they are in.
+
+        Args:
+            scope: parts of both sides, among which are those of the class.
+            sources: the parts of the class on one side.
+            targets: as many on the other.
+        """
+        source_row = self._in_running_order(sources, _SOURCE)
+        target_row = self._in_running_order(targets, _TARGET)
         if source_row and target_row:
             return source_row, target_row
         source_list = _list_with(sources, scope.source)
         target_list = _list_with(targets, scope.target)
-        if source_list and target_list and not self._are_alike(source_list, target_list):
+        if source_list and target_list and not self._have_common_order(source_list, target_list):
             return None
         source_row = source_row or [part for part in source_list if part in sources]
         target_row = target_row or [part for part in target_list if part in targets]
@@ -376,35 +400,46 @@ class _Solver:
             return None
         return source_row, target_row
 
-    def _are_alike(self, source: Items, target: Items) -> bool:
-        """Return whether what is in both of two lists comes in the same order: otherwise they are not the same."""
-        source_labels = self._labels_of(source, 0)
-        target_labels = self._labels_of(target, 1)
+    def _have_common_order(self, source: PartList, target: PartList) -> bool:
+        """Return whether what two lists have in common comes in the same order: otherwise they are different lists.
+
+        Args:
+            source: a numbered list of the source, with layers of other classes.
+            target: one of the target.
+        """
+        source_labels = self._labels_of(source, _SOURCE)
+        target_labels = self._labels_of(target, _TARGET)
         common = set(source_labels) & set(target_labels)
         order = [label for label in source_labels if label in common]
         return order == [label for label in target_labels if label in common]
 
-    def _chain(self, parts: Items, side: int) -> Items:
-        """Return parts in the order in which they run, if each depends on the one before; none otherwise."""
+    def _in_running_order(self, parts: PartList, side: int) -> PartList:
+        """Return parts in the order in which they run, if each depends on the one before; none otherwise.
+
+        Args:
+            parts: the parts.
+            side: `_SOURCE` or `_TARGET`.
+        """
         graph = self._graphs[side]
         if graph is None:
             return []
         nodes = {graph.nodes.get(part.number) for part in parts}
         if len(nodes) < len(parts):
-            return []
+            return []  # some are inside one node, or in none
         row = sorted(parts, key=graph.depth)
         return row if all(graph.is_before(part, following) for part, following in pairwise(row)) else []
 
-    def _labels_of(self, parts: Items, side: int) -> list[Label]:
+    def _labels_of(self, parts: PartList, side: int) -> list[Label]:
+        """Return the labels of parts of a side, `_SOURCE` or `_TARGET`."""
         return [self._labels[side][part.number] for part in parts]
 
     def _pair_lists(self, scope: _Scope) -> bool:
-        """Pair two numbered lists of equal length that belong together."""
+        """Pair two numbered lists of equal length that belong together; return whether that pairs anything new."""
         target_lists = _lists_of_layers(scope.target)
         for source in _lists_of_layers(scope.source):
             for target in target_lists:
-                source_rows = _Rows.of_layers(source)
-                target_rows = _Rows.of_layers(target)
+                source_rows = _GroupList.of_layers(source)
+                target_rows = _GroupList.of_layers(target)
                 if self._belong_together(scope, source_rows, target_rows):
                     is_new = self._pair(source, target, "numbers")
                     if is_new:
@@ -412,8 +447,11 @@ class _Solver:
         return False
 
     def _pair_groups(self, scope: _Scope) -> list[_Scope]:
-        """Pair two lists of groups that belong together; return these, and the rest, as scopes."""
-        for source, target in self._row_pairs(scope):
+        """Find two lists of groups that belong together; return each pair of groups, and the rest, as a scope.
+
+        Returns nothing if there are no such lists. What is inside each scope is paired by the rules afterwards.
+        """
+        for source, target in self._list_pairs(scope):
             if self._belong_together(scope, source, target):
                 scopes = [_Scope.of(left, right) for left, right in zip(source.groups, target.groups)]
                 rest = scope.without(source, target)
@@ -422,26 +460,36 @@ class _Solver:
                 return scopes
         return []
 
-    def _row_pairs(self, scope: _Scope) -> Iterator[tuple[_Rows, _Rows]]:
+    def _list_pairs(self, scope: _Scope) -> Iterator[tuple[_GroupList, _GroupList]]:
         """Yield the lists of groups of both sides with the same lengths; lists of layers are cut accordingly."""
-        source_rows = _rows_of(scope.source)
-        target_rows = _rows_of(scope.target)
+        source_rows = _group_lists_of(scope.source)
+        target_rows = _group_lists_of(scope.target)
         for source in source_rows:
             for target in target_rows:
                 if source.lengths == target.lengths:
                     yield source, target
         for source in source_rows:
-            for cut in self._cut_alike(scope.target, 1, source):
+            for cut in self._cut_alike(scope.target, _TARGET, source):
                 yield source, cut
         for target in target_rows:
-            for cut in self._cut_alike(scope.source, 0, target):
+            for cut in self._cut_alike(scope.source, _SOURCE, target):
                 yield cut, target
 
-    def _cut_alike(self, parts: Items, side: int, rows: _Rows) -> Iterator[_Rows]:
-        """Yield the lists of layers of a side that can be cut into groups as long as those of the other side."""
-        labels = {label for group in rows.groups for label in self._labels_of(group, 1 - side)}
+    def _cut_alike(self, parts: PartList, side: int, rows: _GroupList) -> Iterator[_GroupList]:
+        """Yield the lists of layers of a side that can be cut into groups as long as those of the other side.
+
+        As where one model has containers, `layer1.0`, and the other one long Sequential.
+
+        Args:
+            parts: those of the side.
+            side: `_SOURCE` or `_TARGET`.
+            rows: the list of groups of the other side.
+        """
+        other_side = _TARGET if side == _SOURCE else _SOURCE
+        labels = {label for group in rows.groups for label in self._labels_of(group, other_side)}
         for layers in _lists_of_layers(parts):
             places = [place for place, label in enumerate(self._labels_of(layers, side)) if label in labels]
+            # The layers with these labels have to follow one another without a gap.
             has_others_between = bool(places) and places[-1] - places[0] + 1 > len(places)
             if len(places) == sum(rows.lengths) and not has_others_between:
                 groups = []
@@ -449,28 +497,28 @@ class _Solver:
                 for length in rows.lengths:
                     groups.append(layers[begin : begin + length])
                     begin += length
-                yield _Rows(groups)
+                yield _GroupList(groups)
 
-    def _belong_together(self, scope: _Scope, source: _Rows, target: _Rows) -> bool:
+    def _belong_together(self, scope: _Scope, source: _GroupList, target: _GroupList) -> bool:
         """Return whether two lists of groups are the same list of both models.
 
         They are if their groups have the same layers one by one, if no other list can have these layers, and if no
         group can begin one layer later on one side.
         """
-        groups = [Counter(self._labels_of(group, 0)) for group in source.groups]
-        target_groups = [Counter(self._labels_of(group, 1)) for group in target.groups]
+        groups = [Counter(self._labels_of(group, _SOURCE)) for group in source.groups]
+        target_groups = [Counter(self._labels_of(group, _TARGET)) for group in target.groups]
         if groups != target_groups:
             return False
         inside: Counter[Label] = sum(groups, Counter())
         if not self._refused.keys().isdisjoint(inside) or not self._unlisted.isdisjoint(inside):
             return False
-        elsewhere = self._elsewhere(scope, inside)
-        if len(elsewhere) == len(inside):
+        outside = self._labels_outside(scope, inside)
+        if len(outside) == len(inside):
             return False  # other lists may have all of these layers too
-        for label in elsewhere:
+        for label in outside:
             if all(label in group for group in groups):
                 return False  # the one outside may be the first of a group that begins one layer earlier
-        if not self._are_groups_sure(source, target, elsewhere):
+        if not self._are_groups_certain(source, target, outside):
             return False
         are_all_different = len({frozenset(group.items()) for group in groups}) == len(groups)
         if are_all_different:
@@ -479,18 +527,22 @@ class _Solver:
             return False  # rows of one class may be columns: the first layers of all branches, then the second ones
         return self._have_order(source, target)
 
-    def _elsewhere(self, scope: _Scope, inside: Counter[Label]) -> set[Label]:
+    def _labels_outside(self, scope: _Scope, inside: Counter[Label]) -> set[Label]:
         """Return the labels that parts of a scope outside of two lists have, too.
 
         Args:
             scope: the scope.
             inside: how often each label is in a list; both lists have the same.
         """
-        source_counts = Counter(self._labels_of(scope.source, 0))
-        target_counts = Counter(self._labels_of(scope.target, 1))
-        return {label for label, count in inside.items() if not source_counts[label] == target_counts[label] == count}
+        source_counts = Counter(self._labels_of(scope.source, _SOURCE))
+        target_counts = Counter(self._labels_of(scope.target, _TARGET))
+        outside = set()
+        for label, count in inside.items():
+            if source_counts[label] != count or target_counts[label] != count:
+                outside.add(label)
+        return outside
 
-    def _have_order(self, source: _Rows, target: _Rows) -> bool:
+    def _have_order(self, source: _GroupList, target: _GroupList) -> bool:
         """Return whether the numbers of both lists are an order, and graphs do not say another one."""
         for rows, is_defined in zip((source, target), self._defined):
             # `up4` may run before `up1`: names with numbers count only if layer by layer is defined in that order.
@@ -498,50 +550,65 @@ class _Solver:
                 return False
         return self._runs_in_order(source.groups, target.groups)
 
-    def _are_groups_sure(self, source: _Rows, target: _Rows, elsewhere: set[Label]) -> bool:
+    def _are_groups_certain(self, source: _GroupList, target: _GroupList, outside: set[Label]) -> bool:
         """Return whether no group might begin one layer later on one side.
 
         A norm may be the first layer of a group on one side, and its last one on the other, where others of its class
         are elsewhere: then the layers of both have to be defined in the same order.
+
+        Args:
+            source: a list of groups of the source.
+            target: one of the target, whose groups have the same layers in any order.
+            outside: labels that parts outside of the lists have, too.
         """
         for left, right in zip(source.groups, target.groups):
-            labels = self._labels_of(left, 0)
-            if len(labels) < 2 or elsewhere.isdisjoint(labels):
+            labels = self._labels_of(left, _SOURCE)
+            if len(labels) < 2 or outside.isdisjoint(labels):
                 continue
-            if not all(self._defined) or labels != self._labels_of(right, 1):
+            if not all(self._defined) or labels != self._labels_of(right, _TARGET):
                 return False
         return True
 
 
-def _places(parts: Items, colors_of_parts: Mapping[int, int]) -> list[int] | None:
+def _colors_of(parts: PartList, colors_of_parts: Mapping[int, int]) -> list[int] | None:
     """Return the colors of parts, which are their places in a graph; `None` if it does not show one of them."""
     if any(part.number not in colors_of_parts for part in parts):
         return None
     return [colors_of_parts[part.number] for part in parts]
 
 
-def _labels(parts: Items) -> dict[int, Label]:
+def _labels(parts: PartList) -> dict[int, Label]:
     """Return the classes of parts, by their numbers."""
     return {part.number: part.cls for part in parts}
 
 
-def _by_name(parts: Items, depth: int) -> dict[str, Part]:
-    """Return parts by their names below the steps that all have in common."""
+def _by_name(parts: PartList, depth: int) -> dict[str, Part]:
+    """Return parts by their names, without the first steps of their paths, which all have in common.
+
+    Args:
+        parts: the parts.
+        depth: the number of these steps.
+    """
     return {".".join(part.path[depth:]): part for part in parts}
 
 
 def _names_agree(scope: _Scope) -> bool:
     """Return whether all parts of classes that both sides have are called the same."""
     shared = {part.cls for part in scope.source} & {part.cls for part in scope.target}
-    source = _by_name([part for part in scope.source if part.cls in shared], scope.depths[0])
-    target = _by_name([part for part in scope.target if part.cls in shared], scope.depths[1])
+    source = _by_name([part for part in scope.source if part.cls in shared], scope.depths[_SOURCE])
+    target = _by_name([part for part in scope.target if part.cls in shared], scope.depths[_TARGET])
     return source.keys() == target.keys() and all(part.cls == target[name].cls for name, part in source.items())
 
 
 def _names_differ(pairs: list[tuple[Part, Part]], depths: tuple[int, int]) -> bool:
-    """Return whether both sides have the same names, and pairs do not agree with them."""
-    source_names = [".".join(left.path[depths[0] :]) for left, _ in pairs]
-    target_names = [".".join(right.path[depths[1] :]) for _, right in pairs]
+    """Return whether both sides have the same names, and pairs do not agree with them.
+
+    Args:
+        pairs: parts of source and target.
+        depths: see `_Scope`.
+    """
+    source_names = [".".join(left.path[depths[_SOURCE] :]) for left, _ in pairs]
+    target_names = [".".join(right.path[depths[_TARGET] :]) for _, right in pairs]
     if source_names == target_names or sorted(source_names) != sorted(target_names):
         return False
     # Numbers alone are places in a list.
@@ -551,15 +618,20 @@ def _names_differ(pairs: list[tuple[Part, Part]], depths: tuple[int, int]) -> bo
 # Numbered lists
 
 
-def _numbered(parts: Items) -> list[tuple[Items, bool]]:
-    """Return the lists that parts are in, in natural order, and whether the number is the last step of their paths."""
-    lists: dict[tuple[int, tuple[str, ...]], dict[int, Items]] = {}
+def _numbered(parts: PartList) -> list[tuple[PartList, bool]]:
+    """Return the numbered lists that parts are in, in the order of their numbers.
+
+    Returns:
+        The parts of each list, and whether the number is the last step of their paths. Parts that are in a list and in
+        a list around it are in both.
+    """
+    lists: dict[tuple[int, tuple[str, ...]], dict[int, PartList]] = {}
     """The parts of each list by number; a list is known by the step that is a number, and the path without it."""
     for part in parts:
         for depth, step in enumerate(part.path):
             match = _STEP.fullmatch(step)
             if match:
-                before, number, behind = match.groups()
+                before, number, behind = match.groups()  # `_l`, the number, `_reverse`
                 kind = f"{before or ''}*{behind or ''}"
                 path = (*part.path[:depth], kind, *part.path[depth + 1 :])
                 lists.setdefault((depth, path), {}).setdefault(int(number), []).append(part)
@@ -567,12 +639,19 @@ def _numbered(parts: Items) -> list[tuple[Items, bool]]:
     for (depth, path), members in lists.items():
         # `1` and `01` are the same number.
         if all(len(same) == 1 for same in members.values()):
-            rows.append(([members[number][0] for number in sorted(members)], depth == len(path) - 1))
+            in_order = [part for number in sorted(members) for part in members[number]]
+            is_last_step = depth == len(path) - 1
+            rows.append((in_order, is_last_step))
     return rows
 
 
-def _list_with(wanted: Items, parts: Items) -> Items:
-    """Return the numbered list that holds some parts, with all others in it; none if there is no such list."""
+def _list_with(wanted: PartList, parts: PartList) -> PartList:
+    """Return the numbered list that holds some parts, with all others in it; empty if there is no such list.
+
+    Args:
+        wanted: the parts.
+        parts: all, among which these are.
+    """
     numbers = {part.number for part in wanted}
     for row, _ in _numbered(parts):
         if numbers.issubset(part.number for part in row):
@@ -580,16 +659,16 @@ def _list_with(wanted: Items, parts: Items) -> Items:
     return []
 
 
-def _lists_of_layers(parts: Items) -> list[Items]:
+def _lists_of_layers(parts: PartList) -> list[PartList]:
     """Return the numbered lists of several layers."""
     return [row for row, is_last in _numbered(parts) if is_last and len(row) > 1]
 
 
-def _rows_of(parts: Items) -> list[_Rows]:
-    """Return the lists of groups that parts form, the largest first."""
-    containers: dict[tuple[str, ...], dict[int, Items]] = {}
+def _group_lists_of(parts: PartList) -> list[_GroupList]:
+    """Return the lists of groups that parts form, the one of most parts first."""
+    containers: dict[tuple[str, ...], dict[int, PartList]] = {}
     """The parts in numbered containers, by the path and name before the number, and the number."""
-    layers: dict[tuple[str, ...], dict[str, dict[int, Items]]] = {}
+    layers: dict[tuple[str, ...], dict[str, dict[int, PartList]]] = {}
     """The layers with numbers in their names, by the path around them, the name before the number, and the number."""
     for part in parts:
         for depth, step in enumerate(part.path):
@@ -605,9 +684,10 @@ def _rows_of(parts: Items) -> list[_Rows]:
                 layers.setdefault(above, {}).setdefault(name, {}).setdefault(number, []).append(part)
     rows = []
     for (*_, name), members in containers.items():
+        # Containers of one part are no groups.
         groups = [members[number] for number in sorted(members) if len(members[number]) > 1]
         if len(groups) > 1:
-            rows.append(_Rows(groups, is_list=not name))
+            rows.append(_GroupList(groups, is_list=not name))
     for names in layers.values():
         rows += _with_equal_numbers(names)
     return sorted(rows, key=lambda row: -sum(row.lengths))
@@ -618,15 +698,16 @@ def _kind(part: Part) -> frozenset[tuple[str, int]]:
     return frozenset((name, len(shape)) for name, shape in part.shapes.items() if name not in ("bias", *part.optional))
 
 
-def _with_equal_numbers(names: Mapping[str, Mapping[int, Items]]) -> Iterator[_Rows]:
+def _with_equal_numbers(names: Mapping[str, Mapping[int, PartList]]) -> Iterator[_GroupList]:
     """Yield the groups of layers of one number, `conv1` and `bn1`, where several names have the same numbers."""
-    by_numbers: dict[tuple[int, ...], list[Mapping[int, Items]]] = {}
+    by_numbers: dict[tuple[int, ...], list[Mapping[int, PartList]]] = {}
     for members in names.values():
         kinds = {_kind(part) for parts in members.values() for part in parts}
         if len(kinds) == 1:  # `down0` and `down1` may be a convolution and its norm
             by_numbers.setdefault(tuple(sorted(members)), []).append(members)
     for numbers, rows in by_numbers.items():
         count = len(numbers)
+        # From 0 or from 1, without a gap.
         is_counted = numbers in (tuple(range(count)), tuple(range(1, count + 1)))
         if len(rows) < 2 or count < 2 or not is_counted:
             continue
@@ -634,4 +715,4 @@ def _with_equal_numbers(names: Mapping[str, Mapping[int, Items]]) -> Iterator[_R
         for number in numbers:
             group = [part for row in rows for part in row[number]]
             groups.append(sorted(group, key=lambda part: part.number))
-        yield _Rows(groups, is_list=False)
+        yield _GroupList(groups, is_list=False)

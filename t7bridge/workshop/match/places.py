@@ -1,4 +1,5 @@
-"""Places of parts in the graphs of both models: parts with the same surroundings, however far one looks.
+"""Places of parts, each the tensors of one module, in the graphs of two models: those with the same surroundings,
+however far one looks, have one color.
 
 Colors are refined until they no longer change (Weisfeiler and Leman, 1968): the color of a part is its class, then its
 class with the colors of what it takes and of what takes it, and so on. Parts of one color are not told apart.
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 _RECURRENT_LAYER = re.compile(r"_l\d+(_reverse)?")
 _MAX_ROUNDS = 5000
 """Refinements; a chain of n parts needs n / 2."""
+_NO_COLOR = -1
+"""Instead of the color of the model's input or output, which has none."""
+_OUTPUT = ""
+"""Instead of a node, what takes the outputs of the model."""
 
 
 Segments = tuple[frozenset[str], ...]
@@ -35,7 +40,7 @@ class Graph:
         nodes: the node of each part, by its number; parts of one node are inside one module.
         inputs: what each node takes in each of its calls.
         outputs: the segments of the model's output.
-        before: the nodes that a node depends on, as a set of bits.
+        before: the nodes that a node depends on, however far back, as a set of bits.
         bits: the bit of each node.
     """
 
@@ -70,15 +75,19 @@ class Graph:
         other_node = self.nodes.get(other.number)
         if node is None or other_node is None:
             return False
-        if node == other_node:  # inside of a module whose own graph is not known
-            return True
+        if node == other_node:
+            return True  # inside of a module whose own graph is not known: nothing says otherwise
         depends = self.before[other_node] & self.bits[node]
+        # A node that is called several times may also depend on the other: then neither is first.
         is_circular = self.before[node] & self.bits[other_node]
         return bool(depends) and not is_circular
 
 
 def graph_of(side: Side, parts: Sequence[Part]) -> Graph | None:
-    """Return the graph of a side's parts; `None` if there is no model, or its data flow cannot be read."""
+    """Return the graph of a side's parts; `None` if there is no model, or its data flow cannot be read.
+
+    A part whose tensors no single module holds has no node.
+    """
     wired = wiring_of(side)
     if wired is None:
         return None
@@ -99,7 +108,7 @@ def graph_of(side: Side, parts: Sequence[Part]) -> Graph | None:
             node = layer
         nodes[part.number] = node
     last_layers = {module: own[-1] for module, own in layers.items()}
-    graph = Graph(nodes, {}, _renamed(wiring.outputs, last_layers), {}, {})
+    graph = Graph(nodes, inputs={}, outputs=_renamed(wiring.outputs, last_layers), before={}, bits={})
     for name, inputs in wiring.calls:
         segments = _renamed(inputs, last_layers)
         # Each layer of a recurrent module takes the outputs of the one below.
@@ -115,7 +124,12 @@ def _renamed(segments: Iterable[Segment], names: Mapping[str, str]) -> Segments:
 
 
 def _owner(key: str, names: set[str]) -> str:
-    """Return the node that holds a key: a parameter, or the innermost module that was called."""
+    """Return the node that holds a key: a parameter, or the innermost module that was called; empty without one.
+
+    Args:
+        key: in the state dict of the model.
+        names: those of the nodes.
+    """
     path = key
     while path not in names and path:
         path = path.rpartition(".")[0]
@@ -128,7 +142,7 @@ def _names_in(segments: Iterable[Segment]) -> set[str]:
 
 
 def colors(sides: Sequence[tuple[Graph, Sequence[Part]]]) -> list[dict[int, int]]:
-    """Return the color of each part of both sides, by its number.
+    """Return the color of each part of both sides, by its number: equal for parts at places that look alike.
 
     Parts of classes that the sides have in unequal numbers, or that a graph does not show, are passed through, as if
     they were not there.
@@ -156,7 +170,7 @@ def _count(colors_of_nodes: list[dict[str, int]]) -> int:
 
 
 def _numbered(values: Sequence[Mapping[str, Any]]) -> list[dict[str, int]]:
-    """Replace equal values by equal numbers, the same ones on both sides."""
+    """Return equal numbers for equal values, the same ones on both sides."""
     numbers: dict[Any, int] = {}
     result = []
     for side in values:
@@ -165,7 +179,7 @@ def _numbered(values: Sequence[Mapping[str, Any]]) -> list[dict[str, int]]:
 
 
 class _Flow:
-    """The data flow between the parts of shared classes.
+    """The data flow between the parts of classes that both sides have equally often; other nodes are passed through.
 
     Args:
         graph: the data flow between all parts.
@@ -180,7 +194,7 @@ class _Flow:
             if node is not None and part.cls in shared:
                 inside.setdefault(node, []).append(part.cls)
         self.classes = {node: tuple(sorted(classes, key=repr)) for node, classes in inside.items()}
-        """The classes of the parts of each node that has any."""
+        """The classes of the parts of each node that has any, in an order that is the same on both sides."""
         self._graph = graph
         self._behind_passed: dict[str, frozenset[str]] = {}
         """The nodes from which the values of each node without parts come."""
@@ -189,10 +203,10 @@ class _Flow:
         """For each node what takes its output, as which of its inputs, and the number of these."""
         for taker, calls in self._calls.items():
             self._note_takers(taker, calls)
-        self._note_takers("", [self._through(graph.outputs)])
+        self._note_takers(_OUTPUT, [self._through(graph.outputs)])
 
     def _note_takers(self, taker: str, calls: list[Segments]) -> None:
-        """Note what a node takes in its calls; an empty name stands for the output of the model."""
+        """Note what a node, or `_OUTPUT`, takes in its calls."""
         for segments in calls:
             for place, segment in enumerate(segments):
                 for node in segment & self.classes.keys():
@@ -204,7 +218,10 @@ class _Flow:
         return tuple(segment for segment, _ in groupby(behind))
 
     def _behind(self, name: str) -> frozenset[str]:
-        """Return the nodes with parts from which a value comes, and the input of the model."""
+        """Return the nodes with parts from which a node's output comes: itself, or the nearest ones before it.
+
+        The input of the model, which is no node, is among them by its name.
+        """
         if name in self.classes or name not in self._graph.inputs:
             return frozenset((name,))
         if name not in self._behind_passed:
@@ -231,11 +248,11 @@ class _Flow:
         refined = {}
         for node, calls in self._calls.items():
             inputs = [tuple(_colors_of(segment, color) for segment in call) for call in calls]
-            takers = [(color.get(taker, -1), place, count) for taker, place, count in self._takers[node]]
+            takers = [(color.get(taker, _NO_COLOR), place, count) for taker, place, count in self._takers[node]]
             refined[node] = (color[node], tuple(sorted(inputs)), tuple(sorted(takers)))
         return refined
 
 
 def _colors_of(segment: frozenset[str], color: Mapping[str, int]) -> tuple[int, ...]:
-    """Return the colors of the nodes of a segment; -1 stands for the input of the model, which has none."""
-    return tuple(sorted(color.get(name, -1) for name in segment))
+    """Return the colors of the nodes of a segment, and `_NO_COLOR` for the input of the model."""
+    return tuple(sorted(color.get(name, _NO_COLOR) for name in segment))

@@ -27,8 +27,8 @@ from ...io.source import ByteSource, PathLike, inputs_protected
 from ...nn.layouts import compacted, reblocked, reshape
 from ...report import Note, Printed, Report, check_strict, escaped, joined
 from ...text import counted, extents, one_line, printable
-from .libraries import calling, other_classes, signature
-from .sides import BATCHES, Gates, Shape, Side, fits, in_target_order, is_sorted
+from .libraries import other_classes, signature, with_classes
+from .sides import BATCHES, Gates, Shape, Side, fits, in_target_order, is_sorted, name_of
 
 
 @define(frozen=True)
@@ -181,9 +181,12 @@ class Match(Printed):
         for key in self.unmatched_target:
             rows.append(("", key, extents(self.target_side.tensors[key].shape), "unmatched"))
         head = "".join(f"<th style='text-align:left'>{name}</th>" for name in ("source", "target", "shape", "by"))
-        shown = "".join(f"<tr>{''.join(f'<td>{_cell(text)}</td>' for text in row)}</tr>" for row in rows)
+        body = ""
+        for row in rows:
+            cells = "".join(f"<td>{_cell(text)}</td>" for text in row)
+            body += f"<tr>{cells}</tr>"
         notes = "".join(f"<div>{escaped(str(note))}</div>" for note in joined(self.notes))
-        return f"<div>{_cell(self._result())}</div><table><tr>{head}</tr>{shown}</table>{notes}"
+        return f"<div>{_cell(self._result())}</div><table><tr>{head}</tr>{body}</table>{notes}"
 
     @property
     def complete(self) -> bool:
@@ -219,7 +222,10 @@ class Match(Printed):
     def to_run(self, partial: bool = False) -> tuple[TorchObject, Any]:
         """Return the Lua model of a match, and a Lua model or a state dict that holds the same weights.
 
-        A Lua model that is the target gets the weights of the source.
+        A Lua model that is the target gets the weights of the source; it is modified.
+
+        Args:
+            partial: see `state_dict`.
         """
         source = self.source_side
         target = self.target_side
@@ -230,9 +236,12 @@ class Match(Printed):
         return target.module, source.module or {**source.tensors, **source.others}
 
     def _filling(self, partial: bool) -> OrderedDict[str, Any]:
-        """Return the state dict that fills a Lua model."""
-        state = self.state_dict(partial)
-        return OrderedDict(item for item in state.items() if item[0].rpartition(".")[2] != BATCHES)
+        """Return the state dict that fills a Lua model, which has no batch counters."""
+        filling = OrderedDict[str, Any]()
+        for key, tensor in self.state_dict(partial).items():
+            if name_of(key) != BATCHES:
+                filling[key] = tensor
+        return filling
 
     def problems(self, partial: bool = False) -> str:
         """Describe what is missing from a complete match, and how to resolve it; a line for each."""
@@ -240,12 +249,19 @@ class Match(Printed):
         for group in self.ambiguous:
             lines.append(f"ambiguous {', '.join(group.source)} = {', '.join(group.target)}? {group.reason}")
         if not partial:
-            lines += [f"unmatched in the source: {key}{self._why(key, True)}" for key in self.unmatched_source]
-            lines += [f"unmatched in the target: {key}{self._why(key, False)}" for key in self.unmatched_target]
+            for key in self.unmatched_source:
+                lines.append(f"unmatched in the source: {key}{self._why(key, is_source=True)}")
+            for key in self.unmatched_target:
+                lines.append(f"unmatched in the target: {key}{self._why(key, is_source=False)}")
         return "\n  ".join([*lines, *(f"hint: {hint}" for hint in self._hints(partial))])
 
     def _why(self, key: str, is_source: bool) -> str:
-        """Explain why a key has no counterpart, as far as shapes tell."""
+        """Explain why a key has no counterpart, as far as shapes tell.
+
+        Args:
+            key: the key.
+            is_source: whether it is one of the source, and not of the target.
+        """
         own, others = (self.source_side, self.target_side) if is_source else (self.target_side, self.source_side)
         other = "target" if is_source else "source"
         shape = own.tensors[key].shape
@@ -257,12 +273,17 @@ class Match(Printed):
         return f" {list(shape)}: the {other} has this shape, in a module with other tensors or at another place"
 
     def _hints(self, partial: bool) -> Iterator[str]:
+        """Yield what the user may do about open keys.
+
+        Args:
+            partial: whether keys without a counterpart are no problem.
+        """
         sides = self.source_side, self.target_side
         factory = self.target_side.factory
         source_layers, target_layers = (signature(side.tensors, side.derived) for side in sides)
         classes = other_classes(source_layers, target_layers)
         if classes is not None and factory is not None:
-            other = calling(factory, classes)
+            other = with_classes(factory, classes)
             if other is not None:
                 yield f"only the number of classes differs: {other}"
         if self.ambiguous:
@@ -371,11 +392,12 @@ def write_match(request: WriteMatch) -> None:
         state = compacted(state)
     edits = Edits(dtype=request.dtype)
     state = edited(state, edits, report)
-    check_strict(report, request.strict)
+    check_strict(report, request.strict)  # before anything is written
     with FileOutput(path, force=request.force, sync=request.sync) as output:
         writer = PtWriter(output)
         writer.write(state)
         writer.finish()
+        # What the conversion of types has lost is known when all elements are written.
         output.wait()
         edits.note_written(report)
         check_strict(report, request.strict)
@@ -386,7 +408,7 @@ def write_match(request: WriteMatch) -> None:
 
 
 def _write_model(request: WriteMatch) -> None:
-    """Write the target's `.t7` with the weights of the source in its model."""
+    """Write the target's `.t7` with the weights of the source in its model, which is modified."""
     match = request.found
     report = match.report
     target = match.target_side

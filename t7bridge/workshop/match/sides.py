@@ -1,6 +1,7 @@
-"""The two sides of a match: state dicts from files, models and dicts, as sequences of parts.
+"""The two sides of a match: state dicts from files, models and dicts, as sequences of parts, each the tensors of one
+module.
 
-A part has the tensors of a module. Parts that look alike are of one class: by the names and shapes of their tensors, as
+Parts that look alike are of one class: by the names and shapes of their tensors, as
 strictly as both sides allow. Models have a data flow between their parts, and cells, whose order of gates shapes do not
 show: i f g o in PyTorch, i f o g in char-rnn.
 """
@@ -48,14 +49,15 @@ from ..cells import recognized, recurrence
 if TYPE_CHECKING:
     from ...torchmodules import Wiring
 
-_KEY = re.compile(r"(?:.*\.)?(?:weight|bias)_(?:ih|hh)((?:_l\d+)?(?:_reverse)?)\Z")
+_KEY_WITH_GATES = re.compile(r"(?:.*\.)?(?:weight|bias)_(?:ih|hh)((?:_l\d+)?(?:_reverse)?)\Z")
+"""The key of a tensor whose rows are gates in a module of PyTorch, with the layer and direction: `rnn.weight_ih_l0`."""
 ORDERS = {4: "ifgo", 3: "rzn"}
 """PyTorch's order, by the number of gates."""
 
 
 @define(frozen=True)
 class Gates:
-    """Reordering of the rows of a source into the order of the target.
+    """Reordering of the gates in the rows of a recurrent layer's tensor into the order of the target.
 
     Attributes:
         order: the source block of each target block.
@@ -68,7 +70,7 @@ class Gates:
 
 @define(eq=False)
 class Side:
-    """One state dict of a match.
+    """One state dict of a match, and what is known of the model that it comes from.
 
     Attributes:
         name: of the file, or its name in messages.
@@ -88,7 +90,7 @@ class Side:
         live: the live PyTorch module that it comes from.
         lists: the keys of each list of tensors, which have no names, in order.
         own_keys: of keys that were renamed, those that the model itself has.
-        wired: see `wiring_of`, once it is known.
+        wired: empty until `wiring_of` is called, and then its result, which takes time.
     """
 
     name: str = ""
@@ -123,7 +125,7 @@ def side_of(
     limits: Limits = DEFAULT_LIMITS,
     naming: Naming | None = None,
 ) -> Side:
-    """Return one side of a match from a file, a model or a state dict.
+    """Return one side of a match from a file, a model or a state dict; values are not read.
 
     Args:
         value: a path; a Lua module; a `StateDict`; a dict of tensors, t7bridge's or PyTorch's; a `torch.nn.Module`; the
@@ -183,10 +185,10 @@ def _rename(side: Side, naming: Naming) -> None:
 
 
 def _add_tensors(side: Side, state: Any) -> None:
-    """Add the tensors of a state dict to a side.
+    """Add the tensors of a state dict to a side; other entries are kept apart, and so are tensors with further data.
 
     Raises:
-        ModelError: it is none, or holds no tensors.
+        ModelError: it is not a state dict, or holds no tensors.
     """
     if not isinstance(state, Mapping):
         raise ModelError("is not a state dict", file=side.name, found=type(state).__name__)
@@ -195,7 +197,7 @@ def _add_tensors(side: Side, state: Any) -> None:
         if not isinstance(key, str):
             raise ModelError("a state dict has a key that is not text", file=side.name, found=type(key).__name__)
         side.keys.append(key)
-        if isinstance(item, Tensor) and item.extras is None:
+        if isinstance(item, Tensor) and item.extras is None:  # those of conjugated tensors are not all of its value
             side.tensors[key] = item
         else:
             side.others[key] = item
@@ -204,7 +206,14 @@ def _add_tensors(side: Side, state: Any) -> None:
 
 
 def _open(side: Side, path: Any, at: str | None, limits: Limits) -> Any:
-    """Open the file of a side, and return its module or its state dict, or that at a path inside."""
+    """Open the file of a side, and return its module or its state dict, or that at a path inside.
+
+    Args:
+        side: receives the document, its name and format, and notes of preprocessing that the file states.
+        path: of the file.
+        at: the path inside; `None` if there is only one.
+        limits: resource limits.
+    """
     document = formats.open(path, limits=limits)
     side.name = document.path
     side.format = document.format
@@ -224,7 +233,10 @@ def _open(side: Side, path: Any, at: str | None, limits: Limits) -> Any:
 
 
 def _tables_in(side: Side, root: Any, at: str | None) -> dict[str, Tensor]:
-    """Return the tensors in the tables or lists of a file without modules, or at a path, by keys joined with dots."""
+    """Return the tensors in the tables or lists of a file without modules, or at a path, by keys joined with dots.
+
+    Lists of tensors alone, whose keys are the numbers from 0, are noted in the side's `lists`.
+    """
     part = root if at is None else PathInValue.parse(at).get(root)
     value = as_tree(part) if isinstance(part, COMPOSITE) else part
     flat = flatten(value)
@@ -256,6 +268,7 @@ def _state_of(factory: Factory) -> OrderedDict[str, Any]:
         element = ELEMENT_TYPES[str(value.dtype).removeprefix("torch.")]
         memory = value.untyped_storage()
         count = memory.nbytes() // element.itemsize
+        # Parameters of one memory are tied.
         storage = storages.setdefault(memory._cdata, Storage(element, count, _InitialValue(load_values, key)))
         shape = tuple(value.shape)
         stride = tuple(value.stride())
@@ -292,11 +305,16 @@ def _module_in(roots: list[Any], name: str, at: str | None) -> TorchObject:
     if at is None and len(modules) > 1:
         # One that has no tensors counts only if none has any.
         modules = [(path, module) for path, module in modules if state_dict(module).tensors] or modules
-    return choose(modules, at, name)[1]
+    _, module = choose(modules, at, name)
+    return module
 
 
 def _state_in(side: Side, value: Any, at: str | None, limits: Limits) -> Any:
-    """Return the only state dict in a `.pt`, or that at a path."""
+    """Return the only state dict in a `.pt`, or that at a path.
+
+    Those are dicts with tensors, pickled modules, of which what is inside does not count by itself, and, where there is
+    nothing else, lists of tensors.
+    """
     if at is None:
         state = state_dict_in(value)
         if state:
@@ -316,7 +334,8 @@ def _state_in(side: Side, value: Any, at: str | None, limits: Limits) -> Any:
     has_only_lists = at is None and not states and bool(lists)
     if has_only_lists or at in lists or f"root.{at}" in lists:
         return _tables_in(side, value, at)
-    return choose(states, at, side.name, "state dict")[1]
+    _, state = choose(states, at, side.name, "state dict")
+    return state
 
 
 Wired = tuple["Wiring", dict[str, str]]
@@ -329,10 +348,12 @@ def wiring_of(side: Side) -> Wired | None:
         return None
     if not side.wired:
         side.wired.append(_wiring_of(side))
-    return side.wired[0]
+    (wired,) = side.wired
+    return wired
 
 
 def _wiring_of(side: Side) -> Wired | None:
+    """Return the data flow of a model, see `wiring_of`; each call makes the module, without memory for weights."""
     names: dict[str, str] = {}
     try:
         require_torch()
@@ -366,14 +387,15 @@ def _names_in_lua(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> d
 
 
 def _memory(tensor: Tensor) -> tuple[int, int, int]:
-    """Return a key that is equal for tensors of the same elements, whatever their shape."""
+    """Return what is equal for tensors of the same elements in memory, whatever their shape."""
     return id(tensor.storage), tensor.offset, tensor.numel
 
 
 def is_sorted(side: Side) -> bool:
-    """Return whether the keys of a side are not in the order of definition, as far as they show it.
+    """Return whether the keys of a side are sorted by name, and not in the order of definition, as far as they show it.
 
-    safetensors and HDF5 sort keys. PyTorch's modules define a weight before its bias.
+    safetensors and HDF5 sort keys. PyTorch's modules define a weight before its bias. Those of models, and of lists of
+    tensors, are in the order of definition.
     """
     if side.has_graph or side.lists:
         return False
@@ -389,11 +411,16 @@ def is_sorted(side: Side) -> bool:
 
 
 def in_target_order(side: Side, tensors: Mapping[str, Any]) -> OrderedDict[str, Any]:
-    """Return a state dict with exactly the keys of a side, in their order, and its metadata."""
+    """Return a state dict with exactly the keys of a side, in their order, and its metadata.
+
+    Args:
+        side: the target.
+        tensors: the values, by key; if its cells were matched as single modules, by the keys of these.
+    """
     if side.cells is None:
         result = OrderedDict((key, tensors[key]) for key in side.keys)
     else:
-        # Cells were matched as the layers of PyTorch that they are; their weights go back to the Lua layers inside.
+        # Cells were matched as the modules of PyTorch that they are; their weights go back to the Lua layers inside.
         of_layers = {**tensors, **undo(side.cells.pieces, tensors, side.layers)}
         result = OrderedDict((key, of_layers[key]) for key in (*side.layers, *side.others))
     if side.metadata is not None:
@@ -403,35 +430,35 @@ def in_target_order(side: Side, tensors: Mapping[str, Any]) -> OrderedDict[str, 
 
 def gate_count(key: str, tensors: Mapping[str, Tensor]) -> int:
     """Return the number of gates in a key of a PyTorch state dict: 4 for an LSTM, 3 for a GRU, 1 for any other key."""
-    match = _KEY.match(key)
+    match = _KEY_WITH_GATES.match(key)
     if not match:
         return 1
     suffix = match[1]  # the layer and direction
     # The columns of a projection, or else of the matrix of the last output, are the features of the cell.
     hidden = tensors.get(sibling(key, f"weight_hr{suffix}")) or tensors.get(sibling(key, f"weight_hh{suffix}"))
     shape = tensors[key].shape
-    if hidden is None or len(hidden.shape) != 2 or not hidden.shape[1] or not shape:
+    if hidden is None or len(hidden.shape) != 2 or not shape:
         return 1
-    return shape[0] // hidden.shape[1]
+    _, features = hidden.shape
+    return shape[0] // features if features else 1
 
 
-def reorder(words: str, count: int, into_pytorch: bool) -> Gates:
+def reorder(letters: str, count: int, into_pytorch: bool) -> Gates:
     """Return the reordering between an order of gates and PyTorch's.
 
     Args:
-        words: the order of the side that is not PyTorch's, a letter a gate: `ifog`.
+        letters: the order of the side that is not PyTorch's, a letter a gate: `ifog`.
         count: number of gates.
         into_pytorch: whether the target is the side with PyTorch's order.
 
     Raises:
         ModelError: the letters are not those of that many gates.
     """
-    usual = ORDERS.get(count, "")
-    if not usual or sorted(words) != sorted(usual):
-        raise ModelError(
-            "is not an order of the gates", expected=f"the letters {usual or 'of 3 or 4 gates'}", found=words[:20]
-        )
-    source, target = (words, usual) if into_pytorch else (usual, words)
+    in_pytorch = ORDERS.get(count, "")
+    if not in_pytorch or sorted(letters) != sorted(in_pytorch):
+        expected = f"the letters {in_pytorch or 'of 3 or 4 gates'}"
+        raise ModelError("is not an order of the gates", expected=expected, found=letters[:20])
+    source, target = (letters, in_pytorch) if into_pytorch else (in_pytorch, letters)
     order = tuple(source.index(gate) for gate in target)
     return Gates(order, f"{' '.join(source)} become {' '.join(target)}")
 
@@ -445,21 +472,23 @@ def gate_orders(cells: Lifted) -> dict[str, str]:
     rows: dict[str, list[tuple[int, str]]] = {}
     """For the prefix of each layer the first row of each gate, and its letter."""
     for piece in cells.pieces:
-        gate = piece.at[0] // piece.size[0]
+        # A piece is one gate: its rows in the layer of Lua, and in the stacked gates of PyTorch's cell.
+        rows_of_gate = piece.size[0]
+        gate = piece.at[0] // rows_of_gate
         is_matrix = len(piece.start) == 2
-        has_four_gates = cells.state[piece.target].shape[0] == 4 * piece.size[0]
+        has_four_gates = cells.state[piece.target].shape[0] == 4 * rows_of_gate
         if is_matrix and has_four_gates:
             rows.setdefault(sibling(piece.key, ""), []).append((piece.start[0], ORDERS[4][gate]))
     orders = {}
     for prefix, gates in rows.items():
         order = "".join(letter for _, letter in sorted(gates))
-        if len(order) == 4:
+        if len(order) == 4:  # a layer with all gates, and not one for each
             orders[prefix] = order
     return orders
 
 
 def _recognized(root: TorchObject, *, only_torch: bool) -> Lifted | None:
-    """Return a model as people write it in PyTorch, see `recognized`; `None` if it has layers without modules."""
+    """Return a model as people write it in PyTorch, see `cells.recognized`; `None` if it has layers without modules."""
     try:
         state = state_dict(root, own_keys=True)
         return recognized(build_plan(root, state=state), state, only_torch)
@@ -475,7 +504,7 @@ def recurrent_in_words(root: TorchObject) -> str:
 
 
 def with_cells(side: Side, other: Side, mapped: Iterable[str]) -> Side:
-    """Return a side with its cells as those of PyTorch if the other side has recurrent modules.
+    """Return a side with its cells as those of PyTorch if the other side has recurrent modules; else the side itself.
 
     Args:
         side: the side.
@@ -483,7 +512,10 @@ def with_cells(side: Side, other: Side, mapped: Iterable[str]) -> Side:
         mapped: the user's keys and prefixes; with one of a layer in a cell, the layers are kept, and their order of
             gates is known.
     """
-    if side.module is None or not any(map(_KEY.match, other.tensors)) or ROOT_FIELD in side.module or side.own_keys:
+    if side.module is None or not any(map(_KEY_WITH_GATES.match, other.tensors)):
+        return side
+    # Keys that are PyTorch's already (`save_module` recorded them), or that the user renamed, are not those of cells.
+    if ROOT_FIELD in side.module or side.own_keys:
         return side
     cells = _recognized(side.module, only_torch=True)
     if cells is None or not cells.pieces:
@@ -500,7 +532,7 @@ def with_cells(side: Side, other: Side, mapped: Iterable[str]) -> Side:
 
 BATCHES = "num_batches_tracked"
 """PyTorch's batch counter, which is not used by trained models."""
-_RECURRENT = re.compile(r"((?:weight|bias)_(?:ih|hh|hr))_l(\d+)(_reverse)?\Z")
+_NAME_IN_RECURRENT = re.compile(r"((?:weight|bias)_(?:ih|hh|hr))_l(\d+)(_reverse)?\Z")
 """Names in `torch.nn.LSTM` of the parameters of one layer and direction."""
 
 _NAMES_OF_LAYERS = {"weight", "bias", "running_mean", "running_var", BATCHES}
@@ -518,8 +550,8 @@ class Part:
     Attributes:
         path: the steps to it.
         keys: its keys in the state dict, by the names of its tensors: `weight`, `bias`.
-        shapes: likewise.
-        optional: the names of its derived tensors.
+        shapes: the shapes of these, likewise.
+        optional: the names of its derived tensors, and of batch counters, which a side may lack.
         number: its place among the parts of its side; this and the rest in one comparison, see `classify`.
         cls: its class.
     """
@@ -543,10 +575,10 @@ def parts_of(tensors: Mapping[str, Tensor], derived: Iterable[str] = ()) -> list
     optional = set(derived)
     for key, tensor in tensors.items():
         *steps, name = key.split(".")
-        recurrent = _RECURRENT.match(name)
+        recurrent = _NAME_IN_RECURRENT.match(name)
         if recurrent:
-            name = recurrent[1]
-            steps.append(f"_l{recurrent[2]}{recurrent[3] or ''}")
+            name, layer, direction = recurrent.groups()
+            steps.append(f"_l{layer}{direction or ''}")
         path = tuple(steps)
         part = parts.setdefault(path, Part(path))
         part.keys[name] = key
@@ -580,7 +612,10 @@ def trimmed(shape: Shape) -> Shape:
 def _matrix(shape: Shape) -> Shape:
     """Return a kernel as the matrix of its layer on one patch: (n, c, h, w) is (n, c * h * w)."""
     shape = trimmed(shape)
-    return (shape[0], prod(shape[1:])) if len(shape) > 2 else shape
+    if len(shape) <= 2:
+        return shape
+    outputs, *rest = shape
+    return outputs, prod(rest)
 
 
 def fits(shape: Shape, wanted: Shape) -> bool:
@@ -589,7 +624,7 @@ def fits(shape: Shape, wanted: Shape) -> bool:
     other = trimmed(wanted)
     if own == other:
         return True
-    # A linear layer on patches is a convolution.
+    # A linear layer on patches is a convolution: one side has its matrix, the other perhaps its kernels.
     return min(len(own), len(other)) == 2 and _matrix(own) == _matrix(other)
 
 
@@ -604,7 +639,10 @@ def _class_of(shapes: Mapping[str, Shape], simplify: Callable[[Shape], Any] = tu
 
 
 def _bare(part: Part) -> Class:
-    """Omit tensors that a module of the same kind may lack: a bias, or the statistics of a normalization."""
+    """Return a class that omits tensors that a module of the same kind may lack.
+
+    That is a bias, or, if the weight is a vector as in a normalization, the statistics.
+    """
     needed = _needed(part)
     weight = needed.get("weight")
     if weight is not None:
@@ -614,13 +652,15 @@ def _bare(part: Part) -> Class:
 
 
 def _nameless(part: Part) -> Class:
-    """Use shapes alone, where they distinguish the tensors of a part."""
+    """Return a class of shapes alone, where they distinguish the tensors of a part; `_bare` otherwise."""
     shapes = sorted(trimmed(shape) for shape in _needed(part).values())
-    return ("", *shapes) if len(set(shapes)) == len(shapes) else _bare(part)
+    are_all_different = len(set(shapes)) == len(shapes)
+    # No tensor has an empty name: such a class is none of `_bare`.
+    return ("", *shapes) if are_all_different else _bare(part)
 
 
 def _strict(part: Part) -> Class:
-    """Use all names and shapes, but of the batch counter."""
+    """Return a class of all names and shapes, but of the batch counter."""
     return _class_of({name: shape for name, shape in part.shapes.items() if name != BATCHES})
 
 
@@ -643,7 +683,7 @@ def classify(source: list[Part], target: list[Part]) -> None:
     """
     parts = (*source, *target)
     for part in parts:
-        part.cls = (0, *_LEVELS[0](part))
+        part.cls = (0, *_LEVELS[0](part))  # the level comes first, so that classes of two levels are never equal
     for level, compare in enumerate(_LEVELS[1:], 1):
         in_source = Counter(part.cls for part in source)
         in_target = Counter(part.cls for part in target)
@@ -659,7 +699,10 @@ def classify(source: list[Part], target: list[Part]) -> None:
 
 
 def names_between(source: Part, target: Part) -> dict[str, str]:
-    """Map the tensors of one part to those of another: by name, or by shape if no name is the same."""
+    """Return the names in the source of the tensors of a paired target part, by their names in the target.
+
+    They are the same names, or, if no name is the same, those of tensors of the same shape.
+    """
     common = {name: name for name in target.shapes if name in source.shapes}
     # Names of PyTorch's layers mean what they say: a weight is no bias, whatever its shape.
     if common or _NAMES_OF_LAYERS.issuperset([*source.shapes, *target.shapes]):

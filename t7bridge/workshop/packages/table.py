@@ -29,7 +29,7 @@ def load_packages(class_name: str = "", installed: bool = True) -> None:
 
     Args:
         class_name: its full name in Lua; by default all packages with a folder here.
-        installed: whether packages that others have installed are asked, too.
+        installed: whether entries are also looked for in Python packages that the user has installed.
     """
     for prefix, names in PREFIXES.items():
         if prefix in _imported or (class_name and not class_name.startswith(prefix)):

@@ -37,10 +37,10 @@ from .layer import LiveLayer, NotRunError, doubles, first_line, in_double, to_do
 from .nodes import Node
 from .proof import AGREES, DIFFERS, NOT_RECORDED, LayerProof, Proof, Subject
 from .rounding import UNIT, unit_of
-from .runs import Recorded, is_whole, own_parameters, recorded
+from .runs import Recorded, is_complete, own_parameters, recorded
 from .two_models import TwoModels
 
-WHOLE = 10.0
+FACTOR_OF_WHOLE = 10.0
 """Factor of the limit for a whole model: the errors of a hundred layers add up to those of one by the root of their
 number."""
 
@@ -48,7 +48,14 @@ number."""
 
 
 def recorded_values(value: Value, name: str, at: str | None, limits: Limits) -> Proof:
-    """Return the verdicts on the models in a value; criterions, which record no target, are left out."""
+    """Return the verdicts on the models in a value; criterions, which record no target, are left out.
+
+    Args:
+        value: the content of a file.
+        name: of the file.
+        at: the path of the only model that is meant; `None` for all.
+        limits: resource limits.
+    """
     proof = Proof(name)
     models = find_modules(value)
     if at is not None or not models:
@@ -62,12 +69,12 @@ def recorded_values(value: Value, name: str, at: str | None, limits: Limits) -> 
 
 
 def _not_run(module: TorchObject, path: str, listed: set[str], limits: Limits) -> list[LayerProof]:
-    """Return the layers of a model that are in no run.
+    """Return the layers of a model that are in no run, without containers, as not recorded.
 
     Args:
         module: the model.
         path: its path.
-        listed: the paths of the others.
+        listed: the paths of the others; those returned are added.
         limits: resource limits.
     """
     layers = []
@@ -85,7 +92,15 @@ def _not_run(module: TorchObject, path: str, listed: set[str], limits: Limits) -
 
 
 def compared(subject: Subject, reference: Any, inputs: Inputs, factory: str | None) -> Proof:
-    """Return the verdicts on a model by a reference; see `prove`."""
+    """Return the verdicts on a model by a reference outside its file.
+
+    Args:
+        subject: the model.
+        reference: a pair of an input and an output, or a list of pairs, by which the model as a whole is compared; or
+            a file, folder or module, see `prove`.
+        inputs: of two models; empty if they are inferred.
+        factory: returns the model of a state dict.
+    """
     if isinstance(reference, (tuple, list)):
         pairs = reference if isinstance(reference, list) else [reference]
         return _by_pairs(subject, pairs)
@@ -96,19 +111,19 @@ def compared(subject: Subject, reference: Any, inputs: Inputs, factory: str | No
 
 
 def _by_pairs(subject: Subject, pairs: list[Any]) -> Proof:
-    """Return the verdicts by pairs of an input and an output."""
+    """Return the verdicts on the model as a whole, one by each pair of an input and an output."""
     if any(not isinstance(pair, (tuple, list)) or len(pair) != 2 for pair in pairs):
         raise ModelError("a reference is not a pair of an input and an output")
     limits = subject.limits
     recordings = [(_values(inputs, limits), _values(wanted, limits)) for inputs, wanted in pairs]
     layers = []
     for number, (inputs, wanted) in enumerate(recordings, 1):
-        layers.append(_whole(subject, inputs, wanted, f"pair {number}"))
+        layers.append(_verdict_on_whole(subject, inputs, wanted, f"pair {number}"))
     return Proof(subject.file, layers, "expected outputs")
 
 
 def _values(value: Any, limits: Limits) -> Recorded:
-    """Return a value of the user's as recorded values; other objects are read as `--input` is."""
+    """Return a value of the user's as recorded values: tensors, arrays and lists; the rest is read as `--input` is."""
     if isinstance(value, (list, tuple)):
         return [_values(item, limits) for item in value]
     if isinstance(value, torch.Tensor):
@@ -122,29 +137,37 @@ def _values(value: Any, limits: Limits) -> Recorded:
     return _values(parse_inputs([value], limits=limits), limits)
 
 
-def _whole(subject: Subject, inputs: Recorded, wanted: Recorded, label: str) -> LayerProof:
-    """Return the verdict on the model as a whole, run on one input in evaluation mode."""
+def _verdict_on_whole(subject: Subject, inputs: Recorded, wanted: Recorded, label: str) -> LayerProof:
+    """Return the verdict on the model as a whole, run on one input in evaluation mode.
+
+    Args:
+        subject: the model.
+        inputs: the input.
+        wanted: the output that it should return.
+        label: begins the reason.
+    """
     model = subject.model
     path = subject.path
     limits = subject.limits
     # Tied tensors count once.
     tensors = {id(tensor): tensor for tensor in state_dict(model, path, limits).tensors.values()}
     count = sum(tensor.numel for tensor in tensors.values())
+    # A model that does not run on the input differs, too.
     proof = LayerProof(path, model.class_name, DIFFERS, parameters=count)
     try:
         unit = unit_of(wanted) or unit_of(inputs) or UNIT["float32"]
         layer = LiveLayer.build(model, path, unit, limits)
         layer.module.eval()
-        node = Node(0, unit, layer, to_doubles(inputs))
+        node = Node(run_number=0, unit=unit, layer=layer, inputs=to_doubles(inputs))
         node.run()
     except (NotRunError, T7BridgeError) as error:
         proof.reason = f"{label}: {error}"
         return proof
     expected = doubles(to_torch(wanted))
-    difference = node.compare(expected, WHOLE)
+    difference = node.compare(expected, FACTOR_OF_WHOLE)
     proof.verdict = AGREES if difference.excess <= 1 else DIFFERS
     proof.reason = "; ".join(filter(None, (label, difference.reason)))
-    proof.write(difference, expected)
+    proof.set_numbers(difference, expected)
     return proof
 
 
@@ -152,13 +175,22 @@ def _by_recording(subject: Subject, table: Table, place: str) -> Proof:
     """Return the verdict by a table of an input and an output."""
     inputs = recorded(table.get("input"))
     wanted = recorded(table.get("output"))
-    if not is_whole(inputs) or not is_whole(wanted):
+    if not is_complete(inputs) or not is_complete(wanted):
         raise ModelError("the file holds no recording", file=place, expected="a table with input and output")
-    return Proof(subject.file, [_whole(subject, inputs, wanted, "the whole model")], "recorded outputs")
+    return Proof(subject.file, [_verdict_on_whole(subject, inputs, wanted, "the whole model")], "recorded outputs")
 
 
 def _opened(reference: Any, factory: str | None, limits: Limits) -> tuple[nn.Module | Table, str]:
-    """Return the live model of a reference, or the table of a recording, and its name."""
+    """Return the live model of a reference, or the table of a recording, and its name.
+
+    Args:
+        reference: a module of PyTorch or Lua, a state dict, or the path of a file or of a folder with a `model.py`.
+        factory: returns the module of a state dict.
+        limits: resource limits.
+
+    Raises:
+        ModelError: it has no model, or only weights without a factory.
+    """
     if isinstance(reference, nn.Module):
         return reference, type(reference).__name__
     if isinstance(reference, TorchObject):
@@ -176,7 +208,7 @@ def _opened(reference: Any, factory: str | None, limits: Limits) -> tuple[nn.Mod
         value = document.first
         if isinstance(value, Table) and ("input" in value or "output" in value):
             return value, path
-        place, model = choose_module(value, None, document.path)
+        place, model = choose_module(value, at=None, file=document.path)
         return live_module(model, place, limits=limits), name
     if _is_torchscript(reference):
         return torch.jit.load(reference), name  # type: ignore[no-untyped-call]
@@ -211,8 +243,11 @@ def _from_folder(path: str) -> nn.Module:
 
 
 def _without_state(model: nn.Module, inputs: Any, output: Any) -> Any:
-    """Drop the state that a model returns, if it takes one: Lua's keeps it. A hook, for which `None` is no change."""
-    return output[0] if isinstance(output, tuple) else None
+    """Drop the state that a model returns besides its output: Lua's keeps it. A hook, for which `None` is no change."""
+    if not isinstance(output, tuple):
+        return None
+    result, *_ = output
+    return result
 
 
 def _from_factory(name: str, weights: dict[str, Any], path: str) -> nn.Module:

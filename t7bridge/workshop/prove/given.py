@@ -23,11 +23,11 @@ from .runs import Recorded
 FROM_FIELD = "its input was computed from its own fields"
 FROM_OUTPUT = "its input was computed from its output, which has more numbers"
 _CONVOLUTIONS = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-_MOST = 1 << 26
-"""Elements of a matrix: 512 MiB in double precision."""
-_WORST = 1e4
+_MOST_ELEMENTS = 1 << 26
+"""Maximum number of elements of a matrix: 512 MiB in double precision."""
+_WORST_CONDITION = 1e4
 """Largest condition number of equations that are solved: with it half of the seven digits of a float are left."""
-_LARGER = 64
+_MOST_TIMES_LARGER = 64
 """Times that an image may be larger than its unfolding: as with kernels of 1 x 1 and steps of 8."""
 _OTHER_PADDINGS = range(5)
 _OTHER_STEPS = range(1, 5)
@@ -39,9 +39,9 @@ class Derived:
     """An input that follows from other fields of its layer.
 
     Attributes:
-        inputs: the input, or what stands for it.
-        reason: where it comes from.
-        function: what computes the output of it.
+        inputs: the input; or the recorded output, if `function` solves for it.
+        reason: where it comes from, in words.
+        function: computes the output of the layer from `inputs`.
     """
 
     inputs: Values
@@ -57,7 +57,7 @@ def check_kernel(layer: LiveLayer) -> None:
     """
     if not isinstance(layer.module, _CONVOLUTIONS):
         return
-    # Lua names width, height and time; PyTorch has the width last.
+    # PyTorch's order is time, height, width. One without a time has two: `zip` ends there.
     for name, extent in zip(("kW", "kH", "kT"), reversed(layer.module.kernel_size)):
         size = layer.obj.get(name)
         if isinstance(size, float) and size != extent:
@@ -75,10 +75,10 @@ def derived_input(layer: LiveLayer, output: Recorded, is_intact: bool) -> Derive
     Raises:
         RefusedError: the fields contradict one another.
     """
-    if not isinstance(output, Tensor) or output.numel > _MOST:
+    if not isinstance(output, Tensor) or output.numel > _MOST_ELEMENTS:
         return None
     facts = in_lua_of(layer.obj)
-    if facts.first_row is not None and is_intact:
+    if facts.first_row is not None and is_intact:  # a lookup table
         rows = _rows(layer, to_doubles(output), facts.first_row)
         return Derived(rows, FROM_FIELD) if rows is not None else None
     if type(layer.module) is nn.Linear and is_intact and _is_solvable(layer, to_doubles(output)):
@@ -91,34 +91,48 @@ def derived_input(layer: LiveLayer, output: Recorded, is_intact: bool) -> Derive
 
 
 def _rows(layer: LiveLayer, output: torch.Tensor, first: int) -> torch.Tensor | None:
-    """Return the numbers of the rows of a table that are closest to the outputs."""
+    """Return the numbers of the rows of a lookup table that are closest to the outputs; `None` if they are not found.
+
+    Args:
+        layer: the lookup table.
+        output: its recorded output.
+        first: the number of the first row.
+    """
     table: Any = layer.module.weight
+    # With maxNorm Lua scales the rows that it chooses, in the table itself.
     if output.shape[-1] != table.shape[-1] or layer.obj.get("maxNorm") is not None:
         return None
     rows = output.reshape(-1, output.shape[-1])
-    if len(rows) * len(table) > _MOST or not bool(rows.isfinite().all()):
+    if len(rows) * len(table) > _MOST_ELEMENTS or not bool(rows.isfinite().all()):
         return None
     nearest = torch.cdist(rows, table).argmin(1)
     # A row further from the output than from zero was chosen by chance.
     by_chance = (table[nearest] - rows).square().sum(1) > rows.square().sum(1)
     if bool(by_chance.any()):
         return None
-    return (nearest + first).double().reshape(output.shape[:-1] or (1,))
+    one_row = (1,)
+    return (nearest + first).double().reshape(output.shape[:-1] or one_row)
 
 
 def _is_solvable(layer: LiveLayer, output: torch.Tensor) -> bool:
     """Return whether a linear layer has more outputs than inputs, and these determine the inputs."""
     weight: Any = layer.module.weight
-    if weight.shape[0] != output.shape[-1] or weight.shape[0] <= weight.shape[1]:
+    count_of_outputs, count_of_inputs = weight.shape
+    # From as many outputs as inputs some input follows always, whatever the weights are.
+    if count_of_outputs != output.shape[-1] or count_of_outputs <= count_of_inputs:
         return False
     if not weight.isfinite().all() or not output.isfinite().all():
         return False
-    values = torch.linalg.svdvals(weight)
-    return bool(values[-1] * _WORST > values[0])
+    singular_values = torch.linalg.svdvals(weight)
+    largest = singular_values[0]
+    smallest = singular_values[-1]
+    return bool(smallest * _WORST_CONDITION > largest)
 
 
 def nearest_outputs(layer: LiveLayer, value: Values) -> list[torch.Tensor]:
     """Return the outputs of a linear layer that are closest to recorded ones: those of the input solved for from these.
+
+    If the weights are others than those with which Lua computed, no input has the recorded output, and they differ.
 
     Args:
         layer: the layer, of more outputs than inputs.
@@ -128,7 +142,8 @@ def nearest_outputs(layer: LiveLayer, value: Values) -> list[torch.Tensor]:
     tensors = {**dict(layer.module.named_parameters()), **layer.tensors}
     weight = tensors["weight"].double()
     bias = tensors.get("bias", torch.zeros(())).double()
-    output = value[0].double()
+    (recorded_output,) = value
+    output = recorded_output.double()
     columns = (output - bias).reshape(-1, weight.shape[0]).T
     inputs = torch.linalg.lstsq(weight, columns).solution
     return [((weight @ inputs).T + bias).reshape(output.shape)]
@@ -137,10 +152,13 @@ def nearest_outputs(layer: LiveLayer, value: Values) -> list[torch.Tensor]:
 def _folded(conv: Any, matrix: torch.Tensor, output: torch.Tensor) -> torch.Tensor | None:
     """Return the image whose unfolding is recorded; `None` if that is of another image than the output.
 
+    A convolution is a product of matrices: of its weights, and of the unfolding, a column with all pixels under the
+    kernel for each of its places.
+
     Args:
         conv: the live convolution.
-        matrix: the unfolding.
-        output: the recorded output.
+        matrix: the unfolding: (channels * positions in the kernel, places of the kernel), before it perhaps a batch.
+        output: the recorded output, (channels, places...), before it perhaps a batch.
 
     Raises:
         RefusedError: it is the unfolding by another padding or other steps than those of the file.
@@ -148,9 +166,9 @@ def _folded(conv: Any, matrix: torch.Tensor, output: torch.Tensor) -> torch.Tens
     kernel = conv.kernel_size
     rank = len(kernel)
     places = output.shape[-rank:]
-    batch = output.shape[: output.dim() - rank - 1]
+    batch = output.shape[: output.dim() - rank - 1]  # without the dimension of the channels
     count = prod(batch) * conv.in_channels * prod(kernel) * prod(places)
-    if len(batch) > 1 or count > _MOST:
+    if len(batch) > 1 or count > _MOST_ELEMENTS:
         return None
     if matrix.numel() != count or matrix.shape[-1] != prod(places):
         return None
@@ -158,29 +176,34 @@ def _folded(conv: Any, matrix: torch.Tensor, output: torch.Tensor) -> torch.Tens
     image: torch.Tensor | None = _fold(columns, kernel, conv.stride, conv.padding)
     if image is not None:
         return image.reshape(*batch, conv.in_channels, *image.shape[2:])
+    # Another padding or other strides that fit show that the fields were changed after the pass.
     for padding in product(_OTHER_PADDINGS, repeat=rank):
         if _fold(columns, kernel, conv.stride, padding) is not None:
             raise RefusedError("its unfolded input has another padding")
-    for steps in product(_OTHER_STEPS, repeat=rank):
-        if _fold(columns, kernel, steps, conv.padding) is not None:
+    for strides in product(_OTHER_STEPS, repeat=rank):
+        if _fold(columns, kernel, strides, conv.padding) is not None:
             raise RefusedError("its unfolded input has other steps")
     return None
 
 
-def _fold(columns: Any, kernel: Any, steps: Any, padding: Any) -> Any:
+def _fold(columns: Any, kernel: Any, strides: Any, padding: Any) -> Any:
     """Return the images with this unfolding; `None` if there are none, because positions that are one pixel differ.
 
     Args:
         columns: the unfolding: (images and channels, positions in the kernel, places of the kernel).
         kernel: extents of the kernel.
-        steps: strides.
+        strides: of the kernel.
         padding: pixels of zeros at each side.
+
+    Returns:
+        The images, (images and channels, 1, extents...), with zeros where no place of the kernel reads.
     """
-    if min(steps) < 1 or min(padding) < 0:
+    if min(strides) < 1 or min(padding) < 0:
         return None
-    extents = [(place - 1) * step + size for place, step, size in zip(columns.shape[2:], steps, kernel)]
+    _, _, *places = columns.shape
+    extents = [(place - 1) * stride + size for place, stride, size in zip(places, strides, kernel)]
     # Where windows do not overlap, an image has more elements than its unfolding.
-    if len(columns) * prod(extents) > _LARGER * columns.numel():
+    if len(columns) * prod(extents) > _MOST_TIMES_LARGER * columns.numel():
         return None
     if len(kernel) == 2:
         scatter: Any = F.conv_transpose2d
@@ -190,18 +213,19 @@ def _fold(columns: Any, kernel: Any, steps: Any, padding: Any) -> Any:
         gather = F.conv3d
     # One kernel for each position: it moves this one pixel to its place in the image, or back.
     pixels = torch.eye(columns.shape[1], dtype=columns.dtype).reshape(-1, 1, *kernel)
-    hits = scatter(torch.ones_like(columns[:1]), pixels, stride=steps)
-    image = scatter(columns, pixels, stride=steps) / hits.clamp(min=1)
+    times_read = scatter(torch.ones_like(columns[:1]), pixels, stride=strides)
+    # The mean of all positions that are one pixel: if they differ, unfolding it again shows that.
+    padded_image = scatter(columns, pixels, stride=strides) / times_read.clamp(min=1)
     margins: list[int] = []
-    for size, step, pad in zip(image.shape[2:], steps, padding):
-        # The last pixels of a row, fewer than a step, may be unread.
+    for size, stride, pad in zip(padded_image.shape[2:], strides, padding):
+        # Without the padding. The last pixels of a row, fewer than a stride, may be unread.
         before = -pad
-        behind = step - 1 - pad
+        behind = stride - 1 - pad
         if size + before + behind < 1:
             return None
-        # PyTorch counts dimensions from the last.
+        # F.pad takes the last dimension first.
         margins = [before, behind, *margins]
-    image = F.pad(image, margins)
-    again = gather(image, pixels, stride=steps, padding=padding)
+    image = F.pad(padded_image, margins)
+    again = gather(image, pixels, stride=strides, padding=padding)
     is_unfolding = again.shape == columns.shape and torch.allclose(again, columns, rtol=1e-12, atol=0)
     return image if is_unfolding else None

@@ -20,6 +20,7 @@ from ...nn.registry import in_lua_of, like_of, traits_of
 from ...nn.state_dict import state_dict
 from ...nn.walk import FLOW_ERRORS, narrowed
 from .layer import LiveLayer
+from .rounding import UNIT
 from .runs import recorded
 
 Spec = Any
@@ -31,7 +32,7 @@ _DEEPEST = 64
 _MOST_ELEMENTS = 64
 """Maximum number of elements of a list of inputs."""
 _STEPS = 3
-"""Elements of a list of steps, whose number a model leaves open."""
+"""Elements of a list of steps, and steps of a sequence, whose number a model leaves open."""
 _MOST_VALUES = 1_000
 """Maximum number of elements, and of values computed from them, that are told apart."""
 _MOST_MODULES = 10_000
@@ -43,7 +44,14 @@ Origin = tuple[int, ...]
 _EACH = -1_000_001
 """In an origin: every element of a list of any length."""
 _BEHIND = -1_000_002
-"""In an origin: what a layer made of the value before, whose input does not follow from its own fields."""
+"""In an origin: the output of a layer that the value before is the input of, where the layer's fields do not tell what
+it takes. What the next layer takes is a guess of that."""
+_BATCH = 2
+"""Examples of a guessed input."""
+_TOKENS = 5
+"""Tokens of an example."""
+_FRAMES = 24
+"""Frames of a signal: more than kernels usually have."""
 
 
 def guess_inputs(model: TorchObject, side: int = 32) -> Spec:
@@ -63,17 +71,18 @@ def _planned(model: TorchObject) -> ModuleSpec:
 
 
 def _guess(plan: ModuleSpec, side: int) -> Spec:
-    """Return an input that a model may accept; see `guess_inputs`."""
-    entered = _Entered(side)
+    """Return an input that a model may accept, by its plan; see `guess_inputs`."""
+    entered = _EnteredLayers(side)
+    the_input: Origin = ()
     try:
-        entered(plan, Kind("any", origin=()))
+        entered(plan, Kind("any", origin=the_input))
     except (*FLOW_ERRORS, RecursionError):
         return None
-    return entered.example(())
+    return entered.example(the_input)
 
 
-class _Entered(Kinds):
-    """Finds the layers that the input of a model enters, and each element of it.
+class _EnteredLayers(Kinds):
+    """Finds the layers that the input of a model enters, and each element of it, and what these take.
 
     Args:
         side: height and width of images.
@@ -87,21 +96,24 @@ class _Entered(Kinds):
         self._calls = 0
         """How many modules inside others were called."""
         self._examples: dict[Origin, Spec] = {}
-        """What a layer takes by its own fields."""
+        """What the layer that takes a value says of it by its own fields."""
         self._recorded: dict[Origin, Spec] = {}
-        """What has the sizes that the file records."""
+        """Inputs of the sizes that the file records."""
         self._inside: dict[Origin, set[int]] = {}
-        """The indices of the elements of a value, and `_BEHIND`, that layers take."""
-        self._like: dict[Origin, Origin] = {}
-        """Values that have the shape of others."""
+        """The last indices of all origins that layers take inside of, or behind, a value."""
+        self._of_same_shape: dict[Origin, Origin] = {}
+        """Values that have the shape of others, with which they are added or multiplied."""
 
-    def example(self, origin: Origin, is_exact: bool = False, is_like: bool = False) -> Spec:
+    def example(self, origin: Origin, is_exact: bool = False, is_for_another: bool = False) -> Spec:
         """Return an input, or an element of it; `None` if it is not known.
 
+        In this order: by the layer that takes it, by those that take its elements, by a value of the same shape, by the
+        sizes in the file, and by the layer behind the one that takes it.
+
         Args:
-            origin: which.
+            origin: which value.
             is_exact: whether to use only what layers say that take the value itself.
-            is_like: whether it is asked for another value, of the same shape.
+            is_for_another: whether it is asked for another value, of the same shape: then no third one is asked.
         """
         if origin in self._examples:
             return self._examples[origin]
@@ -109,18 +121,18 @@ class _Entered(Kinds):
         elements = inside - {_BEHIND}
         spec: Spec = None
         if elements == {_EACH}:
-            step = self.example((*origin, _EACH), is_exact, is_like)
+            step = self.example((*origin, _EACH), is_exact, is_for_another)
             spec = None if step is None else [step] * _STEPS
         elif elements and min(elements) >= 0 and max(elements) < _MOST_ELEMENTS:
-            specs = [self.example((*origin, index), is_exact, is_like) for index in range(max(elements) + 1)]
+            specs = [self.example((*origin, index), is_exact, is_for_another) for index in range(max(elements) + 1)]
             spec = None if None in specs else specs
-        if spec is None and origin in self._like and not is_like:
-            spec = self.example(self._like[origin], is_exact, is_like=True)
+        if spec is None and origin in self._of_same_shape and not is_for_another:
+            spec = self.example(self._of_same_shape[origin], is_exact, is_for_another=True)
         if spec is not None or is_exact:
             return spec
         if origin in self._recorded:
             return self._recorded[origin]
-        return self.example((*origin, _BEHIND), is_like=is_like) if _BEHIND in inside else None
+        return self.example((*origin, _BEHIND), is_for_another=is_for_another) if _BEHIND in inside else None
 
     def visit(self, spec: ModuleSpec, kind: Kind) -> Kind:
         """Return the kind of a module's output, and note what it takes if that is the input of the model, or in it."""
@@ -140,10 +152,17 @@ class _Entered(Kinds):
         return output
 
     def _of_input(self, spec: ModuleSpec, kind: Kind, origin: Origin) -> Kind:
-        """Return the kind of the output of a module that takes the input, or an element of it."""
+        """Return the kind of the output of a module that takes the input, or an element of it, and note what it takes.
+
+        Args:
+            spec: the module.
+            kind: of its input.
+            origin: that of the kind.
+        """
         facts = traits_of(spec.target)
-        calls = self._calls
+        calls_before = self._calls
         if facts.flow is narrowed:
+            # A range of the elements of a list: each keeps its index.
             start, length = spec.args
             output = listed([kind.at(index) for index in range(start, start + min(length, _MOST_ELEMENTS))])
         elif facts.flow is not None:
@@ -157,9 +176,9 @@ class _Entered(Kinds):
         example = None if spec.obj is None else _example(spec, spec.obj, self._side)
         if example is not None and self.example(origin, is_exact=True) is None:
             self._examples[origin] = example
-        if self._calls == calls and self.example(origin, is_exact=True) is None:
+        if self._calls == calls_before and self.example(origin, is_exact=True) is None:
             # How it calls the modules inside is not known: the first decides that says what it takes. That in a cell
-            # takes the state, too.
+            # takes the state, too, of at most two tensors.
             is_cell = facts.by_step and facts.flow is not None
             for child in spec.children.values():
                 self(child, listed([kind, ANY, ANY]) if is_cell else kind)
@@ -169,16 +188,19 @@ class _Entered(Kinds):
         return output
 
     def _folded(self, items: tuple[Kind, ...]) -> Kind:
-        """Return the kind of a sum or product: the next layer says what each of its parts is."""
+        """Return the kind of a sum or product of parts of the input, which have one shape.
+
+        It passes as one of them, that of the shortest origin: what the next layer takes, each of them is.
+        """
         origins = [item.origin for item in items if item.origin is not None]
         if not origins:
             return TENSOR
-        first = min(origins, key=len)
+        shortest = min(origins, key=len)
         for origin in origins:
-            # The sum of a value and what follows from it says nothing new.
-            if origin[: len(first)] != first and first not in self._like:
-                self._like.setdefault(origin, first)
-        return Kind("any", origin=first)
+            # That a value has the shape of what follows from it says nothing new.
+            if origin[: len(shortest)] != shortest and shortest not in self._of_same_shape:
+                self._of_same_shape.setdefault(origin, shortest)
+        return Kind("any", origin=shortest)
 
     # The domain, where a value is a part of the input
 
@@ -205,9 +227,9 @@ class _Entered(Kinds):
 
 
 def _recorded_input(obj: TorchObject) -> Spec:
-    """Return an input of the sizes of the last one, if these are in the file."""
+    """Return an input of the sizes of the last one; `None` if these are not in the file."""
     sizes = _from_record(recorded(obj.get("gradInput")))
-    # A graph keeps a list of its input alone.
+    # Without a backward: the first node of a graph keeps a list of its input alone.
     return _from_record(recorded(lookup(obj, "innode.data.input.1"))) if sizes is None else sizes
 
 
@@ -222,22 +244,28 @@ def _from_record(value: Any) -> Spec:
 
 
 def _example(spec: ModuleSpec, obj: TorchObject, side: int) -> Spec:
-    """Return an input of a layer, by its own fields; `None` if these do not determine one."""
+    """Return an input of a layer, by its own fields; `None` if these do not determine one.
+
+    Args:
+        spec: the layer in the plan.
+        obj: the layer in Lua.
+        side: height and width of images.
+    """
     facts = traits_of(spec.target)
     if facts.takes_list or facts.output is unknown:
         return None
     first_row = in_lua_of(obj).first_row
     if facts.takes_tokens or first_row is not None:
-        # A first row that is not numbered from 1 is for padding, and not chosen.
-        padding = 0 if first_row is None else 1 - first_row
-        tokens = _size(spec.args[0]) - padding if spec.args else 0
-        return Example("", (2, 5), bounds=(1, tokens)) if tokens > 0 else None
+        # Rows with numbers below 1 are for padding, and not chosen.
+        rows_for_padding = 0 if first_row is None else 1 - first_row
+        tokens = _size(spec.args[0]) - rows_for_padding if spec.args else 0
+        return Example("", (_BATCH, _TOKENS), bounds=(1, tokens)) if tokens > 0 else None
     features = _features(obj, like_of(spec.target))
     if not features:
         return None
     axes = _axes(spec)
     side = min(side, _LARGEST_VOLUME if "d" in axes else _LARGEST_IMAGE)
-    extents = {"b": 2, "c": features, "d": side, "h": side, "w": side, "s": _STEPS, "t": 24}
+    extents = {"b": _BATCH, "c": features, "d": side, "h": side, "w": side, "s": _STEPS, "t": _FRAMES}
     return Example("", tuple(extents[axis] for axis in axes))
 
 
@@ -248,13 +276,14 @@ _LARGEST_VOLUME = 16
 
 
 def _axes(spec: ModuleSpec) -> str:
-    """Return the axes of the input of a layer."""
+    """Return the axes of the input of a layer, a letter each: batch, channels, depth, height, width, steps, time."""
     facts = traits_of(spec.target)
     if facts.axes:
         return facts.axes
     if facts.recurrent is not None and not facts.by_step:
         return "sbc"
-    return {"2d": "bchw", "3d": "bcdhw"}.get(like_of(spec.target)[-2:], "bc")
+    suffix_of_class = like_of(spec.target)[-2:]  # of Conv2d, MaxPool3d
+    return {"2d": "bchw", "3d": "bcdhw"}.get(suffix_of_class, "bc")
 
 
 def _features(obj: TorchObject, like: str) -> int:
@@ -264,6 +293,7 @@ def _features(obj: TorchObject, like: str) -> int:
         obj: the layer.
         like: the class of torch.nn that it is like.
     """
+    # A class has it in one of these fields; the others count as 0.
     counts = [_size(obj.get(field)) for field in ("nInputPlane", "inputSize", "inputsize", "inputFrameSize")]
     weight = obj.get("weight")
     if like == "Linear" and isinstance(weight, Tensor) and weight.ndim == 2:
@@ -286,19 +316,20 @@ def fitting_inputs(model: TorchObject, path: str, limits: Limits = DEFAULT_LIMIT
         ModelError: the model's layers do not determine its input.
     """
     plan = _planned(model)
-    first = _guess(plan, SIDES[0])
+    first_side = SIDES[0]
+    first = _guess(plan, first_side)
     if first is None:
         raise ModelError(
             "the layers do not determine the model's input", path=path, hint="Specify it: --input 2x3x224x224."
         )
     try:
-        layer = LiveLayer.build(model, path, 2.0**-24, limits)
+        layer = LiveLayer.build(model, path, UNIT["float32"], limits)
     except Exception:  # the model has no live module: the comparison reports it
         return first
     for side in SIDES:
         spec = _guess(plan, side)
-        if spec == first and side != SIDES[0]:
-            break  # it has no images
+        if spec == first and side != first_side:
+            break  # it has no images, which other sides would change
         for variant in (spec, _one_word_each(spec)):
             if layer.shapes(variant) is not None:
                 return variant
@@ -306,7 +337,7 @@ def fitting_inputs(model: TorchObject, path: str, limits: Limits = DEFAULT_LIMIT
 
 
 def _one_word_each(spec: Spec) -> Spec:
-    """Return integers as a vector, one per example, not as sequences."""
+    """Return an input with one token for each example, not with sequences of tokens; others as they are."""
     if isinstance(spec, list):
         return [_one_word_each(item) for item in spec]
     return evolve(spec, shape=spec.shape[:1]) if spec.bounds else spec

@@ -27,11 +27,11 @@ from .layer import (
     Values,
     doubles,
     gradients,
-    mapped,
+    map_tensors,
     to_doubles,
     to_torch,
 )
-from .nodes import Node, Ref, sizes
+from .nodes import Node, NodeOutput, sizes
 from .proof import AGREES, DIFFERS, NOT_RECORDED, VERDICTS, LayerProof
 from .rounding import BACKWARD, ON_GPU, UNIT, Deviation, has_precision, joined, unit_of
 from .runs import (
@@ -39,20 +39,22 @@ from .runs import (
     Recorded,
     Run,
     first_of,
-    is_whole,
-    leaves,
+    is_complete,
     overlap,
     own_parameters,
     own_weights,
     runs,
+    tensors_in,
     view_of,
     zeros_like,
 )
 
-_LARGEST = 64
+_MOST_TIMES_LARGER = 64
 """Times that a computed output may be larger than the recorded one; beyond, it is not computed."""
-_SMALLEST = 1 << 16
+_ALWAYS_COMPUTED = 1 << 16
 """Elements that any layer may compute."""
+_LARGEST_ZERO = 1e-30
+"""Numbers up to this absolute value count as zeros in memory that may never have been written."""
 
 NO_INPUT = "its input is not recorded"
 NO_STATE = "continues from a state that is not recorded"
@@ -69,7 +71,7 @@ OTHER_MODES = {
 
 @define(eq=False)
 class Outcome:
-    """What is known of one run.
+    """What is known of one run of a layer: the verdict on it, and the numbers of the comparison.
 
     Attributes:
         run: the run.
@@ -79,8 +81,9 @@ class Outcome:
         compared: number of compared values.
         runs: number of runs that it is about.
         has_weights: whether a layer of the comparison has weights, on which its result depends.
-        fits: whether what is computed has the shape of what is recorded, which no update of weights changes.
-        backward: whether the gradient with respect to its input agrees; `None` if that is not known.
+        has_recorded_shape: whether what is computed has as many elements as what is recorded: no update of weights
+            changes that.
+        gradient_agrees: whether the gradient with respect to its input agrees; `None` if that is not known.
         updated: whether an update of the weights explains that it differs.
     """
 
@@ -91,28 +94,28 @@ class Outcome:
     compared: int = 0
     runs: int = 1
     has_weights: bool = False
-    fits: bool = True
-    backward: bool | None = None
+    has_recorded_shape: bool = True
+    gradient_agrees: bool | None = None
     updated: bool = False
 
     def decide(self, verdict: str, reason: str = "") -> None:
-        """Write a verdict."""
+        """Set the verdict, and the reason for it."""
         self.verdict = verdict
         self.reason = reason
 
     def refuse(self, reason: str) -> None:
-        """Write that the layer contradicts its recorded values, whatever its weights are."""
+        """Set the verdict that the layer contradicts its recorded values, whatever its weights are."""
         self.decide(DIFFERS, reason)
-        self.fits = False
+        self.has_recorded_shape = False
         self.difference = None
 
     def worst_first(self) -> tuple[int, bool, float]:
-        """Return the key that sorts runs, the most important first."""
+        """Return the key that sorts runs, the most important first: by verdict, then other shapes, then difference."""
         excess = 0.0 if self.difference is None else self.difference.excess
-        return VERDICTS.index(self.verdict), self.fits, -excess
+        return VERDICTS.index(self.verdict), self.has_recorded_shape, -excess
 
     def proof(self) -> LayerProof:
-        """Return what is said of the layer."""
+        """Return the verdict as it is reported; a layer that is not recorded has no numbers."""
         proof = LayerProof(self.run.path, self.run.obj.class_name, self.verdict, reason=self.reason)
         proof.parameters = own_parameters(self.run.obj)
         proof.has_weights = self.has_weights
@@ -140,11 +143,12 @@ def judged(model: TorchObject, path: str, limits: Limits) -> list[LayerProof]:
     runs_in_saved_mode = runs(model, path, limits)
     layers = _judged_in_one_mode(runs_in_saved_mode, limits, in_other_mode=False)
     modes = [run.obj.get("train") for run in runs_in_saved_mode if isinstance(run.obj.get("train"), bool)]
-    if _count(layers, DIFFERS) and len(modes) > 1 and len(set(modes)) == 1:
+    all_in_one_mode = len(modes) > 1 and len(set(modes)) == 1
+    if _count(layers, DIFFERS) and all_in_one_mode:
         runs_in_other_mode = runs(model, path, limits, in_other_mode=True)
         others = _judged_in_one_mode(runs_in_other_mode, limits, in_other_mode=True)
         if _count(others, AGREES) > _count(layers, AGREES):
-            _note_mode(others, layers)
+            _note_mode(others, before=layers)
             layers = others
     _note_update(layers)
     return [layer.proof() for layer in layers]
@@ -173,6 +177,9 @@ def _note_update(layers: list[Outcome]) -> None:
     """Note which layers differ because the weights were updated after the last forward pass, as training does.
 
     All layers with weights differ then, and a backward has run. An update changes no shape, nor layers without weights.
+
+    Args:
+        layers: the verdict on each layer; `updated` is set.
     """
     has_backward = any(layer.run.grad_input is not None for layer in layers)
     weighted = [layer for layer in layers if layer.has_weights]
@@ -185,7 +192,7 @@ def _note_update(layers: list[Outcome]) -> None:
         agreeing = [layer for layer in agreeing if not _storages(layer) or _storages(layer) & flat]
     if has_backward and not agreeing:
         for layer in differing:
-            layer.updated = layer.fits
+            layer.updated = layer.has_recorded_shape
 
 
 def _storages(layer: Outcome) -> set[int]:
@@ -196,19 +203,19 @@ def _storages(layer: Outcome) -> set[int]:
 def _flat_storages(layers: list[Outcome]) -> set[int]:
     """Return the storages, by their ids, that hold weights of several layers, as `getParameters` makes them."""
     # Layers that share their weights begin at the same element of a storage, and count once.
-    beginnings: dict[int, set[int]] = {}
+    first_elements: dict[int, set[int]] = {}
     for layer in layers:
-        first_elements: dict[int, int] = {}
+        first_of_layer: dict[int, int] = {}
         for tensor in own_weights(layer.run.obj).values():
             storage = id(tensor.storage)
-            first_elements[storage] = min(tensor.offset, first_elements.get(storage, tensor.offset))
-        for storage, element in first_elements.items():
-            beginnings.setdefault(storage, set()).add(element)
-    return {storage for storage, elements in beginnings.items() if len(elements) > 1}
+            first_of_layer[storage] = min(tensor.offset, first_of_layer.get(storage, tensor.offset))
+        for storage, element in first_of_layer.items():
+            first_elements.setdefault(storage, set()).add(element)
+    return {storage for storage, elements in first_elements.items() if len(elements) > 1}
 
 
 def _by_path(outcomes: list[Outcome]) -> list[Outcome]:
-    """Return one verdict for each layer, the most important of its runs."""
+    """Return one verdict for each layer, the most important of its runs; equal ones are counted together."""
     layers: dict[str, Outcome] = {}
     for outcome in outcomes:
         path = outcome.run.path
@@ -224,7 +231,9 @@ def _by_path(outcomes: list[Outcome]) -> list[Outcome]:
 
 
 class Judge:
-    """The verdicts on the runs of one model, read in one way.
+    """Compares what each run of one model computes with what Lua recorded of it.
+
+    The number of a run is its place in `runs`, from 0.
 
     Args:
         runs: the runs of the layers, in order.
@@ -238,17 +247,17 @@ class Judge:
         self.in_other_mode = in_other_mode
         self.memory = Memory(runs)
         self.is_of_2010 = any(map(_is_of_2010, runs))
-        self._last_unfolded: dict[int, int] = {}
+        self._last_user_of_buffer: dict[int, int] = {}
         """The number of the last run that used a buffer for its unfolded input, by the id of the storage."""
         for number, run in enumerate(runs):
-            for buffer in leaves(run.obj.get("finput")):
-                self._last_unfolded[id(buffer.storage)] = number
+            for buffer in tensors_in(run.obj.get("finput")):
+                self._last_user_of_buffer[id(buffer.storage)] = number
         self._outcomes: list[Outcome] = []
-        self._refs: dict[int, dict[Any, Ref]] = {}
+        self._node_outputs: dict[int, dict[Any, NodeOutput]] = {}
         """What computes the tensors that are in memory, by the ids of their storages, and by their views of these."""
 
     def judge(self) -> list[Outcome]:
-        """Return what is known of each run, in order."""
+        """Return what is known of each run, in order; to be called once."""
         for number, run in enumerate(self.runs):
             outcome = Outcome(run, has_weights=bool(own_weights(run.obj)))
             self._outcomes.append(outcome)
@@ -259,7 +268,12 @@ class Judge:
         return self._outcomes
 
     def _judge_run(self, number: int, outcome: Outcome) -> Node | None:
-        """Decide on a run, and return what computed its output; `None` if that was not computed."""
+        """Decide on a run, and return what computed its output; `None` if that was not computed.
+
+        Args:
+            number: of the run.
+            outcome: receives the verdict.
+        """
         run = outcome.run
         if run.output is None and run.joined is None:
             return None
@@ -274,9 +288,10 @@ class Judge:
         except NotRunError as error:
             outcome.decide(NOT_RECORDED, str(error))
         except (UnsupportedError, LimitError) as error:
+            # Not the file's fault: it has no PyTorch module, or is too big.
             outcome.decide(NOT_RECORDED, error.message)
         except T7BridgeError as error:
-            outcome.refuse(error.message)
+            outcome.refuse(error.message)  # its fields are inconsistent
         except RecursionError:
             outcome.decide(NOT_RECORDED, "its modules are nested too deep for PyTorch")
         return node if node is not None and node.values else None
@@ -286,26 +301,32 @@ class Judge:
     def _node(self, number: int, outcome: Outcome) -> Node | None:
         """Return what computes the output of a run; `None` if its input is unknown.
 
+        Args:
+            number: of the run.
+            outcome: receives the reason why the input is unknown, or where it comes from.
+
         Raises:
             RefusedError: its fields contradict one another.
             T7BridgeError: the layer cannot be built.
         """
         run = outcome.run
-        is_complete = is_whole(run.output)
-        if run.contradiction and is_complete:
+        output_is_complete = is_complete(run.output)
+        if run.contradiction and output_is_complete:
             raise RefusedError(run.contradiction)
         inputs = self._read_input(run.input if run.joined is None else run.joined.parts, number)
         if inputs is None:
-            if not is_complete:
+            if not output_is_complete:
                 return None
+            # It counts unless the input follows from other fields.
             outcome.reason = run.reason or NO_INPUT
         unit = self._unit(run)
         if run.joined is not None:
-            joining = partial(_concatenated, run.joined.dim)
-            return Node(number, unit, None, inputs, joining) if inputs is not None else None
+            # A container whose last step only concatenates what its modules return.
+            concatenate = partial(_concatenated, run.joined.dim)
+            return Node(number, unit, None, inputs, concatenate) if inputs is not None else None
         layer = LiveLayer.build(run.obj, run.path, unit, self.limits, self.in_other_mode)
         outcome.has_weights = layer.has_weights
-        if is_complete and not self.is_of_2010:
+        if output_is_complete and not self.is_of_2010:
             check_kernel(layer)
         if inputs is not None:
             return Node(number, unit, layer, inputs)
@@ -317,29 +338,30 @@ class Judge:
 
     def _derived(self, layer: LiveLayer, number: int, run: Run) -> Derived | None:
         """Return the input of a layer from its other fields; `None` if they do not determine it."""
-        for buffer in leaves(run.obj.get("finput")):
-            if self._last_unfolded[id(buffer.storage)] != number:
+        for buffer in tensors_in(run.obj.get("finput")):
+            if self._last_user_of_buffer[id(buffer.storage)] != number:
                 return None  # a later layer unfolded its input into the same buffer
         if self.is_of_2010:
-            return None
+            return None  # the layout of its fields is another
         return derived_input(layer, run.output, self._is_intact(run, number))
 
     def _read_input(self, value: Recorded, number: int) -> Values:
-        """Return the input of a run, with a `Ref` for each tensor that a layer computed; `None` if unknown."""
+        """Return the input of a run, with a `NodeOutput` for each tensor that a layer computed; `None` if unknown."""
         if isinstance(value, list):
             parts = [self._read_input(item, number) for item in value]
             return None if any(part is None for part in parts) else parts
         if not isinstance(value, Tensor):
             return value
-        ref = self._refs.get(id(value.storage), {}).get(view_of(value))
+        node_output = self._node_outputs.get(id(value.storage), {}).get(view_of(value))
+        # By this run itself, too, if it works in place.
         if self.memory.is_overwritten(value, number - 1):
-            return ref
-        tensor = self._torch(value)
-        if value.element.name != "int64":
+            return node_output
+        tensor = self._to_torch(value)
+        if value.element.name != "int64":  # these are indices
             tensor = tensor.double()
         if tensor.is_floating_point() and not bool(tensor.isfinite().any()):
             return None
-        return tensor if ref is None else evolve(ref, recorded=tensor)
+        return tensor if node_output is None else evolve(node_output, recorded=tensor)
 
     def _note_writes(self, run: Run, node: Node | None) -> None:
         """Note what computes the memory that a run wrote.
@@ -348,43 +370,48 @@ class Judge:
             run: the run.
             node: what computed its output; `None` if nothing did.
         """
-        if node is None and run.whole:
+        if node is None and run.is_container:
             return  # the modules inside computed it
-        tensors = list(leaves(run.output))
+        tensors = list(tensors_in(run.output))
         for region in run.writes:
             storage, _, _ = region
-            refs = self._refs.get(storage, {})
-            self._refs[storage] = {view: ref for view, ref in refs.items() if not overlap(view[0], region)}
+            outputs_of_nodes = self._node_outputs.get(storage, {})
+            self._node_outputs[storage] = {
+                view: node_output for view, node_output in outputs_of_nodes.items() if not overlap(view[0], region)
+            }
         for tensor in tensors:
-            self._refs.get(id(tensor.storage), {}).pop(view_of(tensor), None)
+            self._node_outputs.get(id(tensor.storage), {}).pop(view_of(tensor), None)
         if node is None or sizes(node.values) != [tensor.numel for tensor in tensors]:
             return
         source = first_of(run.input)
         for index, tensor in enumerate(tensors):
-            ref = Ref(node, index, tuple(tensor.shape))
-            self._refs.setdefault(id(tensor.storage), {})[view_of(tensor)] = ref
+            node_output = NodeOutput(node, index, tuple(tensor.shape))
+            self._node_outputs.setdefault(id(tensor.storage), {})[view_of(tensor)] = node_output
             if run.in_place and isinstance(source, Tensor) and source.numel == tensor.numel:
                 # The same memory, perhaps in another shape.
-                self._refs.setdefault(id(source.storage), {})[view_of(source)] = evolve(ref)
+                self._node_outputs.setdefault(id(source.storage), {})[view_of(source)] = evolve(node_output)
 
     def _is_intact(self, run: Run, number: int) -> bool:
         """Return whether the output of a run is in the file as it was computed."""
         return not self.memory.is_overwritten(run.output, number)
 
-    def _torch(self, value: Recorded) -> Values:
-        """Return recorded values as tensors of torch, with the last dimension contiguous."""
+    def _to_torch(self, value: Recorded) -> Values:
+        """Return recorded values as tensors of torch; those of 2010 with their dimensions in today's order.
 
-        def turned(item: torch.Tensor) -> torch.Tensor:
+        In 2010 the first dimension was the contiguous one: (width, height, planes).
+        """
+
+        def with_dimensions_reversed(item: torch.Tensor) -> torch.Tensor:
             return item.permute(*reversed(range(item.dim()))) if item.dim() > 1 else item
 
         tensors = to_torch(value)
-        return mapped(tensors, turned) if self.is_of_2010 else tensors
+        return map_tensors(tensors, with_dimensions_reversed) if self.is_of_2010 else tensors
 
     def _unit(self, run: Run) -> float:
-        """Return the unit roundoff of a run's numbers."""
+        """Return the unit roundoff of a run's numbers; that of floats if nothing shows it."""
+        # The output has the precision in which the layer computed; its weights may have fewer digits.
         values = (run.output, run.input, [*own_weights(run.obj).values()])
         for value in values:
-            # The output has the precision in which the layer computed; its weights may have fewer digits.
             if has_precision(value):
                 return unit_of(value) or UNIT["float32"]
         return unit_of(values) or UNIT["float32"]
@@ -392,43 +419,54 @@ class Judge:
     # Comparing it
 
     def _check(self, number: int, outcome: Outcome, node: Node) -> None:
-        """Run a layer whose input is known, and compare what is recorded."""
+        """Run a layer whose input is known, and compare its output with the recorded one, if that is in the file.
+
+        Args:
+            number: of the run.
+            outcome: receives the verdict.
+            node: the layer and its input, to be run.
+
+        Raises:
+            RefusedError: it would return much more than is recorded.
+            NotRunError: it cannot be run.
+        """
         run = outcome.run
-        recorded_sizes = [tensor.numel for tensor in leaves(run.output)]
+        recorded_sizes = [tensor.numel for tensor in tensors_in(run.output)]
         if node.layer is not None:
             inputs = node.input_values()
-            if _is_by_running_statistics(node.layer, inputs):
+            if _normalized_by_running_statistics(node.layer, inputs):
                 node.layer.module.eval()
+            # Looked at before it is computed: a damaged field may ask for more memory than there is.
             total = sum(map(prod, node.layer.shapes(inputs) or ()))
-            if total > _LARGEST * max(sum(recorded_sizes), _SMALLEST):
+            if total > _MOST_TIMES_LARGER * max(sum(recorded_sizes), _ALWAYS_COMPUTED):
                 raise RefusedError(f"would return {total} elements, {sum(recorded_sizes)} are recorded")
         node.run()
-        if not any(_differs(node.values, draw) for draw in node.draws):
+        if not any(_differs(node.values, draw) for draw in node.perturbed):
             # Zeros times weights are zeros, whatever these are.
             outcome.has_weights = False
-        if not is_whole(run.output):
+        if not is_complete(run.output):
             return
         if self._is_intact(run, number):
             self._compare(outcome, node)
         elif sizes(node.values) != recorded_sizes:
             # It was overwritten in place, which keeps the shape.
             computed = [list(item.shape) for item in node.values]
-            outcome.refuse(f"shape {computed}, recorded {[list(tensor.size) for tensor in leaves(run.output)]}")
+            outcome.refuse(f"shape {computed}, recorded {[list(tensor.size) for tensor in tensors_in(run.output)]}")
         else:
             outcome.reason = NO_OUTPUT
 
     def _compare(self, outcome: Outcome, node: Node) -> None:
-        """Write the verdict on an output, and on the layers before whose outputs it has overwritten."""
+        """Set the verdict on an output, and on the layers before whose outputs are not in the file, compared as one."""
         run = outcome.run
-        recorded = doubles(self._torch(run.output))
-        members = [self._outcomes[member.step] for member in node.members()]
-        difference = node.compare(recorded, _precision(run))
+        recorded = doubles(self._to_torch(run.output))
+        members = [self._outcomes[member.run_number] for member in node.nodes_since_recorded()]
+        difference = node.compare(recorded, _factor_of_machine(run))
         outcome.difference = difference
         outcome.compared = sum(sizes(recorded))
         outcome.has_weights = any(member.has_weights for member in members)
-        outcome.fits = sizes(recorded) == sizes(node.values)
+        outcome.has_recorded_shape = sizes(recorded) == sizes(node.values)
         # A random layer returns something else each time: only what is close in every element was not drawn anew.
-        if _is_small(difference, members) and (difference.close or not node.is_random):
+        if _is_within_limits(difference, members) and (difference.is_close or not node.is_random):
             outcome.decide(AGREES, _with_others(outcome, members))
         else:
             doubt = _doubt(run, node, recorded)
@@ -443,7 +481,7 @@ class Judge:
                 member.difference = difference
                 member.compared = outcome.compared
                 member.has_weights = outcome.has_weights
-                member.fits = outcome.fits
+                member.has_recorded_shape = outcome.has_recorded_shape
 
     # Gradients, where outputs say nothing
 
@@ -451,12 +489,17 @@ class Judge:
         """Compare the recorded gradient with respect to the input with that of the recorded gradOutput.
 
         Only where it does not depend on the input, as for a sum of products: another may be of another pass.
+
+        Args:
+            number: of the run.
+            outcome: receives the result in `gradient_agrees`, which stays `None` if the gradients cannot be compared.
+            node: what computes the output of the run; `None` if its input is unknown.
         """
         run = outcome.run
         if not self._has_gradients(run):
             return
         if node is not None and (node.layer is None or node.is_random):
-            return
+            return  # a concatenation has no weights to check, and a random layer another gradient each time
         try:
             unit = self._unit(run)
             if node is not None and node.layer is not None:
@@ -464,28 +507,29 @@ class Judge:
             else:
                 layer = LiveLayer.build(run.obj, run.path, unit, self.limits, self.in_other_mode)
             zeros = to_doubles(zeros_like(run.grad_input))
-            slope = to_doubles(run.grad_output)
-            draw = torch.Generator().manual_seed(0)
-            others = mapped(zeros, lambda item: torch.randn(item.shape, generator=draw, dtype=item.dtype))
-            backward = Node(number, unit, layer, [others, slope], gradients)
+            grad_output = to_doubles(run.grad_output)
+            # Two different inputs of the right shape, of which neither is the recorded one.
+            generator = torch.Generator().manual_seed(0)
+            random = map_tensors(zeros, lambda item: torch.randn(item.shape, generator=generator, dtype=item.dtype))
+            backward = Node(number, unit, layer, [random, grad_output], gradients)
             backward.run()
-            depends_on_input = _differs(backward.values, gradients(layer, [zeros, slope]))
+            depends_on_input = _differs(backward.values, gradients(layer, [zeros, grad_output]))
             recorded = doubles(to_torch(run.grad_input))
             if depends_on_input or _is_empty(recorded):
                 return
-            difference = backward.compare(recorded, BACKWARD * _precision(run))
+            difference = backward.compare(recorded, BACKWARD * _factor_of_machine(run))
         except (NotRunError, T7BridgeError):
             return
-        outcome.backward = difference.excess <= 1
+        outcome.gradient_agrees = difference.excess <= 1
         if outcome.verdict == NOT_RECORDED:
             outcome.difference = difference
             outcome.compared = sum(sizes(recorded))
 
     def _has_gradients(self, run: Run) -> bool:
         """Return whether the gradients of a layer with weights are recorded."""
-        if not is_whole(run.grad_output) or not is_whole(run.grad_input):
+        if not is_complete(run.grad_output) or not is_complete(run.grad_input):
             return False
-        if run.whole or self.is_of_2010 or not own_weights(run.obj):
+        if run.is_container or self.is_of_2010 or not own_weights(run.obj):
             return False
         return self.memory.holds_gradients(run)
 
@@ -495,24 +539,25 @@ class Judge:
         The last backward may be of another pass than the last forward. That a gradient differs counts only if another
         one agrees, and if none differs of a layer whose output agrees.
         """
-        checked = [outcome for outcome in self._outcomes if outcome.backward is not None]
-        is_of_this_pass = any(outcome.backward for outcome in checked) and all(
-            outcome.backward for outcome in checked if outcome.verdict == AGREES
+        checked = [outcome for outcome in self._outcomes if outcome.gradient_agrees is not None]
+        is_of_this_pass = any(outcome.gradient_agrees for outcome in checked) and all(
+            outcome.gradient_agrees for outcome in checked if outcome.verdict == AGREES
         )
         for outcome in checked:
             if outcome.verdict != NOT_RECORDED:
                 continue
-            if outcome.backward:
+            if outcome.gradient_agrees:
                 outcome.decide(AGREES, BY_GRADIENT)
             elif is_of_this_pass:
                 outcome.decide(DIFFERS, BY_GRADIENT)
 
     def _leave_out_containers(self) -> None:
-        """Say nothing of containers with a layer inside that differs itself."""
+        """Take back the verdict on each container with a layer inside that differs itself, which explains it."""
         differing = [outcome.run.path for outcome in self._outcomes if outcome.verdict == DIFFERS]
         for outcome in self._outcomes:
-            if not outcome.run.whole:
+            if not outcome.run.is_container:
                 continue
+            # Of paths inside it, as root.modules[1] and root[1].
             beginnings = (f"{outcome.run.path}.", f"{outcome.run.path}[")
             inside = [path for path in differing if path.startswith(beginnings)]
             if inside:
@@ -527,7 +572,13 @@ def _with_others(outcome: Outcome, members: list[Outcome]) -> str:
 
 
 def _doubt(run: Run, node: Node, recorded: list[torch.Tensor]) -> str:
-    """Return why a layer that computes something else may still be right; empty if it cannot be."""
+    """Return why a layer that computes something else may still be right; empty if it cannot be.
+
+    Args:
+        run: the run of the layer.
+        node: what it computes.
+        recorded: its output in the file.
+    """
     if _is_empty(recorded):
         return NEVER_COMPUTED
     if node.is_random:
@@ -537,28 +588,36 @@ def _doubt(run: Run, node: Node, recorded: list[torch.Tensor]) -> str:
     return _other_passes(node, recorded)
 
 
-def _is_small(difference: Deviation, members: list[Outcome]) -> bool:
-    """Return whether rounding explains a difference, or the tolerance of an approximate function covers it."""
+def _is_within_limits(difference: Deviation, members: list[Outcome]) -> bool:
+    """Return whether rounding explains a difference, or the tolerance of an approximate function covers it.
+
+    Args:
+        difference: the difference.
+        members: the layers that are compared as one.
+    """
     if difference.excess <= 1:
         return True
-    facts = [in_lua_of(outcome.run.obj).tolerance for outcome in members]
-    tolerances = [tolerance for tolerance in facts if tolerance is not None]
-    return bool(tolerances) and (difference.close or difference.max_abs <= max(tolerances))
+    tolerances = []
+    for outcome in members:
+        tolerance = in_lua_of(outcome.run.obj).tolerance
+        if tolerance is not None:  # Lua approximates the function of this class
+            tolerances.append(tolerance)
+    return bool(tolerances) and (difference.is_close or difference.max_abs <= max(tolerances))
 
 
 def _is_empty(recorded: list[torch.Tensor]) -> bool:
-    """Return whether recorded values are all zero, or not finite."""
+    """Return whether recorded values are all zero, or none is finite, as in memory that nothing was written to."""
     values = joined(recorded)
-    return not bool((values.abs() > 1e-30).any() & values.isfinite().any())
+    return not bool((values.abs() > _LARGEST_ZERO).any() & values.isfinite().any())
 
 
 def _other_passes(node: Node, recorded: list[torch.Tensor]) -> str:
-    """Return that an input and an output are of passes of different numbers of examples; empty if they are not."""
+    """Return, as a sentence, that an input and an output are of passes of other batch sizes; empty if they are not."""
     numbers_in = {len(item) for item in doubles(node.input_values()) if item.dim()}
     numbers_computed = {len(item) for item in node.values if item.dim()}
     numbers_in_file = {len(item) for item in recorded if item.dim()}
     if len(numbers_in) != 1 or len(numbers_in_file) != 1:
-        return ""
+        return ""  # the first dimension is not a batch
     if numbers_in != numbers_computed or numbers_in_file == numbers_computed:
         return ""
     # But for the number of examples, the shapes agree.
@@ -567,34 +626,41 @@ def _other_passes(node: Node, recorded: list[torch.Tensor]) -> str:
     return f"its input and its output are of passes of {numbers_computed.pop()} and {numbers_in_file.pop()} examples"
 
 
-def _precision(run: Run) -> float:
-    """Return the factor of the limit for the machine on which a layer ran."""
-    on_gpu = run.obj.class_name.startswith("cudnn.") or any(item.device != "cpu" for item in leaves(run.output))
+def _factor_of_machine(run: Run) -> float:
+    """Return the factor of the limit on rounding for the machine on which a layer ran; see `ON_GPU`."""
+    on_gpu = run.obj.class_name.startswith("cudnn.") or any(item.device != "cpu" for item in tensors_in(run.output))
     weight = run.obj.get("weight")
-    # Convolutions, which libraries compute by transforms.
+    # Libraries compute convolutions by transforms of their input and kernels.
     may_be_transformed = isinstance(weight, Tensor) and run.name.startswith(("nn.Spatial", "nn.Volumetric"))
     return ON_GPU if on_gpu and may_be_transformed else 1.0
 
 
 def _differs(tensors: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
-    """Return whether an element of tensors differs."""
+    """Return whether a tensor differs from its partner in any element, or in shape."""
     return any(not torch.equal(tensor, other) for tensor, other in zip(tensors, others))
 
 
 def _concatenated(dim: int, layer: LiveLayer | None, value: Values) -> list[torch.Tensor]:
+    """Return tensors as one, in a list; a function of a `Node`, of which no layer is used."""
     return [torch.cat(value, dim)]
 
 
-def _is_by_running_statistics(layer: LiveLayer, value: Values) -> bool:
-    """Return whether newer releases normalized a batch of one with running statistics, in training too: the mean that
-    they kept is of another pass. Source: nn 8726825 `BatchNormalization.lua`.
+def _normalized_by_running_statistics(layer: LiveLayer, value: Values) -> bool:
+    """Return whether Lua normalized a batch with running statistics though the layer is in training.
+
+    Newer releases do so for a batch of one: the mean that they kept is of another pass. Source: nn 8726825
+    `BatchNormalization.lua`.
+
+    Args:
+        layer: any layer.
+        value: its input.
     """
     if not isinstance(layer.module, torch.nn.modules.batchnorm._BatchNorm):
         return False
     mean = layer.obj.get("save_mean")
     if not isinstance(mean, Tensor) or not isinstance(value, torch.Tensor) or len(value) != 1 or value.dim() < 2:
         return False
-    own_mean = value.transpose(0, 1).flatten(1).mean(1)
+    own_mean = value.transpose(0, 1).flatten(1).mean(1)  # of each feature, the second dimension
     return len(own_mean) == mean.numel and not torch.allclose(own_mean, to_doubles(mean).reshape(-1), rtol=1e-3)
 
 

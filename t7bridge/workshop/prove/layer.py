@@ -1,4 +1,4 @@
-"""Single layers of Lua models, live in double precision. May import graph, nn and torchmodules.
+"""Runs single layers of Lua models as PyTorch modules in double precision. May import graph, nn and torchmodules.
 
 A layer's result in double precision is the reference. The same layer with random errors of Lua's precision, or run in
 single precision, shows how far rounding takes a result from it; see `rounding`.
@@ -24,7 +24,7 @@ from ...nn.fields import Fields
 from ...nn.output_shapes import Example, inputs_text
 from ...nn.registry import traits_of
 from ...torchmodules.build import example, live_module
-from .runs import items, replaced
+from .runs import flattened, map_instances
 
 Values = Any
 """A torch tensor, a float, or a list of these."""
@@ -51,17 +51,17 @@ def first_line(error: Exception) -> str:
 
 def to_torch(value: Any) -> Values:
     """Return recorded values as tensors of torch."""
-    return replaced(value, Tensor, lambda item: torch.from_numpy(item.numpy().copy()))
+    return map_instances(value, Tensor, lambda item: torch.from_numpy(item.numpy().copy()))
 
 
 def to_doubles(value: Any) -> Values:
     """Return recorded values as tensors of torch in double precision."""
-    return mapped(to_torch(value), torch.Tensor.double)
+    return map_tensors(to_torch(value), torch.Tensor.double)
 
 
 def flat(value: Values) -> Iterator[torch.Tensor]:
     """Return the tensors of a value, in order; numbers as tensors of one element."""
-    for item in items(value):
+    for item in flattened(value):
         if isinstance(item, torch.Tensor):
             yield item
         elif isinstance(item, (int, float)):
@@ -73,9 +73,9 @@ def doubles(value: Values) -> list[torch.Tensor]:
     return [item.double() for item in flat(value)]
 
 
-def mapped(value: Values, change: Callable[..., Any]) -> Values:
+def map_tensors(value: Values, change: Callable[..., Any]) -> Values:
     """Return a value with a function applied to each of its tensors."""
-    return replaced(value, torch.Tensor, change)
+    return map_instances(value, torch.Tensor, change)
 
 
 def drawn(module: nn.Module, spec: Any) -> Values:
@@ -85,7 +85,7 @@ def drawn(module: nn.Module, spec: Any) -> Values:
         ModelError: they do not fit into memory, or PyTorch draws no numbers of their type.
     """
     try:
-        return mapped(example(module, spec), torch.Tensor.double)
+        return map_tensors(example(module, spec), torch.Tensor.double)
     except (RuntimeError, TypeError) as error:
         raise ModelError(f"PyTorch cannot make an input: {first_line(error)}", found=inputs_text(spec)) from error
 
@@ -94,7 +94,10 @@ def drawn(module: nn.Module, spec: Any) -> Values:
 
 
 def in_double(model: nn.Module) -> nn.Module:
-    """Make a live module compute in double precision, also where a layer states the type of its output."""
+    """Make a live module compute in double precision, also where a layer states the type of its output.
+
+    The module is modified, and returned.
+    """
     for layer in map(vars, model.modules()):
         dtype = layer.get("dtype")
         if isinstance(dtype, torch.dtype) and dtype.is_floating_point:
@@ -111,13 +114,13 @@ def _target_of(module: nn.Module) -> str:
 
 @define(eq=False)
 class LiveLayer:
-    """One Lua module, live, in double precision.
+    """One Lua module as a PyTorch module in double precision.
 
     Attributes:
         obj: the module in Lua.
         module: the live module in double precision.
         unit: unit roundoff of the element type that Lua computed in.
-        tensors: in place of the module's own, by name.
+        tensors: weights and buffers with which it runs in place of the module's own, by name.
     """
 
     obj: TorchObject
@@ -147,8 +150,12 @@ class LiveLayer:
             T7BridgeError: it has no PyTorch module, or its fields are inconsistent.
         """
         module = live_module(obj, path, limits=limits)
-        mode = obj.get("train")
-        module.train((mode is True) != (in_other_mode and isinstance(mode, bool)))
+        saved_mode = obj.get("train")
+        is_training = saved_mode is True
+        if in_other_mode and isinstance(saved_mode, bool):
+            is_training = not is_training
+        module.train(is_training)
+        # Only gradients with respect to inputs are asked for.
         for parameter in module.parameters():
             parameter.requires_grad_(False)
         return cls(obj, in_double(module), unit)
@@ -165,11 +172,12 @@ class LiveLayer:
             RefusedError: the layer does not accept the value.
             NotRunError: it draws at random, and what it drew is not recorded.
         """
+        # Each run begins without a state, as if it were the first.
         for inside in self.module.modules():
             if "state" in vars(inside):
                 vars(inside)["state"] = None
         # In-place layers must not change the caller's tensors, nor leaf tensors that require gradients.
-        own = mapped(value, lambda item: item * 1 if item.requires_grad else item.clone())
+        own = map_tensors(value, lambda item: item * 1 if item.requires_grad else item.clone())
         replayed = self._replayed(own)
         if replayed is not None:
             return replayed
@@ -182,7 +190,11 @@ class LiveLayer:
             raise RefusedError(f"does not accept the recorded input: {text}") from error
 
     def _replayed(self, value: Values) -> Values:
-        """Return the result with the recorded noise; `None` for layers without random numbers."""
+        """Return the result with the recorded noise; `None` for layers without random numbers.
+
+        Raises:
+            NotRunError: the noise is not recorded, or is of another shape.
+        """
         draws_in_evaluation = any(
             self.obj.get(name) is True for name in ("stochasticInference", "stochastic_inference")
         )
@@ -204,6 +216,7 @@ class LiveLayer:
         """Return the layer with a function applied to its weights and buffers, but not to index tables."""
         tensors = {}
         for name, item in (*self.module.named_parameters(), *self.module.named_buffers()):
+            # connTable has the numbers of planes, as floats.
             if item.is_floating_point() and "connTable" not in name:
                 tensors[name] = change(item)
         return evolve(self, tensors=tensors)
@@ -213,21 +226,26 @@ class LiveLayer:
 
         A sum of n products has n roundings, of partial sums as large as the root of the sum of all squares in the mean:
         as much as an error of sqrt(n) units in each of its products.
-        """
-        draw = torch.Generator().manual_seed(seed)
-        terms = 1
-        for item in (*self.module.parameters(), *self.module.buffers()):
-            if item.dim() > 1 and item.shape[0]:
-                terms = max(terms, item.numel() // item.shape[0])
-        size = self.unit * sqrt(terms)
 
-        def moved(item: torch.Tensor) -> torch.Tensor:
+        Args:
+            value: the input.
+            seed: of the random numbers.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        most_terms = 1
+        for item in (*self.module.parameters(), *self.module.buffers()):
+            # A weight (outputs, ...) is multiplied with as many inputs as it has elements for each output.
+            if item.dim() > 1 and item.shape[0]:
+                most_terms = max(most_terms, item.numel() // item.shape[0])
+        relative_error = self.unit * sqrt(most_terms)
+
+        def with_errors(item: torch.Tensor) -> torch.Tensor:
             # Whole numbers are exact: classes, rows, positions.
             if not item.is_floating_point() or bool((item == item.round()).all()):
                 return item
-            return item * (1 + size * torch.randn(item.shape, generator=draw, dtype=item.dtype))
+            return item * (1 + relative_error * torch.randn(item.shape, generator=generator, dtype=item.dtype))
 
-        return self._changed(moved), mapped(value, moved)
+        return self._changed(with_errors), map_tensors(value, with_errors)
 
     def in_single(self, value: Values) -> tuple[LiveLayer, Values]:
         """Return the layer and an input in single precision, which shows what its intermediate results lose."""
@@ -235,10 +253,10 @@ class LiveLayer:
         def single(item: torch.Tensor) -> torch.Tensor:
             return item.float() if item.is_floating_point() else item
 
-        return self._changed(single), mapped(value, single)
+        return self._changed(single), map_tensors(value, single)
 
     def shapes(self, value: Any) -> list[tuple[int, ...]] | None:
-        """Return the shapes of the outputs for values or `Examples` without computing; `None` if impossible."""
+        """Return the shapes of the outputs for values or `Example`s without computing; `None` if that is impossible."""
 
         def empty(item: torch.Tensor | Example) -> torch.Tensor:
             dtype = item.dtype if isinstance(item, torch.Tensor) else torch.float64
@@ -248,7 +266,9 @@ class LiveLayer:
             meta = {name: item.to("meta") for name, item in self.module.state_dict().items()}
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                result = torch.func.functional_call(self.module, meta, replaced(value, (torch.Tensor, Example), empty))
+                result = torch.func.functional_call(
+                    self.module, meta, map_instances(value, (torch.Tensor, Example), empty)
+                )
         except Exception:  # only a preview: `run` reports the error
             return None
         return [tuple(tensor.shape) for tensor in flat(result)]
@@ -279,17 +299,18 @@ def gradients(layer: LiveLayer, value: Values) -> list[torch.Tensor]:
     Raises:
         NotRunError: there is no gradient, or the layer cannot be run on the values.
     """
+    recorded_input, recorded_grad_output = value
     with torch.enable_grad():
-        inputs = mapped(value[0], _requiring_gradient)
+        inputs = map_tensors(recorded_input, _requiring_gradient)
         leaves_of_inputs = [item for item in flat(inputs) if item.requires_grad]
         outputs_of_layer = list(flat(layer.run(inputs)))
         try:
-            slopes = []
-            for output, slope in zip(outputs_of_layer, flat(value[1])):
-                slopes.append(slope.to(output.dtype).reshape(output.shape))
+            grad_outputs = []
+            for output, gradient in zip(outputs_of_layer, flat(recorded_grad_output)):
+                grad_outputs.append(gradient.to(output.dtype).reshape(output.shape))
             # Only outputs with a recorded gradient count.
-            outputs_of_layer = outputs_of_layer[: len(slopes)]
-            results = torch.autograd.grad(outputs_of_layer, leaves_of_inputs, slopes, allow_unused=True)
+            outputs_of_layer = outputs_of_layer[: len(grad_outputs)]
+            results = torch.autograd.grad(outputs_of_layer, leaves_of_inputs, grad_outputs, allow_unused=True)
         except RuntimeError as error:
             raise NotRunError(f"has no gradient: {first_line(error)[:150]}") from error
     computed = []

@@ -1,4 +1,7 @@
-"""What computes a recorded value: a layer, and the nodes that compute its input. May import graph."""
+"""The graph of computations between recorded values: a node is a run of a layer, whose input other nodes may compute.
+
+May import graph.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +14,21 @@ from attrs import field
 
 from ...data import define
 from .layer import Compute, LiveLayer, NotRunError, RefusedError, Values, outputs
-from .rounding import EXACT, UNIT, Deviation, measure, spread
-from .runs import items, replaced
+from .rounding import EXACT, UNIT, Deviation, expected_errors, measure
+from .runs import flattened, map_instances
 
-DRAWS = 4
+PERTURBED_RUNS = 4
 """Runs with random errors that estimate the error of rounding; each counts with the mean of all values."""
 
 
 @define(eq=False)
-class Ref:
-    """A tensor that a node computes.
+class NodeOutput:
+    """A tensor that a node computes, and another one reads.
 
     Attributes:
-        node: the node.
-        index: of the tensor in what that computes.
-        shape: of the tensor.
+        node: the node that computes it.
+        index: of the tensor among the outputs of that node.
+        shape: as the layer that reads it sees it.
         recorded: its value in the file; `None` if it was overwritten.
     """
 
@@ -35,14 +38,17 @@ class Ref:
     recorded: torch.Tensor | None = field(default=None, repr=False)
 
     def get(self, draw: int | None) -> torch.Tensor:
-        """Return the value in the file, or else the computed one, or one computed with errors.
+        """Return the value in the file, or else the computed one.
+
+        Args:
+            draw: the number of the run with errors whose value is asked for; `None` for the exact one.
 
         Raises:
-            RefusedError: its node computed something else.
+            RefusedError: its node computed something of another size.
         """
         if self.recorded is not None:
             return self.recorded
-        values = self.node.values if draw is None else self.node.draws[draw]
+        values = self.node.values if draw is None else self.node.perturbed[draw]
         if self.index >= len(values) or values[self.index].numel() != prod(self.shape):
             raise RefusedError("another shape than recorded")
         return values[self.index].reshape(self.shape)
@@ -50,25 +56,25 @@ class Ref:
 
 @define(eq=False)
 class Node:
-    """One run of one layer.
+    """One run of one layer, computed in double precision and several times with errors.
 
     Attributes:
-        step: the number of the run.
+        run_number: the place of the run among all.
         unit: unit roundoff of its numbers.
         layer: the layer; `None` where tensors are only concatenated.
-        inputs: its input: recorded tensors, and a `Ref` for each that another node computes.
+        inputs: its input: recorded tensors, and a `NodeOutput` for each that another node computes.
         function: what of the layer is computed: its output, or the gradient with respect to its input.
         values: the computed tensors.
-        draws: the same with errors of Lua's precision.
+        perturbed: the same with errors of Lua's precision.
     """
 
-    step: int
+    run_number: int
     unit: float
     layer: LiveLayer | None
     inputs: Values
     function: Compute = outputs
     values: list[torch.Tensor] = field(factory=list, repr=False)
-    draws: list[list[torch.Tensor]] = field(factory=list, repr=False)
+    perturbed: list[list[torch.Tensor]] = field(factory=list, repr=False)
 
     def run(self) -> None:
         """Compute the tensors, and the same with errors.
@@ -77,15 +83,18 @@ class Node:
             NotRunError: the layer cannot be run on its input.
         """
         self.values = self.compute()
-        self.draws = [self.compute(draw) for draw in range(DRAWS)]
-        self.draws.append(self._in_single_precision())
+        self.perturbed = [self.compute(draw) for draw in range(PERTURBED_RUNS)]
+        self.perturbed.append(self._in_single_precision())
 
     def _in_single_precision(self) -> list[torch.Tensor]:
-        """Return the tensors with the errors of single precision, scaled to those of Lua's."""
+        """Return the tensors with the errors of single precision, scaled to those of Lua's precision.
+
+        Without errors, if the layer does not run in single precision, or returns something else in it.
+        """
         try:
-            single = self.compute(DRAWS)
+            single = self.compute(PERTURBED_RUNS)
         except NotRunError:
-            return self.values  # the layer has no single precision
+            return self.values
         if sizes(single) != sizes(self.values):
             return self.values
         scale = self.unit / UNIT["float32"]
@@ -95,39 +104,47 @@ class Node:
         return scaled
 
     def compute(self, draw: int | None = None) -> list[torch.Tensor]:
-        """Compute the tensors, or those of one draw: with random errors, and after these in single precision.
+        """Compute the tensors.
+
+        Args:
+            draw: the number of a run with errors: below `PERTURBED_RUNS` with random ones, of this seed, and
+                `PERTURBED_RUNS` itself in single precision. `None` for the exact one.
 
         Raises:
             NotRunError: the layer cannot be run on its input.
         """
         layer = self.layer
-        value = replaced(self.inputs, Ref, lambda ref: ref.get(draw))
+        value = map_instances(self.inputs, NodeOutput, lambda node_output: node_output.get(draw))
         if layer is not None and draw is not None:
-            layer, value = layer.disturbed(value, draw) if draw < DRAWS else layer.in_single(value)
+            if draw < PERTURBED_RUNS:
+                layer, value = layer.disturbed(value, seed=draw)
+            else:
+                layer, value = layer.in_single(value)
         try:
             return self.function(layer, value)
         except (IndexError, RuntimeError, TypeError, ValueError) as error:
+            # Of a concatenation: layers raise `NotRunError` themselves.
             raise RefusedError("the outputs of its modules do not fit along its dimension") from error
 
-    def refs(self) -> Iterator[Ref]:
+    def outputs_of_nodes(self) -> Iterator[NodeOutput]:
         """Yield the tensors of its input that other nodes compute."""
-        return (item for item in items(self.inputs) if isinstance(item, Ref))
+        return (item for item in flattened(self.inputs) if isinstance(item, NodeOutput))
 
-    def members(self) -> list[Node]:
-        """Return this and all nodes that it is computed from, in order."""
-        members: dict[int, Node] = {}
+    def nodes_since_recorded(self) -> list[Node]:
+        """Return this and the nodes that compute its input from recorded values, in the order of the runs."""
+        nodes: dict[int, Node] = {}
         stack: list[Node] = [self]
         while stack:
             node = stack.pop()
-            members[id(node)] = node
-            for ref in node.refs():
-                if ref.recorded is None and id(ref.node) not in members:
-                    stack.append(ref.node)
-        return sorted(members.values(), key=lambda node: node.step)
+            nodes[id(node)] = node
+            for node_output in node.outputs_of_nodes():
+                if node_output.recorded is None and id(node_output.node) not in nodes:
+                    stack.append(node_output.node)
+        return sorted(nodes.values(), key=lambda node: node.run_number)
 
     @cached_property
     def is_random(self) -> bool:
-        """Whether its layer returns something else when it runs again."""
+        """Whether its layer returns something else when it runs again; never asked of gradients."""
         return self.function is outputs and not all(map(torch.equal, self.values, self.compute()))
 
     def compare(self, recorded: list[torch.Tensor], factor: float) -> Deviation:
@@ -139,11 +156,11 @@ class Node:
         """
         if self.unit <= UNIT["float64"]:
             factor *= EXACT
-        return measure(recorded, self.values, spread(self.values, self.draws, self.unit), factor)
+        return measure(recorded, self.values, expected_errors(self.values, self.perturbed, self.unit), factor)
 
     def input_values(self) -> Values:
-        """Return the input, with what other nodes compute."""
-        return replaced(self.inputs, Ref, lambda ref: ref.get(None))
+        """Return the input, with the exact values of what other nodes compute."""
+        return map_instances(self.inputs, NodeOutput, lambda node_output: node_output.get(draw=None))
 
 
 def sizes(tensors: list[torch.Tensor]) -> list[int]:

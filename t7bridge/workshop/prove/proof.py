@@ -86,7 +86,7 @@ class LayerProof:
         return one_line(self, f"{self.layer or self.path} {self.class_name}: {self.verdict}")
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the verdict as plain data; infinities and NaN become `None`."""
+        """Return the verdict as plain data; infinities and NaN, which JSON does not have, become `None`."""
         data = {}
         for name, value in asdict(self).items():
             if isinstance(value, float) and not math.isfinite(value):
@@ -94,12 +94,12 @@ class LayerProof:
             data["class" if name == "class_name" else name] = value
         return data
 
-    def write(self, difference: Deviation, compared: list[torch.Tensor]) -> None:
-        """Write the numbers of a comparison.
+    def set_numbers(self, difference: Deviation, compared: list[torch.Tensor]) -> None:
+        """Set the numbers of a comparison.
 
         Args:
             difference: the numbers.
-            compared: the tensors that were compared.
+            compared: the tensors that were compared, for their number of elements.
         """
         self.max_abs = difference.max_abs
         self.max_rel = difference.max_rel
@@ -131,7 +131,9 @@ class LayerProof:
         numbers = "" if self.max_abs is None else f"abs {self.max_abs:.1e}  rel {self.max_rel or 0.0:.1e}"
         # A column in which all lines are empty is left out.
         names = [f"{name:{width}}" for name, width in zip(self.names, widths) if width]
-        return "  ".join([f"{self.verdict:12}", *names, f"{numbers:25}", printable(self.reason)]).rstrip()
+        verdict = f"{self.verdict:12}"  # as long as "not recorded"
+        columns = [verdict, *names, f"{numbers:25}", printable(self.reason)]
+        return "  ".join(columns).rstrip()
 
 
 @define(eq=False)
@@ -217,7 +219,8 @@ class Proof(Printed):
         if self.problem:
             return f"not possible: {self.problem}"
         if self.unexplained:
-            return self._of_models() if self.modes else self._of_file()
+            is_of_two_models = bool(self.modes)
+            return self._sentence_of_models() if is_of_two_models else self._sentence_of_file()
         updated = ""
         if self.updated:
             layers = counted(len(self.updated), "layer with weights does", "layers with weights do")
@@ -226,6 +229,7 @@ class Proof(Printed):
         if not agreeing:
             return updated or "nothing in the file could be checked"
         runs = sum(layer.runs for layer in agreeing)
+        # Only the verdict on a model as a whole counts no runs.
         against = f"{runs} {self.against}" if runs else f"the outputs of {self.reference}"
         # Of the absolute and the relative difference the smaller: the relative one for outputs above 1.
         largest = max(min(layer.max_abs or 0.0, layer.max_rel or 0.0) for layer in agreeing)
@@ -234,7 +238,7 @@ class Proof(Printed):
         text = f"checked against {against}, largest difference {largest:.1g}"
         return f"{text}; {updated}" if updated else text
 
-    def _of_file(self) -> str:
+    def _sentence_of_file(self) -> str:
         """Return the sentence for layers that do not compute what is recorded."""
         differing = self.unexplained
         if len(differing) <= _NAMED:
@@ -254,11 +258,11 @@ class Proof(Printed):
         cause = f"their {parts} were changed after the last forward pass, or they are converted wrongly"
         return f"{names}, do not compute what {recorder} recorded{others}: {cause}"
 
-    def _of_models(self) -> str:
+    def _sentence_of_models(self) -> str:
         """Return the sentence for two models that compute different values."""
         differing = self.unexplained
         agreeing = self.agreeing()
-        if {layer.layer for layer in differing} == {"(model)"}:
+        if {layer.layer for layer in differing} == {"(model)"}:  # only the verdict on the whole
             if not agreeing:
                 return f"not proven: the output differs from {self.reference}"
             agrees = counted(len(agreeing), "layer agrees", "layers agree")
@@ -276,7 +280,8 @@ class Proof(Printed):
         """
         shown = [layer for layer in self.layers if everything or layer.verdict != NOT_RECORDED]
         shown.sort(key=lambda layer: layer.worst_first())
-        widths = [max(map(len, column)) for column in zip(*(layer.names for layer in shown))]
+        columns = zip(*(layer.names for layer in shown))
+        widths = [max(map(len, column)) for column in columns]
         yield from (layer.row(widths) for layer in shown)
         summary = self.summary()
         if summary[NOT_RECORDED]:

@@ -109,7 +109,8 @@ def prove(request: Prove) -> Proof:
         proof = references.compared(subject, request.against, request.input, request.factory)
     names = layer_names(value, request.limits)
     for layer in proof.layers:
-        layer.layer = names.get(layer.path, ("", ""))[0]
+        # Name and class; a copy that a cell keeps of a step has none.
+        layer.layer, _ = names.get(layer.path, ("", ""))
     return proof
 
 

@@ -1,4 +1,4 @@
-"""The bound on rounding: how far a result may be from that of exact arithmetic.
+"""The bound on errors of rounding: how far a result may be from that of exact arithmetic.
 
 Lua computed in single or double precision. A layer is computed in double precision, and again with random errors of
 Lua's precision in its input and weights, and in single precision. How far these results spread is what rounding
@@ -13,7 +13,7 @@ import torch
 
 from ...data import define, np
 from ...graph.tensor import Tensor
-from .runs import Recorded, leaves
+from .runs import Recorded, tensors_in
 
 UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11}
 """Unit roundoff by element type."""
@@ -33,6 +33,11 @@ RTOL = 1e-4
 ATOL = 1e-5
 """The relative and absolute differences allowed for a layer whose entry says that Lua approximates its function."""
 
+_PART_OF_MEAN = 0.1
+"""Part of a tensor's root mean square that is added to the size of each element: a small one may be a sum of large
+terms that cancel, and has their errors. An estimate."""
+_NEAR_LARGEST_FLOAT = 3e38
+"""A sum beyond the largest float, 3.4e38, is infinite in Lua but not here."""
 _SAMPLE = 2_000
 """Numbers of a tensor that are looked at: if more than 1 in 500 has more digits, one is among these (e^-4: 98 %)."""
 _ENOUGH = 16
@@ -48,12 +53,12 @@ def unit_of(value: Recorded) -> float | None:
     Doubles that were converted from floats have that of floats, and numbers with six digits in an ascii file that of
     six digits.
     """
-    return max((_unit(tensor) for tensor in leaves(value) if tensor.element.name in UNIT), default=None)
+    return max((_unit(tensor) for tensor in tensors_in(value) if tensor.element.name in UNIT), default=None)
 
 
 def has_precision(value: Recorded) -> bool:
     """Return whether a value has enough different numbers to show its precision."""
-    return any(len(_sample(tensor)) >= _ENOUGH for tensor in leaves(value) if tensor.element.name in UNIT)
+    return any(len(_sample(tensor)) >= _ENOUGH for tensor in tensors_in(value) if tensor.element.name in UNIT)
 
 
 def _sample(tensor: Tensor) -> np.ndarray:
@@ -73,14 +78,17 @@ def _unit(tensor: Tensor) -> float:
         unit_of_floats = max(unit, UNIT["float32"]) if are_single else unit
         if sample.size < _ENOUGH:
             # Few numbers with 16 binary digits or less may have been written by hand: they show no precision.
-            mantissa = np.frexp(sample)[0] * 2.0**16
-            has_more_digits = bool((mantissa != np.round(mantissa)).any())
+            mantissa, _ = np.frexp(sample)
+            shifted = mantissa * 2.0**16
+            has_more_digits = bool((shifted != np.round(shifted)).any())
             return unit_of_floats if has_more_digits else unit
-        power = np.floor(np.log10(np.abs(sample)))
+        exponent = np.floor(np.log10(np.abs(sample)))
         # Text of 4 to 6 digits is told from floats, which have 7 of their own; that of doubles from them up to 9.
-        for digits in range(4, 10 if unit == UNIT["float64"] else 7):
-            places = 10.0 ** (digits - 1 - power)
-            if np.allclose(np.round(sample * places) / places, sample, rtol=max(unit, 1e-14), atol=0):
+        most_digits = 9 if unit == UNIT["float64"] else 6
+        for digits in range(4, most_digits + 1):
+            scale = 10.0 ** (digits - 1 - exponent)
+            if np.allclose(np.round(sample * scale) / scale, sample, rtol=max(unit, 1e-14), atol=0):
+                # Half of the last digit, relative to a number with the smallest first digit, 1.
                 return max(unit, 0.5 * 10.0 ** (1 - digits))
     return unit_of_floats
 
@@ -88,60 +96,65 @@ def _unit(tensor: Tensor) -> float:
 # Differences
 
 
-def spread(exact: list[torch.Tensor], draws: list[list[torch.Tensor]], unit: float) -> list[torch.Tensor]:
+def expected_errors(exact: list[torch.Tensor], perturbed: list[list[torch.Tensor]], unit: float) -> list[torch.Tensor]:
     """Return the expected errors of computed tensors, as standard deviations of each element.
 
     Args:
         exact: the tensors in double precision.
-        draws: the same with errors, several times.
-        unit: unit roundoff.
+        perturbed: the same, computed several times with errors of Lua's precision.
+        unit: unit roundoff of Lua's numbers.
     """
-    scales = []
-    for tensor, *others in zip(exact, *draws):
+    errors = []
+    for tensor, *others in zip(exact, *perturbed):
         squares = torch.zeros_like(tensor)
         for other in others:
+            # One of another shape says nothing of these elements; as an error of 0 it makes the limit stricter.
             if other.shape == tensor.shape:
                 squares += (other - tensor).square()
-        squares = (squares / max(len(others), 1)).nan_to_num(0.0, 0.0, 0.0)
-        sizes = tensor.abs().nan_to_num(0.0, 0.0, 0.0)
+        # Elements that are not finite have no error: `measure` compares them by themselves.
+        mean_squares = (squares / max(len(others), 1)).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+        sizes = tensor.abs().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
         if tensor.numel():
-            # Those of few draws may all be small: each element counts with the mean of all.
-            squares = (squares + squares.mean()) / 2
-            sizes = sizes + 0.1 * sizes.square().mean().sqrt()
+            # The few errors of one element may all be small by chance: it counts with the mean of all.
+            mean_squares = (mean_squares + mean_squares.mean()) / 2
+            sizes = sizes + _PART_OF_MEAN * sizes.square().mean().sqrt()
         # A number that is rounded to the nearest is off by half a unit.
-        scales.append(squares.sqrt() + 0.5 * unit * sizes + TINY)
-    return scales
+        errors.append(mean_squares.sqrt() + 0.5 * unit * sizes + TINY)
+    return errors
 
 
 @define(eq=False)
 class Deviation:
-    """Numbers of one comparison.
+    """How far computed values are from recorded ones.
 
     Attributes:
         reason: why the two cannot be compared element by element; empty where they can.
         max_abs: largest absolute difference.
         max_rel: the same, relative to the largest recorded absolute value.
         excess: the largest difference in units of the rounding limit; 1 is the limit.
-        close: whether all are within `RTOL` and `ATOL`.
+        is_close: whether all are within `RTOL` and `ATOL`.
     """
 
     reason: str = ""
     max_abs: float = inf
     max_rel: float = inf
     excess: float = inf
-    close: bool = False
+    is_close: bool = False
 
 
 def measure(
-    recorded: list[torch.Tensor], computed: list[torch.Tensor], scales: list[torch.Tensor], headroom: float = 1.0
+    recorded: list[torch.Tensor], computed: list[torch.Tensor], expected: list[torch.Tensor], factor: float = 1.0
 ) -> Deviation:
     """Compare recorded with computed values.
 
     Args:
         recorded: tensors.
-        computed: in double precision.
-        scales: expected rounding errors of each element, as standard deviations.
-        headroom: factor of the limit.
+        computed: as many in double precision, of the same shapes but for dimensions of one element.
+        expected: the errors of rounding expected for each element, as standard deviations.
+        factor: of the limit, `HEADROOM` standard deviations.
+
+    Returns:
+        The numbers, or in `reason` why there are none.
     """
     if len(recorded) != len(computed):
         return Deviation(f"{len(computed)} outputs, {len(recorded)} recorded")
@@ -152,8 +165,7 @@ def measure(
     here = joined(computed)
     are_finite = in_file.isfinite() & here.isfinite()
     are_same = (in_file == here) | (in_file.isnan() & here.isnan())
-    # A sum beyond the largest float, 3.4e38, is infinite in Lua but not here.
-    are_same |= in_file.isinf() & (here.abs() > 3e38)
+    are_same |= in_file.isinf() & (here.abs() > _NEAR_LARGEST_FLOAT)
     if not bool((are_finite | are_same).all()):
         return Deviation("infinite or not a number on one side")
     in_file = torch.where(are_finite, in_file, 0.0)
@@ -164,9 +176,9 @@ def measure(
     max_rel = 0.0
     if max_abs:
         max_rel = max_abs / largest if largest else inf
-    excess = _largest(error / joined(scales)) / (HEADROOM * headroom)
+    excess = _largest(error / joined(expected)) / (HEADROOM * factor)
     is_close = bool((error.abs() <= ATOL + RTOL * in_file.abs()).all())
-    return Deviation("", max_abs, max_rel, excess, is_close)
+    return Deviation(max_abs=max_abs, max_rel=max_rel, excess=excess, is_close=is_close)
 
 
 def _largest(values: torch.Tensor) -> float:
@@ -175,5 +187,5 @@ def _largest(values: torch.Tensor) -> float:
 
 
 def joined(tensors: list[torch.Tensor]) -> torch.Tensor:
-    """Return the elements of all tensors."""
+    """Return the elements of all tensors as one vector."""
     return torch.cat([item.reshape(-1).double() for item in tensors] or [torch.zeros(0, dtype=torch.float64)])

@@ -1,4 +1,5 @@
-"""The runs of the layers of a Lua model, in order, and which of the values that they recorded are still in memory.
+"""The runs of the layers of a Lua model in its last pass, in order, and which of the values that they recorded are
+unchanged in the file.
 
 A domain of `nn/walk`: a value is what Lua recorded of it. The flow of a container determines the inputs of the modules
 inside: the previous layer's `output` in a sequence, the same value for all branches. What a class keeps besides, as a
@@ -46,23 +47,28 @@ Region = tuple[int, int, int]
 """A storage, by id, and the first and last element of it that a tensor uses."""
 
 STEP_BEFORE = "continues from the step before"
+_NEVER_A_STEP = 1e6
+"""A field `step` from this number on is not that of a sequence."""
 _DEEPEST = 32
 """Maximum nesting of tables of tensors."""
 _LONGEST = 100_000
 """Maximum number of elements of a table of tensors, or of steps in a tensor."""
-_REPEATED = 1 << 22
+_MOST_REPEATED = 1 << 22
 """Maximum number of elements of a recorded tensor whose storage has fewer."""
 
 # Recorded values
 
 
 def recorded(value: Any, depth: int = 0) -> Recorded:
-    """Return a field's value as recorded tensors and lists; empty, cleared and too large values are `None`."""
+    """Return a field's value as recorded tensors and lists; empty, cleared and too large values are `None`.
+
+    A list in which some elements are missing stays a list; one in which all are is `None`.
+    """
     if isinstance(value, Tensor):
         if not value.numel or value.storage is None or value.element.name.startswith("complex"):
             return None  # Lua Torch computes no complex numbers
-        # A tensor that repeats its elements is no output of a layer: its size is not limited.
-        return value if value.numel <= max(value.storage.count, _REPEATED) else None
+        # A view may repeat few elements of a file any number of times.
+        return value if value.numel <= max(value.storage.count, _MOST_REPEATED) else None
     if isinstance(value, float):
         return value
     if isinstance(value, Table) and depth < _DEEPEST and 0 < len(value) <= _LONGEST:
@@ -81,31 +87,31 @@ def grad_input_of(obj: Any) -> Recorded:
     return recorded(obj.get("gradInput")) if isinstance(obj, TorchObject) else None
 
 
-def items(value: Any) -> Iterator[Any]:
-    """Yield what the lists of a value hold, in order."""
+def flattened(value: Any) -> Iterator[Any]:
+    """Yield what is in the lists of a value, and in lists in these, in order; a value that is no list as it is."""
     if isinstance(value, (list, tuple)):
         for item in value:
-            yield from items(item)
+            yield from flattened(item)
     else:
         yield value
 
 
-def replaced(value: Any, kind: type | tuple[type, ...], change: Callable[..., Any]) -> Any:
-    """Return a value with a function applied to what is of one type, or of several, in its lists."""
+def map_instances(value: Any, kind: type | tuple[type, ...], change: Callable[..., Any]) -> Any:
+    """Return a value with a function applied to all objects of one type, or of several, in its lists."""
     if isinstance(value, (list, tuple)):
-        return [replaced(item, kind, change) for item in value]
+        return [map_instances(item, kind, change) for item in value]
     return change(value) if isinstance(value, kind) else value
 
 
-def leaves(value: Recorded) -> Iterator[Tensor]:
+def tensors_in(value: Recorded) -> Iterator[Tensor]:
     """Yield the tensors of a value, in order."""
-    return (item for item in items(value) if isinstance(item, Tensor))
+    return (item for item in flattened(value) if isinstance(item, Tensor))
 
 
-def is_whole(value: Recorded) -> bool:
-    """Return whether a value is complete."""
+def is_complete(value: Recorded) -> bool:
+    """Return whether no part of a value is missing from the file."""
     if isinstance(value, list):
-        return bool(value) and all(map(is_whole, value))
+        return bool(value) and all(map(is_complete, value))
     return value is not None
 
 
@@ -116,7 +122,7 @@ def first_of(value: Recorded) -> Recorded:
 
 def zeros_like(value: Recorded) -> Recorded:
     """Return zeros in the structure of a value."""
-    return replaced(value, Tensor, lambda item: Tensor.from_numpy(np.zeros(item.shape, item.numpy().dtype)))
+    return map_instances(value, Tensor, lambda item: Tensor.from_numpy(np.zeros(item.shape, item.numpy().dtype)))
 
 
 def _element(value: Recorded, index: int) -> Recorded:
@@ -129,14 +135,21 @@ def _without_table(value: Recorded) -> Recorded:
     return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
-def _part(value: Recorded, dim: int, part: int | slice) -> Recorded:
-    """Return a part of a tensor along a dimension, as a view; `None` if there is none."""
+def _slice_along(value: Recorded, dim: int, places: int | slice) -> Recorded:
+    """Return a part of a tensor along a dimension, as a view; `None` if there is none.
+
+    Args:
+        value: the tensor; of anything else there is no part.
+        dim: the dimension, from 0.
+        places: one place, without which the view has a dimension less, or several.
+    """
     if not isinstance(value, Tensor) or not 0 <= dim < value.ndim:
         return None
-    if value.ndim == 1 and isinstance(part, int):
+    if value.ndim == 1 and isinstance(places, int):
         # In Lua, an element of a vector is a vector of one element.
-        part = slice(part, part + 1)
-    key = (*(slice(None),) * dim, part)
+        places = slice(places, places + 1)
+    all_of_dims_before = (slice(None),) * dim
+    key = (*all_of_dims_before, places)
     try:
         return value[key]
     except IndexError:
@@ -150,7 +163,9 @@ def _region(tensor: Tensor) -> Region:
 
 def overlap(one: Region, other: Region) -> bool:
     """Return whether two regions have elements in common."""
-    return one[0] == other[0] and one[1] <= other[2] and other[1] <= one[2]
+    storage, first, last = one
+    other_storage, other_first, other_last = other
+    return storage == other_storage and first <= other_last and other_first <= last
 
 
 def view_of(tensor: Tensor) -> tuple[Region, tuple[int, ...], tuple[int, ...]]:
@@ -162,11 +177,14 @@ def view_of(tensor: Tensor) -> tuple[Region, tuple[int, ...], tuple[int, ...]]:
 
 
 def own_weights(obj: TorchObject) -> dict[str, Tensor]:
-    """Return the weights in an object's own fields, by their names there."""
+    """Return the weights in an object's own fields, by their names there.
+
+    Its entry says which fields these are; of an unknown class `weight` and `bias` are, as in most classes of Lua.
+    """
     layer = layer_of(obj.class_name)
     names = ["weight", "bias"]
     if layer is not None:
-        with suppress(ModelError):  # its fields are inconsistent
+        with suppress(ModelError):  # its fields are inconsistent: no weights are found
             names = []
             for parameter in layer.params_of(Fields(obj, "", layer.defaults)):
                 if parameter.kind == "parameter":
@@ -199,7 +217,12 @@ def _children_of(obj: TorchObject) -> list[Child]:
 
 
 def _keeps_state(obj: TorchObject, depth: int = 0) -> bool:
-    """Return whether a module, or one inside it, continues from the previous step."""
+    """Return whether a module, or one inside it, continues from the previous step of a sequence.
+
+    Args:
+        obj: the module.
+        depth: how many modules it is inside of, whose search this is part of.
+    """
     recording = recording_of(obj)
     if recording.over_sequences:
         return False
@@ -212,7 +235,13 @@ def _keeps_state(obj: TorchObject, depth: int = 0) -> bool:
 
 
 def _state(obj: TorchObject, name: str, step: int) -> Recorded:
-    """Return what a recurrent module keeps of a step."""
+    """Return what a recurrent module keeps of a step; `None` if it is not in the file.
+
+    Args:
+        obj: the module.
+        name: the field with a table of all steps.
+        step: from 1.
+    """
     table = obj.get(name)
     return recorded(table.get(float(step))) if isinstance(table, Table) else None
 
@@ -225,11 +254,11 @@ class Place:
     """Where a module is; the whole path is made only when somebody asks for it, as files nest deep.
 
     Attributes:
-        above: the place of the container; `None` for the model.
+        parent: the place of the container; `None` for the model.
         step: the step from there.
     """
 
-    above: Place | None
+    parent: Place | None
     step: str
 
     def path(self) -> str:
@@ -238,23 +267,23 @@ class Place:
         place: Place | None = self
         while place is not None:
             steps.append(place.step)
-            place = place.above
+            place = place.parent
         return "".join(reversed(steps))
 
 
 @define(eq=False)
 class Pass:
-    """One pass through a model.
+    """One pass through a model: a call of its `forward` in Lua, and perhaps of its `backward`.
 
     Attributes:
         in_other_mode: whether the model ran in another mode than that in which it was saved.
         budget: resource limits of following it.
-        times: how often each module runs in it, by its id; empty while this is not known.
+        run_counts: how often each module runs in it, by its id; empty while this is not known.
     """
 
     in_other_mode: bool
     budget: Budget = field(repr=False)
-    times: Mapping[int, int] = field(factory=dict)
+    run_counts: Mapping[int, int] = field(factory=dict)
 
     def is_in_evaluation(self, obj: TorchObject) -> bool:
         """Return whether a module ran in evaluation, for which it must say so."""
@@ -264,7 +293,7 @@ class Pass:
 
 @define(frozen=True)
 class Joined:
-    """The outputs of modules that a container only joins.
+    """The outputs of modules that a container only concatenates.
 
     Attributes:
         parts: the outputs.
@@ -283,42 +312,42 @@ class Run:
         place: the module's place in the file.
         obj: the module.
         input: its input; `None` if missing from the file.
-        of: the pass.
+        model_pass: the pass of the model that it is part of.
         grad_output: the gradient with respect to its output.
         output: its output.
         grad_input: the gradient with respect to its input.
         inside: the runs of the modules inside, in order.
-        is_listed: whether it is compared itself: not if only what is inside is.
-        whole: whether this is a container, whose modules have runs of their own.
+        is_compared: whether it is compared itself: not if only what is inside is.
+        is_container: whether this is a container, whose modules have runs of their own.
         joined: the outputs of its modules, if it only joins them.
         is_last: whether its module does not run again later in the pass and overwrites its output.
         writes: the memory that it wrote.
         reason: why the input is missing, if known.
         contradiction: what is wrong with the fields of a container, which cannot have run with them.
-        number: in a sequence, the step from 0 and the number of steps; `None` elsewhere.
-        before: the module's output one step before, if a sequence keeps a copy of it.
-        names: the places of modules inside whose weights belong to others, by id.
+        step_and_count: in a sequence, the step from 0 and the number of steps; `None` elsewhere.
+        previous_output: the module's output one step before, if a sequence keeps a copy of it.
+        places_in_copy: the places of modules inside whose weights belong to others, by id.
         first_reading: the same run in the first reading of the pass; `None` in that itself.
     """
 
     place: Place
     obj: TorchObject
     input: Recorded
-    of: Pass = field(repr=False)
+    model_pass: Pass = field(repr=False)
     grad_output: Recorded = None
     output: Recorded = None
     grad_input: Recorded = None
     inside: list[Run] = field(factory=list, repr=False)
-    is_listed: bool = True
-    whole: bool = False
+    is_compared: bool = True
+    is_container: bool = False
     joined: Joined | None = None
     is_last: bool = True
     writes: list[Region] = field(factory=list)
     reason: str = ""
     contradiction: str = ""
-    number: tuple[int, int] | None = None
-    before: Recorded = None
-    names: dict[int, Place] = field(factory=dict)
+    step_and_count: tuple[int, int] | None = None
+    previous_output: Recorded = None
+    places_in_copy: dict[int, Place] = field(factory=dict)
     first_reading: Run | None = field(default=None, repr=False)
 
     @property
@@ -344,51 +373,58 @@ class Run:
     @property
     def step(self) -> int:
         """The step of a recurrent module, from 1."""
-        number, count = self.number or (0, 1)
+        # Outside of a sequence what is recorded is that of the last step alone.
+        step_in_sequence, count = self.step_and_count or (0, 1)
         # The field has the step that would come next; it may count on over several sequences.
-        following = self.obj.get("step")
+        next_step = self.obj.get("step")
         first = 1
-        if isinstance(following, float) and 1 < following < 1e6:
-            first = max(int(following) - count, 1)
-        return number + first
+        if isinstance(next_step, float) and 1 < next_step < _NEVER_A_STEP:
+            first = max(int(next_step) - count, 1)
+        return first + step_in_sequence
 
     @property
     def is_unknown_step(self) -> bool:
         """True outside of sequences where the steps of a recurrent module are not recorded."""
-        return self.number is None and self.obj.get("step") == 1.0
+        return self.step_and_count is None and self.obj.get("step") == 1.0
 
-    def run_inside(self, step: str, obj: TorchObject, inputs: Recorded) -> Run:
-        """Add the run of a module inside, in the same step of a sequence.
+    def add_run_inside(self, step: str, obj: TorchObject, inputs: Recorded) -> Run:
+        """Add the run of a module inside, in the same step of a sequence, and return it.
 
         Args:
-            step: the step to it.
+            step: the step to it in the path, `.modules[1]`.
             obj: the module.
             inputs: its input.
+
+        Raises:
+            LimitError: there are too many runs.
         """
-        self.of.budget.spend(STEPS_PER_NODE)
-        place = self.names.get(id(obj)) or Place(self.place, step)
-        run = Run(place, obj, inputs, self.of, number=self.number, names=self.names)
-        if self.of.times:
-            # What is recorded differs between the readings, and with it sometimes what runs.
+        self.model_pass.budget.spend(STEPS_PER_NODE)
+        place = self.places_in_copy.get(id(obj)) or Place(self.place, step)
+        run = Run(
+            place, obj, inputs, self.model_pass, step_and_count=self.step_and_count, places_in_copy=self.places_in_copy
+        )
+        if self.model_pass.run_counts:
+            # The first reading has found which run of a module is the last. What is recorded differs between the
+            # readings, and with it sometimes what runs: then only a module that runs once is known to be the last.
             if self.first_reading is not None and len(self.inside) < len(self.first_reading.inside):
                 run.first_reading = self.first_reading.inside[len(self.inside)]
                 run.is_last = run.first_reading.is_last
             else:
-                run.is_last = self.of.times.get(id(obj), 0) <= 1
+                run.is_last = self.model_pass.run_counts.get(id(obj), 0) <= 1
         self.inside.append(run)
         return run
 
     def recorded_output(self) -> Recorded:
-        """Return the output; `None` if the module runs again and overwrites it."""
-        keeps_all_steps = is_recurrent(self.obj) and not self.of.is_in_evaluation(self.obj)
+        """Return the output; `None` if the module runs again and overwrites it, or if it is not in the file."""
+        keeps_all_steps = is_recurrent(self.obj) and not self.model_pass.is_in_evaluation(self.obj)
         if not keeps_all_steps and not self.is_last:
             return None
-        if is_recurrent(self.obj) and self.number is not None:
+        if is_recurrent(self.obj) and self.step_and_count is not None:
             if keeps_all_steps:
                 return _state(self.obj, "outputs", self.step)
             # Backward sets `output` to that of the first step; the last one is in the table.
-            following = self.obj.get("step")
-            last = _state(self.obj, "outputs", int(following) - 1) if isinstance(following, float) else None
+            next_step = self.obj.get("step")
+            last = _state(self.obj, "outputs", int(next_step) - 1) if isinstance(next_step, float) else None
             if isinstance(last, Tensor):
                 return last
         output = output_of(self.obj)
@@ -399,16 +435,16 @@ class Run:
 
     def recorded_grad_input(self) -> Recorded:
         """Return the gradient with respect to the input; unknown in a sequence, or of several runs."""
-        in_sequence = self.number is not None and is_recurrent(self.obj)
-        if in_sequence or self.of.times.get(id(self.obj), 0) > 1:
+        in_sequence = self.step_and_count is not None and is_recurrent(self.obj)
+        if in_sequence or self.model_pass.run_counts.get(id(self.obj), 0) > 1:
             return None
         return grad_input_of(self.obj)
 
-    def finish(self) -> None:
-        """Note what is recorded of a run, when the modules inside have run."""
+    def read_recorded(self) -> None:
+        """Set what is recorded of a run, when the modules inside have run."""
         if is_recurrent(self.obj) and not recording_of(self.obj).over_sequences:
-            self.input = None
-        if self.whole and self.number is not None and _keeps_state(self.obj):
+            self.input = None  # its result depends on the step before, too
+        if self.is_container and self.step_and_count is not None and _keeps_state(self.obj):
             self.input = None
             self.reason = STEP_BEFORE
         self.output = self.recorded_output()
@@ -433,16 +469,17 @@ def runs(
     budget = Budget(limits, "following the runs of the layers")
     first_reading = Run(Place(None, path), root, None, Pass(in_other_mode, budget))
     begun, _ = _follow(first_reading)
-    times = Counter(id(run.obj) for run in begun)
+    run_counts = Counter(id(run.obj) for run in begun)
     seen: set[int] = set()
     for run in reversed(begun):
         run.is_last = id(run.obj) not in seen
         seen.add(id(run.obj))
     budget = Budget(limits, "following the runs of the layers")
-    start = Run(first_reading.place, root, None, Pass(in_other_mode, budget, times), first_reading=first_reading)
+    second_pass = Pass(in_other_mode, budget, run_counts)
+    start = Run(first_reading.place, root, None, second_pass, first_reading=first_reading)
     start.is_last = first_reading.is_last
     _, ended = _follow(start)
-    listed = [run for run in ended if run.is_listed]
+    listed = [run for run in ended if run.is_compared]
     written: set[int] = set()
     for run in listed:
         _note_writes(run, written)
@@ -451,40 +488,44 @@ def runs(
 
 
 def _follow(start: Run) -> tuple[list[Run], list[Run]]:
-    """Return the runs inside a run, and itself, in the order in which they begin and in that in which they end."""
+    """Return the runs inside a run, and itself, in the order in which they begin and in that in which they end.
+
+    Lua's containers write their output after their modules, so that the second order is that of the writes.
+    """
     begun: list[Run] = []
     ended: list[Run] = []
-    # Runs to begin, and those to end, which come behind what is inside.
+    # A run is twice on the stack, to begin and, below the runs inside it, to end: then the second is true.
     stack: list[tuple[Run, bool]] = [(start, False)]
     running: set[int] = set()
     while stack:
         run, is_at_end = stack.pop()
         if is_at_end:
             running.discard(id(run.obj))
-            run.finish()
+            run.read_recorded()
             ended.append(run)
             continue
         if id(run.obj) in running:
             continue  # it contains itself
         begun.append(run)
         running.add(id(run.obj))
-        _run_modules(run)
+        _add_runs_inside(run)
         stack.append((run, True))
         stack += [(inside, False) for inside in reversed(run.inside)]
     return begun, ended
 
 
 def _note_writes(run: Run, written: set[int]) -> None:
-    """Note the memory that a run wrote.
+    """Add the memory that a run wrote to its `writes`: that of its output, unless something else wrote it.
 
     Args:
         run: the run.
-        written: the storages that runs before it wrote.
+        written: the storages, by id, that runs before it wrote.
     """
-    regions_of_input = [_region(tensor) for tensor in leaves(run.input)]
-    for region in map(_region, leaves(run.output)):
+    regions_of_input = [_region(tensor) for tensor in tensors_in(run.input)]
+    for region in map(_region, tensors_in(run.output)):
         is_view = not run.in_place and any(overlap(region, one) for one in regions_of_input)
-        is_of_module_inside = run.whole and region[0] in written
+        storage, _, _ = region
+        is_of_module_inside = run.is_container and storage in written
         if not is_view and not is_of_module_inside:
             run.writes.append(region)
     source = first_of(run.input)
@@ -513,35 +554,37 @@ class Memory:
         self._gradients: dict[int, set[int]] = {}
         """The numbers of the runs whose gradients are in a storage, by its id."""
         for number, run in enumerate(runs):
-            last = len(runs) if run.may_be_undone else number
+            # A backward comes after all runs.
+            writer = len(runs) if run.may_be_undone else number
             for region in run.writes:
-                self._writes.setdefault(region[0], []).append((last, region))
-            if not run.whole:
+                storage, _, _ = region
+                self._writes.setdefault(storage, []).append((writer, region))
+            if not run.is_container:
                 self._note_gradients(number, run)
 
     def _note_gradients(self, number: int, run: Run) -> None:
-        """Note where a run wrote the gradient with respect to its input."""
-        # Layers that pass a gradient on, as nn.View does, do not write it.
+        """Note where the backward of a run wrote the gradient with respect to its input."""
+        # Layers that pass a gradient on, as nn.View does, do not write it; those in place write it where it was.
         passed_on = set()
         if not run.in_place:
-            passed_on = {id(tensor.storage) for tensor in leaves(run.grad_output)}
-        for tensor in leaves(run.grad_input):
+            passed_on = {id(tensor.storage) for tensor in tensors_in(run.grad_output)}
+        for tensor in tensors_in(run.grad_input):
             if id(tensor.storage) not in passed_on:
                 self._gradients.setdefault(id(tensor.storage), set()).add(number)
 
     def is_overwritten(self, value: Recorded, number: int) -> bool:
         """Return whether anything after a run changed the memory of any tensor of a value."""
-        for tensor in leaves(value):
+        for tensor in tensors_in(value):
             region = _region(tensor)
-            for last, written in self._writes.get(id(tensor.storage), ()):
-                if last > number and overlap(written, region):
+            for writer, written in self._writes.get(id(tensor.storage), ()):
+                if writer > number and overlap(written, region):
                     return True
         return False
 
     def holds_gradients(self, run: Run) -> bool:
-        """Return whether the gradients with respect to output and input are in memory that one layer writes."""
-        after = {id(tensor.storage) for tensor in leaves(run.grad_output)}
-        before = {id(tensor.storage) for tensor in leaves(run.grad_input)}
+        """Return whether the gradients with respect to output and input are in memory that one layer alone writes."""
+        after = {id(tensor.storage) for tensor in tensors_in(run.grad_output)}
+        before = {id(tensor.storage) for tensor in tensors_in(run.grad_input)}
         # Layers that work in place return the gradient in the memory in which they received it.
         if after & before:
             return False
@@ -551,32 +594,38 @@ class Memory:
 # How containers pass values
 
 
-def _run_modules(run: Run) -> None:
-    """Add the runs of the modules inside a container, with their inputs and the gradients of their outputs."""
+def _add_runs_inside(run: Run) -> None:
+    """Add the runs of the modules inside a container, with their inputs and the gradients of their outputs.
+
+    Sets also whether the run is that of a container, and whether it is compared itself. Of a layer without modules, or
+    a container of which nobody knows what it does with them, no runs are added.
+    """
     recording = recording_of(run.obj)
     # The LSTM of torch-rnn, which has a weight of its own, takes whole sequences.
     if recording.states is not None and not isinstance(run.obj.get("weight"), Tensor):
-        run.is_listed = False
-        _run_step(run, recording)
+        run.is_compared = False
+        _add_run_of_step(run, recording)
         return
     container = _container_of(run)
     if container is None:
         layer = layer_of(run.obj.class_name)
         if layer is not None and layer.children is not None:
-            run.whole = next(iter(layer.children(run.obj)), None) is not None
+            run.is_container = next(iter(layer.children(run.obj)), None) is not None
         return
     spec, flow, is_transparent = container
     values = RecordedValues(run)
-    run.whole = True
+    run.is_container = True
     try:
-        result: Passed = flow(spec, Passed(run.input), values)
+        result: PassedValue = flow(spec, PassedValue(run.input), values)
     except LimitError:
-        raise
+        raise  # a ValueError, too, but not the flow's
     except FLOW_ERRORS:
+        # The recorded values do not fit the flow: what runs inside is not known.
         run.inside.clear()
         return
     values.pass_back(result)
-    run.is_listed = result.is_computed or not is_transparent
+    # A container that does nothing itself needs no comparison besides those of its modules.
+    run.is_compared = result.is_computed or not is_transparent
     if is_transparent:
         run.joined = result.joined
 
@@ -586,6 +635,7 @@ def _container_of(run: Run) -> tuple[ModuleSpec, Flow, bool] | None:
     obj = run.obj
     recording = recording_of(obj)
     if recording.flow is not None:
+        # Lua runs other modules than PyTorch: the class of PyTorch does not matter.
         children = {str(number): child for number, child in enumerate(_children_of(obj))}
         return _spec(run, Call(""), children), recording.flow, recording.transparent
     layer = layer_of(obj.class_name)
@@ -593,10 +643,10 @@ def _container_of(run: Run) -> tuple[ModuleSpec, Flow, bool] | None:
         return None
     if layer.children is first_module:
         return None  # copies of one module for several devices have seen parts of the batch
-    facts_of_container = _call_of(run, layer)
-    if facts_of_container is None:
+    call_and_facts = _call_of(run, layer)
+    if call_and_facts is None:
         return None
-    call, facts, graph = facts_of_container
+    call, facts, graph = call_and_facts
     inside = [child for child in layer.children(obj) if isinstance(child.value, TorchObject)]
     if facts.flow is None or (graph is None and _runs_others_than_listed(obj, inside)):
         return None
@@ -606,7 +656,10 @@ def _container_of(run: Run) -> tuple[ModuleSpec, Flow, bool] | None:
 
 
 def _call_of(run: Run, layer: Layer) -> tuple[Call, Traits, Any] | None:
-    """Return what a container is in PyTorch, the facts about it, and its graph; `None` if it is unknown."""
+    """Return what a container is in PyTorch, the facts about it, and its graph, if it is one; `None` if it is unknown.
+
+    If its fields contradict one another, the run's `contradiction` says so.
+    """
     module = layer.module_of(run.obj.class_name)
     if module is None:
         return None
@@ -624,7 +677,12 @@ def _call_of(run: Run, layer: Layer) -> tuple[Call, Traits, Any] | None:
 
 
 def _runs_others_than_listed(obj: TorchObject, inside: list[Child]) -> bool:
-    """Return whether others than the modules that run were put into `modules`: those have recorded other passes."""
+    """Return whether a user put others into `modules` than those that run, which have recorded other passes.
+
+    Args:
+        obj: the container.
+        inside: the modules that run, by its entry.
+    """
     listed = [id(child.value) for child in _children_of(obj)]
     return bool(listed) and listed != [id(child.value) for child in inside]
 
@@ -636,24 +694,25 @@ def _spec(run: Run, call: Call, children: Mapping[str, Child]) -> ModuleSpec:
 
 
 @define(eq=False)
-class Passed:
-    """A value between the modules of a container.
+class PassedValue:
+    """A value that a container passes from module to module. Each use of it is told by its identity.
 
     Attributes:
-        value: as it is recorded.
+        value: as it is recorded; `None` if missing from the file.
         items: the elements of a list that the container makes.
-        joined: of what it joins, the parts and the dimension.
+        joined: of a tensor that the container concatenates, the recorded parts and the dimension.
+        parts: these parts, as values passed.
         is_computed: whether the container itself computes something of it.
     """
 
     value: Recorded = None
-    items: list[Passed] | None = None
+    items: list[PassedValue] | None = None
     joined: Joined | None = None
-    parts: list[Passed] = field(factory=list)
+    parts: list[PassedValue] = field(factory=list)
     is_computed: bool = False
 
 
-class RecordedValues(Domain[Passed]):
+class RecordedValues(Domain[PassedValue]):
     """What Lua recorded of the values that a container passes; `call` adds the run of a module inside.
 
     Args:
@@ -662,110 +721,127 @@ class RecordedValues(Domain[Passed]):
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._fields = recording_of(run.obj).inputs
+        self._fields_of_inputs = recording_of(run.obj).inputs
         self._nodes = recorded_nodes(run.obj)
-        self._calls: list[tuple[Passed, Passed]] = []
-        self._step: tuple[int, int] | None = None
+        """What each node of a graph took and got back, in the order of the calls."""
+        self._calls: list[tuple[PassedValue, PassedValue]] = []
+        """The input and the output of each module that was called, in the order of `run.inside`."""
+        self._step_and_count: tuple[int, int] | None = None
         """In a sequence, the step and the number of steps."""
-        self._before: Recorded = None
+        self._previous_output: Recorded = None
+        """In a sequence, the output of the container in the step before."""
 
-    def tensor(self) -> Passed:
+    def tensor(self) -> PassedValue:
         """Return a value that is not recorded."""
-        return Passed(is_computed=True)
+        return PassedValue(is_computed=True)
 
-    def items(self, values: Sequence[Passed]) -> Passed:
+    def items(self, values: Sequence[PassedValue]) -> PassedValue:
         """Return a list."""
         elements = [value.value for value in values]
         is_known = any(element is not None for element in elements)
         is_computed = any(value.is_computed for value in values)
-        return Passed(elements if is_known else None, list(values), is_computed=is_computed)
+        return PassedValue(elements if is_known else None, list(values), is_computed=is_computed)
 
-    def item(self, value: Passed, index: int, dim: int | None = None) -> Passed:
+    def item(self, value: PassedValue, index: int, dim: int | None = None) -> PassedValue:
         """Return an element of a list, or a slice of a tensor."""
         if dim is not None:
-            return Passed(_part(value.value, dim, index), is_computed=True)
+            return PassedValue(_slice_along(value.value, dim, index), is_computed=True)
         if value.items is None:
-            return Passed(_element(value.value, index))
+            return PassedValue(_element(value.value, index))
         # An element that a list does not have is nil in Lua.
-        return value.items[index] if -len(value.items) <= index < len(value.items) else Passed()
+        return value.items[index] if -len(value.items) <= index < len(value.items) else PassedValue()
 
-    def length(self, value: Passed, dim: int | None = None) -> int | None:
+    def length(self, value: PassedValue, dim: int | None = None) -> int | None:
         """Return the number of elements, or of slices."""
         if dim is None:
             return len(value.value) if isinstance(value.value, list) else None
         is_tensor = isinstance(value.value, Tensor) and 0 <= dim < len(value.value.size)
         return int(value.value.size[dim]) if is_tensor else None
 
-    def is_list(self, value: Passed) -> bool | None:
+    def is_list(self, value: PassedValue) -> bool | None:
         """Return whether a value is a list, if it is recorded."""
         return None if value.value is None else isinstance(value.value, list)
 
-    def concat(self, values: Sequence[Passed], dim: int, *, pads: bool = False) -> Passed:
+    def concat(self, values: Sequence[PassedValue], dim: int, *, pads: bool = False) -> PassedValue:
         """Return a tensor that is joined of others."""
         joined = None if pads else Joined([value.value for value in values], dim)
-        return Passed(joined=joined, parts=list(values), is_computed=True)
+        return PassedValue(joined=joined, parts=list(values), is_computed=True)
 
-    def merge(self, value: Passed, dims: int, apply: Callable[[Passed], Passed]) -> Passed:
-        """Apply a function to a view of a tensor with fewer dimensions."""
+    def merge(self, value: PassedValue, dims: int, apply: Callable[[PassedValue], PassedValue]) -> PassedValue:
+        """Apply a function to a tensor whose first dimensions are merged, so that `dims` remain; see `Domain.merge`.
+
+        Of a tensor that is not contiguous there is no such view, and the value is not known.
+        """
         tensor = value.value
         if isinstance(tensor, Tensor):
-            count = max(len(tensor.size) - dims + 1, 1)
-            size = (prod(tensor.size[:count]), *tensor.size[count:])
-            fits = count <= len(tensor.size) and tensor.stride == contiguous(tensor.size)
-            value = Passed(evolve(tensor, size=size, stride=contiguous(size)) if fits else None)
+            merged = max(len(tensor.size) - dims + 1, 1)
+            size = (prod(tensor.size[:merged]), *tensor.size[merged:])
+            is_possible = merged <= len(tensor.size) and tensor.stride == contiguous(tensor.size)
+            value = PassedValue(evolve(tensor, size=size, stride=contiguous(size)) if is_possible else None)
         return evolve(apply(value), is_computed=True)
 
-    def steps(self, value: Passed, apply: Callable[[Passed], Passed]) -> Passed:
+    def steps(self, value: PassedValue, apply: Callable[[PassedValue], PassedValue]) -> PassedValue:
         """Apply a function to each step of a sequence, of which there are as many as recorded outputs."""
         inputs = _sequence(value.value)
-        return self._in_steps(lambda number: apply(Passed(_element(inputs, number))))
+        return self._in_steps(lambda number: apply(PassedValue(_element(inputs, number))))
 
-    def repeat(self, times: int | None, apply: Callable[[], Passed]) -> Passed:
+    def repeat(self, times: int | None, apply: Callable[[], PassedValue]) -> PassedValue:
         """Call a function in each step of a sequence, of which there are as many as recorded outputs."""
         return self._in_steps(lambda number: apply())
 
-    def _in_steps(self, apply: Callable[[int], Passed]) -> Passed:
+    def _in_steps(self, apply: Callable[[int], PassedValue]) -> PassedValue:
+        """Call a function with the number of each step, from 0; the result, which the container makes, is not known."""
         outputs = _sequence(self._run.recorded_output())
         for number in range(len(outputs)):
-            self._step = (number, len(outputs))
-            self._before = outputs[number - 1] if number else None
+            self._step_and_count = (number, len(outputs))
+            self._previous_output = outputs[number - 1] if number else None
             apply(number)
-        self._step = None
-        return Passed(is_computed=True)
+        self._step_and_count = None
+        return PassedValue(is_computed=True)
 
-    def call(self, spec: ModuleSpec, child: str, value: Passed, node: int | None = None) -> Passed:
-        """Add the run of a module inside, and return its recorded output."""
+    def call(self, spec: ModuleSpec, child: str, value: PassedValue, node: int | None = None) -> PassedValue:
+        """Add the run of a module inside, and return its recorded output.
+
+        Args:
+            spec: the container.
+            child: the name of the module.
+            value: its input as the flow has it; what the file records counts more.
+            node: of a graph, the number of the node.
+        """
         inside = spec.children[child]
         assert inside.obj is not None
-        is_in_evaluation = self._run.of.is_in_evaluation(inside.obj)
-        if self._step is not None and is_in_evaluation:
-            number, count = self._step
-            if number + 1 < count:
-                return Passed()  # in evaluation one module runs all steps; its fields are of the last
-        if child in self._fields:
-            value = Passed(recorded(self._run.obj.get(self._fields[child])))
+        is_in_evaluation = self._run.model_pass.is_in_evaluation(inside.obj)
+        if self._step_and_count is not None and is_in_evaluation:
+            step, count = self._step_and_count
+            if step + 1 < count:
+                return PassedValue()  # in evaluation one module runs all steps; its fields are of the last
+        if child in self._fields_of_inputs:
+            value = PassedValue(recorded(self._run.obj.get(self._fields_of_inputs[child])))
         gradient = None
         if node is not None and len(self._calls) < len(self._nodes):
             # The nodes of a graph keep what they took, and what came back.
             data = self._nodes[len(self._calls)]
-            inputs = _without_table(recorded(data.get("input")))
-            if inputs is not None:
-                value = Passed(inputs)
+            input_of_node = _without_table(recorded(data.get("input")))
+            if input_of_node is not None:
+                value = PassedValue(input_of_node)
             gradient = _without_table(recorded(data.get("gradOutput")))
-        run = self._run.run_inside(inside.path, inside.obj, value.value)
-        if self._step is not None:
-            run.number = self._step
+        run = self._run.add_run_inside(inside.path, inside.obj, value.value)
+        if self._step_and_count is not None:
+            run.step_and_count = self._step_and_count
             if is_in_evaluation:
-                run.before = self._before
+                run.previous_output = self._previous_output
         if not isinstance(gradient, list):
             # Those of several uses are a list, which Lua adds up; their sum is not kept.
             run.grad_output = gradient
-        output = Passed(run.recorded_output())
+        output = PassedValue(run.recorded_output())
         self._calls.append((value, output))
         return output
 
-    def pass_back(self, result: Passed) -> None:
-        """Note the gradients with respect to the outputs of modules that are used once.
+    def pass_back(self, result: PassedValue) -> None:
+        """Set the gradients with respect to the outputs of modules that are used once.
+
+        They are the gradients with respect to the inputs of the modules that take these outputs. Of an output with
+        several uses Lua adds them up, and the sum is not kept.
 
         Args:
             result: the output of the container.
@@ -790,55 +866,59 @@ class RecordedValues(Domain[Passed]):
 
 
 def _split(gradient: Recorded, joined: Joined) -> list[Recorded]:
-    """Return the parts of the gradient of joined tensors."""
+    """Return the parts of the gradient of joined tensors, one for each; `None` where it cannot be cut."""
     parts: list[Recorded] = []
     start = 0
     for part in joined.parts:
         if not isinstance(part, Tensor) or not 0 <= joined.dim < len(part.size):
             return [None] * len(joined.parts)
         length = part.size[joined.dim]
-        parts.append(_part(gradient, joined.dim, slice(start, start + length)))
+        parts.append(_slice_along(gradient, joined.dim, slice(start, start + length)))
         start += length
     return parts
 
 
 def _sequence(value: Recorded) -> list[Recorded]:
-    """Return the steps of a sequence: the elements of a list, or the slices of a tensor along its first dimension."""
+    """Return the steps of a sequence: the elements of a list, or the slices of a tensor along its first dimension.
+
+    It is empty for a value that is neither, or is longer than `_LONGEST`.
+    """
     if isinstance(value, Tensor) and value.size and value.size[0] <= _LONGEST:
-        return [_part(value, 0, index) for index in range(value.size[0])]
+        return [_slice_along(value, 0, index) for index in range(value.size[0])]
     return value if isinstance(value, list) else []
 
 
 # Cells
 
 
-def _run_step(run: Run, recording: Recording) -> None:
-    """Add the run of the module inside a cell in one step; outside of sequences in its last one."""
+def _add_run_of_step(run: Run, recording: Recording) -> None:
+    """Add the run of the module inside a cell in one step; outside of sequences in its last one.
+
+    Args:
+        run: that of the cell.
+        recording: what the cell keeps of its steps.
+    """
     inputs = run.input
-    if recording.first_step:
-        if run.is_unknown_step:
-            return
-        is_first = run.step == 1
-    else:
-        is_first = False
-    if is_first:
+    if recording.first_step and run.is_unknown_step:
+        return  # it is not known which module ran
+    if recording.first_step and run.step == 1:
         # A module of its own runs the first step, on the input alone.
-        step = ".recurrentModule"
+        step_in_path = ".recurrentModule"
         module = run.obj.get(recording.first_step)
     else:
-        step, module = _copy_of_step(run)
+        step_in_path, module = _copy_of_step(run)
         states = [_state_before(run, *fields) for fields in recording.states or ()]
         if states:
             inputs = [inputs, *states]
     if not isinstance(module, TorchObject):
         return
-    inside = run.run_inside(step, module, inputs)
-    inside.before = run.before
+    inside = run.add_run_inside(step_in_path, module, inputs)
+    inside.previous_output = run.previous_output
     if recording.places:
-        inside.names = _names_in_copy(run, module, recording)
+        inside.places_in_copy = _places_in_copy(run, module, recording)
 
 
-def _names_in_copy(run: Run, module: TorchObject, recording: Recording) -> dict[int, Place]:
+def _places_in_copy(run: Run, module: TorchObject, recording: Recording) -> dict[int, Place]:
     """Return the places of the modules inside a copy: those of the elements of `modules` that hold their weights.
 
     Returns:
@@ -846,16 +926,19 @@ def _names_in_copy(run: Run, module: TorchObject, recording: Recording) -> dict[
     """
     numbers = {id(item): number for number, item in enumerate(_modules_of(run.obj), 1)}
     for path, number in recording.places.items():
-        holder, _, rest = path.partition(".")
-        is_of_first_step = holder == recording.first_step
+        field_of_cell, _, path_in_module = path.partition(".")
+        # The module of the first step has other modules inside than the copies.
+        is_of_first_step = field_of_cell == recording.first_step
         if is_of_first_step == (run.step == 1):
-            numbers[id(lookup(module, rest))] = number
+            numbers[id(lookup(module, path_in_module))] = number
     return {identity: Place(run.place, f".modules[{number}]") for identity, number in numbers.items()}
 
 
 def _copy_of_step(run: Run) -> tuple[str, Value]:
-    """Return the step to the module that has the weights of a cell, and the module that ran a step: in training a clone
-    that shares them, in evaluation that module itself.
+    """Return the step in the path to the module that has the weights of a cell, and the module that ran a step.
+
+    In training that is a clone that shares the weights, in evaluation the module itself; `None` if it is not in the
+    file.
     """
     children = _modules_of(run.obj)
     module = run.obj.get("recurrentModule") or (children[0] if children else None)
@@ -864,26 +947,26 @@ def _copy_of_step(run: Run) -> tuple[str, Value]:
         if child is module:
             step = f".modules[{number}]"
             break
-    if run.of.is_in_evaluation(run.obj):
+    if run.model_pass.is_in_evaluation(run.obj):
         return step, module
     clones = run.obj.get("sharedClones")
     return step, clones.get(float(run.step)) if isinstance(clones, Table) else None
 
 
-def _state_before(run: Run, name: str, by_user: str) -> Recorded:
-    """Return a state with which a step of a cell begins.
+def _state_before(run: Run, name: str, field_of_user: str) -> Recorded:
+    """Return a state with which a step of a cell begins; `None` if it is not recorded.
 
     Args:
         run: the step.
         name: the field with the states of all steps.
-        by_user: the field with the first, if the user sets it.
+        field_of_user: the field with the first state, if the user sets it.
     """
     if run.is_unknown_step:
         return None
-    is_set_by_user = run.obj.get(by_user) is not None or run.obj.get("startState") is not None
+    is_set_by_user = run.obj.get(field_of_user) is not None or run.obj.get("startState") is not None
     if run.step == 1 and not is_set_by_user:
         return zeros_like(_state(run.obj, name, 1))
-    if run.of.is_in_evaluation(run.obj):
+    if run.model_pass.is_in_evaluation(run.obj):
         # In evaluation only the last states are kept; a sequence has copies of the outputs.
-        return run.before if name == "outputs" else None
+        return run.previous_output if name == "outputs" else None
     return _state(run.obj, name, run.step - 1)

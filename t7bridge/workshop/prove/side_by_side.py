@@ -35,7 +35,7 @@ _MOST_STORED = 1 << 27
 _MOST_NAMED = 4
 """Operations that a text names."""
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
-_SHAPES = (
+_SHAPE_OPERATIONS = (
     *("accumulate_grad", "alias", "clone", "expand", "permute", "reshape_alias", "select", "slice", "split", "squeeze"),
     *("t", "to_copy", "transpose", "unbind", "unsafe_view", "unsqueeze", "view"),
 )
@@ -50,7 +50,7 @@ ENDS = "at the end"
 
 @define(eq=False)
 class Digest:
-    """What tells values apart without storing them.
+    """A fingerprint of a tensor, which tells values apart without storing them.
 
     Attributes:
         numel: the number of elements.
@@ -67,13 +67,14 @@ class Digest:
         """Return the digest of a tensor, which does not depend on its shape."""
         values = tensor.detach().reshape(-1).double()
         norm = float(values.norm())
+        # An element's factor is one random number for its place in a chunk, times one for the chunk.
         random = _random_numbers()
-        # Random numbers for the place in a chunk, and for the chunk.
-        count = len(values) // _CHUNK
-        rest = values[count * _CHUNK :]
-        projection = float(rest @ random[: len(rest)] * random[count])
-        if count:
-            projection += float((values[: count * _CHUNK].view(count, _CHUNK) @ random) @ random[:count])
+        whole_chunks = len(values) // _CHUNK
+        chunks = values[: whole_chunks * _CHUNK].view(whole_chunks, _CHUNK)
+        rest = values[whole_chunks * _CHUNK :]
+        projection = float(rest @ random[: len(rest)] * random[whole_chunks])
+        if whole_chunks:
+            projection += float((chunks @ random) @ random[:whole_chunks])
         return cls(len(values), norm, projection / norm if norm else 0.0)
 
     def matches(self, other: Digest) -> bool:
@@ -86,6 +87,7 @@ class Digest:
 
 @cache
 def _random_numbers() -> torch.Tensor:
+    """Return the factors of a projection, the same in each process."""
     return torch.randn(_CHUNK, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
@@ -104,7 +106,7 @@ def _floats(value: Any) -> list[torch.Tensor]:
     return [item for item in _tensors(value) if item.is_floating_point()]
 
 
-def _is_whole(value: Any) -> bool:
+def _are_whole_numbers(value: Any) -> bool:
     """Return whether a value has tensors, and all their elements are whole numbers, of whatever type."""
     tensors = _tensors(value)
     return bool(tensors) and all(not item.is_floating_point() or torch.equal(item, item.round()) for item in tensors)
@@ -116,19 +118,20 @@ def _own_tensors(layer: nn.Module) -> dict[str, torch.Tensor]:
     return {name: item for name, item in tensors.items() if item.is_floating_point() and item.numel()}
 
 
-def _key(tensor: torch.Tensor) -> tuple[int, int]:
+def _fingerprint(tensor: torch.Tensor) -> tuple[int, int]:
     """Return what tells weights apart, in whatever layout: their number, and the sum of their bits.
 
     Layers have the same weights in every run, so that these are summed once.
     """
-    version, bits = _bits.get(tensor, (-1, 0))
+    no_version = -1
+    version, bits = _sums_of_bits.get(tensor, (no_version, 0))
     if version != tensor._version:
         bits = int(tensor.detach().double().contiguous().view(torch.int64).sum())
-        _bits[tensor] = tensor._version, bits
+        _sums_of_bits[tensor] = tensor._version, bits
     return tensor.numel(), bits
 
 
-_bits: Any = WeakIdKeyDictionary()
+_sums_of_bits: Any = WeakIdKeyDictionary()
 """By tensors, not by what they hold: their version, which a change in place raises, and the sum of their bits then."""
 
 
@@ -151,10 +154,10 @@ class Operation:
     def of(cls, node: Any) -> Operation:
         """Return the operation of a node of autograd's graph: `MaxPool2DWithIndicesBackward0` is `max_pool2d`."""
         name = type(node).__name__.partition("Backward")[0]
-        name = re.sub("(?<!^)(?=[A-Z][a-z])", "_", name).lower()
+        name = re.sub("(?<!^)(?=[A-Z][a-z])", "_", name).lower()  # from CamelCase
         options = []
         for attribute in dir(node):
-            # Sizes of the tensors are no options.
+            # What the gradient needs is saved: `_saved_padding`. Sizes of the tensors are no options.
             if not attribute.startswith("_saved_") or "sym_" in attribute or attribute.endswith("sizes"):
                 continue
             try:
@@ -169,7 +172,7 @@ class Operation:
 
 @define(eq=False)
 class Origin:
-    """Where a value comes from.
+    """Where a value comes from: which layers' results, by which operations.
 
     Attributes:
         sources: the numbers of the calls whose results it is made of, or `INPUT`.
@@ -190,15 +193,15 @@ class Call:
     Attributes:
         place: the name of the layer in its model.
         layer: the layer.
-        weights: what tells its weights apart, without the bias, sorted.
-        bias: the same of the bias; `None` if it has none.
+        weights: fingerprints of its weights and statistics without the bias, sorted.
+        bias: that of the bias; `None` if it has none.
         inputs: the values of a floating-point type that it got.
-        is_whole: whether it got whole numbers alone, as tokens are, of whatever type.
+        has_whole_numbers: whether it got whole numbers alone, as tokens are, of whatever type.
         origin: of its inputs.
-        stored: the input, if it is one tensor, for the same layer of the other model.
+        stored: a copy of the input, if it is one tensor, for the same layer of the other model.
         outputs: the values that it returned, and the statistics that it updated.
         partner: the run of the first model with the same weights; `None` without one.
-        has_input: whether it got the input of that, if only because it was given to it.
+        has_same_input: whether it ran on the input of that, if only because it was given to it.
     """
 
     place: str
@@ -206,33 +209,33 @@ class Call:
     weights: list[tuple[int, int]]
     bias: tuple[int, int] | None
     inputs: list[Digest]
-    is_whole: bool
+    has_whole_numbers: bool
     origin: Origin
     stored: torch.Tensor | None = field(default=None, repr=False)
     outputs: list[Digest] = field(factory=list)
     partner: Call | None = field(default=None, repr=False)
-    has_input: bool = False
+    has_same_input: bool = False
 
 
 def _same_inputs(call: Call, other: Call) -> bool:
-    """Return whether two layers got the same, or tokens, of which the outputs tell whether they are right.
+    """Return whether two layers got the same, or both tokens, of which only the outputs tell whether they are the same.
 
     Tokens may count from 0 in one model and from 1 in the other, and may be floats in one, or one-hot vectors.
     """
     has_integers = not call.inputs or not other.inputs
-    if has_integers and call.is_whole and other.is_whole:
+    if has_integers and call.has_whole_numbers and other.has_whole_numbers:
         return True
     return _match(call.inputs, other.inputs)
 
 
-class Watched:
-    """A model that runs once, and what its layers with weights took and returned.
+class RecordedPass:
+    """One pass of a model, and what its layers with weights took and returned in it.
 
     Args:
         model: the model.
         value: its input.
         training: whether normalization is in training mode. Nothing else is, so that nothing is random.
-        first: the same of the first model, whose inputs the layers of this one get.
+        first: the pass of the first model, whose inputs the layers of this one get; `None` for the first itself.
 
     Attributes:
         calls: the runs of layers with weights, in order.
@@ -242,24 +245,30 @@ class Watched:
         error: what stopped the model; empty if nothing did.
     """
 
-    def __init__(self, model: nn.Module, value: Any, training: bool, first: Watched | None = None) -> None:
+    def __init__(self, model: nn.Module, value: Any, training: bool, first: RecordedPass | None = None) -> None:
         self.calls: list[Call] = []
         self.result: list[torch.Tensor] = []
         self.outputs: list[Digest] = []
         self.origin = Origin()
         self.error = ""
         self._first = first
-        self._room = _MOST_STORED
-        """Elements that may still be stored."""
+        self._elements_left_to_store = _MOST_STORED
         self._sources: dict[int, int] = {}
-        """The number of the call that returned each leaf of autograd's graph, by its id."""
+        """The number of the call that returned each leaf of autograd's graph, by its id; `INPUT` for the input."""
         self._leaves: list[torch.Tensor] = []
+        """The leaves, alive as long as their ids are keys."""
         self._depth = 0
         """Layers with weights that run now, one inside the other."""
         self._run(model, value, training)
 
     def _run(self, model: nn.Module, value: Any, training: bool) -> None:
-        """Run the model; what it does to its buffers is undone."""
+        """Run the model, and set the attributes; what it does to its buffers is undone.
+
+        Args:
+            model: the model.
+            value: its input.
+            training: whether normalization is in training mode.
+        """
         buffers = {name: item.clone() for name, item in model.named_buffers()}
         try:
             with self._hooks(model, training), torch.enable_grad(), warnings.catch_warnings():
@@ -290,6 +299,7 @@ class Watched:
                 if _own_tensors(layer):
                     begin = partial(self._begin, place)
                     handles.append(layer.register_forward_pre_hook(begin, with_kwargs=True))
+                    # Also if the layer raises an error, so that each beginning has an end.
                     handles.append(layer.register_forward_hook(self._end, always_call=True))
         try:
             yield
@@ -312,7 +322,7 @@ class Watched:
         return tree_map_only(torch.Tensor, leaf, value)
 
     def _origin(self, tensors: Iterable[torch.Tensor]) -> Origin:
-        """Return where tensors come from."""
+        """Return where tensors come from: back to the results of other layers with weights, and to the input."""
         nodes: dict[Any, None] = {}
         stack = [item.grad_fn for item in tensors]
         while stack:
@@ -321,12 +331,13 @@ class Watched:
                 nodes[node] = None
                 stack += [following for following, _ in node.next_functions]
         origin = Origin()
+        # In the order in which they ran.
         for node in sorted(nodes, key=lambda node: node._sequence_nr()):
-            variable = getattr(node, "variable", None)
+            leaf = getattr(node, "variable", None)  # of the nodes with which the graph begins
             operation = Operation.of(node)
-            if id(variable) in self._sources:
-                origin.sources.add(self._sources[id(variable)])
-            elif operation.name not in _SHAPES:
+            if id(leaf) in self._sources:
+                origin.sources.add(self._sources[id(leaf)])
+            elif operation.name not in _SHAPE_OPERATIONS:
                 origin.operations.append(operation)
         return origin
 
@@ -340,19 +351,21 @@ class Watched:
         if self._depth > 1:
             return None  # a part of a layer with weights
         tensors = _floats([args, kwargs])
-        weights = {name: _key(item) for name, item in _own_tensors(layer).items()}
+        weights = {name: _fingerprint(item) for name, item in _own_tensors(layer).items()}
         bias = weights.pop("bias", None)
         inputs = [Digest.of(item) for item in tensors]
-        is_whole = _is_whole([args, kwargs])
-        call = Call(place, layer, sorted(weights.values()), bias, inputs, is_whole, self._origin(tensors))
+        has_whole_numbers = _are_whole_numbers([args, kwargs])
+        call = Call(place, layer, sorted(weights.values()), bias, inputs, has_whole_numbers, self._origin(tensors))
         call.partner = self._partner(call)
         self.calls.append(call)
         # Layers run without a graph: it would only take memory.
         args, kwargs = tree_map_only(torch.Tensor, torch.Tensor.detach, (args, kwargs))
         if len(tensors) != 1:
-            call.has_input = call.partner is not None and _same_inputs(call, call.partner)
+            # Which of several inputs is wrong is not known: none is corrected.
+            call.has_same_input = call.partner is not None and _same_inputs(call, call.partner)
             return args, kwargs
-        right_input = self._right_input(call, tensors[0])
+        (tensor,) = tensors
+        right_input = self._right_input(call, tensor)
 
         def corrected(item: torch.Tensor) -> torch.Tensor:
             return right_input if item.is_floating_point() else item
@@ -364,27 +377,32 @@ class Watched:
         """Return the input that a layer with one is to get: in the second model that of the first.
 
         Args:
-            call: its run, which is completed.
+            call: its run, whose `stored` and `has_same_input` are set.
             tensor: what the model gave it.
         """
         tensor = tensor.detach()
-        if self._first is None and self._room >= tensor.numel():
+        is_first_model = self._first is None
+        if is_first_model and self._elements_left_to_store >= tensor.numel():
             call.stored = tensor.clone()
-            self._room -= tensor.numel()
+            self._elements_left_to_store -= tensor.numel()
         if call.partner is None:
             return tensor
-        call.has_input = _same_inputs(call, call.partner)
-        if call.has_input or call.partner.stored is None:
+        call.has_same_input = _same_inputs(call, call.partner)
+        if call.has_same_input or call.partner.stored is None:
             return tensor
         wanted = call.partner.stored.clone()
         if wanted.numel() == tensor.numel():
             wanted = wanted.reshape(tensor.shape)
         # Of other sizes, as behind another padding, it fits as well; with more dimensions it would not.
-        call.has_input = wanted.dim() == tensor.dim()
-        return wanted if call.has_input else tensor
+        call.has_same_input = wanted.dim() == tensor.dim()
+        return wanted if call.has_same_input else tensor
 
     def _end(self, layer: nn.Module, args: Any, output: Any) -> Any:
-        """Record what a layer returned; a hook."""
+        """Record what a layer returned; a hook.
+
+        Returns:
+            The output as leaves of autograd's graph; `None` if it stays.
+        """
         self._depth -= 1
         if self._depth > 0:
             return None  # a part of a layer with weights
@@ -397,10 +415,13 @@ class Watched:
             # In training it updates its statistics.
             tensors += _own_tensors(layer).values()
         self.calls[-1].outputs = [Digest.of(item) for item in tensors]
-        return self._leaf(output, len(self.calls) - 1)
+        return self._leaf(output, source=len(self.calls) - 1)
 
     def _partner(self, call: Call) -> Call | None:
-        """Return the run of the first model with the same weights, of several the one with the same input."""
+        """Return the run of the first model with the same weights; `None` if it has none, or is the first itself.
+
+        Of several that with the same bias, and of these that with the same input. Each is the partner of one run.
+        """
         if self._first is None:
             return None
         used = {id(earlier.partner) for earlier in self.calls}
@@ -409,8 +430,11 @@ class Watched:
             # One of the two may lack the bias.
             if other.weights == call.weights and id(other) not in used:
                 candidates.append(other)
-        candidates.sort(key=lambda other: (other.bias != call.bias, not _match(other.inputs, call.inputs)))
-        return candidates[0] if candidates else None
+
+        def worse(other: Call) -> tuple[bool, bool]:
+            return other.bias != call.bias, not _match(other.inputs, call.inputs)
+
+        return min(candidates, key=worse, default=None)
 
 
 # The comparison
@@ -418,19 +442,21 @@ class Watched:
 
 @define(eq=False)
 class Comparison:
-    """Two models on one input in one mode.
+    """The differences of two models on one input in one mode, each described where it arises.
 
     Attributes:
         mine: the first.
         theirs: the second, run with the inputs of the first.
         label: its name.
-        texts: what differs, in words, and where; empty if all agrees.
+        texts: what differs, in words, with the places where it does; empty if all agrees.
         misplaced: whether layers get what others get in the first: weights may be those of other layers.
         differing: the runs of the first model to which those of the second differ, in input or output, by id.
+
+    Which model is meant: `mine` is the first, that of Lua, `theirs` the second.
     """
 
-    mine: Watched
-    theirs: Watched
+    mine: RecordedPass
+    theirs: RecordedPass
     label: str
     texts: dict[str, list[str]] = field(factory=dict)
     misplaced: bool = False
@@ -448,9 +474,9 @@ class Comparison:
         return texts
 
     def run(self) -> None:
-        """Compare what the layers and the models took and returned."""
+        """Compare what the layers and the models took and returned, and set `texts`, `misplaced` and `differing`."""
         wrong: set[int] = set()
-        """Numbers of the runs of the second model that returned other values: what is made of these is no wonder."""
+        """The calls of the second model that returned other values: differences in what is made of these are theirs."""
         for number, call in enumerate(self.theirs.calls):
             partner = call.partner
             if partner is None:
@@ -462,7 +488,7 @@ class Comparison:
                 self._compare_origins(partner.origin, call.origin, f"before {place}")
             if not _match(partner.outputs, call.outputs):
                 wrong.add(number)
-                if call.has_input:
+                if call.has_same_input:
                     self.differing.add(id(partner))
                     self._compare_layers(partner, call, place)
         if self.theirs.error:
@@ -480,7 +506,7 @@ class Comparison:
         return False
 
     def _note(self, text: str, place: str = "") -> None:
-        """Note a difference, and where it is."""
+        """Note a difference, and where it is; without a place it is one of the models as a whole."""
         places = self.texts.setdefault(text, [])
         if place:
             places.append(place)
@@ -494,7 +520,13 @@ class Comparison:
         return bool(differing)
 
     def _compare_layers(self, mine: Call, theirs: Call, place: str) -> None:
-        """Describe why two layers with the same weights return different values for the same input."""
+        """Describe why two layers with the same weights return different values for the same input.
+
+        Args:
+            mine: the run of the layer in the first model.
+            theirs: that in the second.
+            place: where they are, in words.
+        """
         has_options = self._note_options(
             type(theirs.layer).__name__, _options_of(mine.layer), _options_of(theirs.layer), place
         )
@@ -525,7 +557,7 @@ class Comparison:
         their_sources = set()
         for source in theirs.sources:
             partner = self.theirs.calls[source].partner if source != INPUT else None
-            # A layer with other weights is no source of the first model's.
+            # `None` for a layer of which the first model has none with the same weights.
             their_sources.add(source if source == INPUT else numbers.get(id(partner)))
         if mine.sources != their_sources:
             self.misplaced = True
@@ -550,7 +582,13 @@ class Comparison:
             self._note(text, where)
 
     def _note_options_of_chains(self, mine: list[Operation], theirs: list[Operation], where: str) -> bool:
-        """Note the options that differ between operations of one name, and return whether there are any."""
+        """Note the options that differ between operations of one name, and return whether there are any.
+
+        Args:
+            mine: the operations of the first model, in order.
+            theirs: those of the second.
+            where: their place, in words.
+        """
         differ = False
         for name in dict.fromkeys(operation.name for operation in mine):
             my_operations = [operation for operation in mine if operation.name == name]
@@ -560,7 +598,7 @@ class Comparison:
                 differ |= self._note_options(name, *options, where)
         return differ
 
-    def _places(self, model: Watched, origin: Origin) -> str:
+    def _places(self, model: RecordedPass, origin: Origin) -> str:
         """Name the layers that a value comes from; those of the second model with their places in the first."""
         names = []
         for source in sorted(origin.sources):
@@ -619,9 +657,10 @@ def compare(mine: nn.Module, theirs: nn.Module, label: str, value: Any, training
     Raises:
         ModelError: the first does not accept the value.
     """
-    first = Watched(mine, value, training)
+    first = RecordedPass(mine, value, training)
     if first.error:
         raise ModelError(f"a model does not accept the input: {first.error}")
-    comparison = Comparison(first, Watched(theirs, value, training, first), label)
+    second = RecordedPass(theirs, value, training, first)
+    comparison = Comparison(first, second, label)
     comparison.run()
     return comparison

@@ -31,6 +31,8 @@ _BATCH = 3
 """Number of these sequences."""
 _SIDES = (224, 299)
 """Heights and widths of the inputs of models of ImageNet."""
+_RELATIVE_LIMIT = 1e-10
+"""Expected error of a value, relative to the largest: both models compute in double precision."""
 _OTHER_SIZES = ((-13, -22), (13, 10))
 """What is added to height and width for a second input: one somewhat smaller, and one larger, that are no squares."""
 
@@ -58,11 +60,13 @@ class TwoModels:
             ModelError: the models do not accept the same input.
         """
         problem = None
-        what = self._recurrence()
-        if what is not None and what.states != () and not self.inputs:
+        recurrent = self._recurrence()
+        # A model of one step without states among its inputs cannot be run over a sequence from here.
+        is_over_sequences = recurrent is not None and recurrent.states != ()
+        if recurrent is not None and is_over_sequences and not self.inputs:
             try:
-                return self._over_steps(what)
-            except ModelError as error:  # it may take one step, as the Lua model does
+                return self._over_steps(recurrent)
+            except ModelError as error:  # the second model may take one step, as the Lua model does
                 problem = error
         mine = in_double(live_module(self.subject.model, self.subject.path, limits=self.subject.limits))
         first, spec = self._on_accepted_input(mine)
@@ -89,7 +93,7 @@ class TwoModels:
         proof = Proof(self.subject.file, against=f"layers of {self.name}", reference=self.name, differences=texts)
         proof.misplaced = any(comparison.misplaced for comparison in comparisons)
         proof.modes = f"{' and '.join(map(inputs_text, specs))} in {mode}"
-        proof.layers = [*_layers(shown), _whole(mine, shown, bool(texts))]
+        proof.layers = [*_verdicts_on_layers(shown), _verdict_on_output(mine, shown, differs=bool(texts))]
         return proof
 
     def _recurrence(self) -> Recurrence | None:
@@ -114,6 +118,11 @@ class TwoModels:
         """Compare both on images of another size that both accept; `None` if there is none.
 
         In one size, ceil mode, padding and adaptive pooling may make no difference.
+
+        Args:
+            mine: the first model, live.
+            spec: the input of the first comparison.
+            first: that comparison.
         """
         for height, width in _OTHER_SIZES:
             resized = _resized(spec, height, width)
@@ -142,10 +151,16 @@ class TwoModels:
     def _over_steps(self, what: Recurrence) -> Proof:
         """Run two recurrent models on the same sequences, and compare what they return for each step.
 
+        Args:
+            what: what the Lua model is, which is written over sequences for this.
+
         Raises:
             ModelError: the second model does not accept sequences, or returns something else.
         """
-        mine = in_double(live_module(self.subject.model, self.subject.path, 0, self.subject.limits, lift=True))
+        # Tokens count from 0, as PyTorch's do; cells become layers over sequences where possible.
+        mine = in_double(
+            live_module(self.subject.model, self.subject.path, index_base=0, limits=self.subject.limits, lift=True)
+        )
         if what.takes_tokens:
             spec = Example("", (_STEPS, _BATCH), bounds=(0, what.inputs - 1))
             inputs = drawn(mine, spec).long()
@@ -164,7 +179,8 @@ class TwoModels:
         verdict = DIFFERS if differences else AGREES
         whole = LayerProof("root", type(mine).__name__, verdict, runs=len(answer.outputs))
         whole.parameters = sum(item.numel() for item in mine.parameters())
-        whole.write(deviation_of([wanted[-len(answer.outputs) :]], [answer.outputs]), [answer.outputs])
+        last_steps = wanted[-len(answer.outputs) :]
+        whole.set_numbers(deviation_of([last_steps], [answer.outputs]), [answer.outputs])
         proof = Proof(self.subject.file, [whole], f"steps of {self.name}", reference=self.name, differences=differences)
         proof.misplaced = answer.is_unexplained
         proof.modes = f"{answer.form} from states of zero in evaluation mode"
@@ -181,10 +197,11 @@ class TwoModels:
             ModelError: the model does not accept the sequences, or returns something else.
         """
         # As its layers say, and else the other way round: the model may transpose.
-        batch_first = _has_batch_first(self.other)
+        layers_have_batch_first = _has_batch_first(self.other)
+        orders = (layers_have_batch_first, not layers_have_batch_first)
         answers: list[_Answer] = []
         problem = ModelError("the models do not return as many values for each step")
-        for (form, inputs), is_batch_first in product(forms.items(), (batch_first, not batch_first)):
+        for (form, inputs), is_batch_first in product(forms.items(), orders):
             try:
                 outputs = _outputs(self.other, inputs, is_batch_first)
             except ModelError as error:
@@ -193,16 +210,24 @@ class TwoModels:
                 continue
             # Some models return the last step alone.
             if outputs.shape[1:] == wanted.shape[1:] and len(outputs) in (1, len(wanted)):
-                answers.append(self._answer(form, outputs, wanted[-len(outputs) :]))
+                last_steps = wanted[-len(outputs) :]
+                answers.append(self._answer(form, outputs, last_steps))
         if not answers:
             raise problem
         return next((answer for answer in answers if not answer.is_unexplained), answers[0])
 
     def _answer(self, form: str, outputs: torch.Tensor, wanted: torch.Tensor) -> _Answer:
-        """Compare outputs over sequences."""
-        # In both directions: the limit depends on the largest value of the first.
+        """Compare the outputs of the second model over sequences with those of the first.
+
+        Args:
+            form: the form of the inputs, in words.
+            outputs: of the second model.
+            wanted: those of the first, of the same steps.
+        """
+        # In both directions: the limit depends on the largest value of the first argument.
         if _are_same(wanted, outputs) or _are_same(outputs, wanted):
             return _Answer(form, outputs)
+        # One of the two may lack the function that losses of the other kind compute themselves.
         for name in ("log_softmax", "softmax"):
             if _are_same(wanted, getattr(outputs, name)(-1)):
                 return _Answer(form, outputs, f"at the end, the .t7 computes {name}, and {self.name} does not")
@@ -279,7 +304,7 @@ def _outputs(
         with torch.no_grad():
             if states is not None:
                 return _outputs_of_steps(model, inputs, states)
-            # Some models return all steps of all sequences as one list of rows.
+            # Some models return all steps of all sequences as one list of rows, others their states besides.
             batch = inputs.shape[1]
             if not is_batch_first:
                 output = next(flat(model(inputs)))
@@ -292,22 +317,29 @@ def _outputs(
 
 
 def _outputs_of_steps(model: nn.Module, inputs: Any, states: Sequence[tuple[int, int, int]]) -> torch.Tensor:
-    """Return what a model of one step returns for sequences; see `_outputs`."""
+    """Return what a model of one step returns for sequences, called once for each step.
+
+    Args:
+        model: the model, which takes and returns a list of the states and one other value.
+        inputs: the sequences, (steps, batch, features).
+        states: of each the place among the inputs, that among the outputs, and its number of features.
+    """
     # The input and the output are at the places that no state has.
     places = range(len(states) + 1)
     input_place = ({*places} - {place for place, _, _ in states}).pop()
     output_place = ({*places} - {place for _, place, _ in states}).pop()
-    value: dict[int, Any] = {}
-    for place, _, size in states:
-        value[place] = torch.zeros(inputs.shape[1], size, dtype=torch.float64)
-    steps = []
-    for step in inputs:
-        value[input_place] = step
-        result = model([value[place] for place in places])
+    batch = inputs.shape[1]
+    values: dict[int, Any] = {}
+    for place, _, features in states:
+        values[place] = torch.zeros(batch, features, dtype=torch.float64)
+    outputs = []
+    for input_of_step in inputs:
+        values[input_place] = input_of_step
+        result = model([values[place] for place in places])
         for state_input, state_output, _ in states:
-            value[state_input] = result[state_output]
-        steps.append(result[output_place])
-    return torch.stack(steps)
+            values[state_input] = result[state_output]
+        outputs.append(result[output_place])
+    return torch.stack(outputs)
 
 
 def _are_same(wanted: torch.Tensor, computed: torch.Tensor) -> bool:
@@ -318,20 +350,28 @@ def _are_same(wanted: torch.Tensor, computed: torch.Tensor) -> bool:
 def deviation_of(wanted: list[torch.Tensor], computed: list[torch.Tensor]) -> Deviation:
     """Compare values of two models that compute in double precision."""
     largest = max((float(item.abs().max()) for item in wanted if item.numel()), default=0.0)
-    scales = [torch.full_like(item, 1e-10 * largest + TINY) for item in computed]
-    return measure(wanted, computed, scales)
+    expected = [torch.full_like(item, _RELATIVE_LIMIT * largest + TINY) for item in computed]
+    return measure(wanted, computed, expected)
 
 
 def _resized(spec: Any, height: int, width: int) -> Any:
-    """Return an input whose images are higher and wider by some pixels; the same one if that is not possible."""
+    """Return an input whose images are higher and wider by some pixels; the same one if that is not possible.
+
+    Args:
+        spec: the input.
+        height: pixels to add; below 0 to remove.
+        width: the same.
+    """
     if isinstance(spec, list):
         return [_resized(item, height, width) for item in spec]
-    if len(spec.shape) < 4:
+    if len(spec.shape) < 4:  # not (batch, channels, height, width)
         return spec
     *outer, old_height, old_width = spec.shape
-    if min(old_height + height, old_width + width) < 1:
+    new_height = old_height + height
+    new_width = old_width + width
+    if min(new_height, new_width) < 1:
         return spec
-    return evolve(spec, shape=(*outer, old_height + height, old_width + width))
+    return evolve(spec, shape=(*outer, new_height, new_width))
 
 
 def _new(comparison: Comparison, texts: list[str]) -> list[str]:
@@ -339,8 +379,8 @@ def _new(comparison: Comparison, texts: list[str]) -> list[str]:
     return [text for text in comparison.differences if text not in texts]
 
 
-def _layers(comparison: Comparison) -> list[LayerProof]:
-    """Return the verdicts on the layers with weights: on what they return, by what those of the same weights return."""
+def _verdicts_on_layers(comparison: Comparison) -> list[LayerProof]:
+    """Return the verdicts on the first model's layers with weights, by the second's layers with the same weights."""
     partners = {id(call.partner): call for call in comparison.theirs.calls}
     layers: list[LayerProof] = []
     for call in comparison.mine.calls:
@@ -354,16 +394,23 @@ def _layers(comparison: Comparison) -> list[LayerProof]:
             if id(call) in comparison.differing:
                 proof.verdict = DIFFERS
         else:
+            # The second model has no such layer, which matters only if something differs.
             proof.verdict = DIFFERS if comparison.texts else NOT_RECORDED
         layers.append(proof)
     return layers
 
 
-def _whole(mine: nn.Module, comparison: Comparison, differs: bool) -> LayerProof:
-    """Return the verdict on the output of the model."""
+def _verdict_on_output(mine: nn.Module, comparison: Comparison, differs: bool) -> LayerProof:
+    """Return the verdict on the output of the model.
+
+    Args:
+        mine: the first model.
+        comparison: of both, whose outputs are measured.
+        differs: whether anything differs, in this comparison or another.
+    """
     whole = LayerProof("root", type(mine).__name__, DIFFERS if differs else AGREES, runs=0, reason="the whole")
     deviation = deviation_of(doubles(comparison.theirs.result), comparison.mine.result)
-    whole.write(deviation, comparison.mine.result)
+    whole.set_numbers(deviation, comparison.mine.result)
     if deviation.reason:
         whole.reason = f"the whole; {deviation.reason}"
     return whole

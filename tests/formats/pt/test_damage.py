@@ -12,7 +12,7 @@ from pt_helpers import described, members_of, zipped
 
 from t7bridge.errors import CorruptError, FormatError, T7BridgeError
 from t7bridge.formats.fields import parse_json
-from t7bridge.formats.pt.pickle.meaning import _hash_of_64_bits
+from t7bridge.formats.pt.pickle.context import _hash_of_64_bits
 
 SMALL = [path for path in corpus("pt/*.pt") if path.stat().st_size < 3000 and "dtype_" not in path.name]
 ZIPS = [path for path in corpus("pt/*.pt") if path.read_bytes()[:2] == b"PK" and "dtype_" not in path.name]

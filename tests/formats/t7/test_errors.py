@@ -99,6 +99,14 @@ def test_table_counts(count, layout):
     assert "entries of a table" in error.message
 
 
+@pytest.mark.parametrize(("rest", "most"), [(b"1 2", 2), (b"1 2 ", 2), (b"1 2 3", 3), (b"1", 1)])
+def test_count_that_ascii_could_hold(rest, most):
+    """The error says how many numbers fit into the rest of a text: no space follows the last one."""
+    table_of_nine_entries = b"3\n1\n9\n"
+    error = refused(table_of_nine_entries + rest, TruncatedError, ASCII)
+    assert error.expected.startswith(f"at most {most} in the {len(rest)} byte")
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("length", [2**31 - 1, 9, -1])
 def test_string_lengths(length, layout):

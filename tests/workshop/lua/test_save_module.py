@@ -743,3 +743,42 @@ def test_a_batch_that_a_decomposition_fixes_is_named(tmp_path, monkeypatch):
     other = torch.randn(5, 1, 14, 14)
     if not any("the size of the batch is fixed" in note.message for note in report.notes):
         torch.testing.assert_close(t7bridge.load_module(tmp_path / "m.t7")(other), module(other), rtol=1e-4, atol=1e-5)
+
+
+class Wave(nn.Module):
+    """A function of a parameter, without an input in it."""
+
+    def __init__(self):
+        super().__init__()
+        self.phase = nn.Parameter(torch.randn(5))
+
+    def forward(self, x):
+        return x * self.phase.sin()
+
+
+def test_functions_apply_to_parameters(tmp_path):
+    """A layer of `layers.lua` takes a parameter as it takes a value that is computed."""
+    inputs = (torch.randn(2, 5),)
+    module = Wave().eval()
+    t7bridge.save_module(module, tmp_path / "m.t7", inputs, allow=("layers",))
+    again = t7bridge.load_module(tmp_path / "m.t7")
+    torch.testing.assert_close(again(*inputs), module(*inputs))
+
+
+class FromEnd(nn.Module):
+    """Indices of two dimensions, computed and constant, some of which count from the end."""
+
+    def forward(self, x, y):
+        rows = y.argmax(1)
+        return [x[:, rows, rows - 3], x[:, rows - 4, torch.tensor([-1, 0, -2])]]
+
+
+def test_computed_indices_count_from_the_end(tmp_path):
+    """A negative index of one of several dimensions is not one of another element."""
+    x = torch.arange(60.0).reshape(3, 4, 5)
+    y = torch.eye(4)[[1, 3, 2]]
+    module = FromEnd().eval()
+    t7bridge.save_module(module, tmp_path / "m.t7", (x, y), allow=("layers",))
+    again = t7bridge.load_module(tmp_path / "m.t7")
+    for value, wanted in zip(again([x, y]), module(x, y), strict=True):
+        torch.testing.assert_close(value, wanted)

@@ -23,10 +23,15 @@ def words(text: str, prefix: str = "") -> frozenset[str]:
 
 
 class _Table(NamedTuple):
-    """What PyTorch's safe loader takes: names, those that it calls, those of which it makes objects, and operations.
+    """What PyTorch's safe loader accepts in pickles.
 
-    `modules` are names of modules of Python 2, and what they are called in Python 3; `attributes` are those of tensors
-    that cannot be set.
+    Attributes:
+        names: the globals, by their paths.
+        called: those that it calls.
+        constructed: those of which it makes objects.
+        operations: the opcodes, by name.
+        attributes: those of tensors that cannot be set.
+        modules: names of modules of Python 2, and what they are called in Python 3.
     """
 
     names: frozenset[str]
@@ -38,7 +43,9 @@ class _Table(NamedTuple):
 
 
 def _read_table() -> _Table:
+    """Return the table of `weights_only.txt`: lines of a kind, a word, and what is said about the word."""
     uses: dict[str, list[str]] = {}
+    """By each name: `call` and `new`, as far as the loader calls it or makes objects of it."""
     operations: list[str] = []
     attributes: list[str] = []
     modules: dict[str, str] = {}
@@ -53,9 +60,9 @@ def _read_table() -> _Table:
         elif kind == "attribute":
             attributes.append(word)
         else:
-            modules[word] = rest[0]
-    called = frozenset(name for name, rest in uses.items() if "call" in rest)
-    constructed = frozenset(name for name, rest in uses.items() if "new" in rest)
+            (modules[word],) = rest
+    called = frozenset(name for name, name_uses in uses.items() if "call" in name_uses)
+    constructed = frozenset(name for name, name_uses in uses.items() if "new" in name_uses)
     return _Table(frozenset(uses), called, constructed, frozenset(operations), frozenset(attributes), modules)
 
 
@@ -77,7 +84,7 @@ _MODULES = words(
     """
 )
 """Modules of which every name is forbidden, except data."""
-_PREFIXES = (
+_FORBIDDEN_PREFIXES = (
     words(
         "__import__ apply breakpoint compile delattr eval exec execfile exit file globals help input locals open quit "
         "raw_input reload setattr vars",
@@ -93,14 +100,17 @@ _PREFIXES = (
     | words("numpy.testing numpy.f2py numpy.load numpy.save numpy.fromfile numpy.memmap numpy.distutils")
 )
 """Prefixes of forbidden names: `numpy.f2py.crackfortran.myeval`."""
-_DEEPEST = max(prefix.count(".") + 1 for prefix in _PREFIXES)
+_MOST_WORDS = max(prefix.count(".") + 1 for prefix in _FORBIDDEN_PREFIXES)
+"""Number of words of the longest prefix."""
 
 
 _ORDINARY = words("torch numpy collections copyreg argparse datetime decimal fractions pathlib")
+"""Packages whose objects many checkpoints hold."""
 _DATA = words(
     "bool bytearray bytes complex dict float frozenset int list object range set slice str tuple", "builtins."
 )
 _DATA |= {"uuid.UUID", "uuid.SafeUUID"}
+"""Types of data, also of modules that are forbidden otherwise."""
 
 
 def is_forbidden(module: str, name: str) -> bool:
@@ -113,26 +123,35 @@ def is_forbidden(module: str, name: str) -> bool:
     path = f"{module}.{name}"
     if path in WEIGHTS_ONLY or path in _DATA:
         return False
+    # A name of Python 2 is also judged by what it is called in Python 3.
     return _is_listed(module, name) or _is_listed(*renamed(module, name))
 
 
 def _is_listed(module: str, name: str) -> bool:
-    if module.partition(".")[0] in _MODULES or not _MODULES.isdisjoint(name.split(".")):
+    """Return whether a name is in the lists of the forbidden: by its module, a module on its path, or a prefix."""
+    package = module.partition(".")[0]
+    # `torch.os.system`: a module that another imports is reached through that.
+    if package in _MODULES or not _MODULES.isdisjoint(name.split(".")):
         return True
     prefix = ""
-    for word in f"{module}.{name}".split(".", _DEEPEST)[:_DEEPEST]:
+    for word in f"{module}.{name}".split(".", _MOST_WORDS)[:_MOST_WORDS]:
         prefix = f"{prefix}.{word}" if prefix else word
-        if prefix in _PREFIXES:
+        if prefix in _FORBIDDEN_PREFIXES:
             return True
     return False
 
 
 def renamed(module: str, name: str) -> tuple[str, str]:
-    """Return the Python 3 name of a Python 2 name, as every unpickler of protocols 0 to 2 looks it up."""
-    import _compat_pickle
+    """Return module and name in Python 3 of a Python 2 name, as every unpickler of protocols 0 to 2 looks it up.
 
-    new = _compat_pickle.NAME_MAPPING.get((module, name))
-    return new or (_compat_pickle.IMPORT_MAPPING.get(module, module), name)
+    Other names are returned as they are.
+    """
+    import _compat_pickle  # only pickles of Python 2 need it
+
+    new_name = _compat_pickle.NAME_MAPPING.get((module, name))
+    if new_name is not None:
+        return new_name
+    return _compat_pickle.IMPORT_MAPPING.get(module, module), name
 
 
 def is_copyreg(value: Any) -> bool:
@@ -171,6 +190,6 @@ def may_name(value: Any, allow_foreign: bool) -> bool:
     if isinstance(value, PythonObject):
         names = [value.constructor]
         if is_copyreg(value.constructor) and isinstance(value.args, tuple):
-            names += value.args[:1]
+            names += value.args[:1]  # the class that the function constructs
     # A class returned by a call is no name: those in the call are judged for themselves.
     return not any(isinstance(name, PythonGlobal) and is_forbidden(name.module, name.name) for name in names)

@@ -87,7 +87,7 @@ READONLY_BUFFER = b"\x98"
 
 HIGHEST_PROTOCOL = 5
 
-_FORMS = {
+_LINE_FORMS = {
     INT: rb"0|-?[1-9]\d*",
     LONG: rb"(?:0|-?[1-9]\d*)L?",
     FLOAT: rb"-?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|inf|nan)",
@@ -95,26 +95,34 @@ _FORMS = {
     GET: rb"\d{1,18}",
     STRING: rb"""(['"])((?:[^\\]|\\(?:[\\'"abfnrtv]|[0-3]?[0-7]{1,2}|x[0-9a-fA-F]{2}))*)\1""",
 }
+"""The line of text after each opcode, as Python writes it."""
 _BOOLEANS = {b"00": False, b"01": True}
+"""The lines with which INT stands for a truth value: no number begins with 0."""
 
 
 def parse_line(opcode: bytes, line: bytes) -> Any:
     """Parse the argument of INT (a truth value or a number), LONG, FLOAT, PUT, GET or STRING.
 
+    Args:
+        opcode: that the line follows.
+        line: without its line feed.
+
     Raises:
-        CorruptError: the line has another form.
+        CorruptError: the line has another form, or its number is not a double.
     """
     if opcode == INT and line in _BOOLEANS:
         return _BOOLEANS[line]
-    match = re.fullmatch(_FORMS[opcode], line, re.DOTALL)
+    match = re.fullmatch(_LINE_FORMS[opcode], line, re.DOTALL)
     if match is None:
         raise CorruptError("a number or string of the pickle is not as Python writes it", found=f"{line[:60]!r}")
     if opcode == STRING:
-        return python2_text(codecs.escape_decode(match[2])[0])
+        _quote, content = match.groups()
+        data, _ = codecs.escape_decode(content)
+        return python2_text(data)
     if opcode != FLOAT:
         return int(line.rstrip(b"L"))
     value = float(line)
-    if math.isinf(value) and not line.endswith(b"inf"):
+    if math.isinf(value) and not line.endswith(b"inf"):  # Python rounds larger numbers to infinity
         raise CorruptError("a number of the pickle is beyond a double", found=f"{line[:60]!r}")
     return value
 

@@ -13,7 +13,7 @@ from ....graph.storage import Storage
 from ....graph.tensor import Tensor
 from . import opcodes
 from .names import WEIGHTS_ONLY
-from .reductions import NamedStorage, Naming, Reduction, lower, named
+from .reductions import NamedStorage, Naming, Reduction, form_of, global_named
 
 _PYTHON_2_MODULES = {"builtins": "__builtin__", "copyreg": "copy_reg"}
 """Protocol 2 names of modules that Python 3 renamed."""
@@ -34,9 +34,12 @@ _MARK, _APPENDS, _SETITEMS, _BUILD = map(_Raw, (opcodes.MARK, opcodes.APPENDS, o
 
 @define(frozen=True, eq=False)
 class _End:
-    """Finish a value: a tuple from the items since the mark, or a call from its constructor and arguments.
+    """An entry on the stack of what is to be written: a tuple or a call of which all parts have been written.
 
-    If they refer to the value itself, they have built it already.
+    Attributes:
+        value: the value that ends here: a tuple of the items since the mark, or the result of the call. If the parts
+            refer to it, they have built it already.
+        call: the call of constructor and arguments; `None` for a tuple.
     """
 
     value: Any
@@ -49,31 +52,34 @@ class PickleWriter:
     Args:
         storage_ref: returns the names of a storage in the pickle: its key, which is the member with its bytes below
             `data/`, and PyTorch's name of its device.
-        old: whether PyTorch 0.2 to 1.5 must be able to read it: there a storage's name has an extra part for views.
+        is_legacy: whether PyTorch 0.2 to 1.5 must be able to read it: there storages have a part more in their ids.
         allow_foreign: whether classes and functions of other packages are named. Otherwise their objects are written as
             plain data; see `plain`.
     """
 
     def __init__(
-        self, storage_ref: Callable[[Storage], tuple[str, str]], *, old: bool = False, allow_foreign: bool = False
+        self, storage_ref: Callable[[Storage], tuple[str, str]], *, is_legacy: bool = False, allow_foreign: bool = False
     ) -> None:
         self._storage_ref = storage_ref
-        self._old = old
+        self._is_legacy = is_legacy
         self._naming = Naming(allow_foreign)
         self.plain = self._naming.left_out
         """The foreign names that were left out, and the values that would have them."""
         self.blocking = self._naming.blocking
         """The names that `torch.load(weights_only=True)` refuses, and the first value that has each."""
-        self._own: tuple[Any, ...] = ()
-        """Names and other parts that the form of a value added: their names are noted for the value."""
+        self._added_parts: tuple[Any, ...] = ()
+        """What the form of the last value added, its constructor for one: names in these are noted for that value."""
         self.tensors = 0
         """Number of tensors written so far."""
         self._out = bytearray()
         self._memo: dict[Any, int] = {}
+        """The number of each value written: by bytes themselves, by kind and text, or by identity for all others."""
         self._classes: dict[str, str] = {}
         """The class with which each storage is named first: PyTorch uses it for all that name it later."""
         self._alive: list[Any] = []
+        """The values that the memo knows by identity, so that no later value gets the identity of one."""
         self._stack: list[Any] = []
+        """What is still to be written: values, opcodes and ends of values; the next one is the last."""
 
     def dumps(self, value: Any) -> bytes:
         """Return the pickle of a value.
@@ -98,6 +104,7 @@ class PickleWriter:
         return bytes(self._out)
 
     def _save(self, value: Any) -> None:
+        """Write a value, or its start, with what is inside it put on the stack; one written before by its number."""
         out = self._out
         if value is None:
             out += opcodes.NONE
@@ -111,10 +118,11 @@ class PickleWriter:
             out += struct.pack(">cd", opcodes.BINFLOAT, value)
         elif isinstance(value, str):
             self._text(value)
-        elif not self._get(value if isinstance(value, bytes) else id(value)):
+        elif not self._write_reference(value if isinstance(value, bytes) else id(value)):
             self._object(value)
 
     def _object(self, value: Any) -> None:
+        """Write a value that may be shared, for the first time."""
         out = self._out
         if isinstance(value, bytes):
             self._bytes(value)
@@ -132,16 +140,21 @@ class PickleWriter:
         elif type(value) is NamedStorage:
             self._storage_id(value)
         else:
-            self._lowered(value)
+            self._reduced(value)
 
-    def _lowered(self, value: Any) -> None:
-        """Write a value that is built by a call, or that has a name."""
-        if all(value is not part for part in self._own):
+    def _reduced(self, value: Any) -> None:
+        """Write a value by its form: a call that builds it, a name, or plain data."""
+        is_part_of_last = any(value is part for part in self._added_parts)
+        if not is_part_of_last:
             self._naming.current = value
-        form = lower(value, self._naming)
+        form = form_of(value, self._naming)
         self.tensors += type(value) is Tensor and not value.is_parameter  # a parameter wraps a tensor
         if isinstance(form, Reduction):
-            self._own = (form.constructor,) if isinstance(value, PythonObject) else (form.constructor, *form.args)
+            self._added_parts = (form.constructor,)
+            # The arguments of an object are values of the file, which may have names of their own.
+            if not isinstance(value, PythonObject):
+                self._added_parts += form.args
+            # The constructor is written first: the stack is taken from its end.
             self._stack += (_End(value, form), form.args, form.constructor)
         elif isinstance(form, PythonGlobal):
             self._global(form)
@@ -155,13 +168,13 @@ class PickleWriter:
             self._save(form)
 
     def _dict(self, value: Any, entries: dict[Any, Any]) -> None:
-        """Write a dict: the value itself, or its plain form."""
+        """Write the entries of a dict: the value itself, or its plain form. The memo has the value."""
         self._out += opcodes.EMPTY_DICT
         self._put(value)
         self._entries(list(entries.items()))
 
     def _list(self, value: Any, items: list[Any]) -> None:
-        """Write a list: the value itself, or its plain form."""
+        """Write the items of a list: the value itself, or its plain form. The memo has the value."""
         self._out += opcodes.EMPTY_LIST
         self._put(value)
         self._items(items)
@@ -177,16 +190,21 @@ class PickleWriter:
                 raise UnsupportedError(
                     "a tuple or an object is inside itself, which torch.load(weights_only=True) does not read"
                 )
+            # What was written for it again is dropped: a tuple's items up to the mark, a constructor and its arguments.
             self._out += opcodes.POP_MARK if call is None else opcodes.POP + opcodes.POP
-            self._get(id(value))
+            self._write_reference(id(value))
             return
-        self._out += opcodes.TUPLE if call is None else opcodes.NEWOBJ if call.new else opcodes.REDUCE
+        if call is None:
+            self._out += opcodes.TUPLE
+            self._put(value)
+            return
+        self._out += opcodes.NEWOBJ if call.is_new else opcodes.REDUCE
         self._put(value)
-        if call is not None:
-            if call.state is not UNSET:
-                self._stack += (_BUILD, call.state)
-            self._entries(call.pairs)
-            self._items(call.items)
+        # The stack is taken from its end: items are appended first, then entries are set, then the state.
+        if call.state is not UNSET:
+            self._stack += (_BUILD, call.state)
+        self._entries(call.pairs)
+        self._items(call.items)
 
     def _integer(self, value: int) -> None:
         """Write a whole number.
@@ -194,14 +212,16 @@ class PickleWriter:
         Raises:
             UnsupportedError: it is one that the safe loader does not read.
         """
-        if 0 <= value < 256:
+        if 0 <= value < 1 << 8:
             self._out += struct.pack("<cB", opcodes.BININT1, value)
-        elif 0 <= value < 65536:
+        elif 0 <= value < 1 << 16:
             self._out += struct.pack("<cH", opcodes.BININT2, value)
-        elif -(2**31) <= value < 2**31:
+        elif -(1 << 31) <= value < 1 << 31:
             self._out += struct.pack("<ci", opcodes.BININT, value)
         else:
-            data = value.to_bytes((~value if value < 0 else value).bit_length() // 8 + 1, "little", signed=True)
+            # The fewest bytes of two's complement: one bit more than the number has, for the sign.
+            bits = (~value if value < 0 else value).bit_length()
+            data = value.to_bytes(bits // 8 + 1, "little", signed=True)
             if len(data) < 256:
                 self._out += opcodes.LONG1 + bytes([len(data)])
             elif self._naming.allow_foreign:
@@ -215,27 +235,28 @@ class PickleWriter:
             self._out += data
 
     def _text(self, value: str) -> None:
-        if not self._get(("str", value)):
+        # Equal texts are one object, as Python's pickler does with interned ones; a lone surrogate is kept.
+        if not self._write_reference(("str", value)):
             data = value.encode("utf-8", "surrogatepass")
             self._out += opcodes.BINUNICODE + struct.pack("<I", len(data)) + data
             self._memoize(("str", value))
 
     def _bytes(self, value: bytes) -> None:
         """Write bytes: protocol 2 has none, so they are text decoded by `_codecs.encode`, as with Python's pickler."""
-        self._global(named("_codecs.encode"))
+        self._global(global_named("_codecs.encode"))
         self._text(value.decode("latin1"))
         self._text("latin1")
         self._out += opcodes.TUPLE2 + opcodes.REDUCE
         self._memoize(value)
 
     def _global(self, value: PythonGlobal) -> None:
-        """Write a name as protocol 2 does: two lines of text.
+        """Write a name as protocol 2 does: two lines of text. One that the safe loader refuses is noted in `blocking`.
 
         Raises:
             UnsupportedError: it does not fit on a line.
         """
         path = value.path
-        if not self._get(("global", path)):
+        if not self._write_reference(("global", path)):
             if _UNWRITABLE.search(path):
                 raise UnsupportedError("a class or function has a name that a pickle cannot write", found=path[:80])
             if path not in WEIGHTS_ONLY:
@@ -245,6 +266,7 @@ class PickleWriter:
             self._memoize(("global", path))
 
     def _entries(self, entries: list[tuple[Any, Any]]) -> None:
+        """Put the entries of a dict on the stack, in batches."""
         batches: list[Any] = []
         for start in range(0, len(entries), _BATCH):
             batches.append(_MARK)
@@ -253,36 +275,47 @@ class PickleWriter:
             batches.append(_SETITEMS)
         self._stack.extend(reversed(batches))
 
-    def _items(self, value: list[Any]) -> None:
+    def _items(self, items: list[Any]) -> None:
+        """Put the items of a list on the stack, in batches."""
         batches: list[Any] = []
-        for start in range(0, len(value), _BATCH):
-            batches += [_MARK, *value[start : start + _BATCH], _APPENDS]
+        for start in range(0, len(items), _BATCH):
+            batches += [_MARK, *items[start : start + _BATCH], _APPENDS]
         self._stack.extend(reversed(batches))
 
     def _storage_id(self, storage: NamedStorage) -> None:
-        """Write a persistent id; never memoized, as PyTorch resolves equal ids to the same storage."""
-        if storage.storage_class == "UntypedStorage" and self._old:
+        """Write a persistent id; never memoized, as PyTorch resolves equal ids to the same storage.
+
+        Raises:
+            UnsupportedError: the format has no such storage, or the storage was named with another class.
+        """
+        is_untyped = storage.storage_class == "UntypedStorage"
+        if is_untyped and self._is_legacy:
             raise UnsupportedError(
                 "PyTorch 0.2 to 1.5 have no storages of this element type", hint="Use the current format."
             )
         key, location = self._storage_ref(storage.storage)
-        if storage.storage_class not in (self._classes.setdefault(key, storage.storage_class), "UntypedStorage"):
+        first_class = self._classes.setdefault(key, storage.storage_class)
+        # An untyped name has the bytes of any class: the tensor states the element type.
+        if storage.storage_class != first_class and not is_untyped:
             raise UnsupportedError(
                 "a quantized tensor, or a bare storage, shares memory with a tensor of another element type, "
                 "which no .pt can hold"
             )
-        module = "torch.storage" if storage.storage_class == "UntypedStorage" else "torch"
+        module = "torch.storage" if is_untyped else "torch"
         self._out += opcodes.MARK
         self._text("storage")
         self._global(PythonGlobal(module, storage.storage_class))
         self._text(key)
         self._text(location)
         self._integer(storage.count)
-        self._out += (opcodes.NONE if self._old else b"") + opcodes.TUPLE + opcodes.BINPERSID
+        if self._is_legacy:  # the part of another storage that it is: none
+            self._out += opcodes.NONE
+        self._out += opcodes.TUPLE + opcodes.BINPERSID
 
     # The memo
 
-    def _get(self, key: Any) -> bool:
+    def _write_reference(self, key: Any) -> bool:
+        """Write the number of a value that the memo has; return whether it has it."""
         number = self._memo.get(key)
         if number is None:
             return False
@@ -290,6 +323,7 @@ class PickleWriter:
         return True
 
     def _put(self, value: Any) -> None:
+        """Number the value on top of the reader's stack, by its identity."""
         self._alive.append(value)
         self._memoize(id(value))
 
@@ -298,4 +332,5 @@ class PickleWriter:
         self._indexed(opcodes.BINPUT, opcodes.LONG_BINPUT, number)
 
     def _indexed(self, short: bytes, long: bytes, number: int) -> None:
+        """Write an opcode of the memo: the short one, or the long one for a number of more than a byte."""
         self._out += struct.pack("<cB", short, number) if number < 256 else struct.pack("<cI", long, number)

@@ -1,7 +1,7 @@
 """Calls that build values: how each is read, and to which call a value is reduced. Here Python's own and numpy's.
 
-`reads` (in `meaning`) registers what a call returns, `STATES` what a state sets, and `FORMS` the call or the name by
-which a value is written. numpy itself is not needed for any of them.
+`register_call` (in `context`) registers what a call returns, `STATES` what a state sets, and `FORMS` the call or the
+name by which a value is written. numpy itself is not needed for any of them.
 
 What is written is what PyTorch's safe loader takes, unless names of other packages are asked for. So other objects are
 plain data: a dict of the attributes, with the class under `__class__`. If it is constructed from more than attributes,
@@ -45,7 +45,7 @@ from ....graph.storage import Storage
 from ...fields import shown
 from ..arrays import numpy_value, tensor_of_array, text_items
 from ..storages import DEVICE_TYPES, ELEMENT_NAMES
-from .meaning import GLOBALS, STATES, PtMeaning, reads
+from .context import GLOBALS, STATES, PickleContext, register_call
 from .names import WEIGHTS_ONLY, is_copyreg, may_name
 
 Scalar = str | bytes | int | float | bool | None
@@ -57,7 +57,8 @@ class NamedStorage:
 
     Attributes:
         storage: the memory.
-        storage_class: its class in `torch`; `UntypedStorage` where the tensor states its element type.
+        storage_class: its class in `torch`, such as `FloatStorage`; `UntypedStorage` where the tensor states its
+            element type.
         count: number of elements, or of bytes where the class is untyped.
     """
 
@@ -73,7 +74,7 @@ class Reduction:
     Attributes:
         constructor: the callable: a `PythonGlobal`, or another value.
         args: the arguments.
-        new: whether it is `cls.__new__`.
+        is_new: whether it is a call of `cls.__new__` (the opcode NEWOBJ), not of the callable itself (REDUCE).
         state: the argument of `__setstate__`; `UNSET` if there is none.
         items: items to append.
         pairs: entries to set by key.
@@ -81,7 +82,7 @@ class Reduction:
 
     constructor: Any
     args: Any = ()
-    new: bool = False
+    is_new: bool = False
     state: Any = UNSET
     items: list[Any] = field(factory=list)
     pairs: list[tuple[Any, Any]] = field(factory=list)
@@ -94,19 +95,25 @@ FORMS: dict[type, Callable[[Any, Naming], Form]] = {}
 
 
 @cache
-def named(path: str) -> PythonGlobal:
+def global_named(path: str) -> PythonGlobal:
     """Return a class or function of PyTorch, numpy or Python by its dotted name."""
     module, _, name = path.rpartition(".")
     return PythonGlobal(module, name)
 
 
-def calls(path: str, *args: Any, **parts: Any) -> Reduction:
-    """Return a call of a function, `torch._utils._rebuild_tensor_v2`, with what is set after it, as in `Reduction`."""
-    return Reduction(named(path), args, **parts)
+def call_of(path: str, *args: Any, **parts: Any) -> Reduction:
+    """Return a call of a function by its dotted name, `torch._utils._rebuild_tensor_v2`.
+
+    Args:
+        path: the dotted name.
+        *args: the arguments.
+        **parts: what is set after the call: `state`, `items` and `pairs` of `Reduction`.
+    """
+    return Reduction(global_named(path), args, **parts)
 
 
-def lower(value: Any, naming: Naming) -> Form:
-    """Return the form of a value.
+def form_of(value: Any, naming: Naming) -> Form:
+    """Return how a value is written: the call that builds it, its name, or plain data.
 
     Args:
         value: any except builtins that have opcodes of their own.
@@ -115,6 +122,7 @@ def lower(value: Any, naming: Naming) -> Form:
     Raises:
         UnsupportedError: a pickle cannot represent it.
     """
+    # A subclass without a form of its own has that of its nearest base class.
     for kind in type(value).__mro__:
         if kind in FORMS:
             return FORMS[kind](value, naming)
@@ -122,13 +130,13 @@ def lower(value: Any, naming: Naming) -> Form:
 
 
 class Naming:
-    """Decides which names are written.
+    """Decides which names of classes and functions are written into a pickle, and collects those that are not.
 
     Args:
         allow_foreign: whether names of other packages are written.
 
     Attributes:
-        allow_foreign: whether they are.
+        allow_foreign: whether names of other packages are written.
         current: the value that is written now: the one noted for its names.
         left_out: the names that are not written, and the values that would have them.
         blocking: the names written that `torch.load(weights_only=True)` refuses, and the first value that has each.
@@ -142,34 +150,43 @@ class Naming:
         self._foreign_parts: dict[int, Any] = {}
         """By the identity of a key or a part of one: the first part in it that becomes something else; or None."""
         self._texts: dict[int, str] = {}
-        """The texts of keys, by their identities."""
+        """The texts that replace keys, by the identities of the keys."""
         self._next_numbers: dict[str, int] = {}
         """The texts written so far, each with the number of its next duplicate."""
         self._marks: dict[int, bytes] = {}
-        """Used by `in_order`."""
+        """The hashes of parts of keys, kept from key to key: see `in_order`."""
 
-    def may(self, name: Any) -> bool:
-        """Return whether a name may be written; if not, note the value that has it."""
+    def may_write(self, name: Any) -> bool:
+        """Return whether a name, or the class of an object, may be written; if not, note the value that has it.
+
+        Args:
+            name: a `PythonGlobal` or `PythonObject`; anything else is a class that a call in the file computed, and has
+                no name to write.
+        """
         if isinstance(name, (PythonGlobal, PythonObject)) and may_name(name, self.allow_foreign):
             return True
-        self.leave_out(getattr(name, "path", "<computed>"))
+        self.note_left_out(getattr(name, "path", "<computed>"))
         return False
 
-    def may_call(self, path: str) -> bool:
+    def may_write_foreign(self, path: str) -> bool:
         """Return whether a name that the safe loader refuses may be written; if not, note the value that has it."""
         if not self.allow_foreign:
-            self.leave_out(path)
+            self.note_left_out(path)
         return self.allow_foreign
 
-    def leave_out(self, path: str) -> None:
+    def note_left_out(self, path: str) -> None:
         """Note the value that is written now: it would have a name that is not written."""
         self.left_out.setdefault(path, []).append(self.current)
 
-    def _is_foreign(self, part: Any) -> bool:
-        """Return whether a part of a key becomes something else: a dict or a list, or equal to another key."""
+    def _becomes_other_type(self, part: Any) -> bool:
+        """Return whether a part of a key cannot stay in the key, as its written form is a dict or list, or text.
+
+        Dicts and lists are not keys, and a text may equal another key.
+        """
         if isinstance(part, (PythonGlobal, PythonObject)):
             return not may_name(part, self.allow_foreign)
         if isinstance(part, TorchConstant):
+            # The only constants whose names the safe loader refuses.
             return part.kind == "memory_format" and not self.allow_foreign
         return isinstance(part, _FOREIGN_KEYS) and not self.allow_foreign
 
@@ -178,12 +195,15 @@ class Naming:
         return [self.hashable(item) for item in in_order(items, self._marks)]
 
     def hashable(self, key: Any) -> Any:
-        """Return a key, or its text if it holds an object that becomes a dict. All texts are distinct."""
-        if type(key) in _SIMPLE:
+        """Return a key as it can be written: itself, or its text if a part of it is not hashable in its written form.
+
+        All texts are distinct: equal ones are numbered, `TEXT #2`, `TEXT #3`.
+        """
+        if type(key) in _UNCHANGED_KEYS:
             return key
         if id(key) in self._texts:
             return self._texts[id(key)]
-        text = self._text(key)
+        text = self._replacing_text(key)
         if text is None:
             return key
         unique_text = text
@@ -195,18 +215,19 @@ class Naming:
         self._texts[id(key)] = unique_text
         return unique_text
 
-    def _text(self, key: Any) -> str | None:
-        """Return the text of a key with a part that becomes something else; `None` for keys that are unchanged."""
+    def _replacing_text(self, key: Any) -> str | None:
+        """Return the text that replaces a key with a part that cannot stay in it; `None` if there is no such part."""
         foreign_parts = self._foreign_parts
+        # Depth first, with an explicit stack: keys may be nested deeper than Python recurses.
         stack = [key]
         while stack:
             part = stack[-1]
             if id(part) not in foreign_parts:
                 foreign_part = None
-                if self._is_foreign(part):
+                if self._becomes_other_type(part):
                     foreign_part = part
                 elif isinstance(part, (tuple, frozenset)):
-                    inner_parts = [inner for inner in part if isinstance(inner, _PARTS_OF_KEYS)]
+                    inner_parts = [inner for inner in part if isinstance(inner, _CHANGING_PARTS)]
                     # A part is judged after the parts inside it.
                     unjudged = [inner for inner in inner_parts if id(inner) not in foreign_parts]
                     if unjudged:
@@ -229,19 +250,20 @@ class Naming:
         return text
 
 
-_SIMPLE = frozenset({str, int, bytes, float, bool, type(None)})
+_UNCHANGED_KEYS = frozenset({str, int, bytes, float, bool, type(None)})
 """Types of keys that never change."""
 _FOREIGN_KEYS = (frozenset, NumpyArray, NumpyScalar, NumpyDtype)
 """Types whose names the safe loader refuses."""
-_PARTS_OF_KEYS = (tuple, PythonGlobal, PythonObject, TorchConstant, *_FOREIGN_KEYS)
+_CHANGING_PARTS = (tuple, PythonGlobal, PythonObject, TorchConstant, *_FOREIGN_KEYS)
 """Types of the parts of a key that may change."""
 _PLAIN_DATA_KEYS = frozenset(("__class__", "__args__", "__kwargs__", "__state__", "__items__", "__pairs__"))
 """Keys of `plain_data`: attributes with such a name are below `__state__`."""
 
 
 def plain_data(value: PythonObject) -> dict[Any, Any]:
-    """Return an object as a dict that names its class."""
+    """Return an object as a dict of its attributes, with its class under `__class__`; see the head of this file."""
     parts: dict[Any, Any] = {"__class__": value.path}
+    # The arguments of a function of `copyreg` are the class again.
     if value.args not in ((), UNSET) and not is_copyreg(value.constructor):
         parts["__args__"] = value.args
     if value.kwargs:
@@ -261,28 +283,31 @@ def plain_data(value: PythonObject) -> dict[Any, Any]:
 # Python's own
 
 
-def _filled(meaning: PtMeaning, target: Any, source: Any) -> Any:
-    """Return a dict filled from the constructor's argument: a dict, or a list of pairs."""
+def _filled(context: PickleContext, target: Any, source: Any) -> Any:
+    """Fill an empty dict from the argument of its constructor: a dict, or a list of pairs; return it.
+
+    `NotImplemented` for another argument: the call then stays an inert object.
+    """
     if isinstance(source, dict):
         source = list(source.items())
     if not isinstance(source, (list, tuple)):
         return NotImplemented
     if not all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in source):
         return NotImplemented
-    meaning.work.spend(len(source))
+    context.work.spend(len(source))
     for key, item in source:
-        meaning.work.check_key(target, key)
+        context.work.check_key(target, key)
         target[key] = item
     return target
 
 
-def _set_attributes(meaning: PtMeaning, value: OrderedDict[Any, Any], state: Any) -> Any:
-    """Set the attributes of an `OrderedDict`: `_metadata` of a state dict. None may shadow those of the class."""
-    if state is None:
+def _set_attributes(context: PickleContext, value: OrderedDict[Any, Any], state: Any) -> Any:
+    """Set the attributes of an `OrderedDict`: `_metadata` of a state dict. No attribute may shadow one of the class."""
+    if state is None:  # which CPython's BUILD ignores
         return value
     if not isinstance(state, dict):
         raise CorruptError("an OrderedDict receives a state that is not a dict")
-    meaning.work.spend(len(state))
+    context.work.spend(len(state))
     for key, item in state.items():
         if type(key) is not str or hasattr(OrderedDict, key):
             raise CorruptError(f"an OrderedDict receives an attribute {key!r:.60}")
@@ -290,101 +315,115 @@ def _set_attributes(meaning: PtMeaning, value: OrderedDict[Any, Any], state: Any
     return value
 
 
-def _copied(meaning: PtMeaning, kind: Callable[[Any], Any], items: Any = ()) -> Any:
-    """Return the result of a type or function that takes time for each of its items."""
-    meaning.work.spend(len(items))
-    if kind in (set, frozenset):
-        meaning.work.check_elements(items)
-    return kind(items)
+def _copied(context: PickleContext, convert: Callable[[Any], Any], items: Any = ()) -> Any:
+    """Return what a type or function makes of some items, and charge the copy: a file could ask for it endlessly."""
+    context.work.spend(len(items))
+    if convert in (set, frozenset):
+        context.work.check_elements(items)
+    return convert(items)
 
 
-def _encode(meaning: PtMeaning, text: Any, encoding: str = "utf-8") -> Any:
-    """Return the bytes that protocol 2 writes as text: one character per byte."""
+def _encode(context: PickleContext, text: Any, encoding: str = "utf-8") -> Any:
+    """Return a text as bytes; protocol 2, which has none, writes bytes so: as Latin-1, one character per byte."""
     name = normalize_encoding(encoding).lower()
     codec = aliases.get(name, name)
     if codec not in ("latin_1", "utf_8", "ascii"):  # CPython would import it by its name
         raise UnsupportedError("bytes are written as a text in an encoding that no pickler uses", expected="latin1")
     if type(text) is not str:
         return NotImplemented
-    return _copied(meaning, lambda text: text.encode(codec), text)
+    return _copied(context, lambda text: text.encode(codec), text)
 
 
-def _bytearray(meaning: PtMeaning, data: Any = b"", *encoding: str) -> Any:
+def _bytearray(context: PickleContext, data: Any = b"", *encoding: str) -> Any:
     """Return a bytearray of bytes, or of a text and its encoding."""
     if not isinstance(data, (bytes, bytearray)) or encoding:
-        data = _encode(meaning, data, *encoding)
-    if data is NotImplemented:
+        data = _encode(context, data, *encoding)
+    if data is NotImplemented:  # neither bytes nor a text
         return NotImplemented
-    return _copied(meaning, bytearray, data)
+    return _copied(context, bytearray, data)
 
 
 _COLLECTIONS = (list, tuple, set, frozenset)
 for _kind in _COLLECTIONS:
-    reads(f"builtins.{_kind.__name__}", _COLLECTIONS, least=0)(
-        lambda meaning, items=(), kind=_kind: _copied(meaning, kind, items)
+    register_call(f"builtins.{_kind.__name__}", _COLLECTIONS, min_args=0)(
+        lambda context, items=(), kind=_kind: _copied(context, kind, items)
     )
 for _path, _empty, _source in (
     ("builtins.dict", dict, object),
     ("collections.OrderedDict", OrderedDict, object),
     ("collections.Counter", Counter, dict),
 ):
-    reads(_path, _source, least=0)(lambda meaning, source=(), new=_empty: _filled(meaning, new(), source))
-reads("collections.defaultdict", object, object, least=0)(
-    lambda meaning, factory=None, source=(): _filled(meaning, DefaultDict(factory), source)
+    register_call(_path, _source, min_args=0)(lambda context, source=(), new=_empty: _filled(context, new(), source))
+register_call("collections.defaultdict", object, object, min_args=0)(
+    lambda context, factory=None, source=(): _filled(context, DefaultDict(factory), source)
 )
-reads("_codecs.encode", object, str, least=1)(_encode)
-reads("builtins.bytes", (bytes, bytearray), least=0)(lambda meaning, data=b"": _copied(meaning, bytes, data))
-reads("builtins.bytearray", object, str, least=0)(_bytearray)
-reads("builtins.complex", (int, float), (int, float), least=1)(lambda meaning, *parts: complex(*parts))
-# A call of `copyreg` by itself only leads to the next, which a file could repeat endlessly.
-reads("copyreg.__newobj__", object, most=1 << 30)(
-    lambda meaning, cls, *args: NotImplemented if is_copyreg(cls) else meaning.make(cls, args, "newobj")
-)
-reads("copyreg._reconstructor", most=1 << 30, least=0)(lambda meaning, *args: NotImplemented)
-reads("copyreg.__newobj_ex__", object, object, object)(
-    lambda meaning, cls, *args: NotImplemented if is_copyreg(cls) else meaning.make(cls, args[0], "newobj_ex", args[1])
-)
+register_call("_codecs.encode", object, str, min_args=1)(_encode)
+register_call("builtins.bytes", (bytes, bytearray), min_args=0)(lambda context, data=b"": _copied(context, bytes, data))
+register_call("builtins.bytearray", object, str, min_args=0)(_bytearray)
+register_call("builtins.complex", (int, float), (int, float), min_args=1)(lambda context, *parts: complex(*parts))
+_ANY_NUMBER = 1 << 30
+"""A maximum number of arguments that no call reaches."""
+
+
+@register_call("copyreg.__newobj__", object, max_args=_ANY_NUMBER)
+def _newobj(context: PickleContext, cls: Any, *args: Any) -> Any:
+    # A call of `copyreg` by itself only leads to the next, which a file could repeat endlessly.
+    if is_copyreg(cls):
+        return NotImplemented
+    return context.value_of_call(cls, args, "newobj")
+
+
+@register_call("copyreg.__newobj_ex__", object, object, object)
+def _newobj_ex(context: PickleContext, cls: Any, args: Any, kwargs: Any) -> Any:
+    if is_copyreg(cls):  # as in `_newobj`
+        return NotImplemented
+    return context.value_of_call(cls, args, "newobj_ex", kwargs)
+
+
+# The call stays an inert object, whose first argument is its class.
+register_call("copyreg._reconstructor", min_args=0, max_args=_ANY_NUMBER)(lambda context, *args: NotImplemented)
 STATES[OrderedDict] = _set_attributes
 
 
 def _of_object(value: PythonObject, naming: Naming) -> Form:
-    """Return an object as it was read, or as a dict if its class is not written."""
-    if not naming.may(value):
+    """Return the call of an object as it was read, or a dict if its class is not written."""
+    if not naming.may_write(value):
         return plain_data(value)
     constructor = value.constructor
     args = value.args
     if value.how == "newobj_ex":
         # The opcode of this name is of protocol 4; in protocol 2 the function does the same.
-        constructor = named("copyreg.__newobj_ex__")
+        constructor = global_named("copyreg.__newobj_ex__")
         args = (value.constructor, value.args, value.kwargs)
-    return Reduction(constructor, args, value.how == "newobj", value.state, value.items, value.pairs)
+    is_new = value.how == "newobj"
+    return Reduction(constructor, args, is_new=is_new, state=value.state, items=value.items, pairs=value.pairs)
 
 
 def _of_frozenset(value: frozenset[Any], naming: Naming) -> Reduction:
-    name = "builtins.frozenset" if naming.may_call("builtins.frozenset") else "builtins.set"
-    return calls(name, naming.elements(value))
+    name = "builtins.frozenset" if naming.may_write_foreign("builtins.frozenset") else "builtins.set"
+    return call_of(name, naming.elements(value))
 
 
 def _of_defaultdict(value: DefaultDict, naming: Naming) -> Form:
-    if not naming.may_call("collections.defaultdict"):
+    if not naming.may_write_foreign("collections.defaultdict"):
         return dict(value)
-    has_factory = value.factory is not None and naming.may(value.factory)
+    has_factory = value.factory is not None and naming.may_write(value.factory)
     args = (value.factory,) if has_factory else ()
-    return calls("collections.defaultdict", *args, pairs=list(value.items()))
+    return call_of("collections.defaultdict", *args, pairs=list(value.items()))
 
 
 FORMS.update(
     {
-        OrderedDict: lambda value, _: calls(
+        OrderedDict: lambda value, _: call_of(
             "collections.OrderedDict", state=dict(vars(value)) or UNSET, pairs=list(value.items())
         ),
         DefaultDict: _of_defaultdict,
-        Counter: lambda value, _: calls("collections.Counter", pairs=list(value.items())),
-        set: lambda value, naming: calls("builtins.set", naming.elements(value)),
+        Counter: lambda value, _: call_of("collections.Counter", pairs=list(value.items())),
+        set: lambda value, naming: call_of("builtins.set", naming.elements(value)),
         frozenset: _of_frozenset,
-        bytearray: lambda value, _: calls("builtins.bytearray", bytes(value)),
-        complex: lambda value, _: calls("builtins.complex", value.real, value.imag),
-        PythonGlobal: lambda value, naming: value if naming.may(value) else value.path,
+        bytearray: lambda value, _: call_of("builtins.bytearray", bytes(value)),
+        complex: lambda value, _: call_of("builtins.complex", value.real, value.imag),
+        PythonGlobal: lambda value, naming: value if naming.may_write(value) else value.path,
         PythonObject: _of_object,
     }
 )
@@ -414,7 +453,7 @@ _MOST_DEVICES = 128
 """PyTorch's number of a device is one signed byte."""
 
 
-def _layout(meaning: PtMeaning, name: str) -> Any:
+def _layout(context: PickleContext, name: str) -> Any:
     """Return a layout by its name, `torch.strided`."""
     constant = CONSTANTS.get(name.removeprefix("torch."))
     if constant is None or constant.kind != "layout":
@@ -422,43 +461,46 @@ def _layout(meaning: PtMeaning, name: str) -> Any:
     return constant
 
 
-def _size(meaning: PtMeaning, extents: Any = ()) -> Any:
+def _size(context: PickleContext, extents: Any = ()) -> Any:
     """Return a `torch.Size`, of integers of 64 bits."""
     if not all(type(extent) is int and abs(extent) < 1 << 63 for extent in extents):
         return NotImplemented
-    return _copied(meaning, TorchSize, extents)
+    return _copied(context, TorchSize, extents)
 
 
-def _device(meaning: PtMeaning, text: str, *index: int | None) -> Any:
-    """Return a device: `cuda:0`, or its type and number."""
+def _device(context: PickleContext, text: str, *index: int | None) -> Any:
+    """Return a device from its name, `cuda:0`, or from its type and an index; `NotImplemented` if PyTorch has none."""
     match = _DEVICE.match(text)
-    if match is None or (index and match[2]):
+    if match is None:
+        return NotImplemented
+    kind, index_in_text = match.groups()
+    if index and index_in_text:  # PyTorch refuses two
         return NotImplemented
     number = index[0] if index else None
-    if match[2]:
-        number = int(match[2])
+    if index_in_text:
+        number = int(index_in_text)
     if number is not None and not 0 <= number < _MOST_DEVICES:
         return NotImplemented
-    return Device(match[1], number)
+    return Device(kind, number)
 
 
-reads("torch.serialization._get_layout", str)(_layout)
-reads("torch.Size", (list, tuple), least=0)(_size)
-reads("torch.device", str, (int, type(None)), least=1)(_device)
+register_call("torch.serialization._get_layout", str)(_layout)
+register_call("torch.Size", (list, tuple), min_args=0)(_size)
+register_call("torch.device", str, (int, type(None)), min_args=1)(_device)
 
 
 def _of_device(value: Device, _: Naming) -> Reduction:
     args = (value.type,) if value.index is None else (value.type, value.index)
-    return calls("torch.device", *args)
+    return call_of("torch.device", *args)
 
 
 def _of_constant(value: TorchConstant, naming: Naming) -> Form:
     path = f"torch.{value.name}"
     if value.kind == "layout":
-        return calls("torch.serialization._get_layout", path)
-    if path not in WEIGHTS_ONLY and not naming.may_call(path):
+        return call_of("torch.serialization._get_layout", path)
+    if path not in WEIGHTS_ONLY and not naming.may_write_foreign(path):
         return path
-    return named(path)
+    return global_named(path)
 
 
 # numpy's arrays, scalars and element types
@@ -468,32 +510,43 @@ _BYTE_ORDERS = ("<", ">", "=", "|")
 """Little, big, the machine's, and none."""
 
 
-def _dtype(meaning: PtMeaning, code: Any, *options: Any) -> Any:
+def _dtype(context: PickleContext, code: Any, *options: Any) -> Any:
     """Return an element type of numpy by its code, `f4` or `<f4`."""
-    if isinstance(code, bytes):
+    if isinstance(code, bytes):  # a `str` of Python 2
         code = code.decode("latin1")
-    if code[:1] in _BYTE_ORDERS:
-        return NumpyDtype(code[1:], code[0])
+    order = code[:1]
+    if order in _BYTE_ORDERS:
+        return NumpyDtype(code[1:], order)
     return NumpyDtype(code)
 
 
+_DTYPE_VERSION = 3
+"""The version of the layout of a dtype's state that is written."""
+_ORDER, _SUBARRAY, _FIELDS, _SIZE, _FLAGS, _UNIT = 1, 2, 4, 5, 7, 8
+"""Places in the state of a dtype: version, byte order; subarray, names and fields; size and alignment; flags; and of
+dates their unit. Source: numpy 2.4 `descriptor.c` `arraydescr_reduce`."""
+_BY_CODE = -1
+"""A size or alignment that the code of the type says."""
+
+
 def _of_dtype(value: NumpyDtype, naming: Naming) -> Form:
-    """Return the call for an element type; its state is version 3 of the layout."""
-    if not naming.may_call("numpy.dtype"):
+    """Return the call for an element type, `numpy.dtype(code, align, copy)`, and its state; its code without numpy."""
+    if not naming.may_write_foreign("numpy.dtype"):
         return value.code
     state = value.state
     if not state:
         flags = _OBJECT_FLAGS if value.code.startswith("O") else 0
-        # Version, byte order; subarray, names and fields; size and alignment, as the code says; flags.
-        state = (3, value.order, None, None, None, -1, -1, flags)
-    return calls("numpy.dtype", value.code, False, True, state=state)
+        state = (_DTYPE_VERSION, value.order, None, None, None, _BY_CODE, _BY_CODE, flags)
+    align = False
+    copy = True
+    return call_of("numpy.dtype", value.code, align, copy, state=state)
 
 
-def _set_dtype_state(meaning: PtMeaning, value: NumpyDtype, state: Any) -> NumpyDtype:
+def _set_dtype_state(context: PickleContext, value: NumpyDtype, state: Any) -> NumpyDtype:
     """Set the byte order of an element type, and keep its state, described in `_of_dtype`, for writing."""
     state = _numpy_state(state)
-    order = _item(state, 1)
-    if isinstance(order, bytes):
+    order = _item(state, _ORDER)
+    if isinstance(order, bytes):  # a `str` of Python 2
         order = order.decode("latin1")
     if order not in _BYTE_ORDERS:
         raise CorruptError("a numpy dtype has no byte order", found=shown(order))
@@ -503,8 +556,12 @@ def _set_dtype_state(meaning: PtMeaning, value: NumpyDtype, state: Any) -> Numpy
     return value
 
 
-_REFERENCES, _OBJECT_FLAGS, _WITH_OBJECTS = 0b111, 63, 27
-"""Flags of a dtype whose elements hold references, those of `object`, and of a structure with such fields."""
+_REFERENCES = 0b111
+"""Flags of a dtype, any of which says that its elements hold references."""
+_OBJECT_FLAGS = 63
+"""The flags of `object`."""
+_WITH_OBJECTS = 27
+"""The flags of a structure or subarray with such elements."""
 
 
 def _check_dtype(dtype: NumpyDtype, state: tuple[Any, ...]) -> None:
@@ -514,11 +571,12 @@ def _check_dtype(dtype: NumpyDtype, state: tuple[Any, ...]) -> None:
     Raises:
         CorruptError: it is such a state.
     """
-    inner_dtypes = _inner_dtypes(subarray=_item(state, 2), fields=_item(state, 4))
-    is_valid = _are_inside(inner_dtypes, _item(state, 5)) and _has_fitting_flags(dtype, inner_dtypes, _item(state, 7))
+    inner_dtypes = _inner_dtypes(subarray=_item(state, _SUBARRAY), fields=_item(state, _FIELDS))
+    is_valid = _are_inside(inner_dtypes, size=_item(state, _SIZE))
+    is_valid = is_valid and _has_fitting_flags(dtype, inner_dtypes, flags=_item(state, _FLAGS))
     if dtype.code[:1] in ("m", "M"):
-        # Dates have one item more, with their unit.
-        is_valid = is_valid and len(state) == 9 and isinstance(state[8], tuple)
+        # Dates and differences of dates have one item more, with their unit.
+        is_valid = is_valid and len(state) == _UNIT + 1 and isinstance(state[_UNIT], tuple)
     if not is_valid:
         raise CorruptError("a numpy dtype receives a state that its kind cannot have", found=shown(dtype.code))
 
@@ -529,16 +587,26 @@ def _item(state: tuple[Any, ...], position: int) -> Any:
 
 
 def _inner_dtypes(subarray: Any, fields: Any) -> list[tuple[Any, Any]]:
-    """Return the dtypes of fields and of a subarray, with their offsets in bytes; `None` for what is neither."""
+    """Return the dtypes inside a dtype, each with its offset in bytes; nothing is checked.
+
+    Args:
+        subarray: a pair of dtype and shape, or `None`.
+        fields: by name a tuple of dtype, offset and sometimes a title; or `None`.
+
+    Returns:
+        The dtypes of the fields, then that of the subarray, at 0; `None` for each that is of another form.
+    """
     dtypes: list[tuple[Any, Any]] = []
     if isinstance(fields, dict):
         for parts in fields.values():
             if isinstance(parts, tuple) and len(parts) > 1:
-                dtypes.append((parts[0], parts[1]))
+                dtype, offset, *_title = parts
+                dtypes.append((dtype, offset))
             else:
                 dtypes.append((None, None))
     if isinstance(subarray, tuple) and subarray:
-        dtypes.append((subarray[0], 0))
+        dtype, *_shape = subarray
+        dtypes.append((dtype, 0))
     elif subarray is not None:
         dtypes.append((None, 0))
     return dtypes
@@ -571,7 +639,7 @@ def _holds_objects(dtype: NumpyDtype) -> bool:
     """Return whether elements of a dtype are, or contain, Python objects."""
     if dtype.code[:1] == "O":
         return True
-    flags = _item(dtype.state, 7) if isinstance(dtype.state, tuple) else None
+    flags = _item(dtype.state, _FLAGS) if isinstance(dtype.state, tuple) else None
     return type(flags) is int and bool(flags & _REFERENCES)
 
 
@@ -595,59 +663,80 @@ def _plain_array(array: NumpyArray, naming: Naming) -> Form:
         return texts
     element = NUMPY_ELEMENTS.get(array.dtype.code)
     if element is not None:
-        tensor = tensor_of_array(array, element, "cpu")
+        tensor = tensor_of_array(array, element, device="cpu")
         if tensor is not None:
-            return lower(tensor, naming)
+            return form_of(tensor, naming)
+    # Dates and records: tensors cannot have such elements.
     dtype = array.dtype.order + array.dtype.code
     return {"__class__": array.cls, "dtype": dtype, "shape": array.shape, "data": array.data}
 
 
 def _of_scalar(value: NumpyScalar, naming: Naming) -> Form:
     """Return the call for a scalar of numpy; without numpy, Python's number or text, or a dict."""
-    if naming.may_call("numpy.core.multiarray.scalar"):
-        return calls("numpy.core.multiarray.scalar", value.dtype, value.data)
+    if naming.may_write_foreign("numpy.core.multiarray.scalar"):
+        return call_of("numpy.core.multiarray.scalar", value.dtype, value.data)
     texts = text_items(value.array)
     if texts is not None:
         text: str | bytes = texts[0]
         return text
     if value.dtype.code in NUMPY_ELEMENTS and isinstance(value.data, bytes):
         number: complex | float | int | bool = numpy_value(value.array)[()].item()
-        return lower(number, naming) if isinstance(number, complex) else number
+        # Pickles have opcodes for all numbers but complex ones.
+        return form_of(number, naming) if isinstance(number, complex) else number
     return {"__class__": "numpy.scalar", "dtype": value.dtype.order + value.dtype.code, "data": value.data}
 
 
 def _of_array(value: NumpyArray, naming: Naming) -> Form:
-    """Return the call for an array: an empty one of bytes, whose state, version 1 of the layout, has the rest."""
-    if not naming.may_call("numpy.core.multiarray._reconstruct"):
+    """Return the call for an array, as numpy pickles it: an empty one of bytes, whose state has all that it is."""
+    if not naming.may_write_foreign("numpy.core.multiarray._reconstruct"):
         return _plain_array(value, naming)
     module, _, name = value.cls.rpartition(".")
     cls = PythonGlobal(module, name)
-    if not naming.may(cls):
-        cls = named("numpy.ndarray")
-    state = (1, value.shape, value.dtype, value.fortran, value.data)
-    return calls("numpy.core.multiarray._reconstruct", cls, (0,), b"b", state=state)
+    if not naming.may_write(cls):  # a subclass of another package becomes a plain array
+        cls = global_named("numpy.ndarray")
+    state = (_ARRAY_VERSION, value.shape, value.dtype, value.fortran, value.data)
+    empty_shape = (0,)
+    bytes_code = b"b"
+    return call_of("numpy.core.multiarray._reconstruct", cls, empty_shape, bytes_code, state=state)
 
 
-def _set_array_state(meaning: PtMeaning, value: NumpyArray, state: Any) -> NumpyArray:
-    """Set shape, element type, order and elements of an array."""
+_ARRAY_VERSION = 1
+"""The version of the layout of an array's state: this, shape, dtype, whether the order is Fortran's, and elements."""
+
+
+def _set_array_state(context: PickleContext, value: NumpyArray, state: Any) -> NumpyArray:
+    """Set shape, element type, order and elements of an array.
+
+    Raises:
+        UnsupportedError: its element type is of a class that is not known here, such as that of records.
+        CorruptError: the state is invalid, or the elements do not fit the shape.
+    """
     state = _numpy_state(state)
-    if len(state) == 4:  # before version 1 of the layout
+    if len(state) == 4:  # before version 1 of the layout, without the version
         state = (0, *state)
-    if len(state) == 5 and isinstance(state[2], (PythonObject, PythonGlobal)):
+    if len(state) != 5:
+        raise CorruptError("a numpy array receives an invalid state", found=f"a tuple of {len(state)}")
+    _version, shape, dtype, fortran, data = state
+    if isinstance(dtype, (PythonObject, PythonGlobal)):
         raise UnsupportedError(
-            f"a numpy array has elements of a class, {_class_of_dtype(state[2])}",
+            f"a numpy array has elements of a class, {_class_of_dtype(dtype)}",
             hint="Save plain arrays: one for each field of a record; texts as a list.",
         )
-    if len(state) != 5 or not isinstance(state[2], NumpyDtype):
+    if not isinstance(dtype, NumpyDtype):
         raise CorruptError("a numpy array receives an invalid state", found=f"a tuple of {len(state)}")
-    _, shape, value.dtype, fortran, data = state
+    value.dtype = dtype
     value.fortran = bool(fortran)
-    # A string of Python 2 was already decoded as UTF-8, if valid.
-    return _fill(value, shape, data.encode() if isinstance(data, str) else data)
+    if isinstance(data, str):  # a `str` of Python 2, whose bytes happened to be UTF-8, and were decoded
+        data = data.encode()
+    return _set_elements(value, shape, data)
 
 
 def _class_of_dtype(dtype: PythonObject | PythonGlobal) -> str:
-    """Return the class of elements that a dtype names, for errors."""
+    """Return the class of elements that a dtype names, for errors.
+
+    Args:
+        dtype: the class itself, a call of `numpy.dtype` with it, or an instance of a class of dtypes.
+    """
     cls: PythonGlobal | None
     if isinstance(dtype, PythonGlobal):
         cls = dtype
@@ -658,13 +747,22 @@ def _class_of_dtype(dtype: PythonObject | PythonGlobal) -> str:
     return shown(cls.path if cls is not None else "")
 
 
-def _fill(array: NumpyArray, shape: Any, data: Any) -> NumpyArray:
-    """Set shape and elements of an array, whose bytes must fit its shape."""
+def _set_elements(array: NumpyArray, shape: Any, data: Any) -> NumpyArray:
+    """Set shape and elements of an array, which must fit each other, and return it.
+
+    Args:
+        array: with its element type.
+        shape: the new shape.
+        data: the elements: bytes, or a list of objects.
+
+    Raises:
+        CorruptError: they do not fit.
+    """
     if not isinstance(shape, (tuple, list)) or not all(type(extent) is int and extent >= 0 for extent in shape):
         raise CorruptError("a numpy array has no shape", found=f"{type(shape).__name__}")
     count = math.prod(shape)
     if isinstance(data, (bytes, bytearray)):
-        width = array.dtype.itemsize
+        width = array.dtype.itemsize  # 0 if the code does not say it, as for records
         if width and len(data) != count * width:
             raise CorruptError(
                 "a numpy array's bytes do not fit its shape", expected=f"{count * width} bytes", found=f"{len(data)}"
@@ -678,21 +776,26 @@ def _fill(array: NumpyArray, shape: Any, data: Any) -> NumpyArray:
 
 STATES[NumpyDtype] = _set_dtype_state
 STATES[NumpyArray] = _set_array_state
-reads("numpy.dtype", (str, bytes), object, object, object, least=1)(_dtype)
-reads("numpy.core.multiarray.scalar", NumpyDtype, object, least=1)(
-    lambda meaning, dtype, data=b"": NumpyScalar(dtype, data.encode() if isinstance(data, str) else data)
+register_call("numpy.dtype", (str, bytes), object, object, object, min_args=1)(_dtype)
+register_call("numpy.core.multiarray.scalar", NumpyDtype, object, min_args=1)(
+    lambda context, dtype, data=b"": NumpyScalar(dtype, data.encode() if isinstance(data, str) else data)
 )
 # An array without elements: its state follows.
-reads("numpy.core.multiarray._reconstruct", PythonGlobal, object, object, least=1)(
-    lambda meaning, cls, *rest: NumpyArray(NumpyDtype("i1"), (0,), False, b"", cls.path)
+register_call("numpy.core.multiarray._reconstruct", PythonGlobal, object, object, min_args=1)(
+    lambda context, cls, *rest: NumpyArray(NumpyDtype("i1"), shape=(0,), fortran=False, data=b"", cls=cls.path)
 )
-reads("numpy.core.numeric._frombuffer", (bytes, bytearray), NumpyDtype, object, object)(
-    lambda meaning, data, dtype, shape, order: _fill(NumpyArray(dtype, (0,), order == "F", b""), shape, bytes(data))
-)
+
+
+@register_call("numpy.core.numeric._frombuffer", (bytes, bytearray), NumpyDtype, object, object)
+def _from_buffer(context: PickleContext, data: bytes | bytearray, dtype: NumpyDtype, shape: Any, order: Any) -> Any:
+    empty = NumpyArray(dtype, shape=(0,), fortran=order == "F", data=b"")
+    return _set_elements(empty, shape, bytes(data))
+
+
 FORMS.update(
     {
         TorchConstant: _of_constant,
-        TorchSize: lambda value, _: calls("torch.Size", tuple(value)),
+        TorchSize: lambda value, _: call_of("torch.Size", tuple(value)),
         Device: _of_device,
         NumpyDtype: _of_dtype,
         NumpyScalar: _of_scalar,

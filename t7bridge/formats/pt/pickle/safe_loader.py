@@ -2,7 +2,7 @@
 
 The same loop as in `torch/_weights_only_unpickler.py`, over stand-ins for values: nothing is built, and what a call
 returns is known by its type only. Whether the arguments of a call make sense is seen by reading the file. A name that
-the loader refuses is noted, and the loop goes on with a stand-in that takes everything; the loop ends at an operation
+the loader refuses is noted, and the loop continues with a stand-in that takes everything; the loop ends at an operation
 or a use that is refused.
 
 Source: PyTorch 2.13 `torch/_weights_only_unpickler.py` `Unpickler.load`, `torch/serialization.py` `persistent_load` in
@@ -28,14 +28,22 @@ _LONGEST = 1 << 30
 
 @define(frozen=True, eq=False)
 class _Name:
-    """A name of the table."""
+    """A global that the loader knows, on the stack.
+
+    Attributes:
+        path: module and name.
+    """
 
     path: str
 
 
 @define(frozen=True, eq=False)
 class _Kind:
-    """A value of which only the type is known."""
+    """A value on the stack of which only the type is known.
+
+    Attributes:
+        name: of the type, for messages.
+    """
 
     name: str
 
@@ -45,7 +53,7 @@ _ORDERED, _COUNTER = _Kind("OrderedDict"), _Kind("Counter")
 _TENSOR, _PARAMETER, _STORAGE = _Kind("Tensor"), _Kind("Parameter"), _Kind("storage")
 _NUMBER, _OTHER = _Kind("number"), _Kind("value")
 _REFUSED = _Kind("refused")
-"""What a refused name stands for, and what is made of it: it was noted once, and anything may be done with it."""
+"""A refused name, and all that is made of it: it was noted once, and anything may be done with it."""
 _DICTS = (_DICT, _ORDERED, _COUNTER)
 
 _REBUILD_TYPED = "torch._tensor._rebuild_from_type_v2"
@@ -82,15 +90,17 @@ class _Bytes:
     def __init__(self, source: ByteSource, position: int, end: int) -> None:
         self._source = source
         self._next = position
+        """Offset in the source of the first byte after the buffer."""
         self._end = end
         self._buffer = b""
         self._at = 0
+        """Offset in the buffer of the next byte to return."""
 
     def read(self, count: int) -> bytes:
-        """Return bytes.
+        """Return the next bytes.
 
         Raises:
-            EOFError: there are fewer.
+            EOFError: there are fewer, or more are asked for than any string has.
         """
         if count > _LONGEST:
             raise EOFError
@@ -103,7 +113,12 @@ class _Bytes:
         return data
 
     def line(self) -> str:
-        """Return the text up to the next line feed."""
+        """Return the text up to the next line feed, and resume after it.
+
+        Raises:
+            EOFError: there is none.
+            UnicodeDecodeError: it is not UTF-8.
+        """
         stop = self._buffer.find(b"\n", self._at)
         while stop < 0:
             searched = len(self._buffer) - self._at
@@ -118,11 +133,12 @@ class _Bytes:
         return data.decode("utf-8")
 
     def number(self, form: str) -> Any:
-        """Return a number of a form of `struct`."""
-        return struct.unpack(form, self.read(struct.calcsize(form)))[0]
+        """Return the next number, in a form of `struct`."""
+        (number,) = struct.unpack(form, self.read(struct.calcsize(form)))
+        return number
 
     def _fill(self, count: int) -> bool:
-        """Make bytes available from the position on; return whether there were more."""
+        """Make `count` bytes available from the position on, or all there are; return whether any were added."""
         rest = self._buffer[self._at :]
         length = min(max(count - len(rest), _CHUNK_BYTES), self._end - self._next)
         data = self._source.read(self._next, length) if length > 0 else b""
@@ -137,7 +153,7 @@ class Refused:
     """What the safe loader refuses in one pickle.
 
     Attributes:
-        names: each module and name, once.
+        names: each refused module and name, once, in the order of the pickle.
         use: the first operation, or use of a value, that it refuses; empty if there is none.
     """
 
@@ -150,8 +166,8 @@ def refused(source: ByteSource, position: int, end: int, parts: int, operations:
 
     Args:
         source: the file.
-        position: of the pickle.
-        end: of what may be read.
+        position: of the pickle, in bytes.
+        end: of what may be read, in bytes.
         parts: number of parts of a persistent id; `NO_IDS` if there must be none.
         operations: maximum number to look at.
     """
@@ -164,13 +180,13 @@ def refused(source: ByteSource, position: int, end: int, parts: int, operations:
         loader.refused.use = "the pickle ends in the middle"
     except UnicodeDecodeError:
         loader.refused.use = "a text that is not UTF-8"
-    except (IndexError, KeyError):
+    except (IndexError, KeyError):  # from an empty stack, or a number of the memo that is not set
         loader.refused.use = "a value is taken from where the pickle put none"
     return loader.refused
 
 
 class _SafeLoader:
-    """The loop over one pickle.
+    """Interprets one pickle as the safe loader does, over stand-ins for values, up to what it refuses.
 
     Args:
         data: its bytes.
@@ -203,7 +219,7 @@ class _SafeLoader:
         for _ in range(operations):
             code = self._data.read(1)[0]
             if code == _STOP:
-                self._stack.pop()
+                self._stack.pop()  # the value, which must be there
                 return
             handler = handlers.get(code)
             if handler is None:
@@ -223,7 +239,7 @@ class _SafeLoader:
     # Names, calls and objects
 
     def _global(self) -> None:
-        """GLOBAL: module and name. A name that the loader does not have is noted, and stands for itself."""
+        """GLOBAL: module and name. A name that the loader does not know is noted, and its stand-in is `_REFUSED`."""
         module = self._data.line()
         name = self._data.line()
         module = SAFE.modules.get(module, module)
@@ -236,10 +252,14 @@ class _SafeLoader:
 
     def _reduce(self) -> None:
         args = self._stack.pop()
-        self._stack[-1] = self._called(self._stack[-1], args)
+        self._stack[-1] = self._result_of(self._stack[-1], args)
 
-    def _called(self, function: Any, args: Any) -> Any:
-        """Return what a call returns."""
+    def _result_of(self, function: Any, args: Any) -> Any:
+        """Return the stand-in for what a call returns.
+
+        Raises:
+            _Refusal: the loader does not call the function.
+        """
         if function is _REFUSED:
             return _REFUSED
         if not isinstance(function, _Name) or function.path not in SAFE.called:
@@ -247,22 +267,26 @@ class _SafeLoader:
         if type(args) is not tuple:
             raise _Refusal(f"a call of {function.path} without a tuple of arguments")
         if function.path == _REBUILD_TYPED:
-            return self._rebuilt(args)
+            return self._result_of_rebuild_typed(args)
         return _RESULTS.get(function.path, _OTHER)
 
-    def _rebuilt(self, args: tuple[Any, ...]) -> Any:
-        """Return what `_rebuild_from_type_v2` returns: it calls a function, and changes the class of the result."""
+    def _result_of_rebuild_typed(self, args: tuple[Any, ...]) -> Any:
+        """Return the stand-in for the result of `_rebuild_from_type_v2`: what a function returns, in another class.
+
+        Only the class counts for what may be done with the result later.
+        """
         if len(args) != 4:
             raise _Refusal(f"a call of {_REBUILD_TYPED} with {len(args)} arguments")
-        function, cls, arguments, _ = args
+        function, cls, arguments, _state = args
+        # A refused name was noted; otherwise the inner call is judged as any.
         if function is not _REFUSED and cls is not _REFUSED:
-            self._called(function, arguments)
+            self._result_of(function, arguments)
         if isinstance(cls, _Name):
             return _RESULTS.get(cls.path, _OTHER)
         return _REFUSED if cls is _REFUSED else _OTHER
 
     def _newobj(self) -> None:
-        """NEWOBJ: a class and its arguments become an object. A refused name refuses what is made of it."""
+        """NEWOBJ: a class and its arguments become an object; that of a refused name is `_REFUSED`, too."""
         args = self._stack.pop()
         cls = self._stack.pop()
         if cls is _REFUSED:
@@ -291,30 +315,30 @@ class _SafeLoader:
         if not is_allowed:
             raise _Refusal(f"a state for {_shown(value)}")
 
-    # Containers
+    # Containers: what is put into them is dropped, as only their type is known
 
     def _append(self) -> None:
         self._stack.pop()
-        self._extend(self._stack[-1])
+        self._check_list(self._stack[-1])
 
     def _appends(self) -> None:
         self._pop_mark()
-        self._extend(self._stack[-1])
+        self._check_list(self._stack[-1])
 
-    def _extend(self, value: Any) -> None:
+    def _check_list(self, value: Any) -> None:
         if value is not _LIST and value is not _REFUSED:
             raise _Refusal(f"items appended to {_shown(value)}")
 
     def _set_item(self) -> None:
-        self._stack.pop()
-        self._stack.pop()
-        self._set(self._stack[-1])
+        self._stack.pop()  # the value
+        self._stack.pop()  # its key
+        self._check_dict(self._stack[-1])
 
     def _set_items(self) -> None:
         self._pop_mark()
-        self._set(self._stack[-1])
+        self._check_dict(self._stack[-1])
 
-    def _set(self, value: Any) -> None:
+    def _check_dict(self, value: Any) -> None:
         if value not in _DICTS and value is not _REFUSED:
             raise _Refusal(f"items set in {_shown(value)}")
 
@@ -365,9 +389,10 @@ class _SafeLoader:
             raise _Refusal("a persistent id where there are no storages")
         if len(saved_id) != self._parts:
             raise _Refusal(f"a persistent id of {len(saved_id)} parts")
-        kind = saved_id[1]
+        _storage, storage_class, *_ = saved_id
         # The legacy format asks the class for its element type, which this one has not.
-        if self._parts == LEGACY_PARTS and isinstance(kind, _Name) and kind.path.endswith(".UntypedStorage"):
+        is_untyped = isinstance(storage_class, _Name) and storage_class.path.endswith(".UntypedStorage")
+        if self._parts == LEGACY_PARTS and is_untyped:
             raise _Refusal("a storage without an element type")
         self._push(_STORAGE)
 

@@ -27,9 +27,9 @@ from ...fields import shown
 from ...table import WHOLE_CHECKPOINT
 from ..arrays import elements_of_list, tensor_of_array
 from ..storages import STORAGE_CLASSES, is_count, span_of_bytes
-from .meaning import STATES, PtMeaning, reads
+from .context import STATES, PickleContext, register_call
 from .names import SAFE, WEIGHTS_ONLY, words
-from .reductions import FORMS, NamedStorage, Naming, Reduction, calls, named
+from .reductions import FORMS, NamedStorage, Naming, Reduction, call_of, global_named
 
 _PLAIN_CLASSES = frozenset({"torch.Tensor", "torch._tensor.Tensor", "torch.autograd.variable.Variable"})
 _PARAMETER = "torch.nn.parameter.Parameter"
@@ -39,7 +39,7 @@ _VALUES = ("float", "bfloat", "complex", "int8", "int16", "int32", "int64", "uin
 
 
 def _wrong(what: str, value: Any = UNSET) -> CorruptError:
-    """Return the error for a tensor with a wrong part."""
+    """Return the error for a tensor with a wrong part, and with the value found, if any."""
     return CorruptError(f"a tensor has {what}", found="" if value is UNSET else shown(value))
 
 
@@ -50,8 +50,15 @@ def _integers(values: Any, what: str) -> tuple[int, ...]:
     return tuple(values)
 
 
-def view(meaning: PtMeaning, storage: Storage, offset: Any, size: Any, stride: Any) -> Tensor:
+def view(context: PickleContext, storage: Storage, offset: Any, size: Any, stride: Any) -> Tensor:
     """Return a tensor on a storage, after checking that it lies inside.
+
+    Args:
+        context: has the limits, and is charged for the dimensions.
+        storage: with its element type, which is the tensor's.
+        offset: of the first element, 0-based, in elements.
+        size: the extents.
+        stride: in elements.
 
     Raises:
         CorruptError: it does not, or its items are not integers.
@@ -61,23 +68,25 @@ def view(meaning: PtMeaning, storage: Storage, offset: Any, size: Any, stride: A
     stride = _integers(stride, "strides")
     if type(offset) is not int:
         raise _wrong("an offset that is not an integer", offset)
-    meaning.work.spend(len(size))
-    if len(size) > meaning.limits.dimensions:
-        raise meaning.limits.exceeded("dimensions", "a tensor has too many dimensions", found=f"{len(size)}")
+    context.work.spend(len(size))
+    if len(size) > context.limits.dimensions:
+        raise context.limits.exceeded("dimensions", "a tensor has too many dimensions", found=f"{len(size)}")
     if max((offset, *size, *stride), default=0) >= 1 << 63 or min(stride, default=0) < 0:
         raise _wrong("sizes, strides or an offset out of range")
+    # Quantized elements of less than a byte share one, so that there are more of them than in the storage.
     count = storage.count * PACKED.get(storage.element.name, 1)
-    reason = view_fault(size, stride, offset, count, is_scalar=not size)
+    is_scalar = not size
+    reason = view_fault(size, stride, offset, count, is_scalar=is_scalar)
     if reason:
         raise CorruptError(f"a tensor is not a view of its storage: {reason}")
-    return Tensor(storage.element, storage, size, stride, offset, not size, device=storage.device)
+    return Tensor(storage.element, storage, size, stride, offset, is_scalar, device=storage.device)
 
 
 def _view(
-    meaning: PtMeaning, storage: Any, offset: Any, size: Any, stride: Any, element: ElementType | None = None
+    context: PickleContext, storage: Any, offset: Any, size: Any, stride: Any, element: ElementType | None = None
 ) -> Tensor:
     """Return a tensor on a storage as a pickle has it: typed, or untyped with an element type beside it."""
-    return view(meaning, meaning.storages.typed(storage, element), offset, size, stride)
+    return view(context, context.storages.typed(storage, element), offset, size, stride)
 
 
 def has_gradient(element: ElementType) -> bool:
@@ -85,16 +94,27 @@ def has_gradient(element: ElementType) -> bool:
     return element.name.startswith(("float", "bfloat", "complex"))
 
 
-def _requires_grad(meaning: PtMeaning, element: ElementType, value: Any) -> bool:
+def _requires_grad(context: PickleContext, element: ElementType, value: Any) -> bool:
     """Return whether a tensor requires a gradient; note where PyTorch refuses to mark it."""
     if type(value) is not bool or (value and not has_gradient(element)):
-        meaning.doubt(f"a tensor of {element.name} with requires_grad {shown(value)}")
+        context.note_refused_use(f"a tensor of {element.name} with requires_grad {shown(value)}")
     return bool(value) and has_gradient(element)
 
 
-def _marked(meaning: PtMeaning, tensor: Tensor, requires_grad: Any, hooks: Any, metadata: Any = None) -> Tensor:
-    """Set the marks of a tensor: the arguments after its stride, in PyTorch's order."""
-    tensor.requires_grad = _requires_grad(meaning, tensor.element, requires_grad)
+def _set_marks(context: PickleContext, tensor: Tensor, requires_grad: Any, hooks: Any, metadata: Any = None) -> Tensor:
+    """Set on a tensor what PyTorch's calls have after its stride, in their order, and return it.
+
+    Args:
+        context: notes what the safe loader refuses.
+        tensor: is changed.
+        requires_grad: whether it requires a gradient.
+        hooks: its backward hooks; empty if there are none.
+        metadata: `conj` and `neg`, whether it is conjugated or negated when it is read.
+
+    Raises:
+        CorruptError: the metadata are not these.
+    """
+    tensor.requires_grad = _requires_grad(context, tensor.element, requires_grad)
     metadata = metadata or {}
     if not isinstance(metadata, dict) or not set(metadata) <= {"conj", "neg"}:
         raise _wrong("unknown metadata", metadata)
@@ -114,15 +134,16 @@ def _element(dtype: Any) -> ElementType:
     raise _wrong("an unknown element type", dtype.path if isinstance(dtype, PythonGlobal) else dtype)
 
 
-@reads("torch._utils._rebuild_tensor_v2", *[object] * 7, least=6)
-def _tensor_v2(meaning: PtMeaning, storage: Any, offset: Any, size: Any, stride: Any, *marks: Any) -> Tensor:
-    """Return a tensor on a typed storage; the marks are requires_grad, hooks and, in newer releases, metadata."""
-    return _marked(meaning, _view(meaning, storage, offset, size, stride), *marks)
+# Newer releases have a last argument more: the metadata.
+@register_call("torch._utils._rebuild_tensor_v2", *[object] * 7, min_args=6)
+def _tensor_v2(context: PickleContext, storage: Any, offset: Any, size: Any, stride: Any, *marks: Any) -> Tensor:
+    """Return a tensor on a typed storage; `marks` are those of `_set_marks`: requires_grad, hooks and metadata."""
+    return _set_marks(context, _view(context, storage, offset, size, stride), *marks)
 
 
-@reads("torch._utils._rebuild_tensor_v3", *[object] * 8, least=7)
+@register_call("torch._utils._rebuild_tensor_v3", *[object] * 8, min_args=7)
 def _tensor_v3(
-    meaning: PtMeaning,
+    context: PickleContext,
     storage: Any,
     offset: Any,
     size: Any,
@@ -135,23 +156,28 @@ def _tensor_v3(
     """Return a tensor on an untyped storage."""
     element = _element(dtype)
     if requires_grad is not False:  # PyTorch marks it, and cannot set its elements then
-        meaning.doubt("a tensor of _rebuild_tensor_v3 that requires a gradient")
-    tensor = _view(meaning, storage, offset, size, stride, element)
-    return _marked(meaning, tensor, requires_grad, hooks, *metadata)
+        context.note_refused_use("a tensor of _rebuild_tensor_v3 that requires a gradient")
+    tensor = _view(context, storage, offset, size, stride, element)
+    return _set_marks(context, tensor, requires_grad, hooks, *metadata)
 
 
-reads("torch._utils._rebuild_tensor", *[object] * 4)(_view)
+# The call of releases before 0.4, with storage, offset, size and stride.
+register_call("torch._utils._rebuild_tensor", *[object] * 4)(_view)
 
 
-@reads("torch._utils._rebuild_parameter", (Tensor, SparseTensor), object, object)
-@reads("torch._utils._rebuild_parameter_with_state", (Tensor, SparseTensor), object, object, object)
-def _parameter(meaning: PtMeaning, data: Any, requires_grad: Any, hooks: Any, state: Any = None) -> Any:
-    """Return a parameter of a tensor; the tensor itself may be in the value too, and stays as it is."""
+@register_call("torch._utils._rebuild_parameter", (Tensor, SparseTensor), object, object)
+@register_call("torch._utils._rebuild_parameter_with_state", (Tensor, SparseTensor), object, object, object)
+def _parameter(context: PickleContext, data: Any, requires_grad: Any, hooks: Any, state: Any = None) -> Any:
+    """Return a parameter of a tensor; the tensor itself may be in the value too, and stays as it is.
+
+    Of a sparse parameter hooks and state are dropped: `SparseTensor` has no place for them.
+    """
     if isinstance(data, SparseTensor):
-        is_marked = _requires_grad(meaning, data.values.element, requires_grad)
-        return evolve(data, is_parameter=True, requires_grad=is_marked)
-    parameter = _marked(meaning, evolve(data, is_parameter=True), requires_grad, hooks)
+        needs_gradient = _requires_grad(context, data.values.element, requires_grad)
+        return evolve(data, is_parameter=True, requires_grad=needs_gradient)
+    parameter = _set_marks(context, evolve(data, is_parameter=True), requires_grad, hooks)
     if data.extras:
+        # The parameter has extras of its own: the bits of the tensor, and the parameter's hooks.
         parameter.extras = evolve(data.extras, hooks=hooks or None)
     return _set_python_state(parameter, state)
 
@@ -165,11 +191,12 @@ def _is_settable(state: Any) -> bool:
     if len(parts) != 2 or not all(part is None or isinstance(part, dict) for part in parts):
         return False
     names = [name for part in parts for name in part or ()]
+    # `SAFE.attributes` are those of a tensor that are read only.
     return all(type(name) is str and name not in SAFE.attributes for name in names)
 
 
 def _set_python_state(tensor: Tensor, state: Any) -> Tensor:
-    """Set attributes of a tensor. The state of another package's class may be anything.
+    """Set the Python attributes of a tensor, and return it. The state of another package's class may be anything.
 
     Raises:
         CorruptError: PyTorch could not set them.
@@ -184,23 +211,25 @@ def _set_python_state(tensor: Tensor, state: Any) -> Tensor:
     return tensor
 
 
-@reads(
+@register_call(
     "torch._utils._rebuild_device_tensor_from_numpy torch._utils._rebuild_xla_tensor",
     NumpyArray, object, object, object,
 )  # fmt: skip
-def _from_numpy(meaning: PtMeaning, array: NumpyArray, dtype: Any, device: Any, requires_grad: Any) -> Any:
+def _from_numpy(context: PickleContext, array: NumpyArray, dtype: Any, device: Any, requires_grad: Any) -> Any:
     """Return a tensor of a device without storages of its own (XLA), saved as a numpy array."""
     tensor = tensor_of_array(array, _element(dtype), _device_name(device))
-    return NotImplemented if tensor is None else _marked(meaning, tensor, requires_grad, None)
-
-
-@reads("torch._utils._rebuild_device_tensor_from_cpu_tensor", Tensor, object, object, object)
-def _from_cpu(meaning: PtMeaning, tensor: Tensor, dtype: Any, device: Any, requires_grad: Any) -> Any:
-    """Return a tensor of another device, saved as one of the CPU."""
-    if _element(dtype) is not tensor.element:
+    if tensor is None:
         return NotImplemented
-    is_marked = _requires_grad(meaning, tensor.element, requires_grad)
-    return evolve(tensor, device=_device_name(device), requires_grad=is_marked)
+    return _set_marks(context, tensor, requires_grad, hooks=None)
+
+
+@register_call("torch._utils._rebuild_device_tensor_from_cpu_tensor", Tensor, object, object, object)
+def _from_cpu(context: PickleContext, tensor: Tensor, dtype: Any, device: Any, requires_grad: Any) -> Any:
+    """Return a tensor of another device, saved as one of the CPU."""
+    if _element(dtype) is not tensor.element:  # PyTorch would convert it
+        return NotImplemented
+    needs_gradient = _requires_grad(context, tensor.element, requires_grad)
+    return evolve(tensor, device=_device_name(device), requires_grad=needs_gradient)
 
 
 def _device_name(device: Any) -> str:
@@ -215,19 +244,31 @@ _TENSOR_FUNCTIONS = words(
 """The functions that build a `Tensor`, to which a subclass and a state can be added."""
 
 
-@reads("torch._tensor._rebuild_from_type torch._tensor._rebuild_from_type_v2", object, object, tuple, object)
-def _from_type(meaning: PtMeaning, function: Any, cls: Any, arguments: tuple[Any, ...], state: Any) -> Any:
-    """Return a tensor of a subclass, or with Python attributes."""
+@register_call("torch._tensor._rebuild_from_type torch._tensor._rebuild_from_type_v2", object, object, tuple, object)
+def _from_type(context: PickleContext, function: Any, cls: Any, arguments: tuple[Any, ...], state: Any) -> Any:
+    """Return a tensor of a subclass, or with Python attributes.
+
+    Args:
+        context: resolves the inner call.
+        function: the function that PyTorch calls for the tensor.
+        cls: the class that it gives the tensor.
+        arguments: of the function.
+        state: the attributes that it sets.
+
+    Returns:
+        `NotImplemented` if the call stays an inert object: it is not of a tensor, or only a part of one.
+    """
     if _is_distributed(cls):
         local_tensor = _whole_tensor(arguments, state)
         if local_tensor is None:
             return NotImplemented
+        # The last argument of `_rebuild_wrapper_subclass` is requires_grad.
         return evolve(local_tensor, requires_grad=arguments[-1] is True)
     if not isinstance(function, PythonGlobal) or not isinstance(cls, PythonGlobal):
         return NotImplemented
     if function.path not in _TENSOR_FUNCTIONS:
         return NotImplemented
-    tensor = meaning.make(function, arguments, "reduce")
+    tensor = context.value_of_call(function, arguments, "reduce")
     if not isinstance(tensor, Tensor):
         return NotImplemented
     if cls.path == _PARAMETER:
@@ -240,21 +281,24 @@ def _from_type(meaning: PtMeaning, function: Any, cls: Any, arguments: tuple[Any
     return _set_python_state(tensor, state)
 
 
-@reads("torch._utils._rebuild_qtensor", object, object, object, object, tuple, object, object)
+@register_call("torch._utils._rebuild_qtensor", object, object, object, object, tuple, object, object)
 def _quantized(
-    meaning: PtMeaning, storage: Any, offset: Any, size: Any, stride: Any, scheme: Any, grad: Any, hooks: Any
+    context: PickleContext, storage: Any, offset: Any, size: Any, stride: Any, scheme: Any, grad: Any, hooks: Any
 ) -> Any:
-    """Return a quantized tensor. A scheme is its name, then the scale and zero point of the tensor or its channels."""
+    """Return a quantized tensor; `NotImplemented` for a scheme that PyTorch does not have.
+
+    A scheme is its name, then the scale and zero point of the tensor, or those of its channels and their dimension.
+    """
     if not scheme:
         return NotImplemented
-    tensor = _tensor_v2(meaning, storage, offset, size, stride, grad, hooks)
+    tensor = _tensor_v2(context, storage, offset, size, stride, grad, hooks)
     kind, *parameters = scheme
     if not isinstance(kind, TorchConstant) or not tensor.element.name.startswith(("qint", "quint")):
         return NotImplemented
     if kind.name == "per_tensor_affine" and len(parameters) == 2:
         scale, zero_point = parameters
         if type(scale) not in (int, float) or type(zero_point) is not int or abs(zero_point) >= 1 << 31:
-            return NotImplemented
+            return NotImplemented  # a zero point is a value of the elements, of at most 32 bits
         return QuantizedTensor(tensor, kind.name, scale, zero_point)
     if kind.name not in ("per_channel_affine", "per_channel_affine_float_qparams") or len(parameters) != 3:
         return NotImplemented
@@ -277,8 +321,8 @@ def _channel_count(values: Any) -> int:
     return -1
 
 
-@reads("torch._utils._rebuild_sparse_tensor torch._utils._rebuild_sparse_csr_tensor", TorchConstant, tuple)
-def _sparse(meaning: PtMeaning, layout: TorchConstant, parts: tuple[Any, ...]) -> Any:
+@register_call("torch._utils._rebuild_sparse_tensor torch._utils._rebuild_sparse_csr_tensor", TorchConstant, tuple)
+def _sparse(context: PickleContext, layout: TorchConstant, parts: tuple[Any, ...]) -> Any:
     """Return a sparse tensor: by coordinates (COO), or by compressed rows or columns.
 
     The parts of the former are indices, values, size and, in newer releases, whether it is coalesced; those of the
@@ -289,10 +333,10 @@ def _sparse(meaning: PtMeaning, layout: TorchConstant, parts: tuple[Any, ...]) -
     if layout.name == "sparse_coo":
         if len(parts) not in (3, 4):
             return NotImplemented
-        indices, values, size = parts[:3]
+        indices, values, size, *coalesced = parts
         tensors = [indices, values]
-        if len(parts) == 4 and parts[3] is not None:
-            is_coalesced = bool(parts[3])
+        if coalesced and coalesced[0] is not None:
+            is_coalesced = bool(coalesced[0])
     else:
         if len(parts) != 4:
             return NotImplemented
@@ -308,7 +352,12 @@ def _sparse(meaning: PtMeaning, layout: TorchConstant, parts: tuple[Any, ...]) -
 
 
 def _check_coordinates(indices: Tensor, values: Tensor, size: Any) -> None:
-    """Check the parts of a tensor by coordinates: shapes [sparse dimensions, elements] and [elements, …].
+    """Check the parts of a tensor by coordinates.
+
+    Args:
+        indices: of shape (sparse dimensions, elements).
+        values: of shape (elements, …), where the others are dense dimensions.
+        size: of the whole tensor: sparse dimensions, then dense ones.
 
     Raises:
         CorruptError: they are those of no tensor.
@@ -316,8 +365,9 @@ def _check_coordinates(indices: Tensor, values: Tensor, size: Any) -> None:
     fits = len(indices.shape) == 2 and len(values.shape) > 0 and indices.element.name == "int64"
     if fits:
         sparse_dimensions, elements = indices.shape
-        dense_dimensions = len(values.shape) - 1
-        fits = elements == values.shape[0] and sparse_dimensions + dense_dimensions == len(_integers(size, "sizes"))
+        value_count, *dense_extents = values.shape
+        dimensions = sparse_dimensions + len(dense_extents)
+        fits = elements == value_count and dimensions == len(_integers(size, "sizes"))
     if not fits:
         shapes = f"{list(indices.shape)}, {list(values.shape)}"
         raise _wrong("indices that do not fit its values and size", shapes)
@@ -327,22 +377,35 @@ def _check_coordinates(indices: Tensor, values: Tensor, size: Any) -> None:
 
 
 def _of_list(
-    element: ElementType, device: str, is_tensor: bool, meaning: PtMeaning, items: list[Any] | None = None
+    element: ElementType, device: str, is_tensor: bool, context: PickleContext, items: list[Any] | None = None
 ) -> Any:
-    """Return the storage or the tensor of a nested list of numbers; an empty one without a list."""
+    """Return the storage or the tensor of a nested list of numbers; an empty one without a list.
+
+    Args:
+        element: the element type of the class.
+        device: that of the class.
+        is_tensor: whether the class is one of tensors; else it is one of storages.
+        context: has the limits.
+        items: the argument of the call.
+
+    Returns:
+        `NotImplemented` for a storage of lists in lists, which has no such shape.
+    """
     shape: tuple[int, ...] = (0,)
     span = span_of_bytes(b"", element.itemsize)
     if items:
-        shape, span = elements_of_list(items, element, meaning.origin.source.size)
-        meaning.work.spend(math.prod(shape))
+        # A number takes at least a byte of the pickle.
+        shape, span = elements_of_list(items, element, most=context.origin.source.size)
+        context.work.spend(math.prod(shape))
     storage = Storage(element, math.prod(shape), span, device)
-    if not is_tensor:
-        return storage if len(shape) == 1 else NotImplemented
-    return Tensor(element, storage, shape, contiguous(shape), device=device)
+    if is_tensor:
+        return Tensor(element, storage, shape, contiguous(shape), device=device)
+    return storage if len(shape) == 1 else NotImplemented
 
 
 def _register_classes() -> None:
-    """Register the classes of tensors and storages of both devices."""
+    """Register the classes of tensors and storages of both devices: calls with a list create one from it."""
+    # Element types that Lua Torch does not have, and for which PyTorch added classes later.
     later_types = [BY_TORCH_STORAGE[f"{word}Storage"] for word in ("Bool", "BFloat16", "ComplexFloat", "ComplexDouble")]
     tensor_classes = {}
     for element in (*BY_LUA_WORD.values(), *later_types):
@@ -351,47 +414,50 @@ def _register_classes() -> None:
         tensor_classes[f"torch.cuda.{name}"] = element
     for path, element in (*STORAGE_CLASSES.items(), *tensor_classes.items()):
         device = "cuda:0" if path.startswith("torch.cuda.") else "cpu"
-        reads(path, list, least=0)(partial(_of_list, element, device, path in tensor_classes))
+        register_call(path, list, min_args=0)(partial(_of_list, element, device, path in tensor_classes))
 
 
 _register_classes()
 
 
 # A `Parameter` of 0.1: the class is called with the tensor.
-@reads(_PARAMETER, Tensor, object, least=1)
-def _parameter_of_class(meaning: PtMeaning, data: Tensor, requires_grad: Any = True) -> Tensor:
-    is_marked = _requires_grad(meaning, data.element, requires_grad)
-    return evolve(data, is_parameter=True, requires_grad=is_marked)
+@register_call(_PARAMETER, Tensor, object, min_args=1)
+def _parameter_of_class(context: PickleContext, data: Tensor, requires_grad: Any = True) -> Tensor:
+    needs_gradient = _requires_grad(context, data.element, requires_grad)
+    return evolve(data, is_parameter=True, requires_grad=needs_gradient)
 
 
-reads("torch.autograd.variable.Variable", Tensor)(lambda meaning, data: evolve(data))
+# A copy: a state that is set on the variable must not change the tensor.
+register_call("torch.autograd.variable.Variable", Tensor)(lambda context, data: evolve(data))
 
 
-def _set_tensor_state(meaning: PtMeaning, tensor: Tensor, state: Any) -> Tensor:
-    """Apply a state to a tensor as `__setstate__` of the releases that pickled tensors by state.
+def _set_tensor_state(context: PickleContext, tensor: Tensor, state: Any) -> Tensor:
+    """Apply a state to a tensor as `__setstate__` of the releases that pickled tensors by state; return the tensor.
 
-    The number of its items tells what it is.
+    The number of its items tells what it is: 3 are the marks of a parameter, 4 the view of a storage, 5 a variable of
+    0.1 with its tensor. Any other state is attributes, as in today's releases.
     """
     length = len(state) if isinstance(state, tuple) else 0
-    content = None
+    memory = None
+    """The tensor whose storage and shape are set."""
     if length == 3:
         requires_grad, _volatile, hooks = state
-        _marked(meaning, tensor, requires_grad, hooks)
+        _set_marks(context, tensor, requires_grad, hooks)
     elif length == 4:
         storage, offset, size, stride = state
-        content = _view(meaning, storage, offset, size, stride)
-        if content.element is not tensor.element:
-            raise _wrong("a storage of another element type", content.element.name)
+        memory = _view(context, storage, offset, size, stride)
+        if memory.element is not tensor.element:
+            raise _wrong("a storage of another element type", memory.element.name)
     elif length == 5:
         data, _gradient, hooks, requires_grad, _volatile = state
         if isinstance(data, Tensor):
-            content = data
-        _marked(meaning, tensor, requires_grad, hooks)
+            memory = data
+        _set_marks(context, tensor, requires_grad, hooks)
     else:
         _set_python_state(tensor, state)
-    if content is not None:
+    if memory is not None:
         for name in ("element", "storage", "size", "stride", "offset", "is_scalar", "device"):
-            setattr(tensor, name, getattr(content, name))
+            setattr(tensor, name, getattr(memory, name))
     return tensor
 
 
@@ -402,56 +468,61 @@ STATES[Tensor] = _set_tensor_state
 
 
 for _kind in ("int", "double", "bool", "tensor"):
-    reads(f"torch.jit._pickle.build_{_kind}list", list)(lambda meaning, items: items)
-reads("torch.jit._pickle.restore_type_tag", object, object)(lambda meaning, value, tag: value)
+    register_call(f"torch.jit._pickle.build_{_kind}list", list)(lambda context, items: items)
+register_call("torch.jit._pickle.restore_type_tag", object, object)(lambda context, value, tag: value)
 
 
-@reads("torch.jit._pickle.build_tensor_from_id", int)
-def _tensor_from_id(meaning: PtMeaning, number: int) -> Any:
-    return meaning.tensors[number] if 0 <= number < len(meaning.tensors) else NotImplemented
+@register_call("torch.jit._pickle.build_tensor_from_id", int)
+def _tensor_from_id(context: PickleContext, number: int) -> Any:
+    return context.tensors[number] if 0 <= number < len(context.tensors) else NotImplemented
 
 
-@reads("torch.storage._load_from_bytes", (bytes, bytearray))
-def _load_from_bytes(meaning: PtMeaning, data: bytes | bytearray) -> Any:
+@register_call("torch.storage._load_from_bytes", (bytes, bytearray))
+def _load_from_bytes(context: PickleContext, data: bytes | bytearray) -> Any:
     """Return a storage that was pickled as an embedded file: by anything but `torch.save`."""
-    meaning.work.spend(len(data))
-    origin = meaning.origin
-    value = origin.reader(origin, ByteSource.from_bytes(bytes(data), origin.source.name))
+    context.work.spend(len(data))
+    origin = context.origin
+    value = origin.read_nested(origin, ByteSource.from_bytes(bytes(data), origin.source.name))
     return value if isinstance(value, Storage) else NotImplemented
 
 
 # Calls that PyTorch's safe loader takes, of which the result has no type of its own here
 
 
-@reads("torch._utils._rebuild_nested_tensor", Tensor, Tensor, Tensor, Tensor)
-def _nested(meaning: PtMeaning, buffer: Tensor, sizes: Tensor, strides: Tensor, offsets: Tensor) -> Any:
-    """Keep a nested tensor as an object: its buffer, and for each inner tensor sizes, strides and an offset."""
+@register_call("torch._utils._rebuild_nested_tensor", Tensor, Tensor, Tensor, Tensor)
+def _nested(context: PickleContext, buffer: Tensor, sizes: Tensor, strides: Tensor, offsets: Tensor) -> Any:
+    """Keep a valid nested tensor as an object: its buffer, and for each inner tensor sizes, strides and an offset.
+
+    An invalid one becomes the same object, but is noted as a call that the safe loader may refuse.
+    """
     has_ranks = len(buffer.shape) == 1 and len(sizes.shape) == 2
     fits = sizes.shape == strides.shape and offsets.shape == sizes.shape[:1]
     if not has_ranks or not fits or {sizes.element, strides.element, offsets.element} != {_INT64}:
         return NotImplemented
-    return PythonObject(named("torch._utils._rebuild_nested_tensor"), "reduce", (buffer, sizes, strides, offsets))
+    function = global_named("torch._utils._rebuild_nested_tensor")
+    return PythonObject(function, "reduce", (buffer, sizes, strides, offsets))
 
 
-@reads("torch._utils._rebuild_meta_tensor_no_storage", TorchConstant, tuple, tuple, bool)
-def _meta(meaning: PtMeaning, dtype: TorchConstant, size: Any, stride: Any, requires_grad: bool) -> Any:
-    """Keep a tensor without elements as an object."""
+@register_call("torch._utils._rebuild_meta_tensor_no_storage", TorchConstant, tuple, tuple, bool)
+def _meta(context: PickleContext, dtype: TorchConstant, size: Any, stride: Any, requires_grad: bool) -> Any:
+    """Keep a valid tensor without elements, of the device `meta`, as an object; others as in `_nested`."""
     element = _element(dtype)
     sizes = _integers(size, "sizes")
     strides = _integers(stride, "strides")
+    # PyTorch may refuse larger numbers: their products do not fit 64 bits.
     if len(sizes) != len(strides) or not all(0 <= extent < 1 << 31 for extent in (*sizes, *strides)):
         return NotImplemented
     if requires_grad and not has_gradient(element):
         return NotImplemented
     path = "torch._utils._rebuild_meta_tensor_no_storage"
-    return PythonObject(named(path), "reduce", (dtype, size, stride, requires_grad))
+    return PythonObject(global_named(path), "reduce", (dtype, size, stride, requires_grad))
 
 
 # Written forms
 
 
-def whole(storage: Storage) -> Storage:
-    """Return the storage with the same bytes of which one is a view as another element type.
+def without_retyping(storage: Storage) -> Storage:
+    """Return the storage of which another is a view of all bytes as another element type; itself if it is none.
 
     One that is a part of another, as PyTorch had them until 1.5, stays a storage of its own: today's files cannot
     express the relation.
@@ -462,21 +533,34 @@ def whole(storage: Storage) -> Storage:
 
 
 def _untyped(storage: Storage) -> NamedStorage:
-    storage = whole(storage)
+    """Return the persistent id of a storage without an element type."""
+    storage = without_retyping(storage)
     return NamedStorage(storage, "UntypedStorage", storage.nbytes)
 
 
 def _of_storage(storage: Storage, _: Naming) -> NamedStorage:
-    if whole(storage) is not storage or not storage.element.torch_storage:
+    """Return the persistent id of a storage in the value, outside of any tensor.
+
+    Raises:
+        UnsupportedError: PyTorch has no storage class for its element type, or it is a view as another type.
+    """
+    if without_retyping(storage) is not storage or not storage.element.torch_storage:
         raise UnsupportedError(f"a storage of {storage.element.name} outside of a tensor cannot be written to a .pt")
     return NamedStorage(storage, storage.element.torch_storage, storage.count)
 
 
 def _dense(tensor: Tensor, extras: TensorExtras | None, naming: Naming) -> Reduction:
+    """Return the call for a tensor without attributes of Python: `_rebuild_tensor_v2`, or `v3` where v2 cannot.
+
+    v2 needs a storage class for the element type, and that the storage is of this type.
+
+    Raises:
+        UnsupportedError: it has a negative stride.
+    """
     if min(tensor.stride, default=0) < 0:
         raise UnsupportedError("PyTorch has no negative strides", hint="Write a copy of the tensor: its numpy().")
     element = tensor.element
-    storage = whole(tensor.storage or Storage.empty(element))
+    storage = without_retyping(tensor.storage or Storage.empty(element))
     # The empty tensor of Lua, without dimensions, has shape (0,) in PyTorch.
     stride = tensor.stride if tensor.size or tensor.is_scalar else (1,)
     requires_grad = tensor.requires_grad and has_gradient(element)
@@ -484,7 +568,7 @@ def _dense(tensor: Tensor, extras: TensorExtras | None, naming: Naming) -> Reduc
     if extras is not None and (extras.conj or extras.neg):
         metadata = ({bit: True for bit in ("conj", "neg") if getattr(extras, bit)},)
     if element.torch_storage and storage.element is element:
-        return calls(
+        return call_of(
             "torch._utils._rebuild_tensor_v2",
             NamedStorage(storage, element.torch_storage, storage.count),
             tensor.offset,
@@ -494,7 +578,7 @@ def _dense(tensor: Tensor, extras: TensorExtras | None, naming: Naming) -> Reduc
             _hooks(extras),
             *metadata,
         )
-    return calls(
+    return call_of(
         "torch._utils._rebuild_tensor_v3",
         _untyped(storage),
         tensor.offset,
@@ -518,8 +602,8 @@ def _hooks(extras: TensorExtras | None) -> Any:
 def _of_tensor(tensor: Tensor, naming: Naming) -> Reduction:
     """Return the call for a tensor, which may be a parameter, of a subclass, or have attributes of Python."""
     extras = tensor.extras
-    if extras is not None and extras.subclass is not None and not naming.may(extras.subclass):
-        # Another package's class has its own way with a state.
+    if extras is not None and extras.subclass is not None and not naming.may_write(extras.subclass):
+        # Another package's class has its own way with a state: a plain tensor keeps one of attributes only.
         state = extras.state if _is_settable(extras.state) else UNSET
         extras = evolve(extras, subclass=None, state=state)
     if tensor.is_parameter:
@@ -531,35 +615,38 @@ def _of_tensor(tensor: Tensor, naming: Naming) -> Reduction:
     call = _dense(tensor, extras, naming)
     if extras is None or (extras.state is UNSET and extras.subclass is None):
         return call
+    # Attributes need this call too: that of a plain tensor has no place for them.
     cls = extras.subclass or PythonGlobal("torch", "Tensor")
     state = {} if extras.state is UNSET else extras.state
-    return calls("torch._tensor._rebuild_from_type_v2", call.constructor, cls, call.args, state)
+    return call_of("torch._tensor._rebuild_from_type_v2", call.constructor, cls, call.args, state)
 
 
 def _of_parameter(data: Any, requires_grad: bool, hooks: Any, state: Any = UNSET) -> Reduction:
     """Return the call for a parameter of a tensor."""
     if state is UNSET:
-        return calls("torch._utils._rebuild_parameter", data, requires_grad, hooks)
-    return calls("torch._utils._rebuild_parameter_with_state", data, requires_grad, hooks, state)
+        return call_of("torch._utils._rebuild_parameter", data, requires_grad, hooks)
+    return call_of("torch._utils._rebuild_parameter_with_state", data, requires_grad, hooks, state)
 
 
 def _of_quantized(value: QuantizedTensor, _: Naming) -> Reduction:
-    """Return the call for a quantized tensor, by tensor or by channels."""
+    """Return the call for a quantized tensor, by tensor or by channels: see `_quantized`, which reads it."""
     tensor = value.tensor
     element = tensor.element
-    storage = whole(tensor.storage or Storage.empty(element))
+    storage = without_retyping(tensor.storage or Storage.empty(element))
+    # The storage may be of another element type, and is named with the class of this one.
+    count = storage.nbytes // element.itemsize
     scheme: tuple[Any, ...] = (TorchConstant("qscheme", value.scheme), value.scale, value.zero_point)
     if value.axis is not None:
         scheme = (*scheme, value.axis)
-    return calls(
+    return call_of(
         "torch._utils._rebuild_qtensor",
-        NamedStorage(storage, element.torch_storage, storage.nbytes // element.itemsize),
+        NamedStorage(storage, element.torch_storage, count),
         tensor.offset,
         tensor.shape,
         tensor.stride,
         scheme,
         tensor.requires_grad,
-        OrderedDict(),
+        _hooks(None),
     )
 
 
@@ -567,7 +654,7 @@ def _of_sparse(value: SparseTensor, _: Naming) -> Reduction:
     """Return the call for a sparse tensor, by coordinates or by compressed rows or columns."""
     if value.is_parameter:
         data = evolve(value, is_parameter=False, requires_grad=False)
-        return _of_parameter(data, value.requires_grad, OrderedDict())
+        return _of_parameter(data, value.requires_grad, _hooks(None))
     parts: tuple[Any, ...]
     if value.plain_indices is not None:
         parts = (value.indices, value.plain_indices, value.values, value.size)
@@ -575,7 +662,8 @@ def _of_sparse(value: SparseTensor, _: Naming) -> Reduction:
         parts = (value.indices, value.values, value.size, value.is_coalesced)
     else:
         parts = (value.indices, value.values, value.size)
-    return calls("torch._utils._rebuild_sparse_tensor", TorchConstant("layout", value.layout), parts)
+    # PyTorch's function makes tensors of all layouts.
+    return call_of("torch._utils._rebuild_sparse_tensor", TorchConstant("layout", value.layout), parts)
 
 
 FORMS.update(
@@ -608,7 +696,7 @@ def _whole_tensor(arguments: tuple[Any, ...], state: Any) -> Tensor | None:
         arguments: of `_rebuild_wrapper_subclass`.
         state: of the object.
     """
-    attributes = PythonObject(None, "", state=state).attributes
+    attributes = PythonObject(constructor=None, how="", state=state).attributes  # as those of any object
     local_tensor = attributes.get("_local_tensor")
     spec = attributes.get("_spec")
     if not isinstance(local_tensor, Tensor) or not isinstance(spec, PythonObject):
@@ -616,11 +704,15 @@ def _whole_tensor(arguments: tuple[Any, ...], state: Any) -> Tensor | None:
     placements = spec.attributes.get("placements")
     if not isinstance(placements, tuple) or len(arguments) <= 2:
         return None
-    shape = arguments[2]  # of the whole tensor
-    if local_tensor.shape != shape:
+    # The arguments begin with class, dtype and the shape of the whole tensor.
+    whole_shape = arguments[2]
+    if local_tensor.shape != whole_shape:
         return None
     for placement in placements:
-        if not isinstance(placement, PythonObject) or placement.path.rpartition(".")[2] not in _COPIES:
+        if not isinstance(placement, PythonObject):
+            return None
+        _module, _, class_name = placement.path.rpartition(".")
+        if class_name not in _COPIES:
             return None
     return local_tensor
 
@@ -647,7 +739,7 @@ def check_whole(value: Any) -> None:
 
 
 def _rank(value: PythonObject) -> str:
-    """Return `rank 0 of 2`, as far as the file says."""
+    """Return which process wrote a part of a tensor, for a message: `rank 0 of 2`, or `one rank` if it does not say."""
     for visit in walk(value):
         mesh = visit.value
         if isinstance(mesh, PythonObject) and mesh.path.endswith(".DeviceMesh"):
@@ -658,13 +750,14 @@ def _rank(value: PythonObject) -> str:
 
 
 def _ranks(mesh: PythonObject) -> tuple[int, int | None]:
-    """Return the number of processes in a `DeviceMesh`, and the number of the one that wrote it."""
+    """Return the number of processes in a `DeviceMesh`, and that of the one that wrote it; 0 and `None` if unknown."""
     attributes = mesh.attributes
     # Releases name these attributes differently.
     ranks = attributes["_rank_map"] if "_rank_map" in attributes else attributes.get("mesh")
     if "_rank" in attributes:
         rank = attributes["_rank"]
     else:
+        # The place of the process along each dimension; that along the first is taken for its number.
         coordinates = attributes.get("_coordinate_on_dim") or ()
         rank = next(iter(coordinates), None)
     if not isinstance(ranks, Tensor) or type(rank) is not int:

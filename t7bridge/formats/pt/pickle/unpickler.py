@@ -1,7 +1,8 @@
 """An interpreter of pickles that imports nothing, calls nothing and builds inert values.
 
 All opcodes of protocols 0 to 5 are supported, except the two kinds that refer to data outside the file: extension codes
-and out-of-band buffers. A `Meaning` decides what a global, a call or a state means: plain data in, plain data out.
+and out-of-band buffers. A `PickleContext` decides what a global, a call or a state becomes: plain data in, plain
+data out.
 
 A pickle is refused if CPython's own unpicklers disagree about it, or read another value than its bytes show:
 
@@ -33,15 +34,18 @@ from ....io.source import ByteSource
 from ....limits import OBJECT_BYTES
 from ....report import Note
 from . import opcodes
-from .meaning import PtMeaning
+from .context import PickleContext
 from .safe_loader import refused
 
 _CHUNK_BYTES = 1 << 16
 _MARGIN_BYTES = 16
 """Maximum length of an opcode's fixed argument: within it, arguments are read without checking the buffer."""
 _MAX_INTEGER_BYTES = 1024
-_FREE_SETS = 100_000
-"""Maximum number of pickles read after the value: even a tiny one costs as much as opening a file."""
+"""Maximum length of an integer, in bytes."""
+_SET_COST = 4
+"""Bytes of the pickle, and operations, that an empty set counts as: no opcode of one byte takes more memory."""
+_FREE_SET_BYTES = 100_000
+"""Bytes added to those of the pickle before empty sets are charged to them: small pickles may have some sets."""
 
 _unpack_u2 = struct.Struct("<H").unpack_from
 _unpack_u4 = struct.Struct("<I").unpack_from
@@ -57,7 +61,7 @@ class Unpickler:
         source: the bytes; they are read in pieces.
         position: of the first pickle, in bytes.
         end: end of the readable part, in bytes.
-        meaning: resolves names, and has the resource limits.
+        context: resolves names, and has the resource limits.
         member: name of the part of the file, for messages.
 
     Attributes:
@@ -66,41 +70,53 @@ class Unpickler:
         end: end of the readable part.
     """
 
-    def __init__(self, source: ByteSource, position: int, end: int, meaning: PtMeaning, member: str = "") -> None:
-        limits = meaning.limits
+    def __init__(self, source: ByteSource, position: int, end: int, context: PickleContext, member: str = "") -> None:
+        limits = context.limits
         self.source = source
         self._base = position
+        """Offset of the buffer in the source."""
         self.end = end
         self._frame_end = 0
-        self._meaning = meaning
+        """Offset in the source of the end of the frame that is being read; 0 outside of frames."""
+        self._context = context
         self._member = member
         self._limits = limits
         self._ceiling = "pickle_operations"
+        """The limit that allows the fewest operations, named if there are more."""
         self._budget = limits.pickle_operations
-        self.restrict(limits.allocated_bytes // OBJECT_BYTES, "allocated_bytes")
-        self._work = meaning.work
+        """Number of operations that may still be read."""
+        self.limit_operations(limits.allocated_bytes // OBJECT_BYTES, "allocated_bytes")
+        self._work = context.work
         self._sets = 0
+        """Number of empty sets created."""
         self._longest = limits.string_bytes
         self._buffer = b""
         self._safe = 0
+        """See `_set_safe`."""
         self._at = 0
+        """Offset in the buffer of the opcode that is being read, for errors."""
         self._stack: list[Any] = []
         self._marks: list[int] = []
+        """The size that the stack had at each mark."""
         self._memo: dict[int, Any] = {}
         self.position = position
 
-    def restrict(self, operations: int, limit: str = "inflated_operations") -> None:
-        """Allow at most this many operations, on account of a limit."""
+    def limit_operations(self, operations: int, limit: str = "inflated_operations") -> None:
+        """Allow at most this many operations, on account of the limit of this name; a lower bound stays."""
         if operations < self._budget:
-            self._budget, self._ceiling = operations, limit
+            self._budget = operations
+            self._ceiling = limit
 
     def skip(self, count: int) -> None:
         """Resume reading `count` bytes further."""
         self.position += count
         if self.position > self._base + len(self._buffer):
-            self._base, self._buffer, self._safe = self.position, b"", 0
+            # Behind what was read: the buffer starts again, empty.
+            self._base = self.position
+            self._buffer = b""
+            self._safe = 0
 
-    def take(self, count: int, what: str) -> bytes:
+    def read_bytes(self, count: int, what: str) -> bytes:
         """Return the bytes after the last pickle, and resume behind them.
 
         Raises:
@@ -125,20 +141,22 @@ class Unpickler:
             LimitError: it has too many operations.
             UnsupportedError: it refers to data outside the file.
         """
-        meaning = self._meaning
-        if not meaning.origin.is_judged or meaning.script:
+        context = self._context
+        if not context.origin.is_judged or context.is_script:
             return self._load()
-        start, operations = self.position, self._budget
+        start = self.position
+        operations = self._budget
         try:
             return self._load()
-        finally:  # what is in front of damage would have been loaded
-            verdict = refused(self.source, start, self.end, meaning.id_parts, operations)
+        finally:  # also of a damaged pickle: PyTorch would have loaded what is in front of the damage
+            verdict = refused(self.source, start, self.end, context.id_parts, operations)
             for module, name in verdict.names:
-                meaning.origin.name(module, name)
+                context.origin.note_unsafe_name(module, name)
             if verdict.use:
-                meaning.origin.uses[verdict.use] = None
+                context.origin.refused_uses[verdict.use] = None
 
     def _load(self) -> Any:
+        """Read one pickle from `position` on, and name file, member and offset in any error."""
         self._stack.clear()
         self._marks.clear()
         self._memo = {}
@@ -151,8 +169,9 @@ class Unpickler:
             except T7BridgeError:  # which is a ValueError too
                 raise
             except (IndexError, struct.error) as error:
-                ends = self._base + len(self._buffer) >= self.end and self._buffer[-1:] != opcodes.STOP
-                if ends and self._at >= len(self._buffer) - _MARGIN_BYTES:
+                # Either an argument beyond the end of the file, or a value that is not on the stack.
+                has_end = self._base + len(self._buffer) >= self.end and self._buffer[-1:] != opcodes.STOP
+                if has_end and self._at >= len(self._buffer) - _MARGIN_BYTES:
                     raise TruncatedError("the pickle ends in the middle") from error
                 raise CorruptError("the pickle pops from an empty stack") from error
             except KeyError as error:
@@ -166,47 +185,54 @@ class Unpickler:
                 error.offset = self._base + self._at
             raise
 
-    def load_rest(self, member: str = "") -> list[Note]:
-        """Read the pickles after the value, which programs may load one after another.
+    def load_following(self, member: str = "") -> list[Note]:
+        """Read the pickles after the value, which programs may load one after another, for the names in them.
 
         Args:
             member: name of the part of the file, for the note.
 
         Returns:
-            A note of the bytes after the value, if there are any.
+            A note that the bytes after the value are left out; nothing if there are none.
 
         Raises:
             ForbiddenGlobalError: one names what runs code.
             LimitError: there are too many.
         """
-        origin = self._meaning.origin
-        nbytes, count = self.end - self.position, 0
+        origin = self._context.origin
+        nbytes = self.end - self.position
+        count = 0
         while self.position < self.end:
             if count == self._limits.following_pickles:
                 message = "too many pickles follow one another"
                 raise self._limits.exceeded("following_pickles", message, offset=self.position)
             try:
-                with origin.perhaps():
+                with origin.forgetting_if_unreadable():
                     self.load()
             except ForbiddenGlobalError:
                 raise
-            except T7BridgeError:
+            except T7BridgeError:  # not a pickle: any bytes may follow a value
                 break
             count += 1
+        if not nbytes:
+            return []
         where = f" of {member}" if member else ""
         pickles = f", {count} more pickle{'s' * (count > 1)} among them," if count else ""
         text = f"{nbytes:,} bytes after the value{where}{pickles} are left out"
-        return [Note("warning", "", text, code="trailing")] if nbytes else []
+        return [Note("warning", "", text, code="trailing")]
 
     def _run(self) -> Any:
+        """Interpret opcodes up to STOP, and return the value on top of the stack.
+
+        `pos` is the place in the buffer. Before it reaches `safe`, no fixed argument needs a check of the buffer's end.
+        """
         # Names of opcodes are locals, as cheap as numbers. They are ordered by frequency.
         (
             BINPUT, BININT1, BINGET, BINUNICODE, MARK, TUPLE, LONG_BINPUT, REDUCE, MEMOIZE, SHORT_BINUNICODE,
             BINPERSID, LONG_BINGET, BINFLOAT, BININT2, BININT, TUPLE1, TUPLE2, EMPTY_LIST, APPENDS, EMPTY_DICT,
             SETITEMS, STOP,
         ) = _FREQUENT  # fmt: skip
-        meaning, stack, marks, memo = self._meaning, self._stack, self._marks, self._memo
-        push, pop, make, longest = stack.append, stack.pop, meaning.make, self._longest
+        context, stack, marks, memo = self._context, self._stack, self._marks, self._memo
+        push, pop, value_of_call, longest = stack.append, stack.pop, context.value_of_call, self._longest
         constants = _CONSTANTS
         buffer, safe, pos = self._buffer, self._safe, self._at
         for number in range(self._budget):
@@ -228,7 +254,7 @@ class Unpickler:
             elif op == BINUNICODE:
                 size = _unpack_u4(buffer, pos)[0]
                 stop = pos + 4 + size
-                if stop > len(buffer):
+                if stop > len(buffer):  # then the buffer is read on, and begins at `pos`
                     stop -= pos
                     pos = self._need(pos, stop)
                     buffer, safe = self._buffer, self._safe
@@ -248,7 +274,7 @@ class Unpickler:
                 pos += 4
             elif op == REDUCE:
                 args = pop()
-                stack[-1] = make(stack[-1], args, "reduce")
+                stack[-1] = value_of_call(stack[-1], args, "reduce")
             elif op == MEMOIZE:
                 memo[len(memo)] = stack[-1]
             elif op == SHORT_BINUNICODE:
@@ -262,7 +288,7 @@ class Unpickler:
                 push(buffer[pos + 1 : stop].decode("utf-8", "surrogatepass"))
                 pos = stop
             elif op == BINPERSID:
-                stack[-1] = meaning.persistent(stack[-1])
+                stack[-1] = context.value_of_id(stack[-1])
             elif op == LONG_BINGET:
                 push(memo[_unpack_u4(buffer, pos)[0]])
                 pos += 4
@@ -304,12 +330,13 @@ class Unpickler:
                 count, function = _ON_STACK[op]
                 start = marks.pop() if count is None else len(stack) - count
                 if start < 0:
-                    raise IndexError
+                    raise IndexError  # `_load` says what it means
                 operands = stack[start:]
                 del stack[start:]
                 push(function(self, operands) if count is None else function(self, *operands))
             elif op in _WITH_ARGUMENT:
                 pos = _WITH_ARGUMENT[op](self, op, pos)
+                # It may have read on in the file.
                 buffer, safe = self._buffer, self._safe
             else:
                 raise CorruptError(f"0x{op:02x} is not an operation of a pickle")
@@ -318,7 +345,11 @@ class Unpickler:
     # The window on the file
 
     def _advance(self, pos: int) -> int:
-        """Make the next opcode available in the buffer, or leave the frame that ends here; return the new `pos`."""
+        """Make the next opcode available in the buffer, or leave the frame that ends here; return its new `pos`.
+
+        Raises:
+            CorruptError: the last operation went beyond the end of a frame.
+        """
         if self._frame_end:
             if self._base + pos > self._frame_end:
                 raise self._crossed()
@@ -335,7 +366,11 @@ class Unpickler:
         )
 
     def _need(self, pos: int, count: int) -> int:
-        """Make `count` bytes from `pos` on available in the buffer; return the new `pos`."""
+        """Make `count` bytes from `pos` on available in the buffer, which then begins there; return the new `pos`, 0.
+
+        Raises:
+            TruncatedError: the pickle has fewer.
+        """
         if self._base + pos + count > self.end:
             self._at = pos
             raise TruncatedError(
@@ -350,9 +385,14 @@ class Unpickler:
         return 0
 
     def _set_safe(self) -> None:
-        """Opcodes that begin before `_safe` have their fixed arguments in the buffer, and are inside the frame."""
-        stop = self._base + len(self._buffer)
-        safe = len(self._buffer) - (0 if stop >= self.end else _MARGIN_BYTES)
+        """Set `_safe`: opcodes that begin before it have their fixed arguments in the buffer, and are inside the frame.
+
+        At the end of the file arguments may be missing: then reading them raises, which `_load` turns into an error.
+        """
+        buffer_end = self._base + len(self._buffer)
+        safe = len(self._buffer)
+        if buffer_end < self.end:
+            safe -= _MARGIN_BYTES
         self._safe = min(safe, self._frame_end - self._base) if self._frame_end else safe
 
     def _line(self, pos: int) -> tuple[bytes, int]:
@@ -362,10 +402,13 @@ class Unpickler:
             if stop >= 0:
                 self._check_length(stop - pos)
                 return self._buffer[pos:stop], stop + 1
-            have = len(self._buffer) - pos
-            self._check_length(have)
-            left = self.end - self._base - pos
-            pos = self._need(pos, min(2 * have + _CHUNK_BYTES, left) if left > have else left + 1)
+            searched = len(self._buffer) - pos
+            self._check_length(searched)
+            available = self.end - self._base - pos
+            # Twice as many each time: a long line is searched in linear time. One byte too many at the end of the file
+            # raises the error of a truncated pickle.
+            wanted = min(2 * searched + _CHUNK_BYTES, available) if available > searched else available + 1
+            pos = self._need(pos, wanted)
 
     def _too_many(self) -> LimitError:
         return self._limits.exceeded(self._ceiling, "the pickle has too many operations")
@@ -381,7 +424,13 @@ class Unpickler:
     # Containers
 
     def _add(self, target: Any, items: Sequence[Any], kind: type = list) -> Any:
-        """Add items to a list or set, or to an object, and return it."""
+        """Add items to a list, a set or an object, and return it.
+
+        Args:
+            target: of the pickle, where it may be anything.
+            items: to add.
+            kind: what the operation requires, unless it is an object: `list` or `set`.
+        """
         target_type = type(target)
         if isinstance(target, PythonObject):
             target.items.extend(items)
@@ -410,8 +459,9 @@ class Unpickler:
         return target
 
     def _checked(self, container: object, items: Sequence[Any]) -> Sequence[Any]:
+        """Return keys or elements, after checking that adding them to a container takes a bounded time."""
         for item in items:
-            if type(item) is not str:
+            if type(item) is not str:  # by far the most, which need no check
                 self._work.check_key(container, item)
         return items
 
@@ -426,11 +476,16 @@ class Unpickler:
     def _stack_global(self, module: Any, name: Any) -> Any:
         if type(name) is not str or type(module) is not str:
             raise CorruptError("the name of a global is not text")
-        return self._meaning.find(module, name)
+        return self._context.find_global(module, name)
 
     def _empty_set(self) -> set[Any]:
-        self._sets += 1  # an empty set takes more memory than anything else that is one byte here
-        if 4 * self._sets > min(self._budget, _FREE_SETS + self.end - self._base):
+        """Return a new set.
+
+        Raises:
+            LimitError: the bytes of the pickle, or the operations that are allowed, do not account for so many.
+        """
+        self._sets += 1
+        if _SET_COST * self._sets > min(self._budget, _FREE_SET_BYTES + self.end - self._base):
             raise self._too_many()
         return set()
 
@@ -442,18 +497,21 @@ class Unpickler:
     # its argument, and returns the position of the next opcode
 
     def _pop(self, op: int, pos: int) -> int:
-        if op == opcodes.POP_MARK[0] or self._marks[-1:] == [len(self._stack)]:
+        """Drop the topmost value, or everything since the mark: POP right after a mark drops the mark."""
+        is_mark_on_top = self._marks[-1:] == [len(self._stack)]
+        if op == opcodes.POP_MARK[0] or is_mark_on_top:
             self._pop_mark()
         else:
             self._stack.pop()
         return pos
 
     def _global(self, op: int, pos: int) -> int:
+        """Read the module and name of a global: two lines. INST calls it with the values since the mark."""
         module, pos = self._line(pos)
         name, pos = self._line(pos)
-        value = self._meaning.find(module.decode(), name.decode())
-        if op == opcodes.INST[0]:  # the class is called at once
-            value = self._meaning.make(value, tuple(self._pop_mark()), "inst")
+        value = self._context.find_global(module.decode(), name.decode())
+        if op == opcodes.INST[0]:
+            value = self._context.value_of_call(value, tuple(self._pop_mark()), "inst")
         self._stack.append(value)
         return pos
 
@@ -463,6 +521,7 @@ class Unpickler:
         return pos + 1
 
     def _frame(self, op: int, pos: int) -> int:
+        """Read the length of a frame, in bytes after it, which no operation may cross."""
         length = _unpack_u8(self._buffer, pos)[0]
         pos += 8
         frame_end = self._base + pos + length
@@ -472,12 +531,12 @@ class Unpickler:
             raise CorruptError("a frame of the pickle begins inside another")
         if self._frame_end and self._base + pos > self._frame_end:
             raise self._crossed()
-        self._frame_end = frame_end if length else 0
+        self._frame_end = frame_end if length else 0  # an empty one is over already
         self._set_safe()
         return pos
 
     def _bytes(self, pos: int, width: int, count: int) -> tuple[bytes, int]:
-        """Return the bytes after their length, and the position after them."""
+        """Return `count` bytes that follow their length, of `width` bytes at `pos`, and the position after them."""
         if pos + width + count > len(self._buffer):
             pos = self._need(pos, width + count)
         self._check_length(count)
@@ -486,8 +545,11 @@ class Unpickler:
     def _string(self, op: int, pos: int) -> int:
         """Read an opcode with a length and that many bytes."""
         convert, width = _STRINGS[op]
-        wide = _unpack_u4 if width == 4 else _unpack_u8
-        count = self._buffer[pos] if width == 1 else wide(self._buffer, pos)[0]
+        if width == 1:
+            count = self._buffer[pos]
+        else:
+            unpack_length = _unpack_u4 if width == 4 else _unpack_u8
+            (count,) = unpack_length(self._buffer, pos)
         if convert is _integer and count > _MAX_INTEGER_BYTES:
             raise LimitError(
                 "the pickle holds an integer of too many bytes",
@@ -505,7 +567,7 @@ class Unpickler:
         if code == opcodes.UNICODE:
             self._stack.append(line.decode("raw-unicode-escape"))
         elif code == opcodes.PERSID:
-            self._stack.append(self._meaning.persistent(line.decode("ascii")))
+            self._stack.append(self._context.value_of_id(line.decode("ascii")))
         elif code == opcodes.PUT:
             self._memo[opcodes.parse_line(code, line)] = self._stack[-1]
         elif code == opcodes.GET:
@@ -515,6 +577,7 @@ class Unpickler:
         return pos
 
     def _refuse(self, op: int, pos: int) -> int:
+        """Refuse an opcode that refers to data outside the file."""
         if bytes((op,)) in (opcodes.NEXT_BUFFER, opcodes.READONLY_BUFFER):
             raise UnsupportedError("the pickle has its data in buffers outside the file")
         raise UnsupportedError("the pickle names a class by an extension code, which only its writer can resolve")
@@ -545,7 +608,7 @@ _STRINGS: dict[int, tuple[Callable[[bytes], Any], int]] = {
         ("- - BYTEARRAY8", bytearray),
     )
     for name, width in zip(names.split(), (1, 4, 8))
-    if name != "-"
+    if name != "-"  # there is no opcode with a length of this width
     for code in _codes(name)
 }
 """Opcode → conversion of the bytes, and the width of their length."""
@@ -556,12 +619,12 @@ _ON_STACK: dict[int, tuple[int | None, Callable[..., Any]]] = {
         ("TUPLE3", 3, lambda self, *items: items),
         ("SETITEM", 3, lambda self, target, *item: self._set_items(target, item)),
         ("APPEND", 2, lambda self, target, *item: self._add(target, item)),
-        ("BUILD", 2, lambda self, value, state: self._meaning.build(value, state)),
-        ("NEWOBJ", 2, lambda self, cls, args: self._meaning.make(cls, args, "newobj")),
-        ("NEWOBJ_EX", 3, lambda self, cls, args, kwargs: self._meaning.make(cls, args, "newobj_ex", kwargs)),
+        ("BUILD", 2, lambda self, value, state: self._context.set_state(value, state)),
+        ("NEWOBJ", 2, lambda self, cls, args: self._context.value_of_call(cls, args, "newobj")),
+        ("NEWOBJ_EX", 3, lambda self, cls, args, kwargs: self._context.value_of_call(cls, args, "newobj_ex", kwargs)),
         ("EMPTY_SET", 0, Unpickler._empty_set),
         ("DUP", 0, lambda self: self._stack[-1]),
-        ("OBJ", None, lambda self, items: self._meaning.make(items[0], tuple(items[1:]), "inst")),
+        ("OBJ", None, lambda self, items: self._context.value_of_call(items[0], tuple(items[1:]), "inst")),
         ("ADDITEMS", None, lambda self, items: self._add(self._stack.pop(), items, set)),
         ("FROZENSET", None, Unpickler._frozenset),
         ("LIST", None, lambda self, items: items),

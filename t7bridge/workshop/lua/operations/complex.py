@@ -8,7 +8,7 @@ from typing import Any
 from ....data import np
 from ..build import Builder, Complex, Wire, operation
 from ..sizes import CannotError
-from .elementwise import along
+from .elementwise import multiply_along
 from .shape import windows
 
 
@@ -45,7 +45,7 @@ def magnitude(b: Builder, self: Complex) -> Any:
 
 @operation("mul.Tensor mul.Scalar", "nn.CMulTable, nn.CSubTable, nn.CAddTable", complex=True)
 def product(b: Builder, first: Any, second: Any, /) -> Complex:
-    """Multiply two values, one of which is complex."""
+    """Multiply two values, at least one of which is complex; the other may be real, or a number."""
     if not isinstance(first, Complex):
         first, second = second, first
     real = b.wire(first.real)
@@ -55,23 +55,31 @@ def product(b: Builder, first: Any, second: Any, /) -> Complex:
     return Complex(real * second.real - imag * second.imag, real * second.imag + imag * second.real)
 
 
-def _transformed(b: Builder, value: Any, dim: int, sign: int) -> Complex:
-    """Transform a dimension, without a factor: the sum of x exp(sign 2 pi i j k / n)."""
-    cosines, sines = _turns(value.shape[dim])
+def _transform(b: Builder, value: Any, dim: int, sign: int) -> Complex:
+    """Transform a dimension, without a factor: the sum of x exp(sign 2 pi i j k / n).
+
+    Args:
+        b: the builder.
+        value: a `Complex`, or real.
+        dim: the dimension.
+        sign: -1 for a forward transform, 1 for its inverse.
+    """
+    cosines, sines = _cosines_and_sines(value.shape[dim])
     sines = sign * sines
 
-    def transformed(part: Any) -> tuple[Any, Any]:
-        return along(b, b.wire(part), dim, cosines), along(b, b.wire(part), dim, sines)
+    def products(part: Any) -> tuple[Any, Any]:
+        """Return a part times the cosines, and times the sines."""
+        return multiply_along(b, b.wire(part), dim, cosines), multiply_along(b, b.wire(part), dim, sines)
 
     if not isinstance(value, Complex):
-        return Complex(*transformed(value))
-    real_cosines, real_sines = transformed(value.real)
-    imag_cosines, imag_sines = transformed(value.imag)
+        return Complex(*products(value))
+    real_cosines, real_sines = products(value.real)
+    imag_cosines, imag_sines = products(value.imag)
     return Complex(real_cosines - imag_sines, real_sines + imag_cosines)
 
 
-def _turns(count: Any, frequencies: int | None = None) -> tuple[Any, Any]:
-    """Return the cosines and sines of 2 pi j k / count, for all j and the first k, or all."""
+def _cosines_and_sines(count: Any, frequencies: int | None = None) -> tuple[Any, Any]:
+    """Return matrices of the cosines and sines of 2 pi j k / count: rows for all j, columns for the first k, or all."""
     count = int(count)
     products = np.outer(np.arange(count), np.arange(count if frequencies is None else frequencies))
     angles = products % count * (2 * pi / count)  # whole turns left out, which would cost digits
@@ -79,44 +87,48 @@ def _turns(count: Any, frequencies: int | None = None) -> tuple[Any, Any]:
 
 
 def _factor(shape: Any, dims: list[int], normalization: int) -> float:
-    """Return the factor of a transform: 1, or one over the number of elements or its root."""
+    """Return the factor of a transform of some dimensions, by PyTorch's number of the normalization."""
     count = prod(shape[dim] for dim in dims)
-    return (1.0, 1 / sqrt(count), 1 / count)[normalization]
+    factors = (1.0, 1 / sqrt(count), 1 / count)
+    return factors[normalization]
 
 
 @operation("_fft_c2c", "nn.MM with nn.Constant for each dimension", complex=True)
 def between_complex(b: Builder, self: Any, dim: Any, normalization: int, forward: bool) -> Any:
     """Transform complex numbers, or real ones that were made complex."""
-    for place in dim:
-        self = _transformed(b, self, place % len(self.shape), -1 if forward else 1)
+    for axis in dim:
+        self = _transform(b, self, axis % len(self.shape), sign=-1 if forward else 1)
     return product(b, self, _factor(self.shape, dim, normalization))
 
 
 @operation("_fft_r2c", "nn.MM with nn.Constant for each dimension")
 def from_real(b: Builder, self: Wire, dim: Any, normalization: int, onesided: bool) -> Any:
     """Transform real numbers; return the first half of the last dimension, or all of it."""
-    last = dim[-1] % len(self.shape)
+    *others, last = (axis % len(self.shape) for axis in dim)
     count = self.shape[last]
-    cosines, sines = _turns(count, count // 2 + 1 if onesided else None)
-    value = Complex(along(b, self, last, cosines), along(b, self, last, -sines))
-    for place in dim[:-1]:
-        value = _transformed(b, value, place % len(self.shape), -1)
+    # The other half of the frequencies has the conjugate numbers.
+    cosines, sines = _cosines_and_sines(count, count // 2 + 1 if onesided else None)
+    value = Complex(multiply_along(b, self, last, cosines), multiply_along(b, self, last, -sines))
+    for axis in others:
+        value = _transform(b, value, axis, sign=-1)
     return product(b, value, _factor(self.shape, dim, normalization))
 
 
 @operation("_fft_c2r", "nn.MM with nn.Constant for each dimension", complex=True)
 def to_real(b: Builder, self: Complex, dim: Any, normalization: int, last_dim_size: int) -> Any:
     """Transform the first half of the last dimension of complex numbers back to real ones."""
-    for place in dim[:-1]:
-        self = _transformed(b, self, place % len(self.shape), 1)
-    last = dim[-1] % len(self.shape)
-    cosines, sines = (matrix.T for matrix in _turns(last_dim_size, last_dim_size // 2 + 1))
-    weights = np.full((len(cosines), 1), 2.0)  # but the first and the middle one, every frequency occurs twice
+    *others, last = (axis % len(self.shape) for axis in dim)
+    for axis in others:
+        self = _transform(b, self, axis, sign=1)
+    # Rows for the frequencies, and columns for the elements of the result.
+    cosines, sines = (matrix.T for matrix in _cosines_and_sines(last_dim_size, last_dim_size // 2 + 1))
+    # Every frequency occurs twice, here and in the half that is left out, but for the first and the middle one.
+    weights = np.full((len(cosines), 1), 2.0)
     weights[0] = 1
     if last_dim_size % 2 == 0:
         weights[-1] = 1
-    real = along(b, b.wire(self.real), last, weights * cosines)
-    imag = along(b, b.wire(self.imag), last, weights * sines)
+    real = multiply_along(b, b.wire(self.real), last, weights * cosines)
+    imag = multiply_along(b, b.wire(self.imag), last, weights * sines)
     value = real - imag
     return value * _factor(value.shape, dim, normalization)
 
@@ -128,11 +140,11 @@ def short_time(
     """Transform windows of signals."""
     if len(self.shape) != 2:
         raise CannotError("the signals are not a batch")
-    frames = windows(b, self, 1, n_fft, hop_length or n_fft // 4)
+    frames = windows(b, self, dimension=1, size=n_fft, step=hop_length or n_fft // 4)  # PyTorch's default
     if window is not None:
         if window.shape != (n_fft,):
             raise CannotError("the window is shorter than the transform")
         frames = frames * window
-    value = from_real(b, frames, [2], int(normalized), onesided is not False)
+    value = from_real(b, frames, dim=[2], normalization=int(normalized), onesided=onesided is not False)
     # PyTorch has the frequencies before the frames.
     return Complex(b.permute(value.real, (0, 2, 1)), b.permute(value.imag, (0, 2, 1)))

@@ -1,5 +1,4 @@
-"""Operations on each element: a table of those of one value; arithmetic of two; comparisons, masks and choices.
-Reductions: sums, means, extrema and norms over dimensions; normalization: batch normalization is nn's own.
+"""Operations on each element, arithmetic, comparisons and masks; reductions over dimensions; normalization.
 
 Masks are 0 and 1 as numbers, without a gradient.
 """
@@ -15,10 +14,10 @@ from typing import Any
 from ....data import np
 from ..build import (
     OPERATIONS,
+    Axis,
     Builder,
     Const,
     Learned,
-    Place,
     Scaled,
     Stored,
     Wire,
@@ -26,10 +25,10 @@ from ..build import (
     is_parameter,
     number_of,
     operation,
-    with_extents,
+    without_axis,
 )
 from ..layers import LuaLayer, make, same, sequential, walk
-from ..sizes import CannotError, fixed, is_known
+from ..sizes import CannotError, is_static, make_static
 
 ERF = "Abramowitz and Stegun 7.1.26 (within 1.5e-7), as nn has no layer for it"
 
@@ -49,14 +48,14 @@ def hard_sigmoid() -> LuaLayer:
 
 
 def clipped(min: float | None = None, max: float | None = None) -> LuaLayer:
-    """Return layers that clip to an interval, or on one side."""
+    """Return layers that clip to an interval, or on one side if the other bound is `None`."""
     if min is not None and max is not None:
-        if not min < max:
+        if not min < max:  # which nn.HardTanh refuses
             raise CannotError(f"clips to an interval from {min} to {max}")
         return make("nn.HardTanh", min, max)
     if min is not None:
         return make("nn.Threshold", min, min)
-    if max is not None:  # the least value of the negative
+    if max is not None:  # nn.Threshold has a least value only: that of the negative
         return -(-same() >> make("nn.Threshold", -max, -max))
     return same()
 
@@ -109,27 +108,30 @@ EACH: dict[str, str | Callable[..., LuaLayer]] = {
 
 
 def _register(names: str, formula: str | Callable[..., LuaLayer]) -> None:
-    """Register operations with one value, and numbers that their layers take.
+    """Register operations on each element of one value, with numbers as other arguments.
 
     Args:
-        names: of the operations.
-        formula: the class of a layer and the names of its arguments, or a function of these.
+        names: of the operations, separated by spaces.
+        formula: the class of a layer and the names of those arguments of the operation that are its own, separated by
+            spaces; or a function of such arguments that returns a layer.
     """
     if isinstance(formula, str):
-        name, *arguments = formula.split()
-        layer_of: Callable[..., LuaLayer] = partial(make, name)
+        class_name, *arguments = formula.split()
+        layer_of: Callable[..., LuaLayer] = partial(make, class_name)
     else:
         layer_of = formula
         arguments = list(formula.__code__.co_varnames[: formula.__code__.co_argcount])
 
     def build(b: Builder, value: Any, /, **args: Any) -> Any:
-        layer = layer_of(*(args[name] for name in arguments))
+        layer = layer_of(*(args[argument] for argument in arguments))
         return value if layer.name == "nn.Identity" else b.emit(layer, value)
 
     build.__doc__ = f"{names.split()[0].partition('.')[0]} of each element."
-    # The documentation names the layers for any numbers, in order, as intervals are clipped to.
-    sample = layer_of(*(0.25 + place for place in range(len(arguments))))
-    operation(names, ", ".join(dict.fromkeys(part.name for part in walk(sample))))(build)
+    # For the documentation, with any numbers as arguments: increasing ones, as intervals have their ends in order.
+    sample = layer_of(*(0.25 + number for number in range(len(arguments))))
+    lua_classes = dict.fromkeys(layer.name for layer in walk(sample))
+    register = operation(names, lua=", ".join(lua_classes))
+    register(build)
 
 
 for _names, _formula in EACH.items():
@@ -159,7 +161,7 @@ def erf(b: Builder, self: Any) -> Any:
 @operation("hypot", "nn.Square, nn.CAddTable, nn.Sqrt")
 def hypot(b: Builder, self: Any, other: Any) -> Any:
     """Return the length of the hypotenuse."""
-    return (b.joined("nn.CAddTable", b.wire(self) ** 2, b.wire(other) ** 2)) ** 0.5
+    return (b.combine("nn.CAddTable", b.wire(self) ** 2, b.wire(other) ** 2)) ** 0.5
 
 
 @operation("softplus", "nn.SoftPlus")
@@ -174,7 +176,7 @@ def softplus(b: Builder, self: Any, beta: float, threshold: float) -> Any:
 def prelu(b: Builder, self: Any, weight: Learned) -> Any:
     """Apply a rectifier with learned slopes: one, or one per channel (dimension 1)."""
     count = weight.ref.size[0] if weight.ref.size else 1
-    if count == 1:
+    if count == 1:  # without an argument, nn.PReLU has one slope for all channels
         return b.emit(make("nn.PReLU", weight=weight.ref.resized((1,))), self)
     layer = make("nn.PReLU", count, weight=weight.ref.resized((count,)))
     if len(self.shape) == 3:  # nn.PReLU takes the first dimension of a signal for its channels
@@ -206,13 +208,15 @@ def feature_dropout(b: Builder, input: Any, /, p: float) -> Any:
         return input
     if p >= 1 or rank not in (3, 4, 5):
         raise CannotError("only a part of the channels of inputs of 3 to 5 dimensions is dropped")
-    layer = make("nn.VolumetricDropout" if rank == 5 else "nn.SpatialDropout", p) / (1 - p)
-    value = b.reshape(input, (*input.shape, 1)) if rank == 3 else input
-    return b.reshape(b.emit(layer, value), input.shape)
+    name = "nn.VolumetricDropout" if rank == 5 else "nn.SpatialDropout"
+    # Lua multiplies by 1 - p in evaluation; PyTorch divides by it in training.
+    layer = make(name, p) / (1 - p)
+    images = b.reshape(input, (*input.shape, 1)) if rank == 3 else input  # a signal is an image of width 1
+    return b.reshape(b.emit(layer, images), input.shape)
 
 
-def with_last(b: Builder, value: Any, dim: int, function: Callable[[Any], Any]) -> Any:
-    """Apply a function to a value with a dimension exchanged with the last."""
+def with_last_axis(b: Builder, value: Any, dim: int, function: Callable[[Any], Any]) -> Any:
+    """Apply a function along a dimension: exchange it with the last one before, and back afterwards."""
     order = list(range(len(value.shape)))
     order[dim], order[-1] = order[-1], order[dim]
     result = function(b.permute(value, order))
@@ -221,51 +225,69 @@ def with_last(b: Builder, value: Any, dim: int, function: Callable[[Any], Any]) 
 
 @operation("log_softmax.int _log_softmax", "nn.LogSoftMax, in nn.Bottle or between nn.Transpose")
 @operation("softmax.int _softmax", "nn.SoftMax, nn.SpatialSoftMax, in nn.Bottle or between nn.Transpose")
-def softmax(b: Builder, self: Wire, dim: Place) -> Any:
+def softmax(b: Builder, self: Wire, dim: Axis) -> Any:
     """Apply softmax over a dimension, or its logarithm."""
     return softmax_of(b, self, dim, "nn.LogSoftMax" if "log" in b.kind else "nn.SoftMax")
 
 
 def softmax_of(b: Builder, value: Any, dim: int, name: str = "nn.SoftMax") -> Any:
-    """Apply softmax, which is defined on rows, to a dimension."""
+    """Apply softmax to a dimension; Lua's layers take rows of matrices, or channels of images.
+
+    Args:
+        b: the builder.
+        value: a wire.
+        dim: the dimension, 0-based.
+        name: of the layer: nn.SoftMax or nn.LogSoftMax.
+    """
     rank = len(value.shape)
-    if (rank, dim) == (4, 1):  # nn.LogSoftMax takes the channels of images itself
+    is_of_channels = rank == 4 and dim == 1
+    if is_of_channels:  # nn.LogSoftMax takes the channels of images itself
         return b.emit(make("nn.SpatialSoftMax" if name == "nn.SoftMax" else name), value)
     layer = make(name)
     if rank > 2:
-        layer = LuaLayer("nn.Bottle", (2, 2), children=[layer])
-    return with_last(b, value, dim, lambda rows: b.emit(layer, rows))
+        layer = LuaLayer("nn.Bottle", (2, 2), children=[layer])  # of matrices to matrices
+    return with_last_axis(b, value, dim, lambda rows: b.emit(layer, rows))
 
 
 def weight_times(b: Builder, weight: Any, other: Any, divide: bool = False) -> Scaled | None:
-    """Return a learned kernel or matrix times one number, or one for each index of a dimension; `None` for others."""
-    scaled = weight if isinstance(weight, Scaled) else Scaled(weight, 1.0, None)
+    """Return a learned kernel or matrix times a scale, which the layer that holds it applies to its inputs or outputs.
+
+    `None` if the weight is not such a parameter, or the other value is not one number or a vector along one dimension:
+    both are then multiplied as any values.
+
+    Args:
+        b: the builder.
+        weight: a parameter, or one that has a scale already.
+        other: a number, a wire, or a tensor of the state dict.
+        divide: by the other value, and not multiply.
+    """
+    scaled = weight if isinstance(weight, Scaled) else Scaled(weight, scale=1.0, axis=None)
     param = scaled.param
     if not is_parameter(param) or len(param.shape) < 2 or param.ref.size != param.shape:
         return None
     number = number_of(other)
     if number is not None:
-        return Scaled(param, scaled.scale * (1 / number if divide else number), scaled.place)
+        return Scaled(param, scaled.scale * (1 / number if divide else number), scaled.axis)
     if not isinstance(other, (Wire, Stored)) or isinstance(weight, Scaled) or b.shape != param.shape:
         return None
-    longer = [place for place, extent in enumerate(other.shape) if extent != 1]
-    place = None
+    longer_axes = [axis for axis, extent in enumerate(other.shape) if extent != 1]
+    axis = None  # one number for all
     count = 1
-    if longer:
-        if len(longer) > 1 or len(other.shape) != len(param.shape):
+    if longer_axes:
+        if len(longer_axes) > 1 or len(other.shape) != len(param.shape):
             return None
-        place = longer[0]
-        count = other.shape[place]
+        (axis,) = longer_axes
+        count = other.shape[axis]
     scale = b.reshape(b.wire(other), (count,))
-    return Scaled(param, scale**-1 if divide else scale, place)
+    return Scaled(param, scale**-1 if divide else scale, axis)
 
 
 @operation("sub.Tensor sub.Scalar rsub.Scalar rsub.Tensor", "nn.CSubTable, nn.CAdd, nn.AddConstant")
 @operation("add.Tensor add.Scalar", "nn.CAddTable, nn.CAdd for a parameter, nn.AddConstant")
 def add(b: Builder, self: Any, other: Any, alpha: float) -> Any:
     """Add, or subtract; sums of masks are masks."""
-    if b.dtype == "bool":
-        return b.expand(b.joined("nn.CMaxTable", self, other), b.shape)
+    if b.dtype == "bool":  # PyTorch refuses differences of masks
+        return b.expand(b.combine("nn.CMaxTable", self, other), b.shape)
     pair = (other, self) if b.kind == "rsub" else (self, other)
     first, second = b.operands(*pair)
     if alpha != 1:
@@ -280,7 +302,7 @@ def mul(b: Builder, self: Any, other: Any) -> Any:
     """Multiply, or divide."""
     divide = b.kind != "mul"
     scaled = weight_times(b, self, other, divide)
-    if scaled is None and not divide:
+    if scaled is None and not divide:  # the weight may be the second factor
         scaled = weight_times(b, other, self)
     if scaled is not None:
         return scaled
@@ -299,20 +321,20 @@ def lerp(b: Builder, self: Any, end: Wire, weight: Any) -> Any:
 @operation("maximum max.other", "nn.CMaxTable")
 def extremum(b: Builder, self: Any, other: Any) -> Any:
     """Return the larger or the smaller of two."""
-    return b.joined("nn.CMaxTable" if b.kind.startswith("max") else "nn.CMinTable", self, other)
+    return b.combine("nn.CMaxTable" if b.kind.startswith("max") else "nn.CMinTable", self, other)
 
 
 @operation("clamp.Tensor clamp_min.Tensor clamp_max.Tensor", "nn.CMaxTable, nn.CMinTable")
 def clamp_between(b: Builder, self: Any, min: Any = None, max: Any = None) -> Any:
-    """Clip each element to an interval of its own."""
+    """Clip each element to an interval of its own; a bound that is `None` is left out."""
     numbers = [number_of(bound) for bound in (min, max) if bound is not None]
     if None not in numbers:
         return b.emit(clipped(number_of(min), number_of(max)), self)
     value = self
     if min is not None:
-        value = b.joined("nn.CMaxTable", value, min)
+        value = b.combine("nn.CMaxTable", value, min)
     if max is not None:
-        value = b.joined("nn.CMinTable", value, max)
+        value = b.combine("nn.CMinTable", value, max)
     return value
 
 
@@ -333,8 +355,8 @@ def _finite(b: Builder) -> tuple[float, float]:
 @operation("logaddexp", "nn.CMaxTable, nn.CMinTable, nn.HardTanh, nn.CSubTable, nn.SoftPlus, nn.CAddTable")
 def logaddexp(b: Builder, self: Any, other: Any) -> Any:
     """Return the logarithm of a sum of exponentials."""
-    largest = b.joined("nn.CMaxTable", self, other)
-    difference = b.joined("nn.CMinTable", self, other) - (largest >> make("nn.HardTanh", *_finite(b)))
+    largest = b.combine("nn.CMaxTable", self, other)
+    difference = b.combine("nn.CMinTable", self, other) - (largest >> make("nn.HardTanh", *_finite(b)))
     return largest + (difference >> make("nn.SoftPlus"))
 
 
@@ -352,7 +374,7 @@ def function(b: Builder, self: Wire, /) -> Any:
 @operation("fmod.Scalar remainder.Scalar", "pt.Binary", package="layers")
 def binary(b: Builder, self: Any, other: Any, /) -> Any:
     """Apply a function to each pair of elements."""
-    return paired(b, b.kind, self, other)
+    return apply_to_pairs(b, b.kind, self, other)
 
 
 @operation("div.Tensor_mode div.Scalar_mode", "pt.Binary; nn.CDivTable", package="layers")
@@ -361,20 +383,22 @@ def rounded_quotient(b: Builder, self: Any, other: Any, rounding_mode: str | Non
     if rounding_mode is None:
         first, second = b.operands(self, other)
         return b.expand(first / second, b.shape)
-    return paired(b, "floor_divide" if rounding_mode == "floor" else "trunc_divide", self, other)
+    return apply_to_pairs(b, "floor_divide" if rounding_mode == "floor" else "trunc_divide", self, other)
 
 
-def paired(b: Builder, name: str, *values: Any) -> Any:
+def apply_to_pairs(b: Builder, name: str, *values: Any) -> Any:
     """Apply a function to each pair of elements."""
     tensors = []
     for value in values:
         is_number = isinstance(value, (int, float))
         tensors.append(b.constant(float(value), ()) if is_number else value)
-    return b.joined("pt.Binary", *tensors, name)
+    return b.combine("pt.Binary", *tensors, name)
 
 
-STEEP = (3e38, 1.7e308)
-"""Factors that scale the smallest normal float, and the smallest normal double, to at least 1."""
+_STEEP_FLOAT = 3e38
+"""A factor that scales the smallest normal float to at least 1."""
+_STEEP_DOUBLE = 1.7e308
+"""A factor that scales the smallest normal double to at least 1."""
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 PARTS = "nn.CSubTable or nn.AddConstant, nn.ZeroGrad, nn.MulConstant, nn.HardTanh"
 NOTE = "Exact for all numbers but denormal ones; masks are 0 and 1 in the model's own type."
@@ -382,15 +406,15 @@ NOTE = "Exact for all numbers but denormal ones; masks are 0 and 1 in the model'
 
 def is_positive(b: Builder, dtype: str) -> LuaLayer:
     """Return layers that map positive values to 1 and the rest, also NaN, to 0: Lua's ReLU returns 0 for NaN."""
-    return _steep(b, dtype) >> make("nn.ReLU") >> make("nn.HardTanh", 0, 1)
+    return _scaled_to_at_least_1(b, dtype) >> make("nn.ReLU") >> make("nn.HardTanh", 0, 1)
 
 
-def _steep(b: Builder, dtype: str) -> LuaLayer:
-    """Return layers that scale all positive values to at least 1."""
+def _scaled_to_at_least_1(b: Builder, dtype: str) -> LuaLayer:
+    """Return layers that scale all positive values to at least 1; whole numbers are so already."""
     layer = make("nn.ZeroGrad")
     if dtype in FLOATS or not dtype:
         b.remark("comparisons are exact for all numbers but denormal ones; their masks are 0 and 1")
-        layer = layer * STEEP[b.program.is_double]
+        layer = layer * (_STEEP_DOUBLE if b.program.is_double else _STEEP_FLOAT)
     return layer
 
 
@@ -404,16 +428,20 @@ def is_nan() -> LuaLayer:
 
 
 def nan_mask(b: Builder, value: Wire) -> Any:
-    """Return 1 for NaN and 0 for the rest, in Lua as in PyTorch: a maximum and a minimum with infinity drop NaN."""
+    """Return 1 for NaN and 0 for the rest, in Lua as in PyTorch.
+
+    The maximum with minus infinity, and the minimum with infinity, are the value itself, but infinite where it is NaN.
+    """
     if "layers" in b.allow:
         return value >> make("pt.Function", "isnan")
     value = value >> make("nn.ZeroGrad")
     element = "f8" if b.program.is_double else "f4"
-    low = b.joined("nn.CMaxTable", b.constant(np.array(-inf, element), value.shape), value)
-    low = low >> make("nn.HardTanh", -1, 1)
-    high = b.joined("nn.CMinTable", b.constant(np.array(inf, element), value.shape), value)
-    high = high >> make("nn.HardTanh", -1, 1)
-    return (high - low) * 0.5  # 1 and -1 where the value is NaN, else equal
+    maximum = b.combine("nn.CMaxTable", b.constant(np.array(-inf, element), value.shape), value)
+    minimum = b.combine("nn.CMinTable", b.constant(np.array(inf, element), value.shape), value)
+    # Clipped, so that their difference is not NaN: -1 and 1 where the value is NaN, else equal.
+    low = maximum >> make("nn.HardTanh", -1, 1)
+    high = minimum >> make("nn.HardTanh", -1, 1)
+    return (high - low) * 0.5
 
 
 def nan_where(mask: Wire) -> Wire:
@@ -423,7 +451,7 @@ def nan_where(mask: Wire) -> Wire:
 
 def is_nonzero(b: Builder, dtype: str) -> LuaLayer:
     """Return layers that map 0 to 0 and the rest to 1, also NaN: Lua's HardTanh returns its largest value for it."""
-    return make("nn.Abs") >> _steep(b, dtype) >> make("nn.HardTanh", 0, 1)
+    return make("nn.Abs") >> _scaled_to_at_least_1(b, dtype) >> make("nn.HardTanh", 0, 1)
 
 
 def _compared_type(b: Builder) -> str:
@@ -441,23 +469,27 @@ def _compared_type(b: Builder) -> str:
     NOTE,
 )
 def compare(b: Builder, self: Any, other: Any) -> Any:
-    """Return 1 where a comparison holds."""
+    """Return 1 where a comparison holds.
+
+    That of a difference with 0, after which infinities and NaN are put right.
+    """
     first, second = b.operands(self, other)
     wires = [value for value in (first, second) if isinstance(value, Wire)]
     is_float = _compared_type(b) in FLOATS
-    if len(wires) == 2 and first.step is second.step:
+    if len(wires) == 2 and first.step is second.step:  # x == x, which tells NaN
         return b.expand(_compared_with_itself(b, first, is_float), b.shape)
     has_infinity = inf in (first, second) or -inf in (first, second)
-    is_bounded = is_float and (len(wires) == 2 or has_infinity)
-    if is_bounded:
+    may_both_be_infinite = is_float and (len(wires) == 2 or has_infinity)
+    if may_both_be_infinite:
         # Infinite values are compared as the largest numbers, as the difference of equal ones is NaN.
-        first = _made_finite(b, first)
-        second = _made_finite(b, second)
+        first = _clip_infinities(b, first)
+        second = _clip_infinities(b, second)
+    # `ge` is that `lt` does not hold; `ne` is computed as `eq`, and turned at the end.
     is_true = _positive_difference(b, first, second) >> is_positive(b, _compared_type(b))
     is_opposite = b.kind in ("ge", "le", "eq", "ne")
     if is_opposite:
         is_true = 1 - is_true
-    if is_bounded or (is_float and is_opposite):
+    if may_both_be_infinite or (is_float and is_opposite):
         # NaN is neither equal, larger nor smaller; Lua's HardTanh returns its largest value for it.
         is_true = _without_nan(is_true, wires)
     return b.expand(1 - is_true if b.kind == "ne" else is_true, b.shape)
@@ -473,24 +505,25 @@ def _positive_difference(b: Builder, first: Any, second: Any) -> Any:
 
 
 def _without_nan(mask: Wire, values: list[Wire]) -> Wire:
-    """Return a mask with 0 where any of some values is NaN."""
+    """Return a mask of 0 and 1 with 0 where any of some values is NaN."""
     for value in values:
         mask = mask - (value >> is_nan())
     return mask >> make("nn.ReLU")
 
 
 def _compared_with_itself(b: Builder, value: Wire, is_float: bool) -> Any:
-    """Return whether a value is what it is compared with: each is equal to itself, but for NaN."""
-    is_unequal = nan_mask(b, value) if is_float else value >> make("nn.ZeroGrad") >> make("nn.MulConstant", 0)
+    """Return the mask of a comparison of a value with itself: each element is equal to itself, but for NaN."""
+    zeros = make("nn.ZeroGrad") >> make("nn.MulConstant", 0)
+    is_unequal = nan_mask(b, value) if is_float else value >> zeros
     if b.kind == "ne":
         return is_unequal
     if b.kind in ("eq", "ge", "le"):
         return 1 - is_unequal
-    return is_unequal * 0
+    return is_unequal * 0  # gt and lt hold for no element
 
 
-def _made_finite(b: Builder, value: Any) -> Any:
-    """Return a value with infinities as the largest numbers."""
+def _clip_infinities(b: Builder, value: Any) -> Any:
+    """Return a value, or a number, with infinities as the largest finite numbers."""
     low, high = _finite(b)
     if isinstance(value, Wire):
         return value >> make("nn.HardTanh", low, high)
@@ -503,8 +536,17 @@ def isnan(b: Builder, self: Wire) -> Any:
     return nan_mask(b, self)
 
 
-def _mask(b: Builder, value: Any, name: str) -> Any:
-    """Return a value as a mask, as required by logical operations."""
+def _as_mask(b: Builder, value: Any, name: str) -> Any:
+    """Return an argument of a logical operation as a mask of 0 and 1.
+
+    Args:
+        b: the builder.
+        value: the argument.
+        name: of it in ATen.
+
+    Raises:
+        CannotError: it is computed, and not boolean.
+    """
     if isinstance(value, Const):
         return b.constant((value.array() != 0).astype("f4"), value.shape)
     if b.dtype_of(name) != "bool":
@@ -515,7 +557,7 @@ def _mask(b: Builder, value: Any, name: str) -> Any:
 @operation("logical_not bitwise_not", "nn.MulConstant, nn.AddConstant")
 def logical_not(b: Builder, self: Any) -> Any:
     """Exchange 0 and 1 of a mask."""
-    return 1 - b.wire(_mask(b, self, "self"))
+    return 1 - b.wire(_as_mask(b, self, "self"))
 
 
 @operation(
@@ -525,22 +567,26 @@ def logical_not(b: Builder, self: Any) -> Any:
 def logic(b: Builder, self: Any, other: Any) -> Any:
     """Combine masks."""
     name = {"and": "nn.CMulTable", "or": "nn.CMaxTable", "xor": "nn.CSubTable"}[b.kind.strip("_").rpartition("_")[2]]
-    mask = b.joined(name, _mask(b, self, "self"), _mask(b, other, "other"))
+    mask = b.combine(name, _as_mask(b, self, "self"), _as_mask(b, other, "other"))
     return mask >> make("nn.Abs") if name == "nn.CSubTable" else mask
 
 
 @operation("bucketize.Tensor searchsorted.Tensor", f"{PARTS}, nn.Sum", NOTE)
 def bucketize(b: Builder, first: Any, second: Any, /, right: bool) -> Any:
-    """Return the number of boundaries below each element, or not above it."""
+    """Return the number of boundaries below each element, or not above it.
+
+    The arguments are the elements and the boundaries for `bucketize`, and the other way round for `searchsorted`.
+    """
     value, edges = (first, second) if b.kind == "bucketize" else (second, first)
     if len(edges.shape) != 1:
         raise CannotError("the boundaries are not one row")
-    wide = b.reshape(value, (*value.shape, 1))
+    column = b.reshape(value, (*value.shape, 1))  # each element is compared with all boundaries
     layer = is_positive(b, b.dtype_of("self") or "float32")
     if right:  # an edge counts unless it is above the element
-        is_above = b.joined("nn.CSubTable", edges, wide) >> layer
-        return reduced(b, "nn.Sum", 1 - is_above, [-1])
-    return reduced(b, "nn.Sum", wide - edges >> layer, [-1])
+        is_edge_above = b.combine("nn.CSubTable", edges, column) >> layer
+        return reduce_over(b, "nn.Sum", 1 - is_edge_above, [-1])
+    is_edge_below = (column - edges) >> layer
+    return reduce_over(b, "nn.Sum", is_edge_below, [-1])
 
 
 @operation("sign sgn", f"nn.ConcatTable, nn.CSubTable, {PARTS}", NOTE)
@@ -550,32 +596,38 @@ def sign(b: Builder, self: Any) -> Any:
     return b.emit(is_positive(b, dtype) - (-same() >> is_positive(b, dtype)), self)
 
 
-def filled(b: Builder, value: Any, mask: Any, number: float) -> Any:
+def fill_where(b: Builder, value: Any, mask: Any, number: float) -> Any:
     """Return a value, and a number where a mask is 1: the value between bounds that are infinite where it is kept.
 
     Nothing is multiplied, so that NaN and infinities that are left out leave no trace. A NaN that is kept is lost
     between the bounds, and is added again.
+
+    Args:
+        b: the builder.
+        value: a wire, a constant or a tensor of the state dict.
+        mask: 0 and 1.
+        number: may be NaN or infinite.
     """
-    if number != number:
+    if number != number:  # NaN
         like = value if isinstance(value, Wire) else None
-        return filled(b, value, mask, 0.0) + nan_where(b.wire(mask, like))
+        return fill_where(b, value, mask, 0.0) + nan_where(b.wire(mask, like))
     if isinstance(mask, Const):
         low, high, opposite = _bounds_of_constant(b, mask, number)
     else:
         low, high, opposite = _bounds_of_mask(b.wire(mask), number)
     result = value
-    if number != -inf:
-        result = b.joined("nn.CMaxTable", low, result)
+    if number != -inf:  # or the lower bound would be minus infinity everywhere
+        result = b.combine("nn.CMaxTable", low, result)
     if number != inf:
-        result = b.joined("nn.CMinTable", high, result)
-    if not isinstance(value, Wire) or b.dtype not in FLOATS:
+        result = b.combine("nn.CMinTable", high, result)
+    if not isinstance(value, Wire) or b.dtype not in FLOATS:  # whole numbers are never NaN
         return result
-    is_lost = b.joined("nn.CMinTable", opposite, value >> is_nan())
+    is_lost = b.combine("nn.CMinTable", opposite, value >> is_nan())
     return result + nan_where(is_lost)
 
 
 def _bounds_of_constant(b: Builder, mask: Const, number: float) -> tuple[Any, Any, Any]:
-    """Return bounds that are a number where a mask is 1 and infinite elsewhere, and the opposite of the mask."""
+    """Return lower and upper bounds of a value, a number where a mask is 1 and infinite elsewhere; and 1 - mask."""
     is_replaced = mask.array() != 0
     element = "f8" if b.program.is_double else "f4"
     low = b.constant(np.where(is_replaced, number, -inf).astype(element), b.shape)
@@ -584,20 +636,20 @@ def _bounds_of_constant(b: Builder, mask: Const, number: float) -> tuple[Any, An
 
 
 def _bounds_of_mask(mask: Any, number: float) -> tuple[Any, Any, Any]:
-    """Return the same of a mask that is computed.
+    """Return the same as `_bounds_of_constant` for a mask that is computed.
 
     The infinities are logarithms of 0: as products with the mask they would be NaN where it is 0.
     """
     opposite = 1 - mask
     mask = mask >> make("nn.ZeroGrad")
-    below = mask >> make("nn.Log")  # 0 where the mask is 1, and minus infinity where it is 0
+    minus_infinity_elsewhere = mask >> make("nn.Log")  # and 0 where the mask is 1
+    if number == 0:
+        return minus_infinity_elsewhere, -minus_infinity_elsewhere, opposite
     if abs(number) == inf:
-        minus_infinity = 1 - mask >> make("nn.Log")  # where the mask is 1, and 0 where it is 0
-        level = minus_infinity * (1 if number < 0 else -1)
-        return level + below, level - below, opposite
-    if number:
-        return mask * number + below, mask * number - below, opposite
-    return below, -below, opposite
+        minus_infinity_in_mask = 1 - mask >> make("nn.Log")  # and 0 elsewhere
+        number_in_mask = minus_infinity_in_mask * (1 if number < 0 else -1)
+        return number_in_mask + minus_infinity_elsewhere, number_in_mask - minus_infinity_elsewhere, opposite
+    return mask * number + minus_infinity_elsewhere, mask * number - minus_infinity_elsewhere, opposite
 
 
 @operation(
@@ -608,49 +660,65 @@ def where(b: Builder, condition: Any, self: Any, other: Any) -> Any:
     """Choose between two values by a mask."""
     first = number_of(self)
     second = number_of(other)
+    # A number is filled in. Of two tensors, each is kept where it is chosen, and 0 elsewhere; and both are added.
     if first is not None:
         rest = other if second is None else b.constant(np.array(second))
-        return b.expand(filled(b, rest, condition, first), b.shape)
+        return b.expand(fill_where(b, rest, condition, first), b.shape)
     if isinstance(condition, Const):
         opposite: Any = b.constant(condition.array() == 0, condition.shape)
     else:
         opposite = 1 - b.wire(condition)
     if second is not None:
-        return b.expand(filled(b, self, opposite, second), b.shape)
-    return filled(b, self, opposite, 0.0) + filled(b, other, condition, 0.0)
+        return b.expand(fill_where(b, self, opposite, second), b.shape)
+    return fill_where(b, self, opposite, 0.0) + fill_where(b, other, condition, 0.0)
 
 
 MOST_STEPS = 256
+"""Elements of a dimension for each of which an operation may have layers of its own."""
 POSITIONS = "the positions of extrema are not available in nn; --allow layers writes a layer"
 
 
-def _places(dim: Any, rank: int) -> list[int]:
-    """Return dimensions counted from the front: all by default."""
+def _axes_of(dim: Any, rank: int) -> list[int]:
+    """Return the dimensions of a reduction, 0-based and in order.
+
+    Args:
+        dim: one or several, negative from the end; all if there are none.
+        rank: the number of dimensions of the value.
+    """
     dims = [dim] if isinstance(dim, int) else dim
     if not dims:
         return list(range(rank))
-    return sorted({place % rank for place in dims})
+    return sorted({axis % rank for axis in dims})
 
 
 @operation("any any.dim any.dims all all.dim all.dims", f"nn.Max, nn.Min; {PARTS}, nn.Abs", NOTE)
 def any_of(b: Builder, self: Wire, dim: Any = None, keepdim: bool = False) -> Any:
     """Return whether any or all elements along dimensions are not 0."""
     mask = self if b.dtype_of("self") == "bool" else self >> is_nonzero(b, b.dtype_of("self"))
-    return reduced(b, "nn.Max" if b.kind == "any" else "nn.Min", mask, dim, keepdim)
+    return reduce_over(b, "nn.Max" if b.kind == "any" else "nn.Min", mask, dim, keepdim)
 
 
-def reduced(b: Builder, name: str, value: Wire, dim: Any, keepdim: bool = False) -> Any:
-    """Apply nn.Sum, nn.Mean, nn.Max or nn.Min over dimensions, last first."""
-    places = _places(dim, len(value.shape))
-    rest = tuple(extent for place, extent in enumerate(value.shape) if place not in places)
+def reduce_over(b: Builder, name: str, value: Wire, dim: Any, keepdim: bool = False) -> Any:
+    """Apply nn.Sum, nn.Mean, nn.Max or nn.Min over dimensions.
+
+    Args:
+        b: the builder.
+        name: of the layer, which reduces one dimension.
+        value: the value.
+        dim: one or several dimensions, negative from the end; all if there are none.
+        keepdim: keep each of them, with an extent of 1.
+    """
+    axes = _axes_of(dim, len(value.shape))
+    rest = tuple(extent for axis, extent in enumerate(value.shape) if axis not in axes)
     result = value
-    if places:
-        layers = [make(name, place + 1) for place in reversed(places)]
+    if axes:
+        # The last one first, as each layer removes its dimension.
+        layers = [make(name, axis + 1) for axis in reversed(axes)]
         result = b.emit(sequential(*layers), value, shape=rest or (1,))  # Lua has no tensor without dimensions
     if keepdim:
         shape = list(value.shape)
-        for place in places:
-            shape[place] = 1
+        for axis in axes:
+            shape[axis] = 1
         return b.reshape(result, shape)
     return result if rest else Wire(b, result.step, ())
 
@@ -662,15 +730,18 @@ def reduced(b: Builder, name: str, value: Wire, dim: Any, keepdim: bool = False)
 )
 def reduce(b: Builder, self: Wire, dim: Any = None, keepdim: bool = False) -> Any:
     """Return means, sums, maxima or minima, whose positions must be unused."""
-    _check_kind(b)
+    _refuse_rounding_first(b)
     name = f"nn.{b.kind.removeprefix('a').capitalize()}"  # amax is nn.Max
-    value = reduced(b, name, self, dim, keepdim)
-    if b.call.op not in ("aten.max.dim", "aten.min.dim") or "layers" not in b.allow:
+    value = reduce_over(b, name, self, dim, keepdim)
+    returns_indices = b.call.op in ("aten.max.dim", "aten.min.dim")
+    if not returns_indices or "layers" not in b.allow:
         return value
-    place = dim % len(self.shape)
-    layer = make("pt.ArgMax", place + 1, b.kind == "min")
-    indices = b.emit(layer, self, shape=with_extents(self.shape, place) or (1,))
-    return [value, b.reshape(indices, b.shape[1])]
+    axis = dim % len(self.shape)
+    of_smallest = b.kind == "min"
+    layer = make("pt.ArgMax", axis + 1, of_smallest)
+    indices = b.emit(layer, self, shape=without_axis(self.shape, axis) or (1,))  # Lua has no tensor without dimensions
+    _, shape_of_indices = b.shape
+    return [value, b.reshape(indices, shape_of_indices)]
 
 
 @operation(
@@ -679,30 +750,30 @@ def reduce(b: Builder, self: Wire, dim: Any = None, keepdim: bool = False) -> An
 )
 def variance(b: Builder, self: Wire, dim: Any, keepdim: bool, unbiased: Any = None, correction: Any = None) -> Any:
     """Return variances, and means."""
-    places = _places(dim, len(self.shape))
-    if correction is None:
+    axes = _axes_of(dim, len(self.shape))
+    if correction is None:  # of two forms of the operation, one says how many elements the divisor is less
         correction = 0 if unbiased is False else 1
-    mean = reduced(b, "nn.Mean", self, places, True)
-    spread = reduced(b, "nn.Mean", (self - mean) ** 2, places, keepdim)
+    mean = reduce_over(b, "nn.Mean", self, axes, keepdim=True)
+    variances = reduce_over(b, "nn.Mean", (self - mean) ** 2, axes, keepdim)
     if correction:
-        count = prod(fixed(*(self.shape[place] for place in places)))
-        spread = spread * (count / (count - correction))
+        count = prod(make_static(*(self.shape[axis] for axis in axes)))
+        variances = variances * (count / (count - correction))
     if b.kind == "var_mean":
-        return [spread, mean if keepdim else b.reshape(mean, spread.shape)]
-    return spread
+        return [variances, mean if keepdim else b.reshape(mean, variances.shape)]
+    return variances
 
 
 @operation("linalg_vector_norm", "nn.Abs, nn.Square or nn.Power, nn.Sum, nn.Sqrt or nn.Power")
 def norm(b: Builder, self: Wire, ord: float, dim: Any, keepdim: bool) -> Any:
     """Return p-norms."""
     if ord == 2:
-        return reduced(b, "nn.Sum", self**2, dim, keepdim) ** 0.5
-    size = self >> make("nn.Abs")
+        return reduce_over(b, "nn.Sum", self**2, dim, keepdim) ** 0.5
+    absolute = self >> make("nn.Abs")
     if ord in (1, inf):
-        return reduced(b, "nn.Sum" if ord == 1 else "nn.Max", size, dim, keepdim)
+        return reduce_over(b, "nn.Sum" if ord == 1 else "nn.Max", absolute, dim, keepdim)
     if ord <= 0:
         raise CannotError(f"the norm of order {ord}")
-    return reduced(b, "nn.Sum", size**ord, dim, keepdim) ** (1 / ord)
+    return reduce_over(b, "nn.Sum", absolute**ord, dim, keepdim) ** (1 / ord)
 
 
 @operation("cdist _cdist_forward", "nn.CSubTable; as linalg_vector_norm")
@@ -710,34 +781,35 @@ def distances(b: Builder, x1: Any, x2: Any, p: float) -> Any:
     """Return the distances between the rows of two matrices."""
     rows = b.reshape(x1, (*x1.shape[:-1], 1, x1.shape[-1]))
     columns = b.reshape(x2, (*x2.shape[:-2], 1, *x2.shape[-2:]))
-    return norm(b, b.joined("nn.CSubTable", rows, columns), p, [-1], False)
+    return norm(b, b.combine("nn.CSubTable", rows, columns), ord=p, dim=[-1], keepdim=False)
 
 
 @operation("logsumexp", "nn.Max, nn.HardTanh, nn.CSubTable, nn.Exp, nn.Sum, nn.Log, nn.CAddTable")
 def logsumexp(b: Builder, self: Wire, dim: Any) -> Any:
     """Return the logarithm of sums of exponentials."""
-    largest = reduced(b, "nn.Max", self, dim, True) >> make("nn.HardTanh", *_finite(b))
-    total = reduced(b, "nn.Sum", self - largest >> make("nn.Exp"), dim, True)
+    # Without the largest, exponentials may be infinite; the difference of two infinities would be NaN.
+    largest = reduce_over(b, "nn.Max", self, dim, keepdim=True) >> make("nn.HardTanh", *_finite(b))
+    total = reduce_over(b, "nn.Sum", self - largest >> make("nn.Exp"), dim, keepdim=True)
     return b.reshape(largest + (total >> make("nn.Log")), b.shape)
 
 
 @operation("cumsum", "nn.MM with nn.Constant, a triangle of ones")
-def cumsum(b: Builder, self: Wire, dim: Place) -> Any:
+def cumsum(b: Builder, self: Wire, dim: Axis) -> Any:
     """Return cumulative sums."""
-    _check_kind(b)
+    _refuse_rounding_first(b)
     extent = int(self.shape[dim])
-    return along(b, self, dim, np.triu(np.ones((extent, extent), "f4")))
+    return multiply_along(b, self, dim, np.triu(np.ones((extent, extent), "f4")))
 
 
-def along(b: Builder, value: Wire, dim: int, matrix: Any) -> Any:
-    """Multiply a dimension by a constant matrix."""
+def multiply_along(b: Builder, value: Wire, dim: int, matrix: Any) -> Any:
+    """Multiply a value along a dimension by a constant matrix: each row of elements along it becomes row * matrix."""
 
     def product(rows: Wire) -> Any:
         flat = b.reshape(rows, (prod(rows.shape[:-1]), rows.shape[-1]))
         result = b.emit(make("nn.MM"), flat, b.constant(matrix), shape=(flat.shape[0], matrix.shape[1]))
         return b.reshape(result, (*rows.shape[:-1], matrix.shape[1]))
 
-    return with_last(b, value, dim, product)
+    return with_last_axis(b, value, dim, product)
 
 
 @operation(
@@ -745,22 +817,22 @@ def along(b: Builder, value: Wire, dim: int, matrix: Any) -> Any:
     "nn.Narrow, nn.JoinTable; as logaddexp, nn.CMaxTable or nn.CMinTable",
     missing=POSITIONS,
 )
-def cumulative(b: Builder, self: Wire, dim: Place) -> Any:
+def cumulative(b: Builder, self: Wire, dim: Axis) -> Any:
     """Return cumulative extrema, or logarithms of sums of exponentials."""
     if b.kind == "logcumsumexp":
         join = partial(logaddexp, b)
     else:
-        join = partial(b.joined, "nn.CMaxTable" if b.kind == "cummax" else "nn.CMinTable")
-    return b.concatenate([*accumulate(_elements(b, self, dim), join)], dim)
+        join = partial(b.combine, "nn.CMaxTable" if b.kind == "cummax" else "nn.CMinTable")
+    return b.concatenate([*accumulate(_split_elements(b, self, dim), join)], dim)
 
 
-def _check_kind(b: Builder) -> None:
+def _refuse_rounding_first(b: Builder) -> None:
     """Refuse sums and products of floats as whole numbers, which PyTorch rounds before it adds."""
     if b.dtype.startswith("int") and b.dtype_of("self") in FLOATS:
         raise CannotError(f"rounds to {b.dtype} before it adds or multiplies")
 
 
-def _elements(b: Builder, value: Wire, dim: int) -> list[Any]:
+def _split_elements(b: Builder, value: Wire, dim: int) -> list[Any]:
     """Return the elements of a dimension, which are not many."""
     extent = int(value.shape[dim])
     if extent > MOST_STEPS:
@@ -769,22 +841,22 @@ def _elements(b: Builder, value: Wire, dim: int) -> list[Any]:
 
 
 @operation("prod.dim_int", "nn.Select, nn.CMulTable")
-def product_along(b: Builder, self: Wire, dim: Place) -> Any:
+def product_along(b: Builder, self: Wire, dim: Axis) -> Any:
     """Return products."""
-    _check_kind(b)
-    parts = _elements(b, self, dim)
+    _refuse_rounding_first(b)
+    parts = _split_elements(b, self, dim)
     return b.reshape(b.emit(make("nn.CMulTable"), *parts) if len(parts) > 1 else parts[0], b.shape)
 
 
 @operation("cumprod", "pt.CumProd", package="layers")
-def cumprod(b: Builder, self: Wire, dim: Place) -> Any:
+def cumprod(b: Builder, self: Wire, dim: Axis) -> Any:
     """Return cumulative products."""
-    _check_kind(b)
+    _refuse_rounding_first(b)
     return self >> make("pt.CumProd", dim + 1)
 
 
 @operation("sort sort.stable topk median.dim", "pt.Sort, nn.Narrow", package="layers")
-def sort(b: Builder, self: Wire, dim: Place, descending: bool = False, largest: bool = False, k: Any = None) -> Any:
+def sort(b: Builder, self: Wire, dim: Axis, descending: bool = False, largest: bool = False, k: Any = None) -> Any:
     """Return elements of a dimension in order, all, the first or the lower middle ones, and their indices."""
     start = 0
     count = self.shape[dim] if k is None else k
@@ -792,43 +864,69 @@ def sort(b: Builder, self: Wire, dim: Place, descending: bool = False, largest: 
         start = (int(count) - 1) // 2
         count = 1
     pair = self >> make("pt.Sort", dim + 1, descending or largest)
-    parts = [b.narrow(pair >> make("nn.SelectTable", place), dim, start, count) for place in (1, 2)]
-    return [b.reshape(part, shape) for part, shape in zip(parts, b.shape)]
+    results = []
+    for item in (1, 2):  # the elements, and their indices
+        values = pair >> make("nn.SelectTable", item)
+        results.append(b.narrow(values, dim, start, count))
+    return [b.reshape(result, shape) for result, shape in zip(results, b.shape)]
 
 
 @operation("argmax argmin", "pt.ArgMax", package="layers")
 def argmax(b: Builder, self: Wire, dim: int | None, keepdim: bool) -> Any:
     """Return the indices of the largest or smallest elements of a dimension, or of all."""
-    if dim is None:
-        self = b.reshape(self, (1, prod(fixed(*self.shape))))
+    if dim is None:  # the index is that in all elements in order
+        self = b.reshape(self, (1, prod(make_static(*self.shape))))
         dim = 1
-    dim %= len(self.shape)
-    layer = make("pt.ArgMax", dim + 1, b.kind == "argmin")
-    return b.reshape(b.emit(layer, self, shape=with_extents(self.shape, dim) or (1,)), b.shape)
+    axis = dim % len(self.shape)
+    of_smallest = b.kind == "argmin"
+    layer = make("pt.ArgMax", axis + 1, of_smallest)
+    indices = b.emit(layer, self, shape=without_axis(self.shape, axis) or (1,))  # Lua has no tensor without dimensions
+    return b.reshape(indices, b.shape)
 
 
-def repeated(layer: LuaLayer, dim: int, extent: int) -> LuaLayer:
+def repeat_mean(layer: LuaLayer, dim: int, extent: int) -> LuaLayer:
     """Return layers that repeat a mean over a dimension, 1-based, along it."""
     return layer >> make("nn.Replicate", extent, dim)
 
 
-def normalized(dim: int, extent: int, eps: float, centered: bool = True) -> LuaLayer:
-    """Return layers that subtract the mean over a dimension, 1-based, and divide by the root of the mean square."""
+def normalization_layer(dim: int, extent: int, eps: float, centered: bool = True) -> LuaLayer:
+    """Return layers that subtract the mean over a dimension and divide by the root of the mean square.
+
+    Args:
+        dim: the dimension, 1-based.
+        extent: of the dimension.
+        eps: is added to the mean square.
+        centered: whether the mean is subtracted.
+    """
     mean_square = make("nn.Square") >> make("nn.Mean", dim)
-    scaled = same() / repeated(mean_square + eps >> make("nn.Sqrt"), dim, extent)
+    scaled = same() / repeat_mean(mean_square + eps >> make("nn.Sqrt"), dim, extent)
     if not centered:
         return scaled
-    return same() - repeated(make("nn.Mean", dim), dim, extent) >> scaled
+    return same() - repeat_mean(make("nn.Mean", dim), dim, extent) >> scaled
 
 
 def _standardized(value: Wire, mean: Callable[[Wire], Any], eps: float) -> Any:
-    """Subtract means, and divide by the roots of the means of squares."""
-    value = value - mean(value)
-    return value / (mean(value**2) + eps) ** 0.5
+    """Subtract means, and divide by the roots of the means of squares.
+
+    Args:
+        value: the value.
+        mean: returns the means of a value, of a shape that broadcasts with it.
+        eps: is added to the means of squares.
+    """
+    centered = value - mean(value)
+    return centered / (mean(centered**2) + eps) ** 0.5
 
 
 def _affine(b: Builder, value: Wire, weight: Any, bias: Any, size: tuple[int, ...]) -> Any:
-    """Multiply by a weight and add a bias of a shape that broadcasts."""
+    """Multiply by a weight and add a bias, if there are any.
+
+    Args:
+        b: the builder.
+        value: the value.
+        weight: has as many elements as `size`; or `None`.
+        bias: likewise.
+        size: a shape that broadcasts with that of the value.
+    """
     if weight is not None:
         value = value * b.reshape(weight, size)
     if bias is not None:
@@ -855,11 +953,11 @@ def batch_norm(
     use_input_stats: bool = False,
 ) -> Any:
     """Normalize over the batch, with running statistics in evaluation, or each channel of each example."""
-    if use_input_stats:
-        return group_norm(b, input, input.shape[1], weight, bias, eps)
+    if use_input_stats:  # of an instance normalization: a group norm with a group for each channel
+        return group_norm(b, input, num_groups=input.shape[1], weight=weight, bias=bias, eps=eps)
     if running_mean is None:
-        places = [0, *range(2, len(input.shape))]
-        value = _standardized(input, lambda value: reduced(b, "nn.Mean", value, places, True), eps)
+        axes = [0, *range(2, len(input.shape))]  # all but the channels
+        value = _standardized(input, lambda value: reduce_over(b, "nn.Mean", value, axes, keepdim=True), eps)
         return _affine(b, value, weight, bias, (1, input.shape[1], *(1,) * (len(input.shape) - 2)))
     check_learned(weight, "weight")
     check_learned(bias, "bias")
@@ -867,26 +965,43 @@ def batch_norm(
         raise CannotError("in training, a batch normalization has no meaning in evaluation")
     if b.kind == "instance_norm":
         b.remark("an instance normalization with running statistics uses those of the batch in training", warning=True)
-    elif not momentum and getattr(b.module, "momentum", momentum) is None:
+    elif not momentum and getattr(b.module, "momentum", momentum) is None:  # PyTorch calls the operation with 0 then
         momentum = 0.1
         b.remark("momentum=None, a cumulative average, is momentum 0.1 in Lua", warning=True)
+    layer = _batch_norm_layer(len(input.shape), (weight, bias, running_mean, running_var), momentum, eps)
+    shape = input.shape
+    images = b.reshape(input, (*shape[:2], 1, shape[2])) if len(shape) == 3 else input  # signals of height 1
+    return b.reshape(b.emit(layer, images), shape)
+
+
+def _batch_norm_layer(rank: int, tensors: tuple[Any, Any, Any, Any], momentum: float, eps: float) -> LuaLayer:
+    """Return the layer of a batch normalization with running statistics.
+
+    Args:
+        rank: the number of dimensions of its input.
+        tensors: the weight and the bias, parameters or `None`, and the running means and variances.
+        momentum: of the running statistics.
+        eps: is added to variances.
+
+    Raises:
+        CannotError: the statistics are not of the state dict, or only one of weight and bias is there.
+    """
+    weight, bias, running_mean, running_var = tensors
     if not isinstance(running_mean, Stored) or not isinstance(running_var, Stored):
         raise CannotError("the statistics are computed")
-    if (weight is None) != (bias is None):
+    if (weight is None) != (bias is None):  # Lua's layer has both or none
         raise CannotError("one of weight and bias is missing")
     fields = {"weight": weight.ref, "bias": bias.ref} if weight and bias else {}
     args: tuple[Any, ...] = (running_mean.ref.size[0],)
     if not fields:
-        args = (*args, eps, momentum, False)
+        is_affine = False
+        args = (*args, eps, momentum, is_affine)
     elif (eps, momentum) != (1e-5, 0.1):  # the defaults of nn
         args = (*args, eps, momentum)
-    shape = input.shape
-    value = b.reshape(input, (*shape[:2], 1, shape[2])) if len(shape) == 3 else input
-    kind = {2: "", 5: "Volumetric"}.get(len(shape), "Spatial")
-    layer = make(
+    kind = {2: "", 5: "Volumetric"}.get(rank, "Spatial")  # signals are images, too
+    return make(
         f"nn.{kind}BatchNormalization", *args, **fields, running_mean=running_mean.ref, running_var=running_var.ref
     )
-    return b.reshape(b.emit(layer, value), shape)
 
 
 @operation(
@@ -898,8 +1013,8 @@ def layer_norm(b: Builder, input: Wire, normalized_shape: Any, weight: Any, bias
     count = prod(normalized_shape)
     if eps is None:
         eps = 2.0**-52 if b.dtype == "float64" else 2.0**-23  # the least difference from 1 in PyTorch's types
-    layer = normalized(len(lead) + 1, count, eps, b.kind != "rms_norm")
-    value = b.emit(layer, b.reshape(input, (*lead, count)))
+    layer = normalization_layer(len(lead) + 1, count, eps, centered=b.kind != "rms_norm")
+    value = b.emit(layer, b.reshape(input, (*lead, count)))  # the normalized dimensions as one, the last
     return b.reshape(_affine(b, value, weight, bias, (*(1,) * len(lead), count)), input.shape)
 
 
@@ -919,19 +1034,21 @@ def native_norm(b: Builder, **args: Any) -> Any:
 def group_norm(b: Builder, input: Wire, num_groups: int, weight: Any, bias: Any, eps: float) -> Any:
     """Normalize over groups of channels of each example."""
     shape = input.shape
-    size = (1, shape[1], *(1,) * (len(shape) - 2))
-    if not is_known(shape[2:]):
-        return _affine(b, _standardized(input, lambda value: _means(b, value, num_groups), eps), weight, bias, size)
+    size_of_weight = (1, shape[1], *(1,) * (len(shape) - 2))
+    if not is_static(shape[2:]):  # the layer below repeats means as often as in the example
+        value = _standardized(input, lambda value: _means_of_groups(b, value, num_groups), eps)
+        return _affine(b, value, weight, bias, size_of_weight)
     count = prod(shape[1:]) // num_groups
-    value = b.emit(normalized(3, count, eps), b.reshape(input, (shape[0], num_groups, count)))
-    return _affine(b, b.reshape(value, shape), weight, bias, size)
+    groups = b.reshape(input, (shape[0], num_groups, count))
+    value = b.emit(normalization_layer(dim=3, extent=count, eps=eps), groups)
+    return _affine(b, b.reshape(value, shape), weight, bias, size_of_weight)
 
 
-def _means(b: Builder, value: Wire, groups: int) -> Any:
-    """Return the means of groups of channels of images or volumes, of any size."""
+def _means_of_groups(b: Builder, value: Wire, groups: int) -> Any:
+    """Return the means of groups of channels of images or volumes of any size, for each channel, with extents of 1."""
     batch, channels, *sizes = value.shape
-    means = reduced(b, "nn.Mean", value, range(2, len(value.shape)))
+    means = reduce_over(b, "nn.Mean", value, range(2, len(value.shape)))  # of each channel
     if groups < channels:
         means = b.reshape(means, (batch, groups, channels // groups))
-        means = b.expand(reduced(b, "nn.Mean", means, [2], True), means.shape)
+        means = b.expand(reduce_over(b, "nn.Mean", means, [2], keepdim=True), means.shape)
     return b.reshape(means, (batch, channels, *[1] * len(sizes)))

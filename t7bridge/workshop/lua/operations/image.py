@@ -6,47 +6,56 @@ from math import prod
 from typing import Any
 
 from ....data import np
-from ..build import OPERATIONS, Builder, Const, Stored, Wire, check_learned, is_parameter, operation, with_extents
+from ..build import OPERATIONS, Builder, Const, Stored, Wire, check_learned, is_parameter, operation, replace_axis
 from ..layers import LuaLayer, WeightRef, make
-from ..sizes import CannotError, are_equal, fixed
-from .elementwise import along
+from ..sizes import CannotError, decide_equal, make_static
+from .elementwise import multiply_along
 from .linear import with_weight
-from .shape import as_image, constant_pad, on_image
+from .shape import apply_to_images, as_image, constant_pad
 
 INDICES = "the positions of maxima are not available in nn; --allow layers writes a layer, but for volumes"
 
 
-def _numbers(rank: int, value: Any, flat: int) -> tuple[int, ...]:
-    """Return one number for each dimension.
+def _per_dimension(rank: int, value: Any, for_height: int) -> tuple[int, ...]:
+    """Return an option such as a stride as one number for each dimension of images or volumes.
 
     Args:
-        rank: 1 for signals, which are images of height 1.
+        rank: the number of dimensions in PyTorch: 1 for signals, which are images of height 1 in Lua.
         value: one number for all, or one for each.
-        flat: the number for the height of a signal.
+        for_height: the number for the height of a signal.
     """
     values = (value,) if isinstance(value, int) else tuple(value)
     if len(values) == 1:
         values = values * rank
-    return (flat, *values) if rank == 1 else values
+    return (for_height, *values) if rank == 1 else values
 
 
-def _arguments(*groups: Any) -> tuple[int, ...]:
-    """Return groups of extents in Lua's order: width before height, time before both."""
+def _in_lua_order(*groups: Any) -> tuple[int, ...]:
+    """Return options of each dimension as arguments in the order of Lua: width before height, time before both."""
     arguments: list[int] = []
     for *time, height, width in groups:
         arguments += [*time, width, height]
     return tuple(arguments)
 
 
-def _part(param: Stored | None, group: int, groups: int, size: tuple[int, ...]) -> WeightRef | None:
-    """Return the part of a group in its shape: a run of a `groups`-th of the elements."""
+def _part_of_group(param: Stored | None, group: int, groups: int, size: tuple[int, ...]) -> WeightRef | None:
+    """Return the part of a parameter that belongs to a group of channels: that many elements in a row.
+
+    Args:
+        param: of all groups; `None` for a bias that there is not.
+        group: the number of the group, 0-based.
+        groups: how many there are.
+        size: the shape of the part.
+    """
     if param is None:
         return None
     ref = param.ref
     return WeightRef(ref.key, ref.start + group * (prod(ref.size) // groups), size, ref.transposed)
 
 
-def _grouped(name: str, args: Any, weight: Stored, bias: Any, size: Any, widths: tuple[int, int, int]) -> LuaLayer:
+def _layer_of_groups(
+    name: str, args: Any, weight: Stored, bias: Any, size: Any, channels: tuple[int, int, int]
+) -> LuaLayer:
     """Return a layer with weights, or one for each group of channels.
 
     Args:
@@ -55,13 +64,13 @@ def _grouped(name: str, args: Any, weight: Stored, bias: Any, size: Any, widths:
         weight: the kernels of all groups.
         bias: of all groups, or `None`.
         size: of the kernels of a group.
-        widths: channels that enter and leave a group, and the number of groups.
+        channels: those that enter and leave a group, and the number of groups.
     """
-    n_in, n_out, groups = widths
+    n_in, n_out, groups = channels
     layers = []
     for group in range(groups):
-        weight_ref = _part(weight, group, groups, size)
-        bias_ref = _part(bias, group, groups, (n_out,))
+        weight_ref = _part_of_group(weight, group, groups, size)
+        bias_ref = _part_of_group(bias, group, groups, (n_out,))
         calls = () if bias is not None else (("noBias", ()),)
         layers.append(make(name, n_in, n_out, *args, calls=calls, weight=weight_ref, bias=bias_ref))
     if groups == 1:
@@ -77,46 +86,51 @@ def _grouped(name: str, args: Any, weight: Stored, bias: Any, size: Any, widths:
     "nn.VolumetricDilatedConvolution; groups as nn.Concat of nn.Narrow",
     scaled=True,
 )
-@with_weight(False, 1)
+@with_weight(is_transposed=False, channels=1)
 def convolution(
     b: Builder, input: Wire, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> Any:
-    """Convolve."""
-    n_out, n_in, *kernel = weight.shape
+    """Convolve.
+
+    A signal is an image of height 1. The weight may be computed, where `--allow layers` permits a layer for that.
+    """
+    n_out, n_in, *kernel = weight.shape  # n_in is that of a group
     rank = len(kernel)
     if len(input.shape) != rank + 2:
         raise CannotError("the input is not a batch")
-    kernel = _numbers(rank, kernel, 1)
-    stride = _numbers(rank, stride, 1)
-    dilation = _numbers(rank, dilation, 1)
+    kernel = _per_dimension(rank, kernel, for_height=1)
+    stride = _per_dimension(rank, stride, for_height=1)
+    dilation = _per_dimension(rank, dilation, for_height=1)
     if padding == "same":
-        padding, input = _same(b, input, [step * (size - 1) for size, step in zip(kernel, dilation)])
+        padding, input = _pad_same(b, input, [step * (size - 1) for size, step in zip(kernel, dilation)])
     elif padding == "valid":
         padding = 0
     # `same` has one for the height of a signal already, before which another is put.
-    padding = _numbers(rank, padding, 0)[-len(kernel) :]
-    dilated = set(dilation) != {1}
+    padding = _per_dimension(rank, padding, for_height=0)[-len(kernel) :]
+    is_dilated = set(dilation) != {1}
     if not is_parameter(weight):
-        _check_computed(b, rank)
-        layer = make("pt.Convolution", *_arguments(stride, padding, dilation))
-        return on_image(b, layer, input, b.shape, b.reshape(b.wire(weight, input), (n_out, n_in, *kernel)))
-    is_square = rank < 3 and not dilated and all(len(set(numbers)) == 1 for numbers in (kernel, stride, padding))
+        _check_computed_weight(b, rank)
+        kernels = b.reshape(b.wire(weight, input), (n_out, n_in, *kernel))
+        layer = make("pt.Convolution", *_in_lua_order(stride, padding, dilation))
+        return apply_to_images(b, layer, input, b.shape, kernels)
+    is_square = rank < 3 and not is_dilated and all(len(set(numbers)) == 1 for numbers in (kernel, stride, padding))
     is_depthwise = groups > 1 and n_in == 1 and groups == n_out
     if is_depthwise and is_square:
         image = _depthwise(b, as_image(b, input), weight, bias, (kernel[0], stride[0], padding[0]))
         return b.reshape(image, b.shape)
     space = "Spatial" if rank < 3 else "Volumetric"
-    args = _arguments(kernel, stride, padding)
+    args = _in_lua_order(kernel, stride, padding)
     name = f"nn.{space}Convolution"
-    if dilated:
-        args += _arguments(dilation)
+    if is_dilated:
+        args += _in_lua_order(dilation)
         name = f"nn.{space}DilatedConvolution"
-    layer = _grouped(name, args, weight, bias, (n_out // groups, n_in, *kernel), (n_in, n_out // groups, groups))
-    return on_image(b, layer, input, b.shape)
+    n_out //= groups
+    layer = _layer_of_groups(name, args, weight, bias, size=(n_out, n_in, *kernel), channels=(n_in, n_out, groups))
+    return apply_to_images(b, layer, input, b.shape)
 
 
-def _check_computed(b: Builder, rank: int) -> None:
-    """Refuse a weight that is no parameter where no layer takes it.
+def _check_computed_weight(b: Builder, rank: int) -> None:
+    """Refuse a weight that is not a parameter where no layer takes it as an input.
 
     Raises:
         CannotError: layers are not allowed, or have no volumes.
@@ -127,35 +141,45 @@ def _check_computed(b: Builder, rank: int) -> None:
         raise CannotError("the weight of a convolution of volumes is computed, or is not a parameter")
 
 
-def _same(b: Builder, input: Wire, total: list[int]) -> tuple[list[int], Wire]:
-    """Return the padding of both sides, and the input, padded by one more after it where that is uneven.
+def _pad_same(b: Builder, input: Wire, total: list[int]) -> tuple[list[int], Wire]:
+    """Return the padding that a convolution has on both sides for `padding="same"`, and the input.
+
+    Lua's layers pad both sides alike: where the total is odd, the input is padded by one more behind it, as PyTorch
+    does.
 
     Args:
         b: the builder.
         input: the input.
-        total: the padding of each dimension, before and after it.
+        total: the padding of each dimension, before and behind it together.
     """
-    uneven: list[int] = []
-    for amount in reversed(total):  # the last dimension first, as PyTorch pads
-        uneven += [0, amount % 2]
-    if any(uneven):
-        input = constant_pad(b, input, uneven, 0.0)
+    odd: list[int] = []
+    for amount in reversed(total):  # the last dimension first, and before it and behind it, as PyTorch pads
+        odd += [0, amount % 2]
+    if any(odd):
+        input = constant_pad(b, input, odd, 0.0)
     return [amount // 2 for amount in total], input
 
 
-def _depthwise(b: Builder, input: Wire, weight: Stored, bias: Any, numbers: Any) -> Any:
-    """Apply nn.SpatialDepthWiseConvolution, which swaps width and height (nn 8726825): on squares.
+def _depthwise(b: Builder, input: Wire, weight: Stored, bias: Any, square: tuple[int, int, int]) -> Any:
+    """Apply nn.SpatialDepthWiseConvolution, which swaps width and height (nn 8726825): it is right on squares.
 
     Images are padded to a square with zeros, and the output is cropped.
+
+    Args:
+        b: the builder.
+        input: a batch of images.
+        weight: a kernel for each channel.
+        bias: a parameter, or `None`.
+        square: the kernel, stride and padding, each for both dimensions.
     """
     batch, channels, height, width = input.shape
-    side = height if are_equal(height, width) else max(fixed(height, width))
-    kernel, stride, pad = numbers
+    side = height if decide_equal(height, width) else max(make_static(height, width))
+    kernel, stride, pad = square
     input = constant_pad(b, input, [0, side - width, 0, side - height], 0.0)
     layer = make(
         "nn.SpatialDepthWiseConvolution",
         channels,
-        1,
+        1,  # the number of outputs for each channel
         *(kernel, kernel, stride, stride, pad, pad),
         calls=() if bias is not None else (("noBias", ()),),
         weight=weight.ref.resized((1, channels * kernel * kernel)),
@@ -164,7 +188,8 @@ def _depthwise(b: Builder, input: Wire, weight: Stored, bias: Any, numbers: Any)
     new_side = (side + 2 * pad - kernel) // stride + 1
     image = b.emit(make("nn.Contiguous") >> layer, input, shape=(batch, channels, new_side, new_side))
     height, width = (1, *b.shape[2:])[-2:]  # a signal has no height
-    return b.narrow(b.narrow(image, 2, 0, height), 3, 0, width)
+    image = b.narrow(image, axis=2, start=0, count=height)
+    return b.narrow(image, axis=3, start=0, count=width)
 
 
 @operation(
@@ -172,7 +197,7 @@ def _depthwise(b: Builder, input: Wire, weight: Stored, bias: Any, numbers: Any)
     "nn.SpatialFullConvolution, nn.VolumetricFullConvolution; groups as nn.Concat of nn.Narrow",
     scaled=True,
 )
-@with_weight(True, 1)
+@with_weight(is_transposed=True, channels=1)
 def transposed_convolution(
     b: Builder,
     input: Wire,
@@ -185,28 +210,28 @@ def transposed_convolution(
     dilation: Any,
 ) -> Any:
     """Convolve transposed."""
-    n_in, n_out, *kernel = weight.shape
+    n_in, n_out, *kernel = weight.shape  # n_out is that of a group
     rank = len(kernel)
-    dilated = any(step != 1 for step in _numbers(rank, dilation, 1))
-    if "layers" in b.allow and rank < 3 and (dilated or not is_parameter(weight)):
-        return _by_zeros(b, input, weight, bias, stride, padding, output_padding, groups, dilation)
+    is_dilated = any(step != 1 for step in _per_dimension(rank, dilation, for_height=1))
+    if "layers" in b.allow and rank < 3 and (is_dilated or not is_parameter(weight)):
+        return _transposed_by_convolution(b, input, weight, bias, stride, padding, output_padding, groups, dilation)
     check_learned(weight, "weight")
-    kernel = _numbers(rank, kernel, 1)
-    stride = _numbers(rank, stride, 1)
-    padding = _numbers(rank, padding, 0)
-    extra = _numbers(rank, output_padding, 0)
-    if dilated:
+    kernel = _per_dimension(rank, kernel, for_height=1)
+    stride = _per_dimension(rank, stride, for_height=1)
+    padding = _per_dimension(rank, padding, for_height=0)
+    extra = _per_dimension(rank, output_padding, for_height=0)
+    if is_dilated:
         raise CannotError("nn has no transposed convolution with dilation")
-    if any(more >= step for more, step in zip(extra, stride)):
+    if any(amount >= step for amount, step in zip(extra, stride)):  # which Lua's layers refuse
         raise CannotError("the output padding is not less than the stride")
     name = "nn.SpatialFullConvolution" if rank < 3 else "nn.VolumetricFullConvolution"
     n_in //= groups
-    args = _arguments(kernel, stride, padding, extra)
-    layer = _grouped(name, args, weight, bias, (n_in, n_out, *kernel), (n_in, n_out, groups))
-    return on_image(b, layer, input, b.shape)
+    args = _in_lua_order(kernel, stride, padding, extra)
+    layer = _layer_of_groups(name, args, weight, bias, size=(n_in, n_out, *kernel), channels=(n_in, n_out, groups))
+    return apply_to_images(b, layer, input, b.shape)
 
 
-def _by_zeros(
+def _transposed_by_convolution(
     b: Builder,
     input: Any,
     weight: Any,
@@ -217,7 +242,10 @@ def _by_zeros(
     groups: int,
     dilation: Any,
 ) -> Any:
-    """Convolve transposed: convolve by reversed kernels, after zeros are put between the elements."""
+    """Convolve transposed as a convolution: by reversed kernels, of the input with zeros between its elements.
+
+    See `transposed_convolution` for the arguments.
+    """
     n_in, n_out, *kernel = weight.shape
     rank = len(kernel)
     n_in //= groups
@@ -226,25 +254,30 @@ def _by_zeros(
     kernels = b.permute(kernels, (0, 2, 1, *range(3, 3 + rank)))
     kernels = b.reshape(kernels, (groups * n_out, n_in, *kernel))
     sides: list[int] = []
-    options = (_numbers(rank, value, 0)[-rank:] for value in (stride, padding, output_padding, dilation))
-    for place, (size, step, pad, extra, gap) in enumerate(zip(kernel, *options), 2):
-        kernels = b.gathered(kernels, np.arange(size)[::-1], place)
+    # Signals stay signals here: without the height that `_per_dimension` adds.
+    options = (
+        _per_dimension(rank, value, for_height=0)[-rank:] for value in (stride, padding, output_padding, dilation)
+    )
+    # Behind the dimensions of the batch and the channels.
+    for axis, (size, step, pad, extra, gap) in enumerate(zip(kernel, *options), start=2):
+        kernels = b.gather_constant(kernels, np.arange(size)[::-1], axis)
         if step > 1:
-            input = _spread(b, input, place, step)
-        reach = gap * (size - 1) - pad
+            input = _insert_zeros(b, input, axis, step)
+        reach = gap * (size - 1) - pad  # of a kernel beyond the first and the last element
         sides = [reach, reach + extra, *sides]  # the last dimension first, as PyTorch pads
     input = constant_pad(b, input, sides, 0.0)
     return convolution(b, input, kernels, bias, stride=1, padding=0, dilation=dilation, groups=groups)
 
 
-def _spread(b: Builder, value: Any, place: int, step: int) -> Any:
+def _insert_zeros(b: Builder, value: Any, axis: int, step: int) -> Any:
     """Put zeros between the elements of a dimension, which are then a step apart."""
     shape = value.shape
-    extent = shape[place]
-    rows = b.reshape(value, with_extents(shape, place, extent, 1))
-    rows = b.emit(make("nn.Padding", place + 2, step - 1), rows, shape=with_extents(shape, place, extent, step))
-    flat = b.reshape(rows, with_extents(shape, place, extent * step))
-    return b.narrow(flat, place, 0, (extent - 1) * step + 1)  # nothing behind the last
+    extent = shape[axis]
+    # Each element becomes a row, which is padded with zeros behind it.
+    rows = b.reshape(value, replace_axis(shape, axis, extent, 1))
+    rows = b.emit(make("nn.Padding", axis + 2, step - 1), rows, shape=replace_axis(shape, axis, extent, step))
+    flat = b.reshape(rows, replace_axis(shape, axis, extent * step))
+    return b.narrow(flat, axis, start=0, count=(extent - 1) * step + 1)  # without the zeros behind the last element
 
 
 @operation(
@@ -262,27 +295,28 @@ def any_convolution(b: Builder, transposed: bool, **args: Any) -> Any:
 @operation("im2col", "nn.SpatialZeroPadding, nn.Index")
 def im2col(b: Builder, self: Wire, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Any:
     """Return the elements at each position of a kernel."""
-    kernel = _numbers(2, kernel_size, 0)
-    dilation = _numbers(2, dilation, 0)
-    stride = _numbers(2, stride, 0)
-    top, left = _numbers(2, padding, 0)
+    # The height is one of the two dimensions: none is added.
+    kernel = _per_dimension(2, kernel_size, for_height=0)
+    dilation = _per_dimension(2, dilation, for_height=0)
+    stride = _per_dimension(2, stride, for_height=0)
+    top, left = _per_dimension(2, padding, for_height=0)
     value = constant_pad(b, self, [left, left, top, top], 0.0)
     lead = value.shape[:-2]
-    height, width = fixed(*value.shape[-2:])
+    height, width = make_static(*value.shape[-2:])
 
-    def places_of_kernel(dimension: int, extent: int) -> Any:
-        """Return the places of the kernel's elements in a dimension (rows), at each of its positions (columns)."""
-        elements = np.arange(kernel[dimension]) * dilation[dimension]
-        last_start = extent - 1 - elements[-1]
+    def positions_of_elements(dimension: int, extent: int) -> Any:
+        """Return the index of each element of a kernel (rows), in one dimension, for each start of it (columns)."""
+        offsets = np.arange(kernel[dimension]) * dilation[dimension]
+        last_start = extent - 1 - offsets[-1]
         starts = np.arange(last_start // stride[dimension] + 1) * stride[dimension]
-        return elements[:, None] + starts
+        return offsets[:, None] + starts
 
-    rows = places_of_kernel(0, height)
-    columns = places_of_kernel(1, width)
-    # (kernel height, kernel width, positions down, positions across)
-    places = rows[:, None, :, None] * width + columns[:, None, :]
+    rows = positions_of_elements(0, height)
+    columns = positions_of_elements(1, width)
+    # Of shape (kernel height, kernel width, starts down, starts across).
+    positions = rows[:, None, :, None] * width + columns[:, None, :]
     flat = b.reshape(value, (*lead, height * width))
-    return b.reshape(b.gathered(flat, places, len(lead)), b.shape)
+    return b.reshape(b.gather_constant(flat, positions, axis=len(lead)), b.shape)
 
 
 @operation(
@@ -306,12 +340,12 @@ def pool(
     """Max and average pooling."""
     has_indices = b.kind.endswith("indices")
     is_max = b.kind.startswith("max")
-    rank = int(b.kind.split("pool")[1][0])  # max_pool2d
+    rank = int(b.kind.partition("pool")[2][0])  # the 2 of max_pool2d_with_indices
     shape = b.shape[0] if has_indices else b.shape
-    kernel = _numbers(rank, kernel_size, 1)
-    stride = _numbers(rank, stride, 1) if stride else kernel
-    padding = _numbers(rank, padding, 0)
-    dilation = _numbers(rank, dilation, 1)
+    kernel = _per_dimension(rank, kernel_size, for_height=1)
+    stride = _per_dimension(rank, stride, for_height=1) if stride else kernel
+    padding = _per_dimension(rank, padding, for_height=0)
+    dilation = _per_dimension(rank, dilation, for_height=1)
     layer = _pooling_layer(rank, is_max, (kernel, stride, padding, dilation), ceil_mode)
     if not is_max:
         is_padded = any(padding)
@@ -320,30 +354,30 @@ def pool(
             layer.calls += (("setCountExcludePad", ()),)
         if divisor_override:
             layer = layer * (prod(kernel) / divisor_override)
-    result = on_image(b, layer, self, shape)
-    if not has_indices or "layers" not in b.allow or rank == 3:
+    result = apply_to_images(b, layer, self, shape)
+    if not has_indices or "layers" not in b.allow or rank == 3:  # pt.MaxPlaces takes no volumes
         return result
-    places = make("pt.MaxPlaces", *_arguments(kernel, stride, padding, dilation), ceil_mode)
-    return [result, on_image(b, places, self, shape)]
+    indices = make("pt.MaxPlaces", *_in_lua_order(kernel, stride, padding, dilation), ceil_mode)
+    return [result, apply_to_images(b, indices, self, shape)]
 
 
-def _pooling_layer(rank: int, is_max: bool, numbers: tuple[Any, Any, Any, Any], ceil_mode: bool) -> LuaLayer:
+def _pooling_layer(rank: int, is_max: bool, options: tuple[Any, Any, Any, Any], ceil_mode: bool) -> LuaLayer:
     """Return a pooling layer, with those arguments that are not the default.
 
     Args:
-        rank: 1 for signals, which are images.
+        rank: the number of dimensions: 1 for signals, which are images of height 1.
         is_max: whether it returns maxima, and not means.
-        numbers: the kernel, stride, padding and dilation.
+        options: the kernel, stride, padding and dilation, each with a number for each dimension of images or volumes.
         ceil_mode: whether windows may reach beyond the end.
     """
-    kernel, stride, padding, dilation = numbers
+    kernel, stride, padding, dilation = options
     name = "Max" if is_max else "Average"
-    args = _arguments(kernel, stride)
+    args = _in_lua_order(kernel, stride)
     if any(step != 1 for step in dilation):
-        name = "DilatedMax"
-        args = _arguments(kernel, stride, padding, dilation)
+        name = "DilatedMax"  # means have no dilation in PyTorch
+        args = _in_lua_order(kernel, stride, padding, dilation)
     elif any(padding):
-        args = _arguments(kernel, stride, padding)
+        args = _in_lua_order(kernel, stride, padding)
     calls = (("ceil", ()),) if ceil_mode else ()
     return make(f"nn.{'Spatial' if rank < 3 else 'Volumetric'}{name}Pooling", *args, calls=calls)
 
@@ -352,12 +386,15 @@ def _pooling_layer(rank: int, is_max: bool, numbers: tuple[Any, Any, Any, Any], 
 def max_unpool(b: Builder, self: Wire, indices: Any) -> Any:
     """Return images with values at the positions of maxima, and 0 elsewhere."""
     lead = self.shape[:-2]
-    fixed(*self.shape[-2:], *b.shape[-2:])
-    flat = (*lead, prod(self.shape[-2:]))
-    value = b.reshape(self, flat)
-    places = b.reshape(indices, flat)
-    empty = b.wire(b.constant(np.zeros(1, "f4"), (*lead, prod(b.shape[-2:]))), value)
-    return b.reshape(b.emit(make("pt.Scatter", len(lead) + 1, False), empty, places, value), b.shape)
+    # Positions are row by row, and so depend on the size of the images, which is fixed as in the example.
+    make_static(*self.shape[-2:], *b.shape[-2:])
+    flat_shape = (*lead, prod(self.shape[-2:]))
+    value = b.reshape(self, flat_shape)
+    positions = b.reshape(indices, flat_shape)
+    zeros = b.wire(b.constant(np.zeros(1, "f4"), (*lead, prod(b.shape[-2:]))), value)
+    adds = False
+    image = b.emit(make("pt.Scatter", len(lead) + 1, adds), zeros, positions, value)
+    return b.reshape(image, b.shape)
 
 
 def _check_means(rank: int, padded: bool, ceil_mode: bool, divisor: Any) -> None:
@@ -378,14 +415,15 @@ def adaptive_pool(b: Builder, self: Wire) -> Any:
     is_max = "max" in b.kind
     rank = len(self.shape) - 2
     shape = b.shape[0] if is_max else b.shape
-    if rank == 3:
-        sizes = fixed(*self.shape[2:])
+    if rank == 3:  # nn has no adaptive layer of volumes
+        sizes = make_static(*self.shape[2:])
         if any(size % count for size, count in zip(sizes, shape[2:])):
             raise CannotError("nn has adaptive pooling in three dimensions only where sizes divide")
-        kernel = _arguments([size // count for size, count in zip(sizes, shape[2:])])
-        return b.emit(make("nn.VolumetricAveragePooling", *kernel, *kernel), self, shape=shape)
+        kernel = _in_lua_order([size // count for size, count in zip(sizes, shape[2:])])
+        stride = kernel
+        return b.emit(make("nn.VolumetricAveragePooling", *kernel, *stride), self, shape=shape)
     name = f"nn.SpatialAdaptive{'Max' if is_max else 'Average'}Pooling"
-    return on_image(b, make(name, *_arguments(_numbers(rank, shape[2:], 1))), self, shape)
+    return apply_to_images(b, make(name, *_in_lua_order(_per_dimension(rank, shape[2:], for_height=1))), self, shape)
 
 
 @operation(
@@ -397,58 +435,67 @@ def adaptive_pool(b: Builder, self: Wire) -> Any:
 def upsample(b: Builder, input: Wire, scale_factors: Any, align_corners: bool = False) -> Any:
     """Interpolate along the last dimensions."""
     shape = b.shape
-    old = input.shape[2:]
-    new = shape[2:]
-    if b.kind == "upsample_nearest2d" and all(size % extent == 0 for size, extent in zip(new, old)):
-        factors = {size // extent for size, extent in zip(new, old)}
-        if new == old:
+    old_sizes = input.shape[2:]
+    new_sizes = shape[2:]
+    if b.kind == "upsample_nearest2d" and all(new % old == 0 for new, old in zip(new_sizes, old_sizes)):
+        factors = {new // old for new, old in zip(new_sizes, old_sizes)}
+        if new_sizes == old_sizes:
             return input
         if len(factors) == 1:
             return b.emit(make("nn.SpatialUpSamplingNearest", *factors), input, shape=shape)
-    old = fixed(*old)
-    new = fixed(*new)
-    if b.kind == "upsample_bilinear2d" and align_corners and old != new:
-        sizes = (("oheight", new[0]), ("owidth", new[1]))
+    old_sizes = make_static(*old_sizes)
+    new_sizes = make_static(*new_sizes)
+    if b.kind == "upsample_bilinear2d" and align_corners and old_sizes != new_sizes:
+        height, width = new_sizes
+        sizes = (("oheight", height), ("owidth", width))
         return b.emit(make("nn.SpatialUpSamplingBilinear", sizes), input, shape=shape)
     value = input
-    for place in reversed(range(len(new))):
-        if old[place] != new[place] or scale_factors:
-            value = _along(b, value, place, new)
+    for dimension in reversed(range(len(new_sizes))):
+        # With factors stated, PyTorch interpolates by these, and not by the quotient of the sizes.
+        if old_sizes[dimension] != new_sizes[dimension] or scale_factors:
+            value = _interpolate_along(b, value, dimension, new_sizes)
     return value
 
 
-def _along(b: Builder, value: Wire, place: int, new: Any) -> Any:
-    """Interpolate along one dimension by a matrix, computed by the operation itself from unit vectors."""
-    rank = len(new)
-    extent = value.shape[2 + place]
+def _interpolate_along(b: Builder, value: Wire, dimension: int, new_sizes: Any) -> Any:
+    """Interpolate along one dimension: multiply by a matrix, which PyTorch's operation computes from unit vectors.
 
-    def along_place(there: Any, elsewhere: Any) -> list[Any]:
-        """Return something for each dimension: one thing for that of the interpolation, another for all others."""
-        values = [elsewhere] * rank
-        values[place] = there
+    Args:
+        b: the builder, whose call is the interpolation.
+        value: (batch, channels, sizes of an image).
+        dimension: of an image: 0 for the first behind the channels.
+        new_sizes: of the image after interpolation along all dimensions.
+    """
+    extent = value.shape[2 + dimension]
+    new_extent = new_sizes[dimension]
+
+    def for_dimensions(interpolated: Any, others: Any) -> list[Any]:
+        """Return one thing for the dimension of the interpolation, and another for each other one of an image."""
+        values = [others] * len(new_sizes)
+        values[dimension] = interpolated
         return values
 
     # An image for each element of the dimension, as a channel, that is 1 there and 0 elsewhere.
     # Two of each in the other dimensions: PyTorch 2.13's kernels with antialias are wrong for images one element wide.
     every = slice(None)
-    spots = np.arange(extent)
-    unit = np.zeros((1, extent, *along_place(extent, 2)))
-    diagonal = (0, spots, *along_place(spots, every))
-    unit[diagonal] = 1
-    args = {**b.call.args, "input": b.constant(unit)}
+    indices = np.arange(extent)
+    unit_vectors = np.zeros((1, extent, *for_dimensions(extent, 2)))
+    diagonal = (0, indices, *for_dimensions(indices, every))
+    unit_vectors[diagonal] = 1
+    args = {**b.call.args, "input": b.constant(unit_vectors)}
     if args["scale_factors"]:
-        args["scale_factors"] = along_place(args["scale_factors"][place], 1.0)
+        args["scale_factors"] = for_dimensions(args["scale_factors"][dimension], 1.0)
     else:
-        args["output_size"] = along_place(new[place], 2)
+        args["output_size"] = for_dimensions(new_extent, 2)
     images = b.compute(args)
     if not isinstance(images, Const):
         raise CannotError("the interpolation cannot be computed")
-    # The line of the dimension in each image is a row of the matrix.
-    lines = (0, every, *along_place(every, 0))
+    # The line along the dimension in each image is a row of the matrix.
+    lines = (0, every, *for_dimensions(every, 0))
     matrix = images.array()[lines]
-    if extent == new[place] and np.array_equal(matrix, np.eye(extent)):
+    if extent == new_extent and np.array_equal(matrix, np.eye(extent)):
         return value
-    return along(b, value, 2 + place, matrix)
+    return multiply_along(b, value, 2 + dimension, matrix)
 
 
 @operation("col2im", "pt.Fold", package="layers")
@@ -464,9 +511,10 @@ def grid_sampler(
     b: Builder, input: Any, grid: Any, interpolation_mode: int, padding_mode: int, align_corners: bool
 ) -> Any:
     """Return an image at the places of a grid."""
-    if len(input.shape) != 4 or interpolation_mode > 1 or padding_mode > 1:
+    interpolations = ("bilinear", "nearest")  # by PyTorch's numbers; 2 is bicubic
+    paddings = ("zeros", "border")  # 2 is reflection
+    if len(input.shape) != 4 or interpolation_mode >= len(interpolations) or padding_mode >= len(paddings):
         raise CannotError("samples volumes, or by cubic interpolation or reflection")
-    mode = ("bilinear", "nearest")[interpolation_mode]
-    padding = ("zeros", "border")[padding_mode]
-    image, places = b.wires(input, grid)
-    return b.emit(make("pt.GridSample", mode, padding, align_corners), image, places, shape=b.shape)
+    layer = make("pt.GridSample", interpolations[interpolation_mode], paddings[padding_mode], align_corners)
+    image, points = b.wires(input, grid)
+    return b.emit(layer, image, points, shape=b.shape)

@@ -1,4 +1,4 @@
-"""Matrix products, attention, and matrices that are a learned tensor times a scale."""
+"""Matrix products, attention, and weights that are a learned tensor times a scale, as by weight normalization."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ..build import (
     broadcast,
     first_wire,
     is_parameter,
+    lower_triangle,
     operation,
-    triangle,
 )
 from ..layers import LuaLayer, make
-from ..sizes import CannotError, Shape, fixed, is_known
+from ..sizes import CannotError, Shape, is_static
 from .elementwise import softmax_of
 
 
@@ -30,48 +30,62 @@ def linear_layer(weight: Stored, bias: Stored | None) -> LuaLayer:
     """Return an nn.Linear with parameters."""
     n_out, n_in = weight.ref.size
     if bias is None:
-        return make("nn.Linear", n_in, n_out, False, weight=weight.ref)
+        has_bias = False
+        return make("nn.Linear", n_in, n_out, has_bias, weight=weight.ref)
     return make("nn.Linear", n_in, n_out, weight=weight.ref, bias=bias.ref)
 
 
-def applied(b: Builder, value: Wire, weight: Stored, bias: Stored | None) -> Any:
-    """Apply nn.Linear to the last dimension."""
+def apply_linear(b: Builder, value: Wire, weight: Stored, bias: Stored | None) -> Any:
+    """Apply nn.Linear to the last dimension.
+
+    Args:
+        b: the builder.
+        value: a value of any rank.
+        weight: a parameter of shape (out, in), perhaps transposed.
+        bias: a parameter; `None` for none.
+    """
     n_out, n_in = weight.ref.size
-    whole = b.before_view(value)
-    # Two extents that depend on the inputs stay apart: no view separates them again.
-    lead = _lead(whole.shape, (value.shape[0], n_in))
-    if not is_known(lead[1:]):
-        apart = b.reshape(whole, (*lead, n_in))
-        return b.reshape(applied(b, apart, weight, bias), (value.shape[0], n_out))
+    # PyTorch merges leading dimensions before a product of matrices, and splits them again behind it. Two open extents
+    # must not be merged, as no view would separate them: the layer is then applied to what the view is of.
+    unmerged = b.before_view(value)
+    lead = _merged_dimensions(unmerged.shape, (value.shape[0], n_in))
+    if not is_static(lead[1:]):
+        result = apply_linear(b, b.reshape(unmerged, (*lead, n_in)), weight, bias)
+        return b.reshape(result, (value.shape[0], n_out))
     layer = linear_layer(weight, bias)
     shape = (*value.shape[:-1], n_out)
     if len(shape) > 2:
-        layer = LuaLayer("nn.Bottle", (2, 2), children=[layer])
+        layer = LuaLayer("nn.Bottle", (2, 2), children=[layer])  # of matrices to matrices
     return b.emit(layer, value, shape=shape)
 
 
-def _lead(shape: Shape, matrix: Shape) -> Shape:
-    """Return the dimensions of a value that are the rows of it as a matrix; none if there are no such."""
+def _merged_dimensions(shape: Shape, matrix_shape: Shape) -> Shape:
+    """Return the leading extents of a value whose product is the number of rows of it as a matrix.
+
+    Empty if less than two are merged to rows, or the rest is not what a row has.
+    """
+    rows, columns = matrix_shape
     for count in range(2, len(shape)):
-        if prod(shape[:count]) == matrix[0] and prod(shape[count:]) == matrix[1]:
+        if prod(shape[:count]) == rows and prod(shape[count:]) == columns:
             return shape[:count]
     return ()
 
 
-def product(b: Builder, first: Any, second: Any, trans_b: bool = False) -> Any:
+def product(b: Builder, first: Any, second: Any, transpose_second: bool = False) -> Any:
     """Multiply matrices of equal leading dimensions by nn.MM, which accepts one leading dimension."""
     lead = first.shape[:-2]
     rows = first.shape[-2]
-    columns = second.shape[-2 if trans_b else -1]
+    columns = second.shape[-2 if transpose_second else -1]
     batch = (prod(lead),) if len(lead) > 1 else lead
     matrices = [b.reshape(value, (*batch, *value.shape[-2:])) for value in b.wires(first, second)]
-    layer = make("nn.MM", False, True) if trans_b else make("nn.MM")
+    transpose_first = False
+    layer = make("nn.MM", transpose_first, transpose_second) if transpose_second else make("nn.MM")
     result = b.emit(layer, *matrices, shape=(*batch, rows, columns))
     return b.reshape(result, (*lead, rows, columns))
 
 
-def _aligned(b: Builder, *matrices: Any) -> list[Any]:
-    """Broadcast the leading dimensions of matrices."""
+def _broadcast_batches(b: Builder, *matrices: Any) -> list[Any]:
+    """Return matrices, the last two dimensions of values, as wires with their leading dimensions broadcast."""
     rank = max(len(value.shape) for value in matrices)
     values = []
     for value in matrices:
@@ -79,57 +93,71 @@ def _aligned(b: Builder, *matrices: Any) -> list[Any]:
         values.append(b.reshape(value, (*missing, *value.shape)))
     lead = broadcast(*(value.shape[:-2] for value in values))
     like = first_wire(values, lead)
-    return [b.widened(value, (*lead, *value.shape[-2:]), like) for value in values]
+    return [b.broadcast_to(value, (*lead, *value.shape[-2:]), like) for value in values]
 
 
-def with_weight(turned: bool, channels: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator of layers with a weight and a bias, for other weights and biases than learned ones.
+def with_weight(is_transposed: bool, channels: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator of builders of operations with a weight and a bias: for ones that a layer cannot hold.
 
-    The scale of a weight is applied to the outputs, or to the inputs, and a bias that the layer cannot hold is added
-    behind it.
+    The scale of a weight is applied to the outputs, or to the inputs. A bias that is not a parameter, or would be
+    scaled, is added behind the layer.
 
     Args:
-        turned: whether the first dimension of the weight is that of the inputs, as in transposed convolutions.
-        channels: the dimension of values that has the channels.
+        is_transposed: whether the first dimension of the weight is of the inputs, as in transposed convolutions.
+        channels: the dimension of inputs and outputs that the weight is a matrix for.
     """
 
-    def decorate(layer: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(layer)
-        def build(b: Builder, input: Wire, weight: Any, bias: Any, **options: Any) -> Any:
-            def along_channels(value: Wire, vector: Any) -> Any:
-                """Return a vector in the dimension that a value has for channels."""
-                behind = len(value.shape) - channels % len(value.shape) - 1
-                return b.reshape(vector, (*vector.shape, *(1,) * behind))
+    def decorate(build: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the builder of the operation for any weight and bias.
 
-            def scaled(value: Wire, scale: Any) -> Any:
-                return value * (scale if isinstance(scale, float) else along_channels(value, scale))
+        Args:
+            build: the builder for a weight without a scale, and a bias that is a parameter or `None`.
+        """
 
-            if isinstance(weight, Scaled) and weight.place == 1 and options.get("groups", 1) > 1:
+        @wraps(build)
+        def build_any(b: Builder, input: Wire, weight: Any, bias: Any, **options: Any) -> Any:
+            """Build the operation by the layer, and what the layer cannot hold of the weight and bias around it."""
+            if isinstance(weight, Scaled) and weight.axis == 1 and options.get("groups", 1) > 1:
                 weight = b.wire(weight)  # the dimension is of the channels in a group
-            if not isinstance(weight, Scaled):
-                own_bias = bias if is_parameter(bias, weight) else None
-                result = layer(b, input, weight, own_bias, **options)
-                return result if bias is own_bias else result + along_channels(result, bias)
-            is_of_outputs = weight.place is None or turned == (weight.place == 1)
-            if is_of_outputs:
-                # The bias is not scaled: it is added behind the scale.
-                result = scaled(layer(b, input, weight.param, None, **options), weight.scale)
-                return result if bias is None else result + along_channels(result, bias)
-            own_bias = bias if is_parameter(bias, weight.param) else None
-            result = layer(b, scaled(input, weight.scale), weight.param, own_bias, **options)
-            return result if bias is own_bias else result + along_channels(result, bias)
+            scale_of_outputs = None
+            if isinstance(weight, Scaled):
+                is_of_outputs = weight.axis is None or is_transposed == (weight.axis == 1)
+                if is_of_outputs:
+                    scale_of_outputs = weight.scale
+                else:
+                    input = _times_channels(b, input, weight.scale, channels)
+                weight = weight.param
+            # A layer that is scaled would scale its bias, too.
+            is_held = scale_of_outputs is None and is_parameter(bias, weight)
+            result = build(b, input, weight, bias if is_held else None, **options)
+            if scale_of_outputs is not None:
+                result = _times_channels(b, result, scale_of_outputs, channels)
+            if bias is None or is_held:
+                return result
+            return result + _along_channels(b, result, bias, channels)
 
-        return build
+        return build_any
 
     return decorate
 
 
+def _times_channels(b: Builder, value: Wire, scale: Any, channels: int) -> Any:
+    """Return a value times a number, or times one number for each index of its dimension of channels."""
+    return value * (scale if isinstance(scale, float) else _along_channels(b, value, scale, channels))
+
+
+def _along_channels(b: Builder, value: Wire, vector: Any, channels: int) -> Any:
+    """Return a vector in a shape that broadcasts with a value, along its dimension of channels."""
+    behind = len(value.shape) - channels % len(value.shape) - 1
+    return b.reshape(vector, (*vector.shape, *(1,) * behind))
+
+
 @operation("linear", "nn.Linear, in nn.Bottle for more than two dimensions", scaled=True)
-@with_weight(False, -1)
+@with_weight(is_transposed=False, channels=-1)
 def linear(b: Builder, input: Wire, weight: Any, bias: Any) -> Any:
     """Apply a matrix and a bias to the last dimension."""
     if is_parameter(weight) and len(weight.ref.size) == 2:
-        return applied(b, input, weight, bias)
+        return apply_linear(b, input, weight, bias)
     product = matmul(b, input, b.permute(weight, range(len(weight.shape))[::-1]))
     return product if bias is None else product + bias
 
@@ -137,32 +165,34 @@ def linear(b: Builder, input: Wire, weight: Any, bias: Any) -> Any:
 @operation("matmul mm bmm mv dot vdot", "nn.MM, nn.Linear for a parameter")
 def matmul(b: Builder, self: Any, other: Any, /) -> Any:
     """Multiply matrices, broadcasting the leading dimensions."""
+    # By a parameter: nn.Linear, whose weight is (out, in), and so transposed.
     if is_parameter(other) and len(other.ref.size) == 2 and prod(other.shape) == prod(other.ref.size):
-        turned = b.permute(other, (*range(len(other.shape) - 2), -1, -2))
-        if isinstance(turned, Stored) and all(extent == 1 for extent in other.shape[:-2]):
+        transposed = b.permute(other, (*range(len(other.shape) - 2), -1, -2))
+        if isinstance(transposed, Stored) and all(extent == 1 for extent in other.shape[:-2]):
             shape = (*broadcast(self.shape[:-2], other.shape[:-2]), *self.shape[-2:-1], other.shape[-1])
-            return b.reshape(applied(b, b.wire(self), turned, None), shape)
+            return b.reshape(apply_linear(b, b.wire(self), transposed, None), shape)
+    # A vector is a matrix of one column, or of one row, which the result does not have.
     if len(other.shape) == 1:
         column = matmul(b, self, b.reshape(other, (*other.shape, 1)))
         return b.reshape(column, column.shape[:-1])
     if len(self.shape) == 1:
         row = matmul(b, b.reshape(self, (1, *self.shape)), other)
         return b.reshape(row, (*row.shape[:-2], row.shape[-1]))
-    if len(other.shape) == 2 and len(self.shape) > 2:
+    if len(other.shape) == 2 and len(self.shape) > 2:  # all rows as those of one matrix
         first = b.wire(self)
         flat = b.reshape(first, (prod(first.shape[:-1]), first.shape[-1]))
         rows = b.emit(make("nn.MM"), flat, b.wire(other), shape=(flat.shape[0], other.shape[-1]))
         return b.reshape(rows, (*first.shape[:-1], other.shape[-1]))
-    return product(b, *_aligned(b, self, other))
+    return product(b, *_broadcast_batches(b, self, other))
 
 
 @operation("addmm", "nn.Linear, nn.MM, nn.CAdd")
 def addmm(b: Builder, self: Any, mat1: Any, mat2: Any, beta: float, alpha: float) -> Any:
     """Multiply matrices and add."""
     if is_parameter(self, mat2) and beta == alpha == 1 and len(self.ref.size) == 1:
-        turned = b.permute(mat2, (1, 0))
-        if isinstance(turned, Stored):
-            return applied(b, b.wire(mat1), turned, self)
+        transposed = b.permute(mat2, (1, 0))
+        if isinstance(transposed, Stored):  # as nn.Linear holds it
+            return apply_linear(b, b.wire(mat1), transposed, bias=self)
     total = matmul(b, mat1, mat2) * alpha
     return total + (self if beta == 1 else b.wire(self) * beta)
 
@@ -174,7 +204,8 @@ def bilinear(b: Builder, input1: Any, input2: Any, weight: Learned, bias: Learne
         raise CannotError("nn.Bilinear takes two matrices")
     n_out, n_1, n_2 = weight.ref.size
     if bias is None:
-        layer = make("nn.Bilinear", n_1, n_2, n_out, False, weight=weight.ref)
+        has_bias = False
+        layer = make("nn.Bilinear", n_1, n_2, n_out, has_bias, weight=weight.ref)
     else:
         layer = make("nn.Bilinear", n_1, n_2, n_out, weight=weight.ref, bias=bias.ref)
     return b.emit(layer, input1, input2, shape=b.shape)
@@ -186,14 +217,21 @@ def bilinear(b: Builder, input1: Any, input2: Any, weight: Learned, bias: Learne
     "The layer has the direction as its weight, and its outputs are scaled.",
 )
 def weight_norm(b: Builder, v: Learned, g: Any, dim: int) -> Any:
-    """Return a weight as direction times length."""
-    place = None if dim == -1 else dim % len(v.shape)
-    order = sorted(range(len(v.shape)), key=lambda axis: axis != place)  # the place first
-    count = 1 if place is None else v.shape[place]
-    flat = b.reshape(b.permute(b.wire(v), order), (count, prod(v.shape) // count))
-    norm = b.emit(make("nn.Square") >> make("nn.Sum", 2) >> make("nn.Sqrt"), flat, shape=(count,))
-    weight = Scaled(v, b.wire(b.reshape(b.wire(g), (count,))) / norm, place)
-    return [weight, norm] if b.kind.endswith("interface") else weight
+    """Return a weight as direction times length.
+
+    `v` has the direction, and `g` a length for each index of a dimension, or one for all: the weight is v g / |v|.
+    """
+    axis = None if dim == -1 else dim % len(v.shape)
+    rank = len(v.shape)
+    # A row for each length.
+    count = 1 if axis is None else v.shape[axis]
+    order = [] if axis is None else [axis]
+    order += [other for other in range(rank) if other != axis]
+    rows = b.reshape(b.permute(b.wire(v), order), (count, prod(v.shape) // count))
+    norms = b.emit(make("nn.Square") >> make("nn.Sum", 2) >> make("nn.Sqrt"), rows, shape=(count,))
+    lengths = b.wire(b.reshape(b.wire(g), (count,)))
+    weight = Scaled(v, lengths / norms, axis)
+    return [weight, norms] if b.kind.endswith("interface") else weight
 
 
 @operation(
@@ -212,11 +250,12 @@ def attention(
 ) -> Any:
     """Sum values weighted by the softmax of products of queries and keys."""
     if enable_gqa:  # heads of queries share keys and values
-        key, value = (_repeated(b, shared, query.shape[-3]) for shared in (key, value))
-    query, key, value = _aligned(b, query, key, value)
-    scores = product(b, query, key, True) * (1 / sqrt(query.shape[-1]) if scale is None else scale)
-    scores = _masked(b, scores, attn_mask, is_causal)
-    weights = softmax_of(b, scores, len(scores.shape) - 1)
+        key, value = (_repeat_heads(b, shared, query.shape[-3]) for shared in (key, value))
+    query, key, value = _broadcast_batches(b, query, key, value)
+    factor = 1 / sqrt(query.shape[-1]) if scale is None else scale
+    scores = product(b, query, key, transpose_second=True) * factor
+    scores = _add_mask(b, scores, attn_mask, is_causal)
+    weights = softmax_of(b, scores, dim=len(scores.shape) - 1)
     if type(b.module).__name__.startswith("MultiheadAttention"):
         dropout_p = dropout_p or b.module.dropout  # PyTorch traces evaluation with 0
     if dropout_p:
@@ -224,41 +263,51 @@ def attention(
     return product(b, weights, value)
 
 
-def _masked(b: Builder, scores: Wire, attn_mask: Any, is_causal: bool) -> Any:
+def _add_mask(b: Builder, scores: Wire, attn_mask: Any, is_causal: bool) -> Any:
     """Add a mask to scores: numbers, or minus infinity where a mask of booleans is false.
+
+    Args:
+        b: the builder.
+        scores: products of queries and keys, (…, queries, keys).
+        attn_mask: the mask, which broadcasts; `None` for none.
+        is_causal: whether a query has only the keys up to its own position, instead of a mask.
 
     Raises:
         CannotError: a constant mask leaves out all of a row, whose softmax is NaN.
     """
-    is_choice = b.dtype_of("attn_mask") == "bool"
-    if is_causal and not is_known(scores.shape[-2:]):
-        return scores + (triangle(b, scores.shape[-2:], 0) >> make("nn.Log"))
+    size = scores.shape[-2:]
+    is_boolean = b.dtype_of("attn_mask") == "bool"
+    # The logarithm of a mask that is computed is 0 where it is 1, and minus infinity where it is 0.
+    if is_causal and not is_static(size):
+        return scores + (lower_triangle(b, size, diagonal=0) >> make("nn.Log"))
     if is_causal:
-        mask = np.tril(np.ones(fixed(*scores.shape[-2:]), bool))
-    elif isinstance(attn_mask, Const):
-        mask = attn_mask.array()
-        if is_choice:
-            mask = mask != 0
-    elif attn_mask is None:
+        return _add_constant_mask(b, scores, np.tril(np.ones(size, bool)))
+    if attn_mask is None:
         return scores
-    elif is_choice:
+    if isinstance(attn_mask, Const):
+        mask = attn_mask.array()
+        return _add_constant_mask(b, scores, mask != 0 if is_boolean else mask)
+    if is_boolean:
         return scores + (b.wire(attn_mask) >> make("nn.ZeroGrad") >> make("nn.Log"))
-    else:
-        return scores + attn_mask
+    return scores + attn_mask
+
+
+def _add_constant_mask(b: Builder, scores: Wire, mask: Any) -> Any:
+    """Add an array of numbers, or of booleans, to scores; see `_add_mask`."""
     if mask.dtype == bool:
         mask = np.where(mask, 0, -inf).astype("f4")
-    if not mask.any():
+    if not mask.any():  # all are 0
         return scores
     if np.isneginf(mask).all(-1).any():
         raise CannotError("the mask leaves a row without any value")
     return scores + b.constant(mask, scores.shape)
 
 
-def _repeated(b: Builder, value: Any, heads: int) -> Any:
-    """Repeat each head, if there are fewer than wanted."""
+def _repeat_heads(b: Builder, value: Any, heads: int) -> Any:
+    """Repeat each head of a value (…, heads, steps, features), so that there are as many as wanted."""
     *batch, own, steps, width = value.shape
     if own == heads:
         return value
-    wide = b.reshape(value, (*batch, own, 1, steps, width))
-    repeated = b.expand(wide, (*batch, own, heads // own, steps, width), value)
+    columns = b.reshape(value, (*batch, own, 1, steps, width))
+    repeated = b.expand(columns, (*batch, own, heads // own, steps, width), value)
     return b.reshape(repeated, (*batch, heads, steps, width))

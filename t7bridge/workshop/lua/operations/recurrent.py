@@ -1,4 +1,4 @@
-"""Recurrent layers, unrolled: one cell per step, all with the same weights."""
+"""Recurrent layers (LSTM, GRU, RNN), unrolled: one cell per step, all with the same weights; or nn.SeqLSTM."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..build import Builder, Const, Learned, Missing, Stored, Wire, check_learne
 from ..layers import LuaLayer, LuaNode, graph_of, make
 from ..sizes import CannotError
 from ..trace import CallRef, tree_leaves
-from .linear import applied, linear_layer
+from .linear import apply_linear, linear_layer
 from .shape import stack as join_steps
 
 SEQUENCE_FIELDS = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
@@ -18,77 +18,122 @@ SEQUENCE_FIELDS = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
 
 
 def cell_of(kind: str, weight: Stored, bias: Stored | None) -> LuaLayer:
-    """Return a graph of {gates of the input, h}, with c for an LSTM, that returns the next h, or {h, c}.
+    """Return the graph of one step of a recurrent layer, behind the product with its input.
 
+    It takes {gates of the input, h}, and for an LSTM {gates of the input, h, c}; it returns the next h, or {h, c}.
     A GRU resets after the product, as PyTorch's does.
+
+    Args:
+        kind: `lstm`, `gru`, `rnn_tanh` or `rnn_relu`.
+        weight: of the product with h.
+        bias: likewise; `None` for none.
     """
     hidden = weight.ref.size[1]
-    inputs = [LuaNode(None, index=index) for index in range(3 if kind == "lstm" else 2)]
-    gates, h = inputs[:2]
-    own_gates = h >> linear_layer(weight, bias)  # those of h
+    gates = LuaNode(None, index=0)
+    h = LuaNode(None, index=1)
+    inputs = [gates, h]
+    gates_of_h = h >> linear_layer(weight, bias)
 
     def gate(value: LuaNode, number: int, activation: str = "") -> LuaNode:
+        """Return one gate of several in a row, by its number, 0-based."""
         layer = make("nn.Narrow", 2, number * hidden + 1, hidden)
         if activation:
             layer = layer >> make(activation)
         return value >> layer
 
     if kind == "lstm":  # i f g o in PyTorch
-        total = gates + own_gates
-        i = gate(total, 0, "nn.Sigmoid")
-        f = gate(total, 1, "nn.Sigmoid")
-        g = gate(total, 2, "nn.Tanh")
-        o = gate(total, 3, "nn.Sigmoid")
-        c = f * inputs[2] + i * g
-        return graph_of(inputs, o * (c >> make("nn.Tanh")), c)
+        c = LuaNode(None, index=2)
+        sums = gates + gates_of_h
+        i = gate(sums, 0, "nn.Sigmoid")
+        f = gate(sums, 1, "nn.Sigmoid")
+        g = gate(sums, 2, "nn.Tanh")
+        o = gate(sums, 3, "nn.Sigmoid")
+        next_c = f * c + i * g
+        next_h = o * (next_c >> make("nn.Tanh"))
+        return graph_of([*inputs, c], next_h, next_c)
     if kind == "gru":  # r z n in PyTorch
-        r = gate(gates, 0) + gate(own_gates, 0) >> make("nn.Sigmoid")
-        z = gate(gates, 1) + gate(own_gates, 1) >> make("nn.Sigmoid")
-        n = gate(gates, 2) + r * gate(own_gates, 2) >> make("nn.Tanh")
-        return graph_of(inputs, n + z * (h - n))  # (1 - z) n + z h
-    return graph_of(inputs, gates + own_gates >> make("nn.Tanh" if kind == "rnn_tanh" else "nn.ReLU"))
+        r = (gate(gates, 0) + gate(gates_of_h, 0)) >> make("nn.Sigmoid")
+        z = (gate(gates, 1) + gate(gates_of_h, 1)) >> make("nn.Sigmoid")
+        n = (gate(gates, 2) + r * gate(gates_of_h, 2)) >> make("nn.Tanh")
+        next_h = n + z * (h - n)  # (1 - z) n + z h
+        return graph_of(inputs, next_h)
+    activation = make("nn.Tanh" if kind == "rnn_tanh" else "nn.ReLU")
+    return graph_of(inputs, (gates + gates_of_h) >> activation)
 
 
 def _step(b: Builder, kind: str, w_hh: Stored, b_hh: Stored | None, gates: Wire, states: list[Wire]) -> Any:
-    """Run a cell once and return its next states, the output first."""
+    """Run a cell once and return its next states, the output first.
+
+    Args:
+        b: the builder.
+        kind: see `cell_of`.
+        w_hh: the weight of the product with the output of the last step.
+        b_hh: its bias; `None` for none.
+        gates: the product with the input of the step.
+        states: those after the last step: h, and for an LSTM c.
+    """
     value = b.emit(cell_of(kind, w_hh, b_hh), gates, *states, shape=(gates.shape[0], w_hh.ref.size[1]))
     if kind != "lstm":
         return [value]
     return [value >> make("nn.SelectTable", 1), value >> make("nn.SelectTable", 2)]
 
 
-def _initial(b: Builder, state: Any, index: int, like: Wire) -> Any:
-    """Return the first state of a layer and direction, (batch, hidden)."""
+def _initial(b: Builder, state: Any, number: int, like: Wire) -> Any:
+    """Return the first state of a cell, (batch, hidden).
+
+    Args:
+        b: the builder.
+        state: of all cells, (cells, batch, hidden).
+        number: of the cell, 0-based.
+        like: the input of a step, (batch, features).
+    """
+    # Zeros, which PyTorch makes for the batch of the example, are so for any batch.
     if isinstance(state, Const) and not state.array().any():
         zero = state.array().reshape(-1)[:1]
         return b.wire(b.constant(zero, (like.shape[0], state.shape[-1])), like)
-    return b.wire(b.select(state, 0, index), like)
+    return b.wire(b.select(state, 0, number), like)
 
 
-def _unrolled(
+def _run_unrolled(
     b: Builder, time: int, states: list[Any], value: Wire, cell: list[Any], number: int, backward: bool
 ) -> tuple[Wire, list[Wire]]:
-    """Run a cell, by its number, step by step; return outputs and last states."""
+    """Run a cell over a sequence, step by step; return its outputs and its last states.
+
+    Args:
+        b: the builder.
+        time: the dimension of the steps.
+        states: the first states of all cells.
+        value: the sequence.
+        cell: the parameters of the cell.
+        number: of the cell among those of all layers and directions, 0-based.
+        backward: whether it runs from the last step to the first.
+    """
     for param in cell:
         check_learned(param, "weight")
-    w_ih, w_hh, b_ih, b_hh = (*cell, None, None)[:4]  # biases may be missing
-    gates = applied(b, value, w_ih, b_ih)
+    w_ih, w_hh, b_ih, b_hh = cell if len(cell) == 4 else (*cell, None, None)  # without biases
+    gates = apply_linear(b, value, w_ih, b_ih)
     current = [_initial(b, state, number, b.select(value, time, 0)) for state in states]
     steps = range(value.shape[time])
     outputs = []
     for step in reversed(steps) if backward else steps:
         current = _step(b, b.kind, w_hh, b_hh, b.select(gates, time, step), current)
-        outputs.append(current[0])
+        output, *_ = current
+        outputs.append(output)
     if backward:
         outputs.reverse()
     return join_steps(b, outputs, time), current
 
 
-def _by_rnn(b: Builder, value: Wire, cell: list[Any], number: int, backward: bool) -> tuple[Wire, list[Wire]]:
-    """Run an LSTM from zero states by nn.SeqLSTM of the package rnn, which accepts sequences of any length."""
+def _run_seq_lstm(b: Builder, value: Wire, cell: list[Any], number: int, backward: bool) -> tuple[Wire, list[Wire]]:
+    """Run an LSTM from zero states by nn.SeqLSTM of the package rnn, which accepts sequences of any length.
+
+    Its arguments are the last ones of `_run_unrolled`, with time as the first dimension; the number of the cell is not
+    needed, as its states are zeros. It returns the outputs and the last h, and no c, which the layer does not return.
+    """
     refs = [param.ref for param in cell]
-    width = refs[0].size[1]
-    hidden = refs[1].size[1]
+    w_ih, w_hh, *_ = refs
+    width = w_ih.size[1]
+    hidden = w_hh.size[1]
     layer = make("nn.SeqLSTM", width, hidden, **dict(zip(SEQUENCE_FIELDS, refs)))
     if backward:
         layer = make("nn.SeqReverseSequence", 1) >> layer >> make("nn.SeqReverseSequence", 1)
@@ -97,30 +142,34 @@ def _by_rnn(b: Builder, value: Wire, cell: list[Any], number: int, backward: boo
     return outputs, [b.select(outputs, 0, last)]
 
 
-def _layers(b: Builder, value: Wire, cells: list[Any], ways: int, dropout: float, run: Callable[..., Any]) -> list[Any]:
-    """Run layers over time, with PyTorch's numbering of cells; return the outputs of the last, and all last states.
+def _run_layers(
+    b: Builder, value: Wire, cells: list[Any], directions: int, dropout: float, run_cell: Callable[..., Any]
+) -> list[Any]:
+    """Run layers over time; return the outputs of the last, and all last states.
 
     Args:
         b: the builder.
         value: the input.
-        cells: the parameters of each direction of each layer.
-        ways: 1, or 2 if a second cell runs from the last step to the first.
+        cells: the parameters of each cell, in PyTorch's order: layer by layer, and in each the forward one first.
+        directions: 1, or 2 if a second cell of each layer runs from the last step to the first.
         dropout: probability between layers.
-        run: runs a cell over a sequence, backwards if its last argument is true.
+        run_cell: runs a cell, by its number, over a sequence, backwards if its last argument is true; returns its
+            outputs and last states.
     """
     last_states = []
-    for first in range(0, len(cells), ways):  # the number of the first cell of each layer
+    for first in range(0, len(cells), directions):  # the number of the first cell of each layer
         if first and dropout:
             value = value >> make("nn.Dropout", dropout)
         outputs = []
-        for number in range(first, first + ways):
+        for number in range(first, first + directions):
             is_backward = number > first
-            output, states = run(value, cells[number], number, is_backward)
+            output, states = run_cell(value, cells[number], number, is_backward)
             outputs.append(output)
             last_states.append([b.reshape(state, (1, *state.shape)) for state in states])
         value = b.concatenate(outputs, 2)  # along the features
     # All last h, then all last c.
-    return [value, *(b.concatenate(list(states), 0) for states in zip(*last_states))]
+    states_of_cells = [b.concatenate(list(states), 0) for states in zip(*last_states)]
+    return [value, *states_of_cells]
 
 
 def _fits_rnn(b: Builder, states: list[Any], params: list[Any]) -> bool:
@@ -131,7 +180,7 @@ def _fits_rnn(b: Builder, states: list[Any], params: list[Any]) -> bool:
 
 
 def _cells_are_used(b: Builder) -> bool:
-    """Return whether the last cells of the LSTM under construction are used."""
+    """Return whether the program uses the last cells, c, of the LSTM of the current call."""
     calls = b.program.calls
     # The cells are item 2 of the result: `operator.getitem(lstm, 2)`.
     item_of_cells = [CallRef(b.call.name), 2]
@@ -157,26 +206,27 @@ def recurrent(
     batch_first: bool,
 ) -> Any:
     """Run LSTM, GRU or plain recurrent layers over time."""
-    states = hx if b.kind == "lstm" else [hx]
+    states = hx if b.kind == "lstm" else [hx]  # h and c, or h
     if type(b.module).__name__.startswith(b.kind.partition("_")[0].upper()):
         dropout = b.module.dropout  # PyTorch traces evaluation with 0
-    count = 4 if has_biases else 2
-    cells = [params[start : start + count] for start in range(0, len(params), count)]
-    ways = 2 if bidirectional else 1
+    params_of_cell = 4 if has_biases else 2
+    cells = [params[start : start + params_of_cell] for start in range(0, len(params), params_of_cell)]
+    directions = 2 if bidirectional else 1
     time = 1 if batch_first else 0
-    has_projections = len(params) != count * num_layers * ways
+    has_projections = len(params) != params_of_cell * num_layers * directions  # which have a parameter more
     if not has_projections and "rnn" in b.allow and _fits_rnn(b, states, params):
         b.remark("nn.SeqLSTM is of the package rnn (Element-Research's): require 'rnn' before the model is loaded")
-        order = (1, 0, 2) if batch_first else (0, 1, 2)
-        output, last = _layers(b, b.permute(input, order), cells, ways, dropout, partial(_by_rnn, b))
-        return [b.permute(output, order), last, Missing("nn.SeqLSTM does not return its last cells")]
+        time_first = (1, 0, 2) if batch_first else (0, 1, 2)  # its own inverse
+        sequence = b.permute(input, time_first)
+        output, last_h = _run_layers(b, sequence, cells, directions, dropout, partial(_run_seq_lstm, b))
+        return [b.permute(output, time_first), last_h, Missing("nn.SeqLSTM does not return its last cells")]
     if has_projections:
         raise CannotError("projections are not composed")
     if len(input.shape) != 3:
         raise CannotError("the input is not a batch")
     length = int(input.shape[time])
     b.remark(f"recurrent layers are unrolled for {length} steps: the model accepts sequences of that length only")
-    return _layers(b, input, cells, ways, dropout, partial(_unrolled, b, time, states))
+    return _run_layers(b, input, cells, directions, dropout, partial(_run_unrolled, b, time, states))
 
 
 @operation(
@@ -188,8 +238,11 @@ def cell(
 ) -> Any:
     """Run one step."""
     kind = b.kind.removesuffix("_cell")
-    states = hx if kind == "lstm" else [hx]  # h and c
+    states = hx if kind == "lstm" else [hx]  # h and c, or h
     wires = [b.wire(state, input) for state in states]
-    gates = applied(b, input, w_ih, b_ih)
+    gates = apply_linear(b, input, w_ih, b_ih)
     next_states = _step(b, kind, w_hh, b_hh, gates, wires)
-    return next_states if kind == "lstm" else next_states[0]
+    if kind == "lstm":
+        return next_states
+    (next_h,) = next_states
+    return next_h

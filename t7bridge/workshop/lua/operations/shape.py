@@ -1,4 +1,4 @@
-"""Shapes: views, permutations, parts, joins, repetition, padding; and rows by indices."""
+"""Operations on shapes and positions: views, permutations, slices, joins, repetition, padding, indexing, embeddings."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ from typing import Any
 from ....data import np
 from ..build import (
     MOST_COUNTED,
+    Axis,
     Builder,
     Const,
-    Place,
-    Steps,
+    OpenRange,
     Stored,
     Wire,
     is_parameter,
+    lower_triangle,
     number_of,
     operation,
-    triangle,
-    with_extents,
+    replace_axis,
 )
 from ..layers import LuaLayer, make
-from ..sizes import CannotError, Extent, fixed, in_example, is_known
-from .elementwise import filled as masked
-from .elementwise import is_nonzero, reduced
+from ..sizes import CannotError, Extent, in_example, is_static, make_static
+from .elementwise import fill_where, is_nonzero, is_positive, reduce_over
 
 _END = 2**63 - 1
 """The end of a slice that has none."""
@@ -37,13 +36,14 @@ _END = 2**63 - 1
 )
 def view(b: Builder, self: Any) -> Any:
     """Reshape to another shape with the same number of elements."""
-    if b.kind == "squeeze" and b.call.op.endswith("default") and self.shape[:1] == b.shape[:1] and _is_one(b.shape):
+    is_squeeze_of_all = b.call.op == "aten.squeeze.default"
+    if is_squeeze_of_all and self.shape[:1] == b.shape[:1] and _has_open_batch_of_one(b.shape):
         b.remark("squeeze() keeps the batch, which PyTorch drops if it is one example", warning=True)
     return b.reshape(self, b.shape)
 
 
-def _is_one(shape: Any) -> bool:
-    """Return whether a value has a batch of any size, which is 1 in the example."""
+def _has_open_batch_of_one(shape: Any) -> bool:
+    """Return whether the first extent is open, and 1 in the example."""
     return isinstance(shape[0], Extent) and shape[0].in_example == 1
 
 
@@ -58,12 +58,15 @@ def same(b: Builder, self: Any) -> Any:
     dtype = b.dtype_of("self")
     if b.call.op == "aten.view.dtype" and wanted != dtype:
         raise CannotError(f"reads the bits of {dtype} as {wanted}")
+    # Whole numbers and masks are floats in Lua already.
     if not isinstance(self, Wire) or wanted == dtype or not dtype.startswith(("float", "bfloat")):
         return self
     if wanted == "bool":
         return self >> is_nonzero(b, dtype)
     if wanted.startswith("int"):  # rounded by a copy to whole numbers and back
-        to_whole = make("nn.Copy", "torch.FloatTensor", "torch.LongTensor", None, True)
+        force_copy = None
+        dont_cast = True
+        to_whole = make("nn.Copy", "torch.FloatTensor", "torch.LongTensor", force_copy, dont_cast)
         to_float = make("nn.Copy", "torch.LongTensor", "torch.FloatTensor")
         return self >> make("nn.ZeroGrad") >> to_whole >> to_float
     if not wanted.startswith(("float", "bfloat", "complex")):
@@ -79,18 +82,19 @@ def same(b: Builder, self: Any) -> Any:
 def detach(b: Builder, self: Any) -> Any:
     """Return the same values without a gradient."""
     if isinstance(self, Stored):
-        return Stored(self.ref, self.shape, False)
+        return Stored(self.ref, self.shape, learned=False)
     return self >> make("nn.ZeroGrad") if isinstance(self, Wire) else self
 
 
 @operation("permute transpose.int t mT", "nn.Transpose")
 def permute(b: Builder, self: Any, dims: Any = None, dim0: int = -2, dim1: int = -1) -> Any:
-    """Permute dimensions, or exchange two."""
+    """Permute dimensions, or exchange two: the last ones by default, as `t` and `mT` do."""
     if dims is not None:
         return b.permute(self, dims)
     order = list(range(len(self.shape)))
     if len(order) > 1:
         order[dim0], order[dim1] = order[dim1], order[dim0]
+    # `t` of a vector is the vector.
     return b.permute(self, order)
 
 
@@ -103,36 +107,44 @@ def expand(b: Builder, self: Any, other: Any = None) -> Any:
 @operation("copy", "none: the other value")
 def overwritten(b: Builder, self: Any, src: Any) -> Any:
     """Replace all elements."""
-    return b.expand(src, b.shape, self if isinstance(self, Wire) else None)
+    return b.expand(src, b.shape, like=self if isinstance(self, Wire) else None)
 
 
 @operation("slice_scatter select_scatter", "nn.Narrow, nn.JoinTable")
 def with_part(
-    b: Builder, self: Any, src: Any, dim: Place, index: Any = None, start: Any = None, end: Any = None, step: int = 1
+    b: Builder, self: Any, src: Any, dim: Axis, index: Any = None, start: Any = None, end: Any = None, step: int = 1
 ) -> Any:
     """Replace a range of a dimension, or one element of it."""
     extent = self.shape[dim]
-    if index is not None:
+    if index is not None:  # one element is a range of one
         start = index if index >= 0 else index + extent
         end = start + 1
         src = b.reshape(src, (*src.shape[:dim], 1, *src.shape[dim:]))
     begin, end = _range(extent, start, end)
-    src = b.expand(src, with_extents(self.shape, dim, (end - begin + step - 1) // step))
+    count = (end - begin + step - 1) // step
+    src = b.expand(src, replace_axis(self.shape, dim, count))
     if step != 1:
-        return b.replaced(self, np.arange(int(begin), int(end), step), src, dim)
+        return b.replace_at(self, np.arange(int(begin), int(end), step), src, dim)
     parts = [src]
     if begin != 0:
-        parts = [b.narrow(self, dim, 0, begin), *parts]
+        before = b.narrow(self, dim, start=0, count=begin)
+        parts = [before, *parts]
     if end != extent:
-        parts += [b.narrow(self, dim, end, extent - end)]
+        behind = b.narrow(self, dim, start=end, count=extent - end)
+        parts = [*parts, behind]
     return b.concatenate(parts, dim)
 
 
 def _range(extent: Any, start: Any, end: Any) -> tuple[Any, Any]:
-    """Return the first element of a slice, and the one behind its last.
+    """Return the first element of a slice, and the one behind its last, both counted from the front.
 
     A slice that reaches beyond the end of a dimension in the example takes all of it: longer ones are then refused.
     One that does not needs no condition, as nn.Narrow raises an error beyond the end.
+
+    Args:
+        extent: of the dimension.
+        start: as in Python, negative from the end; `None` for 0.
+        end: likewise; `None` for the end of the dimension.
     """
     begin = 0 if start is None else start
     size = in_example(extent)
@@ -142,37 +154,52 @@ def _range(extent: Any, start: Any, end: Any) -> tuple[Any, Any]:
         begin = extent
     if end is None or end == _END:
         return begin, extent
+    # That the extent is not larger is a condition.
     if in_example(end) > size and extent <= end:
         return begin, extent
-    return begin, end + extent if in_example(end) < 0 else end
+    if in_example(end) < 0:
+        end = end + extent
+    return begin, end
 
 
-def strided(b: Builder, value: Any, place: int, start: int, count: int, step: int) -> Any:
-    """Return every `step`-th element of a dimension."""
+def strided(b: Builder, value: Any, axis: int, start: int, count: int, step: int) -> Any:
+    """Return every `step`-th element of a dimension.
+
+    Args:
+        b: the builder.
+        value: the value.
+        axis: the dimension.
+        start: the first element, 0-based.
+        count: the number of elements that are returned.
+        step: the distance of two of them.
+    """
     if step == 1:
-        return b.narrow(value, place, start, count)
-    start, count = fixed(start, count)
-    if start + count * step <= value.shape[place]:
-        # The first column of rows of the step.
-        part = b.narrow(value, place, start, count * step)
-        return b.select(b.reshape(part, with_extents(value.shape, place, count, step)), place + 1, 0)
-    return b.gathered(value, start + step * np.arange(count), place)
+        return b.narrow(value, axis, start, count)
+    start, count = make_static(start, count)
+    if start + count * step <= value.shape[axis]:
+        # As a matrix with rows of `step` elements, of which they are the first column.
+        part = b.narrow(value, axis, start, count * step)
+        rows = b.reshape(part, replace_axis(value.shape, axis, count, step))
+        return b.select(rows, axis + 1, 0)
+    # The last row would reach beyond the end.
+    return b.gather_constant(value, start + step * np.arange(count), axis)
 
 
 @operation("select.int", "nn.Select")
-def select(b: Builder, self: Any, dim: Place, index: int) -> Any:
+def select(b: Builder, self: Any, dim: Axis, index: int) -> Any:
     """Take one element of a dimension."""
     extent = self.shape[dim]
     if isinstance(extent, int) and isinstance(index, int):
         return b.select(self, dim, index % extent)
+    # Of an open extent, a negative index stays one: nn.Select counts from the end, too, and from 1 else.
     if isinstance(index, int) and isinstance(self, Wire):
-        position = index + 1 if index >= 0 else index  # nn.Select counts from the end, too
+        position = index + 1 if index >= 0 else index
         return b.emit(make("nn.Select", dim + 1, position), self, shape=b.shape or (1,))
     raise CannotError("takes an element of the batch")
 
 
 @operation("slice.Tensor", "nn.Narrow; with a step nn.View and nn.Select")
-def slice_(b: Builder, self: Any, dim: Place, start: Any, end: Any, step: int) -> Any:
+def slice_(b: Builder, self: Any, dim: Axis, start: Any, end: Any, step: int) -> Any:
     """Take a range of a dimension."""
     if b.shape == self.shape:
         return self
@@ -184,10 +211,11 @@ def slice_(b: Builder, self: Any, dim: Place, start: Any, end: Any, step: int) -
         # x[2:] and x[2:-1] are ranges that nn.Narrow counts from the end, for a dimension of any extent.
         is_to_end = end is None or end >= _END
         if is_to_end or end < 0:
-            length = -1 if is_to_end else -1 + end
+            length = -1 if is_to_end else -1 + end  # -1 is all that follows, -2 all but the last
             return b.emit(make("nn.Narrow", dim + 1, begin + 1, length), self, shape=b.shape)
     begin, end = _range(extent, start, end)
     if isinstance(count, Extent):
+        # PyTorch's expression has cases, as the slice may reach beyond the end: `_range` has decided which it is.
         count = (end - begin + step - 1) // step
     else:
         begin = min(begin, extent)
@@ -198,26 +226,26 @@ def slice_(b: Builder, self: Any, dim: Place, start: Any, end: Any, step: int) -
     "split.Tensor split.sizes split_with_sizes chunk tensor_split.sections unsafe_chunk unsafe_split.Tensor",
     "nn.Narrow",
 )
-def split(b: Builder, self: Any, dim: Place) -> Any:
+def split(b: Builder, self: Any, dim: Axis) -> Any:
     """Cut a dimension into ranges."""
     ends = accumulate((shape[dim] for shape in b.shape), initial=0)
     return [b.narrow(self, dim, start, end - start) for start, end in pairwise(ends)]
 
 
 @operation("unbind.int", "nn.Select")
-def unbind(b: Builder, self: Any, dim: Place) -> Any:
+def unbind(b: Builder, self: Any, dim: Axis) -> Any:
     """Take each element of a dimension."""
     return [b.select(self, dim, index) for index in range(int(self.shape[dim]))]
 
 
 @operation("stack", "nn.View, nn.JoinTable")
-def stack(b: Builder, tensors: Any, dim: Place) -> Any:
+def stack(b: Builder, tensors: Any, dim: Axis) -> Any:
     """Join along a new dimension."""
     return b.concatenate([b.reshape(value, (*value.shape[:dim], 1, *value.shape[dim:])) for value in tensors], dim)
 
 
 @operation("cat concat concatenate", "nn.JoinTable")
-def cat(b: Builder, tensors: Any, dim: Place) -> Any:
+def cat(b: Builder, tensors: Any, dim: Axis) -> Any:
     """Join along a dimension."""
     return b.concatenate(tensors, dim)
 
@@ -230,19 +258,20 @@ def triangle_of(b: Builder, self: Any, diagonal: int) -> Any:
     """Return the lower or upper triangle of matrices, and 0 elsewhere."""
     is_lower = b.kind == "tril"
     size = self.shape[-2:]
-    if is_known(size):
-        cut = np.tril if is_lower else np.triu
-        is_outside = b.constant(cut(np.ones(size, bool), diagonal) == 0)
-        return masked(b, b.wire(self), is_outside, 0.0)
-    below = triangle(b, size, diagonal if is_lower else diagonal - 1)
-    mask = below if is_lower else 1 - below
+    if is_static(size):
+        triangle = np.tril if is_lower else np.triu
+        is_outside = b.constant(triangle(np.ones(size, bool), diagonal) == 0)
+        return fill_where(b, b.wire(self), is_outside, 0.0)
+    # The upper triangle is what is outside of the lower one that ends a diagonal below.
+    lower = lower_triangle(b, size, diagonal if is_lower else diagonal - 1)
+    mask = lower if is_lower else 1 - lower
     number = number_of(self)
     if number is None:
-        return masked(b, self, 1 - mask, 0.0)
+        return fill_where(b, self, 1 - mask, 0.0)
     if isfinite(number):
         return b.expand(mask * number, b.shape)
     # Infinity times the zeros would be NaN.
-    return b.expand(masked(b, mask * 0.0, mask, number), b.shape)
+    return b.expand(fill_where(b, mask * 0.0, mask, number), b.shape)
 
 
 @operation("repeat", "nn.JoinTable, nn.Replicate")
@@ -251,24 +280,25 @@ def repeat(b: Builder, self: Any, repeats: Any) -> Any:
     value = b.reshape(self, (*(1,) * (len(repeats) - len(self.shape)), *self.shape))
     if all(extent == 1 or times == 1 for extent, times in zip(value.shape, repeats)):
         return b.expand(value, b.shape)
-    # A dimension that is repeated has one of extent 1 before it, which is expanded.
-    before: list[Any] = []
-    after: list[Any] = []
-    for extent, times in zip(value.shape, fixed(*repeats)):
+    # A dimension that is repeated gets one of extent 1 before it, which is expanded; then both become one again.
+    split_shape: list[Any] = []
+    expanded_shape: list[Any] = []
+    for extent, times in zip(value.shape, make_static(*repeats)):
         if times != 1:
-            before.append(1)
-            after.append(times)
-        before.append(extent)
-        after.append(extent)
-    return b.reshape(b.expand(b.reshape(value, before), tuple(after)), b.shape)
+            split_shape.append(1)
+            expanded_shape.append(times)
+        split_shape.append(extent)
+        expanded_shape.append(extent)
+    expanded = b.expand(b.reshape(value, split_shape), tuple(expanded_shape))
+    return b.reshape(expanded, b.shape)
 
 
 @operation("flip", "nn.Narrow, nn.JoinTable")
 def flip(b: Builder, self: Any, dims: Any) -> Any:
     """Reverse dimensions."""
     for dim in dims:
-        place = dim % len(self.shape)
-        self = b.gathered(self, np.arange(int(self.shape[place]))[::-1], place)
+        axis = dim % len(self.shape)
+        self = b.gather_constant(self, np.arange(int(self.shape[axis]))[::-1], axis)
     return self
 
 
@@ -287,20 +317,24 @@ def pad(b: Builder, self: Any, pad: Any, /, mode: str = "", value: Any = 0) -> A
     """Pad the last dimensions by a number, or by values inside."""
     wire = b.wire(self)
     rank = len(self.shape)
-    pad = fixed(*pad)
+    pad = make_static(*pad)
     if not mode:  # only `pad` states it: constant_pad_nd, reflection_pad1d, replication_pad1d
         mode = b.kind.partition("_")[0]
     if mode == "constant":
         return constant_pad(b, wire, pad, float(value or 0))
     if mode == "circular":
-        for place, (left, right) in enumerate(zip(pad[0::2], pad[1::2]), 1):
-            extent = int(wire.shape[rank - place])  # the last dimension first
-            wire = b.gathered(wire, np.arange(-left, extent + right) % extent, rank - place)
+        # Before and behind each dimension, the last dimension first.
+        for number, (left, right) in enumerate(zip(pad[0::2], pad[1::2]), 1):
+            axis = rank - number
+            extent = int(wire.shape[axis])
+            wire = b.gather_constant(wire, np.arange(-left, extent + right) % extent, axis)
         return wire
     kind = "Reflection" if mode.startswith("reflect") else "Replication"
-    if (len(pad), rank) in ((2, 3), (4, 4)):
-        sides = [*pad, 0, 0][:4]  # a signal has no height
-        return on_image(b, make(f"nn.Spatial{kind}Padding", *sides), wire, b.shape)
+    is_signal = len(pad) == 2 and rank == 3
+    is_image = len(pad) == 4 and rank == 4
+    if is_signal or is_image:
+        sides = [*pad, 0, 0] if is_signal else pad  # a signal has no height
+        return apply_to_images(b, make(f"nn.Spatial{kind}Padding", *sides), wire, b.shape)
     if len(pad) == 6 and kind == "Replication":
         return b.emit(make("nn.VolumetricReplicationPadding", *pad), wire, shape=b.shape)
     raise CannotError("nn has no such padding for values of these dimensions")
@@ -311,33 +345,50 @@ def as_image(b: Builder, value: Any) -> Any:
     return b.reshape(value, (*value.shape[:-1], 1, value.shape[-1])) if len(value.shape) == 3 else value
 
 
-def on_image(b: Builder, layer: LuaLayer, value: Any, shape: Any, *others: Any) -> Any:
-    """Apply a layer of images or volumes to a value, also to a signal, and to others that it takes besides."""
+def apply_to_images(b: Builder, layer: LuaLayer, value: Any, shape: Any, *others: Any) -> Any:
+    """Apply a layer of images or volumes to a value, which may be a signal: it becomes an image of height 1.
+
+    Args:
+        b: the builder.
+        layer: the layer.
+        value: a batch of signals, images or volumes.
+        shape: of the result.
+        others: further inputs of the layer, as it takes them.
+    """
     image_shape = (*shape[:-1], 1, shape[-1]) if len(shape) == 3 else shape
     return b.reshape(b.emit(layer, as_image(b, value), *others, shape=image_shape), shape)
 
 
 def constant_pad(b: Builder, value: Wire, padding: list[int], number: float) -> Wire:
-    """Pad with a number; negative padding cuts."""
+    """Pad with a number; negative padding cuts.
+
+    Args:
+        b: the builder.
+        value: the value.
+        padding: as in PyTorch: before and behind the last dimension, before and behind the one before it, …
+        number: the number.
+    """
     rank = len(value.shape)
-    padding = list(fixed(*padding))
+    padding = list(make_static(*padding))
     if not any(padding):
         return value
     if number == 0 and len(padding) == 4 and rank == 4 and min(padding) >= 0:
         left, right, top, bottom = padding
-        shape = (*value.shape[:2], value.shape[2] + top + bottom, value.shape[3] + left + right)
+        batch, channels, height, width = value.shape
+        shape = (batch, channels, height + top + bottom, width + left + right)
         return b.emit(make("nn.SpatialZeroPadding", *padding), value, shape=shape)
     for position, amount in enumerate(padding):
-        place = rank - 1 - position // 2  # the last dimension first, before and after it
+        axis = rank - 1 - position // 2
         is_before = position % 2 == 0
-        extent = value.shape[place] + amount
+        extent = value.shape[axis] + amount
         if amount < 0:
-            value = b.narrow(value, place, -amount if is_before else 0, extent)
+            value = b.narrow(value, axis, start=-amount if is_before else 0, count=extent)
         elif amount:
-            args: tuple[Any, ...] = (place + 1, -amount if is_before else amount)
+            # nn.Padding pads before a dimension if the amount is negative.
+            args: tuple[Any, ...] = (axis + 1, -amount if is_before else amount)
             if number:
                 args = (*args, rank, number)
-            value = b.emit(make("nn.Padding", *args), value, shape=with_extents(value.shape, place, extent))
+            value = b.emit(make("nn.Padding", *args), value, shape=replace_axis(value.shape, axis, extent))
     return value
 
 
@@ -352,99 +403,131 @@ def filled(b: Builder, fill_value: Any = None, value: Any = None, s: Any = None)
     for stated in (fill_value, value, s):  # its names in several operations, of which one is stated
         if stated is not None:
             number = stated
-    element = np.dtype(b.dtype if b.dtype.startswith(("float", "int")) else "f4")
-    size = b.shape if is_known(b.shape) else (1,) * len(b.shape)
+    element = np.dtype(b.dtype if b.dtype.startswith(("float", "int")) else "f4")  # numpy has no bfloat16
+    size = b.shape if is_static(b.shape) else (1,) * len(b.shape)  # which is broadcast
     return b.constant(np.full(size, number, element), b.shape)
 
 
 @operation("index_select", "nn.Narrow and nn.JoinTable, nn.Index, nn.LookupTable")
 @operation("index.Tensor", "nn.LookupTable of nn.Constant for a parameter, nn.Narrow and nn.JoinTable, nn.Index")
-def index(b: Builder, self: Any, indices: Any = None, dim: Place = 0, index: Any = None) -> Any:
+def index(b: Builder, self: Any, indices: Any = None, dim: Axis = 0, index: Any = None) -> Any:
     """Take elements at constant positions of one dimension."""
-    used = [(place, item) for place, item in enumerate(indices or ()) if item is not None]
-    if not used:  # index_select
-        used = [(dim, index)]
-    place, item = used[0]
-    if len(used) == 1 and indices and b.dtype_of("indices", place) == "bool":
+    # `index` has an index or `None` for each dimension, `index_select` one index of one dimension.
+    indexed = [(axis, item) for axis, item in enumerate(indices or ()) if item is not None]
+    if not indexed:
+        indexed = [(dim, index)]
+    axis, item = indexed[0]
+    if len(indexed) == 1 and indices and b.dtype_of("indices", axis) == "bool":
         raise CannotError("gathers by a mask")
-    if len(used) == 2 and place == 0 and isinstance(item, Steps) and item.shape == self.shape[:1]:
+    if len(indexed) == 2 and axis == 0 and isinstance(item, OpenRange) and item.shape == self.shape[:1]:
         # x[arange(batch), index]: one element of each example.
-        return _of_each(b, self, *used[1])
-    if len(used) > 1:
-        self, item = _merged(b, self, used)
+        _, (other_axis, other_item) = indexed
+        return _element_of_each_example(b, self, other_axis, other_item)
+    if len(indexed) > 1:
+        self, item = _as_one_dimension(b, self, indexed)
     if isinstance(item, Const):
-        return _at_constants(b, self, place, item.array())
+        return _at_constants(b, self, axis, item.array())
     if isinstance(item, Wire) and "layers" in b.allow:
-        return at_indices(b, self, place, item)
+        return at_indices(b, self, axis, item)
     raise CannotError("gathers by positions that depend on the inputs")
 
 
-def _at_constants(b: Builder, value: Any, place: int, numbers: Any) -> Any:
-    """Return the elements of a dimension at constant positions, which may count from the end."""
-    if numbers.size and numbers.min() < 0:
-        numbers = numbers % int(value.shape[place])
-    elements = b.gathered(value, numbers, place)
-    return b.reshape(elements, with_extents(value.shape, place, *numbers.shape))
+def _at_constants(b: Builder, value: Any, axis: int, positions: Any) -> Any:
+    """Return the elements of a dimension at constant positions, an array of any shape, negative ones from the end."""
+    if positions.size and positions.min() < 0:
+        positions = positions % int(value.shape[axis])
+    elements = b.gather_constant(value, positions, axis)
+    return b.reshape(elements, replace_axis(value.shape, axis, *positions.shape))
 
 
 @operation("diagonal_scatter", "nn.View, nn.Narrow, nn.JoinTable")
-def with_diagonal(b: Builder, self: Any, src: Any, offset: int, dim1: Place, dim2: Place) -> Any:
+def with_diagonal(b: Builder, self: Any, src: Any, offset: int, dim1: Axis, dim2: Axis) -> Any:
     """Replace a diagonal of two dimensions."""
-    flat, order = _as_rows(b, self, dim1, dim2)
-    *lead, rows, columns = (self.shape[place] for place in order)
-    places = _diagonal_places(rows, columns, offset)
-    flat = b.replaced(flat, places, b.expand(src, (*lead, len(places))), len(lead))
-    turned = b.reshape(flat, (*lead, rows, columns))
-    return b.permute(turned, [order.index(place) for place in range(len(order))])
+    flat, order = _with_flat_matrices(b, self, dim1, dim2)
+    *lead, rows, columns = (self.shape[axis] for axis in order)
+    positions = _positions_of_diagonal(rows, columns, offset)
+    diagonals = b.expand(src, (*lead, len(positions)))
+    flat = b.replace_at(flat, positions, diagonals, axis=len(lead))
+    matrices = b.reshape(flat, (*lead, rows, columns))
+    order_back = [order.index(axis) for axis in range(len(order))]
+    return b.permute(matrices, order_back)
 
 
 @operation("diagonal", "nn.View, nn.Narrow, nn.JoinTable")
-def diagonal(b: Builder, self: Any, offset: int, dim1: Place, dim2: Place) -> Any:
+def diagonal(b: Builder, self: Any, offset: int, dim1: Axis, dim2: Axis) -> Any:
     """Return a diagonal of two dimensions as the last."""
-    flat, order = _as_rows(b, self, dim1, dim2)
-    *lead, rows, columns = (self.shape[place] for place in order)
-    return b.gathered(flat, _diagonal_places(rows, columns, offset), len(lead))
+    flat, order = _with_flat_matrices(b, self, dim1, dim2)
+    *lead, rows, columns = (self.shape[axis] for axis in order)
+    return b.gather_constant(flat, _positions_of_diagonal(rows, columns, offset), axis=len(lead))
 
 
-def _as_rows(b: Builder, value: Any, dim1: int, dim2: int) -> tuple[Any, list[int]]:
-    """Return a value with two dimensions as one, the last; and the order of its dimensions that leads to it."""
-    order = [place for place in range(len(value.shape)) if place not in (dim1, dim2)] + [dim1, dim2]
-    rows, columns = fixed(value.shape[dim1], value.shape[dim2])
-    turned = b.permute(value, order)
-    return b.reshape(turned, (*turned.shape[:-2], rows * columns)), order
+def _with_flat_matrices(b: Builder, value: Any, dim1: int, dim2: int) -> tuple[Any, list[int]]:
+    """Return a value with two dimensions, of rows and columns, moved behind the others and merged to one.
+
+    Also the order of its dimensions before that, in which the rows and the columns are the last.
+    """
+    order = [axis for axis in range(len(value.shape)) if axis not in (dim1, dim2)] + [dim1, dim2]
+    rows, columns = make_static(value.shape[dim1], value.shape[dim2])
+    matrices = b.permute(value, order)
+    return b.reshape(matrices, (*matrices.shape[:-2], rows * columns)), order
 
 
-def _diagonal_places(rows: int, columns: int, offset: int) -> Any:
-    """Return the places of a diagonal among the elements of a matrix, row by row."""
+def _positions_of_diagonal(rows: int, columns: int, offset: int) -> Any:
+    """Return the positions of a diagonal among the elements of a matrix, row by row."""
     return np.diagonal(np.arange(rows * columns).reshape(rows, columns), offset)
 
 
-def _of_each(b: Builder, value: Any, place: int, item: Any) -> Any:
-    """Return an element of the second dimension of each example, by an index for each."""
-    if place != 1 or not isinstance(item, Wire) or len(item.shape) != 1 or "layers" not in b.allow:
+def _element_of_each_example(b: Builder, value: Any, axis: int, item: Any) -> Any:
+    """Return one element of a dimension of each example, by an index for each.
+
+    Args:
+        b: the builder.
+        value: the value.
+        axis: the dimension, which has to be the one behind the batch.
+        item: the indices, one for each example.
+    """
+    if axis != 1 or not isinstance(item, Wire) or len(item.shape) != 1 or "layers" not in b.allow:
         raise CannotError("gathers by positions that depend on the inputs; --allow layers writes one for each example")
-    shape = with_extents(value.shape, 1, 1)
+    # The index of an example is that of all elements behind the dimension.
+    shape = replace_axis(value.shape, 1, 1)
     column = b.reshape(item, (item.shape[0], *(1,) * (len(shape) - 1)))
-    return b.reshape(gather(b, value, 1, b.expand(column, shape)), b.shape)
+    elements = gather(b, value, dim=1, index=b.expand(column, shape))
+    return b.reshape(elements, b.shape)
 
 
-def _merged(b: Builder, value: Any, used: list[Any]) -> tuple[Any, Any]:
-    """Return a value with indexed dimensions merged, and one index for them."""
-    first = used[0][0]
-    count = len(used)
-    extents = value.shape[first : first + count]
-    if [place for place, _ in used] != list(range(first, first + count)):
+def _as_one_dimension(b: Builder, value: Any, indexed: list[tuple[int, Any]]) -> tuple[Any, Any]:
+    """Return a value with indexed dimensions merged to one, and the indices into that.
+
+    Args:
+        b: the builder.
+        value: the value.
+        indexed: the dimensions, which have to follow one another, each with its indices.
+    """
+    axes = [axis for axis, _ in indexed]
+    first = axes[0]
+    behind = first + len(indexed)
+    extents = value.shape[first:behind]
+    if axes != list(range(first, behind)):
         raise CannotError("gathers in dimensions that are apart")
-    extents = fixed(*extents)
-    indices = [b.constant(item.array()) if isinstance(item, Steps) else item for _, item in used]
-    merged = b.reshape(value, (*value.shape[:first], prod(extents), *value.shape[first + count :]))
+    extents = make_static(*extents)
+    indices = [b.constant(item.array()) if isinstance(item, OpenRange) else item for _, item in indexed]
+    merged = b.reshape(value, (*value.shape[:first], prod(extents), *value.shape[behind:]))
     if all(isinstance(index, Const) for index in indices):
         numbers = [index.array() % extent for index, extent in zip(indices, extents)]  # negative ones from the end
         return merged, b.constant(np.ravel_multi_index(numbers, extents))
-    total = indices[0]
-    for index, extent in zip(indices[1:], extents[1:]):
-        total = b.joined("nn.CAddTable", b.wire(total) * extent, index)
+    # i, j, k of dimensions of extents I, J, K: (i * J + j) * K + k.
+    total, *others = (_from_front(b, index, extent) for index, extent in zip(indices, extents))
+    for index, extent in zip(others, extents[1:]):
+        total = b.combine("nn.CAddTable", b.wire(total) * extent, index)
     return merged, total
+
+
+def _from_front(b: Builder, index: Any, extent: int) -> Any:
+    """Return indices of a dimension with its extent added to negative ones, which count from the end."""
+    if isinstance(index, Const):
+        return b.constant(index.array() % extent)
+    is_negative = -b.wire(index) >> is_positive(b, "int64")
+    return b.wire(index) + is_negative * extent
 
 
 @operation(
@@ -454,30 +537,45 @@ def _merged(b: Builder, value: Any, used: list[Any]) -> tuple[Any, Any]:
 )
 def index_put(b: Builder, self: Any, indices: Any, values: Any, accumulate: bool) -> Any:
     """Replace elements where a mask is true by one number, or replace or add to slices at indices of a dimension."""
-    used = [(place, item) for place, item in enumerate(indices) if item is not None]
-    place, item = used[0]
-    if len(used) > 1:
+    indexed = [(axis, item) for axis, item in enumerate(indices) if item is not None]
+    axis, item = indexed[0]
+    if len(indexed) > 1:
         raise CannotError("replaces elements at positions of several dimensions")
-    if b.dtype_of("indices", place) == "bool":
+    if b.dtype_of("indices", axis) == "bool":
         number = number_of(values)
         if number is None or accumulate:
             raise CannotError("replaces elements by as many as a mask has, or adds to them")
-        rest = len(self.shape) - place - len(item.shape)
-        mask = b.reshape(item, (*(1,) * place, *item.shape, *(1,) * rest))
-        return b.expand(masked(b, self, mask, number), b.shape)
-    values = b.expand(values, with_extents(self.shape, place, *item.shape))
+        behind = len(self.shape) - axis - len(item.shape)
+        mask = b.reshape(item, (*(1,) * axis, *item.shape, *(1,) * behind))
+        return b.expand(fill_where(b, self, mask, number), b.shape)
+    values = b.expand(values, replace_axis(self.shape, axis, *item.shape))
     if isinstance(item, Const):
-        item = b.constant(item.array() % int(self.shape[place]))
+        item = b.constant(item.array() % int(self.shape[axis]))  # negative ones from the end
     if not accumulate and isinstance(item, Const):
         positions = item.array().reshape(-1)
-        values = b.reshape(values, with_extents(self.shape, place, len(positions)))
-        return b.replaced(self, positions, values, place)
+        values = b.reshape(values, replace_axis(self.shape, axis, len(positions)))
+        return b.replace_at(self, positions, values, axis)
     if "layers" not in b.allow or len(item.shape) > 1:
         raise CannotError("adds to elements, or chooses them by the inputs; --allow layers writes a layer")
-    values = b.wire(values, self if isinstance(self, Wire) else None)
-    positions = b.reshape(item, (*(1,) * place, *item.shape, *(1,) * (len(values.shape) - place - 1)))
+    return _scattered(b, self, axis, item, values, accumulate)
+
+
+def _scattered(b: Builder, value: Any, axis: int, item: Any, values: Any, accumulate: bool) -> Any:
+    """Return a value with other slices at indices of a dimension, or with these added, by pt.Scatter.
+
+    Args:
+        b: the builder.
+        value: the value.
+        axis: the dimension.
+        item: the indices, of one dimension.
+        values: the slices.
+        accumulate: whether they are added.
+    """
+    values = b.wire(values, value if isinstance(value, Wire) else None)
+    # The layer takes an index for each element.
+    positions = b.reshape(item, (*(1,) * axis, *item.shape, *(1,) * (len(values.shape) - axis - 1)))
     positions = b.expand(b.wire(positions, values), values.shape, values)
-    return b.emit(make("pt.Scatter", place + 1, accumulate), b.wire(self, values), positions, values)
+    return b.emit(make("pt.Scatter", axis + 1, accumulate), b.wire(value, values), positions, values)
 
 
 @operation("masked_select", "nn.Narrow, nn.JoinTable")
@@ -485,53 +583,75 @@ def masked_select(b: Builder, self: Any, mask: Any) -> Any:
     """Return the elements where a constant mask is true."""
     if not isinstance(mask, Const):
         raise CannotError("the number of elements depends on the inputs")
-    numbers = np.flatnonzero(np.broadcast_to(mask.array(), fixed(*self.shape)))
-    return b.reshape(b.gathered(b.reshape(self, (1, prod(self.shape))), numbers, 1), b.shape)
+    positions = np.flatnonzero(np.broadcast_to(mask.array(), make_static(*self.shape)))
+    row = b.reshape(self, (1, prod(self.shape)))
+    return b.reshape(b.gather_constant(row, positions, axis=1), b.shape)
 
 
 @operation("unfold", "nn.Narrow and nn.JoinTable, nn.Index; nn.View, nn.Transpose")
-def windows(b: Builder, self: Wire, dimension: Place, size: int, step: int) -> Any:
+def windows(b: Builder, self: Wire, dimension: Axis, size: int, step: int) -> Any:
     """Return the windows of a dimension, their elements last."""
     extent = int(self.shape[dimension])
     rank = len(self.shape)
-    places = np.arange(0, extent - size + 1, step)[:, None] + np.arange(size)
-    frames = b.reshape(b.gathered(self, places, dimension), with_extents(self.shape, dimension, *places.shape))
-    return b.permute(frames, (*range(dimension + 1), *range(dimension + 2, rank + 1), dimension + 1))
+    # A row of positions for each window.
+    positions = np.arange(0, extent - size + 1, step)[:, None] + np.arange(size)
+    elements = b.gather_constant(self, positions, dimension)
+    frames = b.reshape(elements, replace_axis(self.shape, dimension, *positions.shape))
+    axis_of_elements = dimension + 1
+    others = [axis for axis in range(rank + 1) if axis != axis_of_elements]
+    return b.permute(frames, (*others, axis_of_elements))
 
 
 @operation("gather", "pt.Gather", package="layers")
-def gather(b: Builder, self: Any, dim: Place, index: Any) -> Any:
+def gather(b: Builder, self: Any, dim: Axis, index: Any) -> Any:
     """Return the elements at indices of a dimension."""
     self, index = b.wires(self, index)
-    for place, extent in enumerate(index.shape):
-        if place != dim and extent != self.shape[place]:
-            self = b.narrow(self, place, 0, extent)
+    # The indices may cover only the first elements of other dimensions; the layer needs them for all.
+    for axis, extent in enumerate(index.shape):
+        if axis != dim and extent != self.shape[axis]:
+            self = b.narrow(self, axis, start=0, count=extent)
     return b.emit(make("pt.Gather", dim + 1), self, index, shape=index.shape)
 
 
 @operation("scatter.src scatter.value scatter_add", "pt.Scatter", package="layers")
-def scatter(b: Builder, self: Any, dim: Place, index: Any, src: Any = None, value: Any = None) -> Any:
+def scatter(b: Builder, self: Any, dim: Axis, index: Any, src: Any = None, value: Any = None) -> Any:
     """Replace the elements at indices of a dimension, or add to them."""
-    self, index, src = b.wires(self, index, b.constant(float(value), index.shape) if src is None else src)
-    for place, extent in enumerate(index.shape):
-        if place != dim and extent != self.shape[place]:
+    if src is None:
+        src = b.constant(float(value), index.shape)
+    self, index, src = b.wires(self, index, src)
+    for axis, extent in enumerate(index.shape):
+        if axis != dim and extent != self.shape[axis]:
             raise CannotError("the indices do not cover the other dimensions")
-        src = b.narrow(src, place, 0, extent)
-    return b.emit(make("pt.Scatter", dim + 1, b.kind == "scatter_add"), self, index, src)
+        src = b.narrow(src, axis, start=0, count=extent)  # of which PyTorch uses as many as there are indices
+    adds = b.kind == "scatter_add"
+    return b.emit(make("pt.Scatter", dim + 1, adds), self, index, src)
 
 
-def at_indices(b: Builder, value: Any, place: int, index: Wire) -> Any:
-    """Return slices of a value at indices of a dimension that are computed."""
+def at_indices(b: Builder, value: Any, axis: int, index: Wire) -> Any:
+    """Return slices of a value at indices of a dimension that are computed.
+
+    Args:
+        b: the builder.
+        value: the value.
+        axis: the dimension.
+        index: the indices, of any shape, whose dimensions take the place of the one.
+    """
     count = prod(index.shape)
-    shape = with_extents(value.shape, place, count)
-    positions = b.reshape(index, (*(1,) * place, count, *(1,) * (len(value.shape) - place - 1)))
+    shape = replace_axis(value.shape, axis, count)
+    positions = b.reshape(index, (*(1,) * axis, count, *(1,) * (len(value.shape) - axis - 1)))
     like = value if isinstance(value, Wire) else None
-    slices = gather(b, b.wire(value, index), place, b.expand(positions, shape, like))
-    return b.reshape(slices, with_extents(value.shape, place, *index.shape))
+    slices = gather(b, b.wire(value, index), axis, b.expand(positions, shape, like))
+    return b.reshape(slices, replace_axis(value.shape, axis, *index.shape))
 
 
-def _rows(weight: Stored, padding_idx: int, scale_grad_by_freq: bool) -> Any:
-    """Return a layer that looks up rows by indices from 0."""
+def _rows_layer(weight: Stored, padding_idx: int, scale_grad_by_freq: bool) -> Any:
+    """Return a layer that looks up rows by indices from 0.
+
+    Args:
+        weight: a parameter, the table.
+        padding_idx: the row that does not learn; negative for none.
+        scale_grad_by_freq: whether gradients are divided by the number of times that a row occurs.
+    """
     args = weight.ref.size
     if padding_idx >= 0:
         args = (*args, padding_idx + 1)
@@ -547,7 +667,8 @@ def embedding(b: Builder, weight: Any, indices: Any, padding_idx: int, scale_gra
         # Only nn.LookupTable scales gradients, or leaves out those of the padding.
         has_own_gradient = scale_grad_by_freq or (numbers == padding_idx).any()
         if not has_own_gradient or not is_parameter(weight):
-            rows = b.reshape(b.gathered(weight, numbers, 0), (*numbers.shape, *weight.shape[1:]))
+            flat_rows = b.gather_constant(weight, numbers, axis=0)
+            rows = b.reshape(flat_rows, (*numbers.shape, *weight.shape[1:]))
             return b.expand(rows, b.shape)
     indices = b.wire(indices)
     if not is_parameter(weight):
@@ -555,10 +676,11 @@ def embedding(b: Builder, weight: Any, indices: Any, padding_idx: int, scale_gra
             raise CannotError("the rows are computed, or are not a parameter; --allow layers gathers them")
         return at_indices(b, b.wire(weight, indices), 0, indices)
     matrix = indices
-    if len(indices.shape) not in (1, 2):
+    if len(indices.shape) not in (1, 2):  # nn.LookupTable takes a vector or a matrix
         matrix = b.reshape(indices, (*indices.shape[:1], prod(indices.shape[1:])))
-    layer = _rows(weight, padding_idx, scale_grad_by_freq)
-    return b.reshape(b.emit(layer, matrix, shape=(*matrix.shape, weight.ref.size[1])), b.shape)
+    layer = _rows_layer(weight, padding_idx, scale_grad_by_freq)
+    _, width = weight.ref.size
+    return b.reshape(b.emit(layer, matrix, shape=(*matrix.shape, width)), b.shape)
 
 
 @operation("arange.start_step arange.start arange", "none: offsets of bags of embeddings")
@@ -566,9 +688,10 @@ def steps(b: Builder, start: Any = 0, step: Any = 1) -> Any:
     """Return numbers in steps up to one that depends on the inputs."""
     if start != 0 or step != int(step):
         raise CannotError("counts from another number than 0, or in other steps than whole ones")
+    # If they are counted when the model runs, they are at most so many.
     last = MOST_COUNTED * int(step)
     b.bounds[b.call.name] = (min(0, last), max(0, last))
-    return Steps(int(step), b.shape)
+    return OpenRange(int(step), b.shape)
 
 
 @operation(
@@ -592,23 +715,39 @@ def embedding_bag(
         raise CannotError("the rows or the indices are not a parameter and an input")
     if padding_idx is not None and padding_idx >= 0:
         raise CannotError("a row does not count in its bag")
-    lead = (b.shape[0][0], _size_of_bags(offsets, indices, include_last_offset))
-    layer = _rows(weight, -1, scale_grad_by_freq)
-    value = b.emit(layer, b.reshape(indices, lead), shape=(*lead, weight.ref.size[1]))
+    # Bags of equal size are the rows of a matrix.
+    bags = b.shape[0][0]  # the first extent of the first of several results
+    size_of_bags = _size_of_bags(offsets, indices, include_last_offset)
+    matrix = b.reshape(indices, (bags, size_of_bags))
+    layer = _rows_layer(weight, padding_idx=-1, scale_grad_by_freq=scale_grad_by_freq)
+    _, width = weight.ref.size
+    value = b.emit(layer, matrix, shape=(bags, size_of_bags, width))
     if per_sample_weights is not None:
-        value = value * b.reshape(per_sample_weights, (*lead, 1))
-    return reduced(b, ("nn.Sum", "nn.Mean", "nn.Max")[mode], value, [1])
+        value = value * b.reshape(per_sample_weights, (bags, size_of_bags, 1))
+    reductions = ("nn.Sum", "nn.Mean", "nn.Max")  # by PyTorch's number of the mode
+    return reduce_over(b, reductions[mode], value, [1])
 
 
-def _size_of_bags(offsets: Any, indices: Wire, last: bool) -> Any:
-    """Return the number of indices in each bag."""
-    if isinstance(offsets, Steps):
+def _size_of_bags(offsets: Any, indices: Wire, include_last_offset: bool) -> Any:
+    """Return the number of indices in each bag.
+
+    Args:
+        offsets: where each bag begins.
+        indices: those of all bags.
+        include_last_offset: whether the offsets end with the number of indices.
+
+    Raises:
+        CannotError: the bags have not all the same size, or it depends on the inputs.
+    """
+    if isinstance(offsets, OpenRange):
         return offsets.step
     if not isinstance(offsets, Const):
         raise CannotError("the sizes of the bags depend on the inputs")
     count = int(indices.shape[0])
-    ends = [*map(int, offsets.array().reshape(-1)), *(() if last else (count,))]
-    sizes = {end - start for start, end in pairwise(ends)}
-    if len(sizes) != 1 or sizes == {0} or ends[0] != 0:
+    bounds = [int(offset) for offset in offsets.array().reshape(-1)]
+    if not include_last_offset:
+        bounds.append(count)
+    sizes = {end - start for start, end in pairwise(bounds)}
+    if len(sizes) != 1 or sizes == {0} or bounds[0] != 0:
         raise CannotError("the bags have different sizes")
     return sizes.pop()

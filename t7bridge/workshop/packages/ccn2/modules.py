@@ -119,6 +119,7 @@ class SpatialCrossMaxPooling(Layer):
     def forward(self, input: Tensor) -> Tensor:
         """Take (n, h, h, batch); return (n_out, h, h, batch)."""
         beyond = _beyond(input.size(0), self.kernel_size, self.stride)
+        # F.pad takes the last dimension first: the planes are the last pair.
         padded = F.pad(input, (0, 0, 0, 0, 0, 0, 0, beyond), value=float("-inf"))
         return padded.unfold(0, self.kernel_size, self.stride).max(-1).values
 
@@ -143,6 +144,7 @@ class SpatialResponseNormalization(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (n, h, h, batch); return the same shape."""
+        # A window of an even size reaches further before its element.
         before = self.size // 2
         behind = (self.size - 1) // 2
         squares = input.square()

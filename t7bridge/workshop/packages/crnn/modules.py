@@ -26,9 +26,11 @@ class LstmLayer(Layer):
         cell = inputs[0].new_zeros(inputs[0].size(0), self.hidden_size)
         hidden = cell
         outputs = []
-        for input in reversed(inputs) if self.reverse else inputs:
+        steps = reversed(inputs) if self.reverse else inputs
+        for input in steps:
             cell, hidden, output = self.lstmUnit([input, cell, hidden])
             outputs.append(output)
+        # In the order of the inputs.
         return outputs[::-1] if self.reverse else outputs
 
 

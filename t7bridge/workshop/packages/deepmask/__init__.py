@@ -26,7 +26,7 @@ register_layer(
 
 
 def _refinements(obj: TorchObject) -> Iterator[Child]:
-    """Return the refinement steps, 0-based in Lua; they contain their modules."""
+    """Yield the networks of a SharpMask, and its refinement steps, which Lua counts from 0."""
     yield from named_modules("trunk", "scoreBranch", "maskBranchDM")(obj)
     steps = obj.get("refs")
     if not isinstance(steps, Table):

@@ -64,6 +64,7 @@ class SpatialStochasticPooling(Layer):
         """
         height, width = self.kernel_size
         down, right = self.stride
+        # How far the last windows reach beyond the image.
         below = -(input.size(-2) - height) % down
         beside = -(input.size(-1) - width) % right
         padded = F.pad(input, (0, beside, 0, below))
@@ -72,6 +73,7 @@ class SpatialStochasticPooling(Layer):
             # The smallest number, so that a window of zeros has the mean 0.
             sums = windows.sum(-1) + torch.finfo(torch.float32).tiny
             return windows.square().sum(-1) / sums
+        # A number up to the sum of a window is in the share of one element.
         sums = windows.detach().cumsum(-1)
         drawn = torch.rand_like(sums[..., :1]) * sums[..., -1:]
         index = (sums < drawn).sum(-1, keepdim=True)
@@ -102,23 +104,31 @@ class ROIPooling(Layer):
         corners = (boxes[:, 1:].float() - self.index_base) * self.scale
         # Halves are rounded away from zero, as in C.
         corners = (corners.abs() + 0.5).floor() * corners.sign()
+        count_of_rows, count_of_columns = self.output_size
         pooled = []
         for number, corner in zip(numbers, corners.long().tolist()):
             left, top, right, bottom = corner
             image = images[int(number) - self.index_base]
-            rows = self._cells(top, bottom, self.output_size[0], image.size(-2))
-            columns = self._cells(left, right, self.output_size[1], image.size(-1))
-            cells = [
-                [self._largest(image[:, y:y2, x:x2]) for x, x2 in columns]
-                for y, y2 in rows
-            ]
-            pooled.append(torch.stack([torch.stack(row, -1) for row in cells], -2))
+            rows = self._cells(top, bottom, count_of_rows, image.size(-2))
+            columns = self._cells(left, right, count_of_columns, image.size(-1))
+            grid = []
+            for y, y2 in rows:
+                row = [self._largest(image[:, y:y2, x:x2]) for x, x2 in columns]
+                grid.append(torch.stack(row, -1))
+            pooled.append(torch.stack(grid, -2))
         return torch.stack(pooled)
 
     def _cells(
         self, first: int, last: int, count: int, extent: int
     ) -> list[tuple[int, int]]:
-        """Return the beginnings and ends of the cells along one axis."""
+        """Return the beginnings and ends of the cells along one axis, inside the image.
+
+        Args:
+            first: the first row or column of the box.
+            last: the last one.
+            count: number of cells.
+            extent: of the image.
+        """
         length = last - first if self.open_end else last - first + 1
         # In single precision, as in Lua's C.
         size = torch.tensor(float(max(length, 1))) / count
@@ -130,6 +140,7 @@ class ROIPooling(Layer):
 
     @staticmethod
     def _largest(cell: Tensor) -> Tensor:
+        """Return the largest element of each plane; 0 in a cell outside of the image."""
         if not cell.numel():
             return cell.new_zeros(cell.size(0))
         return cell.flatten(1).max(1).values

@@ -48,6 +48,7 @@ def _rows_first(input: Tensor, rows: int) -> tuple[Tensor, list[int], list[int]]
     """
     before = list(input.shape[:rows])
     behind = list(input.shape[rows + 2 :])
+    # What is behind the columns becomes one dimension, which is moved before the rows.
     images = input.flatten(rows + 2) if behind else input.unsqueeze(-1)
     images = images.reshape(-1, *images.shape[rows:])
     return images.permute(0, 3, 1, 2).flatten(0, 1)[None], before, behind
@@ -74,8 +75,9 @@ class SpatialUpSampling(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return as many dimensions as the input has."""
-        tall = input.repeat_interleave(self.scale[0], self.rows)
-        return tall.repeat_interleave(self.scale[1], self.rows + 1)
+        for_rows, for_columns = self.scale
+        tall = input.repeat_interleave(for_rows, self.rows)
+        return tall.repeat_interleave(for_columns, self.rows + 1)
 
 
 class SpatialDownSampling(Layer):
@@ -130,23 +132,25 @@ class SpatialReSamplingEx(Layer):
     def forward(self, input: Tensor) -> Tensor:
         """Return as many dimensions as the input has."""
         images, before, behind = _rows_first(input, self.rows)
-        extents = images.shape[-2:]
+        old_height, old_width = images.shape[-2:]
         size = []
-        for extent, given, ratio in zip(extents, self.size, self.ratio):
+        for extent, given, ratio in zip((old_height, old_width), self.size, self.ratio):
             # Rounded, unlike in `SpatialReSampling`.
             size.append(int(extent * ratio + 0.5) if given is None else given)
         height, width = size
         if self.mode == "bilinear":
             images = interpolate(images, (height, width))
-        elif height >= extents[0]:
-            tall = images.repeat_interleave(-(-height // extents[0]), 2)[:, :, :height]
-            images = tall.repeat_interleave(-(-width // extents[1]), 3)[..., :width]
+        elif height >= old_height:
+            # Repeated as often as needed: -(-a // b) is the next whole number.
+            tall = images.repeat_interleave(-(-height // old_height), 2)[:, :, :height]
+            images = tall.repeat_interleave(-(-width // old_width), 3)[..., :width]
         else:
-            steps = (extents[0] // height, extents[1] // width)
+            down = old_height // height
+            right = old_width // width
             if self.mode == "average":
-                images = F.avg_pool2d(images, steps)[:, :, :height, :width]
+                images = F.avg_pool2d(images, (down, right))[:, :, :height, :width]
             else:
-                images = images[:, :, :: steps[0], :: steps[1]][:, :, :height, :width]
+                images = images[:, :, ::down, ::right][:, :, :height, :width]
         return _back(images, before, behind)
 
 
@@ -162,16 +166,18 @@ class SpatialMaxSampling(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (n, h, w); return (n, *size)."""
-        rows = self._cells(input.size(-2), self.size[0])
-        columns = self._cells(input.size(-1), self.size[1])
-        cells = [
-            [input[:, y:y2, x:x2].flatten(1).max(1).values for x, x2 in columns]
-            for y, y2 in rows
-        ]
-        return torch.stack([torch.stack(row, -1) for row in cells], -2)
+        count_of_rows, count_of_columns = self.size
+        rows = self._cells(input.size(-2), count_of_rows)
+        columns = self._cells(input.size(-1), count_of_columns)
+        output = []
+        for y, y2 in rows:
+            row = [input[:, y:y2, x:x2].flatten(1).max(1).values for x, x2 in columns]
+            output.append(torch.stack(row, -1))
+        return torch.stack(output, -2)
 
     @staticmethod
     def _cells(extent: int, count: int) -> list[tuple[int, int]]:
+        """Return the beginnings and ends of the cells along one axis."""
         # In single precision, as in Lua's C; a cell has at least one element.
         step = torch.tensor(float(extent)) / count
         bounds = (torch.arange(count + 1) * step).long().tolist()

@@ -103,7 +103,8 @@ class Gather(Layer):
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take a tensor and indices; return a tensor of the shape of the indices."""
-        return inputs[0].gather(self.dim, inputs[1].long())
+        tensor, index = inputs
+        return tensor.gather(self.dim, index.long())
 
 
 class Scatter(Layer):
@@ -145,7 +146,12 @@ class Fold(Layer):
     def forward(self, input: Tensor) -> Tensor:
         """Take (n, c * kernel, blocks); return (n, c, height, width)."""
         return F.fold(
-            input, self.size, self.kernel, self.dilation, self.padding, self.stride
+            input,
+            self.size,
+            self.kernel,
+            dilation=self.dilation,
+            padding=self.padding,
+            stride=self.stride,
         )
 
 
@@ -194,7 +200,8 @@ class MaxPlaces(Layer):
             self.dilation,
             self.ceil_mode,
         )
-        return F.max_pool2d(x, *options, return_indices=True)[1].to(x.dtype)
+        _, indices = F.max_pool2d(x, *options, return_indices=True)
+        return indices.to(x.dtype)
 
 
 class Convolution(Layer):
@@ -213,7 +220,13 @@ class Convolution(Layer):
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take (n, in, h, w) and kernels (out, in / groups, kh, kw)."""
         images, kernels = inputs
+        # A kernel sees the planes of its group only.
         groups = images.shape[1] // kernels.shape[1]
         return F.conv2d(
-            images, kernels, None, self.stride, self.padding, self.dilation, groups
+            images,
+            kernels,
+            stride=self.stride,
+            padding=self.padding,
+            dilation=self.dilation,
+            groups=groups,
         )

@@ -52,6 +52,9 @@ class TotalVariation(Layer):
         return with_gradient(input, self._smoothed)
 
     def _smoothed(self, gradient: Tensor, input: Tensor) -> Tensor:
+        """Add the gradient of half the squared differences between each element and
+        those beside and below it.
+        """
         corner = input[..., :-1, :-1]
         beside = corner - input[..., :-1, 1:]
         below = corner - input[..., 1:, :-1]

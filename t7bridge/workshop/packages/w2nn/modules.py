@@ -36,8 +36,11 @@ class ScaleTable(nn.Module):
 
 
 class _Shake(torch.autograd.Function):
+    """The sum of two tensors with random shares, and other shares of the gradient."""
+
     @staticmethod
     def forward(ctx: Any, first: Tensor, second: Tensor) -> Tensor:
+        """Return the sum; a share is one number for each example."""
         ctx.shape = (-1, *[1] * (first.dim() - 1))
         share = torch.rand(first.size(0), dtype=first.dtype, device=first.device)
         share = share.view(ctx.shape)
@@ -45,6 +48,7 @@ class _Shake(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gradients of both tensors, whose shares are drawn anew."""
         (gradient,) = gradients
         share = torch.rand(
             gradient.size(0), dtype=gradient.dtype, device=gradient.device
@@ -185,6 +189,7 @@ class PSNRCriterion(nn.Module):
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Take two tensors of the same shape; return a scalar."""
         error = (input.clamp(0, 1) - target.reshape(input.shape)).square().mean()
+        # At least that of a tenth of one of 255 steps: the logarithm of 0 is infinite.
         return -10 * error.clamp(min=(0.1 / 255) ** 2).log10()
 
 
@@ -210,6 +215,7 @@ class LBPCriterion(Layer):
         return F.huber_loss(first, second, delta=self.gamma)
 
     def _image(self, input: Tensor) -> Tensor:
+        """Return rows of (n * h * h) elements as images, and images as they are."""
         if input.dim() != 2:
             return input
         side = round((input.size(1) / self.planes) ** 0.5)

@@ -1,0 +1,25 @@
+"""What a narrow terminal shows of a summary."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from helpers import TESTFILES
+
+import t7bridge
+from t7bridge.cli import verbs
+
+
+def test_only_rows_of_tables_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The facts and the sentence on shapes go on in the next line: cut, they would be lost."""
+    monkeypatch.setattr(verbs, "is_styled", lambda stream: True)
+    monkeypatch.setattr(verbs, "terminal_width", lambda: 40)
+    summary = t7bridge.inspect(TESTFILES / "models/lenet_mm.t7")
+    header = len(summary.header)
+    styled = [verbs._styled(line, number, header) for number, line in enumerate(summary.lines(40))]
+    plain = [re.sub(r"\x1b\[\dm", "", line) for line in styled]
+    assert plain[:header] == list(summary.lines())[:header]
+    assert max(map(len, plain[:header])) > 40
+    assert max(len(line) for line in plain[header:-1]) <= 40
+    assert plain[-1] == f"shapes: {summary.shapes}"
