@@ -80,7 +80,7 @@ _WORK_PER_COLLISION = 8
 _MODULUS = (1 << 61) - 1
 """Integers that differ by a multiple of it have the same hash where Python has 64 bits."""
 _SMALLEST_MODULUS = min(_MODULUS, sys.hash_info.modulus)
-"""Integers between minus this and this are their own hashes, so that each has another: a browser's Python has 32 bits."""
+"""Integers between minus this and this are their own hashes, each another; in a browser, Python has 32 bits."""
 _HASHED_AT_RANDOM = frozenset({str, bytes, bool, type(None), float})
 """Types of which a file cannot create many values of one hash: at most some fifty floats have the same."""
 _UNHASHABLE = (list, dict, set, bytearray)
