@@ -168,9 +168,9 @@ async function show(entry) {
     $("text").textContent = entry.text;
     $("text").classList.toggle("bad", entry.failed);
     offer(entry);
-    if (!entry.isLua) await scan(entry);
-    if (current !== entry) return;
   }
+  if (!entry.isLua && !entry.safety) await scan(entry);
+  if (current !== entry) return;
   say(entry.failed ? `${entry.name} cannot be read.` : `${entry.name}: ${size(entry.file.size)}.`, entry.failed);
   draw(entry);
 }
@@ -179,13 +179,15 @@ async function show(entry) {
 async function scan(entry) {
   const { code, output } = await repeated(() => verb(entry, ["scan", entry.name]));
   const lines = output.trim().split("\n").filter(Boolean);
-  if (code === 0) entry.safety = { lines: [], text: "scan found nothing that torch.load(weights_only=True) would refuse." };
-  else if (lines.length) entry.safety = { lines, text: "scan: do not load this file with pickle, or with torch.load(weights_only=False)." };
+  let text = ""; // what scan does not know, it says nothing about
+  if (code === 0) text = "scan found nothing in this file that runs code when it is loaded.";
+  else if (lines.length) text = "Loading this file may run code: scan names what torch.load(weights_only=True) does not take.";
+  entry.safety = { text, lines: code === 0 ? [] : lines };
   if (current === entry) warn(entry);
 }
 
 function warn({ safety }) {
-  $("safety").hidden = !safety;
+  $("safety").hidden = !safety?.text;
   $("safety").classList.toggle("bad", Boolean(safety?.lines.length));
   $("safety").querySelector("strong").textContent = safety?.text ?? "";
   $("safety").querySelector("pre").textContent = safety?.lines.join("\n") ?? "";
