@@ -23,10 +23,10 @@ _LAYOUT = "the layout of a .t7"
 
 
 def _without_state_dicts(asked: Any, source: str, target: str) -> str:
-    """Return why rules for the keys of state dicts do not apply, empty if they do."""
+    """Return why rules for the keys of state dicts do not apply, empty if they do; see `Option.unless`."""
     if source == target == LUA:
         return "from .t7 to .t7"
-    mode = getattr(asked, "mode", "auto")
+    mode = getattr(asked, "mode", "auto")  # other verbs with these options have no modes
     return f"in mode {mode}" if mode != "auto" else ""
 
 
@@ -163,13 +163,14 @@ class Attempt(Convert):
 
     Attributes:
         model: the template, open.
-        believed: whether the source's records are used, to be checked while and after the target is written.
+        trusts_records: whether the source's records are used first and checked while and after the target is written;
+            otherwise they are checked first, or not used.
         edits: the changes of names and types that are asked for, if any. Then records of the source are checked before
             they are used, and the target has none of its past.
     """
 
     model: Document | None = field(default=None, kw_only=True)
-    believed: bool = field(default=True, kw_only=True)
+    trusts_records: bool = field(default=True, kw_only=True)
     edits: Edits | None = field(default=None, kw_only=True)
 
     @classmethod
@@ -182,7 +183,7 @@ class Attempt(Convert):
         """
         options = {}
         for name, argument in options_of(request).items():
-            if argument.python:
+            if argument.python:  # others exist on the command line only
                 options[name] = getattr(request, name)
         # In `tree` mode there are no state dicts; `note_ignored` says so.
         has_rules = request.mode == "auto" and bool(request.rename or request.strip)
@@ -197,11 +198,12 @@ class Attempt(Convert):
                 strip=request.strip if has_rules else (),
                 dtype=dtype,
             )
-        return cls(**{**options, "edits": edits, **facts})
+        fields = {**options, "edits": edits, **facts}  # facts come last: they may replace options
+        return cls(**fields)
 
     def without_records(self) -> Attempt:
-        """Return the attempt that follows when a record of the source was found wrong."""
-        return Attempt.of(self, model=self.model, believed=False)
+        """Return the second attempt, which follows when a record of the source was found wrong."""
+        return Attempt.of(self, model=self.model, trusts_records=False)
 
 
 def note_ignored(request: Convert, report: Report) -> None:
@@ -213,16 +215,16 @@ def note_ignored(request: Convert, report: Report) -> None:
     """
     source, target = report.source_format, report.target_format
     reasons: dict[str, str] = {}
-    for name, field_of_verb in options_of(request).items():
-        default = field_of_verb.default
-        if not field_of_verb.python or default is REQUIRED or default == getattr(request, name):
+    for name, option_of_verb in options_of(request).items():
+        default = option_of_verb.default
+        if not option_of_verb.python or default is REQUIRED or default == getattr(request, name):
             continue
-        reason = field_of_verb.refused(request, source, target)
+        reason = option_of_verb.refused(request, source, target)
         if not reason:
             continue
         # Where no option of the group applies to the target, the group is noted once: "the layout of a .t7".
-        applies_to_target = FORMATS[target].values in field_of_verb.targets
-        noted_name = name if applies_to_target else field_of_verb.noun or name
+        applies_to_target = FORMATS[target].values in option_of_verb.targets
+        noted_name = name if applies_to_target else option_of_verb.noun or name
         reasons[noted_name] = reason
     for noted_name, reason in reasons.items():
         report.note("warning", f"{noted_name} does not apply {reason}, and is ignored", code="option")

@@ -46,8 +46,13 @@ def require_h5py() -> None:
     """Check that h5py is installed, without importing it.
 
     Raises:
-        UnsupportedError: it is not.
+        UnsupportedError: it is not, or this is a browser, where no process of its own could read.
     """
+    if sys.platform == "emscripten":
+        raise UnsupportedError(
+            "HDF5 cannot be read in a browser",
+            hint="On a computer, after pip install 't7bridge[hdf5]': t7bridge convert FILE.h5 FILE.pt",
+        )
     try:
         is_installed = find_spec("h5py") is not None
     except ValueError:  # `sys.modules` has something else under its name

@@ -77,8 +77,10 @@ _WORK_PER_BYTE = 16
 _WASTE = "a pickle that copies the same values over and over, or of which keys have the same hash,"
 _WORK_PER_COLLISION = 8
 """Steps for the comparison of a key with one other of the same hash."""
-_MODULUS = sys.hash_info.modulus
-"""Integers between minus this and this are their own hashes, so that each has another."""
+_MODULUS = (1 << 61) - 1
+"""Integers that differ by a multiple of it have the same hash where Python has 64 bits."""
+_SMALLEST_MODULUS = min(_MODULUS, sys.hash_info.modulus)
+"""Integers between minus this and this are their own hashes, each another; in a browser, Python has 32 bits."""
 _HASHED_AT_RANDOM = frozenset({str, bytes, bool, type(None), float})
 """Types of which a file cannot create many values of one hash: at most some fifty floats have the same."""
 _UNHASHABLE = (list, dict, set, bytearray)
@@ -108,6 +110,14 @@ def _key_parts(key: Any) -> int:
                 )
             parts.extend((inner, depth + 1) for inner in part)
     return count
+
+
+def _hash_of_64_bits(key: Any) -> int:
+    """Return the hash of an integer where Python has 64 bits, so that a file is refused in a browser, too."""
+    if type(key) is not int:
+        return hash(key)
+    rest = abs(key) % _MODULUS
+    return rest if key >= 0 else -rest
 
 
 class Work(Budget):
@@ -140,15 +150,16 @@ class Work(Budget):
                 made to waste time has.
         """
         kind = type(key)
-        is_small_integer = kind is int and -_MODULUS < key < _MODULUS
+        is_small_integer = kind is int and -_SMALLEST_MODULUS < key < _SMALLEST_MODULUS
         if kind in _HASHED_AT_RANDOM or is_small_integer:
             return
         self.spend(_key_parts(key))  # before `hash`, which visits as many, and would raise Python's own errors
         key_counts = self.hashes.setdefault(id(container), {})
-        earlier_keys = key_counts.get(hash(key), 0)
-        key_counts[hash(key)] = earlier_keys + 1
-        if earlier_keys:
-            self.spend(earlier_keys * _WORK_PER_COLLISION)
+        for value in {hash(key), _hash_of_64_bits(key)}:
+            earlier_keys = key_counts.get(value, 0)
+            key_counts[value] = earlier_keys + 1
+            if earlier_keys:
+                self.spend(earlier_keys * _WORK_PER_COLLISION)
 
     def check_elements(self, items: Collection[Any]) -> None:
         """Check the elements of a set before it is created; raises as `check_key`."""
