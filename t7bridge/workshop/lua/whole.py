@@ -36,6 +36,7 @@ def _power(first: Bounds, second: Bounds) -> Bounds:
     return -largest, largest
 
 
+# A quotient of `floor_divide` is at most its dividend; rounded down, a negative one may be 1 more.
 _RULES: dict[str, Callable[..., Bounds]] = {
     "add": lambda one, other: (one[0] + other[0], one[1] + other[1]),
     "sub": lambda one, other: (one[0] - other[1], one[1] - other[0]),
@@ -75,10 +76,10 @@ def bounds_of(kind: str, arguments: Sequence[Bounds], count: float) -> Bounds:
         arguments: the bounds of its arguments.
         count: the number of elements that are added or multiplied; infinite if any.
     """
-    if not arguments:
+    if not arguments:  # nothing is known of the value
         return -inf, inf
     rule = _RULES.get(kind)
-    # An operation may have more arguments than its rule knows, such as `alpha`: then the widest count, below.
+    # An operation may have more arguments than its rule knows, such as `alpha`: then the widest bounds count, below.
     if rule is not None and len(arguments) == rule.__code__.co_argcount:
         return rule(*arguments)
     widest = min(low for low, _ in arguments), max(high for _, high in arguments)
