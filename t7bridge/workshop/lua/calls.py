@@ -254,9 +254,9 @@ class ProgramBuilder(Builder):
             return
         is_double = self.program.is_double
         # ATen's names of the arguments whose elements count; others are dimensions, indices and options.
-        names = ("self", "other", "min", "max", "exponent", "tensors")
+        names = ("self", "other", "mat2", "vec", "tensor", "min", "max", "exponent", "tensors")
         operands = [call.args[name] for name in names if call.args.get(name) is not None]
-        count = self._count_of(operands[:1])  # of the first, which a sum adds up
+        count = self._count_of(operands[:1])
         if call.args.get("alpha", 1) != 1:  # by which the second term of a sum is multiplied
             operands.append(call.args["alpha"])
         bounds: list[whole.Bounds] = []
@@ -272,12 +272,19 @@ class ProgramBuilder(Builder):
         largest = whole.exact_up_to(is_double)
         self.bounds[call.name] = (max(low, -largest), min(high, largest))
 
-    def _count_of(self, arguments: list[Any]) -> float:
-        """Return the number of elements of arguments, infinite if it depends on the inputs."""
+    def _count_of(self, first_operand: list[Any]) -> float:
+        """Return how many elements of the first operand an operation adds up; infinite if it depends on the inputs.
+
+        A sum may add all of them, and a product of matrices those of a row.
+
+        Args:
+            first_operand: the operand in a list, which is empty if there is none.
+        """
         extents: list[Any] = []
-        for item in tree_leaves(arguments):
+        for item in tree_leaves(first_operand):
             if isinstance(item, CallRef):
-                extents += self.env[item.name].shape
+                shape = self.env[item.name].shape
+                extents += shape[-1:] if self.kind in whole.MATRIX_PRODUCTS else shape
         return prod(extents) if is_static(extents) else inf
 
     def _bounds_of(self, item: Any, is_double: bool) -> whole.Bounds | None:
