@@ -247,8 +247,8 @@ class Writer:
     def source(self, root: LuaLayer) -> tuple[str, str]:
         """Return the source of the functions, and the expression of the whole model, which calls them."""
         self.group(root)
-        # Called functions before their callers, which contain more layers: Lua has to know them, and each has its name and
-        # parameters when a call of it is written.
+        # Called functions before their callers, which contain more layers: Lua has to know them, and their names and
+        # parameters are known when a call is written.
         blocks = sorted((block for block in self.blocks.values() if not block.inline), key=lambda block: block.height)
         functions = "".join(self._function(block) for block in blocks)
         return functions, "".join(map(str, self._expression(root, depth=1)))
