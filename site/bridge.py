@@ -8,6 +8,7 @@ import os
 import pathlib
 import shutil
 import zipfile
+from collections.abc import Callable
 from typing import Any
 
 from t7bridge import cli
@@ -17,10 +18,32 @@ WORK = OUT / ".work"
 """Where a folder is written; beside the outputs, which are on disk."""
 
 
-def run(arguments: Any, folder: str) -> dict[str, Any]:
+class Messages(io.StringIO):
+    """Standard error, of which the page has each part at once: Python may end while it frees a value that it refused.
+
+    Args:
+        tell: takes each part.
+    """
+
+    def __init__(self, tell: Callable[[str], Any]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def write(self, text: str) -> int:
+        """Write, and tell the page."""
+        self._tell(text)
+        return super().write(text)
+
+
+def run(arguments: Any, folder: str, tell: Callable[[str], Any]) -> dict[str, Any]:
     """Run `t7bridge ARGUMENTS` in a folder; messages are those of the command line.
 
     The folder that `module` writes is packed when it is done: a browser saves files.
+
+    Args:
+        arguments: the verb, its options and files.
+        folder: where the files are.
+        tell: takes each part of the messages when it is written.
 
     Returns:
         The exit code, and the texts of standard output and standard error.
@@ -34,7 +57,7 @@ def run(arguments: Any, folder: str) -> dict[str, Any]:
     elif arguments[0] in ("convert", "draw"):
         arguments[-1] = str(OUT / target)
     output = io.StringIO()
-    messages = io.StringIO()
+    messages = Messages(tell)
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(messages):
         try:
             code = cli.main(arguments)

@@ -7,6 +7,7 @@ them, stand beside it; any static host serves the folder.
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import html
 import importlib.util
@@ -17,7 +18,6 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import zipfile
 from pathlib import Path
 
 SITE = Path(__file__).resolve().parent
@@ -100,12 +100,25 @@ def compile_library(runtime: Path, library: Path) -> None:
 
 
 def pack(folder: Path, target: Path) -> None:
-    """Pack a folder into a zip archive that is the same each time."""
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for file in sorted(folder.rglob("*")):
-            if file.is_file():
-                member = zipfile.ZipInfo(file.relative_to(folder).as_posix())
-                archive.writestr(member, file.read_bytes(), zipfile.ZIP_DEFLATED)
+    """Pack a folder into a file that the page mounts where it is, the same bytes each time.
+
+    It is compressed by gzip: the length of an index in 8 digits, the index, and the files one after the other. The
+    index is that of Emscripten's file packager: each file's path, and where it starts and ends behind the index.
+    """
+    files = []
+    contents = []
+    position = 0
+    for file in sorted(folder.rglob("*")):
+        if not file.is_file():
+            continue
+        content = file.read_bytes()
+        end = position + len(content)
+        files.append({"filename": f"/{file.relative_to(folder).as_posix()}", "start": position, "end": end})
+        contents.append(content)
+        position = end
+    index = json.dumps(files).encode()
+    packed = gzip.compress(b"%08d%s%s" % (len(index), index, b"".join(contents)), mtime=0)
+    target.write_bytes(packed)
 
 
 def scripts_of_drawings() -> list[str]:
@@ -155,7 +168,7 @@ def build(target: Path, cache: Path) -> None:
         library = Path(folder)
         collect_library(library)
         compile_library(target / "pyodide", library)
-        pack(library, target / "t7bridge.zip")
+        pack(library, target / "library.gz")
     write_pages(target)
 
 

@@ -13,21 +13,30 @@ let busy = false;
 const opened = [];
 
 function begin() {
-  const session = `t7bridge-${Date.now()}-${Math.random().toString(36).slice(2)}`;
-  ready = (async () => {
-    const source = await sourceOfWorker();
-    worker = new Worker(URL.createObjectURL(new Blob([source], { type: "text/javascript" })), { type: "module" });
-    return new Promise((resolve, reject) => {
-      worker.onmessage = ({ data }) => {
-        if (data.type === "ready") resolve();
-        else if (data.type === "failed" && data.number === undefined) reject(new Error(data.message));
-        else heard(data);
-      };
-      worker.onerror = (event) => reject(new Error(event.message || "the worker does not start"));
-      worker.postMessage({ type: "start", base, session });
-    });
-  })();
+  ready = start();
   return ready;
+}
+
+async function start() {
+  const session = `t7bridge-${Date.now()}-${Math.random().toString(36).slice(2)}`;
+  const source = await sourceOfWorker();
+  worker = new Worker(URL.createObjectURL(new Blob([source], { type: "text/javascript" })), { type: "module" });
+  await new Promise((resolve, reject) => {
+    worker.onmessage = ({ data }) => {
+      if (data.type === "ready") resolve();
+      else if (data.type === "failed" && data.number === undefined) reject(new Error(data.message));
+      else heard(data);
+    };
+    worker.onerror = (event) => reject(new Error(event.message || "the worker does not start"));
+    worker.postMessage({ type: "start", base, session });
+  });
+  // After a restart the files are opened again, before anything else is asked.
+  for (const entry of opened) entry.place = await placeOf(entry.file);
+}
+
+async function placeOf(file) {
+  const { place } = await send({ type: "open", files: [file] });
+  return place;
 }
 
 let workerSource; // fetched once, for starting again without a request
@@ -44,14 +53,19 @@ function heard(data) {
     return;
   }
   asked.delete(data.number);
-  if (data.type === "failed") question.reject(new Error(data.message));
+  if (data.type === "failed") question.reject(Object.assign(new Error(data.message), { said: data.said }));
   else question.resolve(data);
 }
 
-async function ask(message, progress) {
+// Wait until Python is there, and call a function that sends a question to it.
+async function ask(question) {
   const began = ready;
   await began;
   if (began !== ready) throw new Cancelled(); // meanwhile
+  return question();
+}
+
+function send(message, progress) {
   const number = ++count;
   return new Promise((resolve, reject) => {
     asked.set(number, { resolve, reject, progress });
@@ -59,14 +73,20 @@ async function ask(message, progress) {
   });
 }
 
-async function restart() {
+let restarting = null;
+function restart() {
+  restarting ??= startAgain().finally(() => {
+    restarting = null;
+  });
+  return restarting;
+}
+
+async function startAgain() {
   say("Loading Python again …");
   worker.terminate();
   for (const question of asked.values()) question.reject(new Cancelled());
   asked.clear();
-  begin();
-  await ready;
-  for (const file of opened) file.place = (await ask({ type: "open", files: [file.file] })).place;
+  await begin();
   say("Ready.");
 }
 
@@ -88,16 +108,33 @@ async function take(files) {
   if (!list.length) return;
   try {
     say(list.length > 1 ? `Opening ${list.length} files …` : `Opening ${list[0].name} …`);
-    let first = null;
-    for (const file of list) {
-      const { place } = await ask({ type: "open", files: [file] });
-      const entry = { file, name: file.name, place, text: null, drawing: null, results: [] };
-      opened.push(entry);
-      first ??= entry;
-    }
-    await show(first);
+    const entries = [];
+    for (const file of list) entries.push(opened.find((entry) => isSame(entry.file, file)) ?? (await open(file)));
+    await show(entries[0]);
   } catch (error) {
-    if (!(error instanceof Cancelled)) say(error.message, true);
+    say(error.message, true);
+  }
+}
+
+async function open(file) {
+  const place = await repeated(() => ask(() => placeOf(file)));
+  const entry = { file, name: file.name, place, text: null, safety: null, drawing: null, results: [] };
+  opened.push(entry);
+  return entry;
+}
+
+function isSame(one, other) {
+  return one.name === other.name && one.size === other.size && one.lastModified === other.lastModified;
+}
+
+// What is cancelled is a conversion; Python starts again, and what was asked besides is asked again.
+async function repeated(question) {
+  for (;;) {
+    try {
+      return await question();
+    } catch (error) {
+      if (!(error instanceof Cancelled)) throw error;
+    }
   }
 }
 
@@ -108,17 +145,22 @@ async function show(entry) {
     ...opened.map((other) => {
       const button = element("button", { type: "button", textContent: other.name });
       button.setAttribute("aria-current", other === entry);
-      button.onclick = () => show(other);
+      button.onclick = () => {
+        show(other);
+        $("opened").querySelector("[aria-current=true]").focus(); // the buttons are others now
+      };
       return button;
     }),
   );
   $("opened").hidden = opened.length < 2;
   $("text").textContent = entry.text ?? "…";
+  $("text").classList.toggle("bad", Boolean(entry.failed));
   $("result").replaceChildren(...entry.results);
+  warn(entry);
   offer(entry);
   if (entry.text === null) {
     say(`Reading ${entry.name} …`);
-    const answer = await verb(entry, ["inspect", entry.name]);
+    const answer = await repeated(() => verb(entry, ["inspect", entry.name]));
     entry.text = answer.code === 0 ? answer.output : answer.messages;
     entry.isLua = LUA.test(answer.output);
     entry.failed = answer.code !== 0;
@@ -126,21 +168,35 @@ async function show(entry) {
     $("text").textContent = entry.text;
     $("text").classList.toggle("bad", entry.failed);
     offer(entry);
-    say(entry.failed ? `${entry.name} cannot be read.` : `${entry.name}: ${size(entry.file.size)}.`, entry.failed);
   }
+  if (!entry.isLua && !entry.safety) await scan(entry);
+  if (current !== entry) return;
+  say(entry.failed ? `${entry.name} cannot be read.` : `${entry.name}: ${size(entry.file.size)}.`, entry.failed);
   draw(entry);
+}
+
+// Whether a pickle is safe is what people want to know first; a file that cannot be read may be a program, too.
+async function scan(entry) {
+  const { code, output } = await repeated(() => verb(entry, ["scan", entry.name]));
+  const lines = output.trim().split("\n").filter(Boolean);
+  let text = ""; // what scan does not know, it says nothing about
+  if (code === 0) text = "scan found nothing in this file that runs code when it is loaded.";
+  else if (lines.length) text = "Loading this file may run code: scan names what torch.load(weights_only=True) does not take.";
+  entry.safety = { text, lines: code === 0 ? [] : lines };
+  if (current === entry) warn(entry);
+}
+
+function warn({ safety }) {
+  $("safety").hidden = !safety?.text;
+  $("safety").classList.toggle("bad", Boolean(safety?.lines.length));
+  $("safety").querySelector("strong").textContent = safety?.text ?? "";
+  $("safety").querySelector("pre").textContent = safety?.lines.join("\n") ?? "";
 }
 
 async function draw(entry) {
   entry.drawing ??= drawn(entry);
   const drawing = entry.drawing;
-  let content;
-  try {
-    content = await drawing;
-  } catch {
-    if (entry.drawing === drawing) entry.drawing = null; // cancelled: drawn when it is looked at
-    return;
-  }
+  const content = await drawing;
   // Meanwhile there may be another file, or another part of this one. A frame that is shown again loads again.
   const isWanted = current === entry && entry.drawing === drawing;
   if (isWanted && content !== $("drawing").firstChild) $("drawing").replaceChildren(content);
@@ -148,12 +204,17 @@ async function draw(entry) {
 
 async function drawn(entry) {
   if (entry.failed) return element("p", { textContent: "There is nothing to draw." });
-  const answer = await verb(entry, ["draw", ...part(), entry.name, "-o", "drawing.html"]);
+  const answer = await repeated(() => verb(entry, ["draw", ...part(), entry.name, "-o", "drawing.html"]));
   if (!answer.outputs.length) return element("p", { textContent: answer.messages });
   const html = new Blob([await answer.outputs[0].file.text()], { type: "text/html" });
   const frame = element("iframe", { title: `Drawing of ${entry.name}`, src: URL.createObjectURL(html) });
   frame.setAttribute("sandbox", "allow-scripts");
   return frame;
+}
+
+function cancel() {
+  if (document.activeElement === $("cancel")) $("targets").firstChild.focus();
+  restart().catch(refused);
 }
 
 function redraw() {
@@ -166,17 +227,26 @@ function offer(entry) {
   const stem = entry.name.replace(/\.[^.]*$/, "") || "model";
   const suffixes = [".pt", ".safetensors", ".npz", ".t7"].filter((suffix) => !entry.name.endsWith(suffix));
   const targets = suffixes.map((suffix) => [suffix, "convert", stem + suffix]);
-  if (entry.isLua) targets.push(["model.py with its weights", "module", `${stem}.zip`]);
+  const folder = stem === entry.name ? `${stem}_model` : stem; // on a disk it would have the file's own name
+  if (entry.isLua) targets.push(["model.py with its weights", "module", `${folder}.zip`]);
   targets.push(["drawing, .svg", "draw", `${stem}.svg`]);
+  const isReadable = entry.text !== null && !entry.failed;
   $("targets").replaceChildren(
     ...targets.map(([label, name, target], index) => {
-      const isReadable = entry.text !== null && !entry.failed;
-      const button = element("button", { type: "button", textContent: label, disabled: busy || !isReadable });
+      const button = element("button", { type: "button", textContent: label, disabled: !isReadable });
       if (index === 0) button.className = "first";
       button.onclick = () => convert(entry, name, target);
       return button;
     }),
   );
+  occupy(busy);
+}
+
+// Not `disabled`: the button that was pressed would lose the keyboard's focus.
+function occupy(isBusy) {
+  busy = isBusy;
+  for (const button of $("targets").children) button.setAttribute("aria-disabled", busy);
+  $("progress").hidden = !busy;
 }
 
 function part() {
@@ -198,10 +268,9 @@ function commandOf(entry, name, target) {
 
 async function convert(entry, name, target) {
   if (busy) return;
-  busy = true;
-  offer(entry);
+  occupy(true);
+  say(`Writing ${target} …`);
   const command = commandOf(entry, name, target);
-  $("progress").hidden = false;
   const bar = $("progress").querySelector("progress");
   const text = $("progress").querySelector("span");
   bar.removeAttribute("value");
@@ -211,7 +280,9 @@ async function convert(entry, name, target) {
       bar.value = Math.min(1, fraction);
       text.textContent = `${target}: ${Math.round(100 * Math.min(1, fraction))} %`;
     });
-    const parts = [element("pre", { className: "dim", textContent: `t7bridge ${command.map(quoted).join(" ")}` })];
+    // The command line writes a folder where the page packs one.
+    const shown = command.map(quoted).join(" ").replace(/\.zip('?)$/, "$1");
+    const parts = [element("pre", { className: "dim", textContent: `t7bridge ${shown}` })];
     for (const { name: file, file: bytes } of answer.outputs) {
       const link = element("a", { href: URL.createObjectURL(bytes), download: file, textContent: `Save ${file}` });
       parts.push(link, document.createTextNode(` (${size(bytes.size)})`));
@@ -227,20 +298,20 @@ async function convert(entry, name, target) {
   } catch (error) {
     if (!(error instanceof Cancelled)) say(error.message, true);
   } finally {
-    busy = false;
-    $("progress").hidden = true;
-    if (current) offer(current);
+    occupy(false);
   }
 }
 
 async function verb(entry, args, progress) {
   try {
-    return await ask({ type: "run", args, cwd: entry.place, expected: entry.file.size }, progress);
+    return await ask(() => send({ type: "run", args, cwd: entry.place, expected: entry.file.size }, progress));
   } catch (error) {
     if (error instanceof Cancelled) throw error;
-    // A browser's stack is a hundredth of a process's, and Python does not survive its end.
+    // A browser's stack is a tenth of a process's, and Python does not survive its end. If it ended while it freed what
+    // it had refused, it had said why.
     await restart();
-    const messages = `t7bridge: error: ${entry.name}: ends Python in a browser (${error.message}); the command line reads such files.\n`;
+    const fallback = `t7bridge: error: ${entry.name}: ends Python in a browser (${error.message}); the command line reads such files.\n`;
+    const messages = error.said?.includes("error: ") ? error.said : fallback;
     return { code: 2, output: "", messages, outputs: [] };
   }
 }
@@ -277,8 +348,14 @@ function choose(tab) {
 }
 
 $("choose").onclick = () => $("files").click();
-$("files").onchange = () => take($("files").files);
-$("cancel").onclick = () => restart().catch(refused);
+$("files").onchange = () => {
+  take($("files").files);
+  $("files").value = ""; // the same file may be chosen again
+};
+$("cancel").onclick = cancel;
+addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && busy) cancel();
+});
 $("tab-text").onclick = () => choose("tab-text");
 $("tab-drawing").onclick = () => choose("tab-drawing");
 $("views").onkeydown = (event) => {
@@ -297,20 +374,38 @@ $("from").onsubmit = async (event) => {
   const address = $("address").value;
   say(`Loading ${address} …`);
   try {
-    const response = await fetch(address);
-    if (!response.ok) throw new Error(`${response.status} ${response.statusText}`);
-    const name = decodeURIComponent(new URL(address).pathname.split("/").pop()) || "model";
-    await take([new File([await response.blob()], name)]);
+    await take([await loaded(address)]);
   } catch (error) {
-    say(`${address} cannot be loaded: ${error.message}. Its server must allow other sites to read it.`, true);
+    say(`${address} cannot be loaded: ${error.message}`, true);
   }
 };
+async function loaded(address) {
+  const { protocol, pathname } = new URL(address);
+  if (protocol !== "https:") throw new Error("only https addresses can be.");
+  let response;
+  try {
+    response = await fetch(address);
+  } catch {
+    // A browser does not say which.
+    throw new Error("its server does not answer, or does not allow other sites to read it (CORS). Save the file, and drop it here.");
+  }
+  if (!response.ok) throw new Error(`the server answers ${response.status} ${response.statusText}`.trim() + ".");
+  return new File([await response.blob()], decodeURIComponent(pathname.split("/").pop()) || "model");
+}
 for (const kind of ["dragover", "dragleave", "drop"]) {
   addEventListener(kind, (event) => {
     event.preventDefault();
     $("drop").classList.toggle("over", kind === "dragover");
-    if (kind === "drop") take(event.dataTransfer.files);
+    if (kind === "drop") dropped(event.dataTransfer);
   });
+}
+
+async function dropped({ items, files }) {
+  const isFolder = [...items].filter((item) => item.kind === "file").map((item) => item.webkitGetAsEntry?.()?.isDirectory);
+  const list = [...files];
+  await take(list.filter((_, index) => !isFolder[index]));
+  const folder = list.find((_, index) => isFolder[index]);
+  if (folder) say(`${folder.name} is a folder: drop the files that are in it.`, true);
 }
 
 // Inside the documentation's front page, which has the files.

@@ -5,14 +5,18 @@
 // where a browser has none, to memory.
 
 const OUT = "/out";
+const LIBRARY = "/library";
+const STACK = 1 << 16; // bytes of Python's own stack after which it raises RecursionError, see protectStack
+const WORTH_FREEING = 1 << 16; // bytes: smaller arrays are cheaper to leave to the collector
 const HANDLES = 8; // files on disk that one run may write; handles can only be made between runs
+const INPUT_OUTPUT_ERROR = 29; // EIO of Emscripten
 let python;
 let run;
 let folder; // of the private file system, or null
 const spare = []; // files on disk that are not used yet
 let mounted = 0;
 let reader;
-let garbage;
+let said = ""; // the messages of the present run
 let writing = {}; // of the present run: its number, and the bytes that are expected
 
 onmessage = async ({ data }) => {
@@ -21,36 +25,67 @@ onmessage = async ({ data }) => {
     else if (data.type === "open") open(data);
     else if (data.type === "run") await answer(data);
   } catch (error) {
-    postMessage({ type: "failed", number: data.number, message: String(error?.message ?? error) });
+    postMessage({ type: "failed", number: data.number, message: String(error?.message ?? error), said });
   }
 };
 
 async function start(base, session) {
   const { loadPyodide } = await import(`${base}pyodide/pyodide.mjs`);
-  const library = fetch(`${base}t7bridge.zip`).then((response) => {
-    if (!response.ok) throw new Error(`t7bridge.zip: ${response.status}`);
-    return response.arrayBuffer();
-  });
+  const library = packed(`${base}library.gz`);
   python = await loadPyodide({ indexURL: `${base}pyodide/` });
-  python.unpackArchive(await library, "zip", { extractDir: "/lib/t7bridge" });
-  await openStore(session);
+  protectStack(python._module);
   python.FS.filesystems.WORKERFS.stream_ops.read = readFile;
+  python.FS.mkdir(LIBRARY);
+  python.FS.mount(python.FS.filesystems.WORKERFS, { packages: [await library] }, LIBRARY);
+  await openStore(session);
   python.FS.mkdir(OUT);
   python.FS.mount(outputFiles(python.FS), {}, OUT);
-  run = python.runPython("import sys; sys.path.insert(0, '/lib/t7bridge'); import bridge; bridge.run");
+  run = python.runPython(`import sys; sys.path.insert(0, "${LIBRARY}"); import bridge; bridge.run`);
   await fill();
   postMessage({ type: "ready" });
 }
 
-// As in WORKERFS, with a little garbage after each piece. What a reader returns is freed by the next collection of young
-// objects, and reading alone makes none: a browser would hold hundreds of megabytes.
+// Python bounds the C functions that call themselves by its stack in WebAssembly's memory, 5 MB, but the browser's own
+// stack, of which they need ten times as much, has 1 MB: Python would not survive its end. 64 kB are the most of which
+// comparisons, `repr`, JSON and the destruction of values end in RecursionError first; compiling a class takes 48.
+function protectStack(module) {
+  const top = module._emscripten_stack_get_base();
+  module._PyUnstable_ThreadState_SetStackProtection(module._PyThreadState_Get(), top - STACK, STACK);
+}
+
+// The library as `build.py` packs it. A blob is kept by the browser, and takes no memory of the tab.
+async function packed(address) {
+  const response = await fetch(address);
+  if (!response.ok) throw new Error(`${address}: ${response.status}`);
+  const blob = await new Response(response.body.pipeThrough(new DecompressionStream("gzip"))).blob();
+  const end = 8 + Number(await blob.slice(0, 8).text());
+  const files = JSON.parse(await blob.slice(8, end).text());
+  return { metadata: { files }, blob: blob.slice(end) };
+}
+
+// As in WORKERFS, but what a reader returns is freed at once: an array of bytes that a channel takes, whose other end is
+// closed, is gone. Otherwise it stays until a full collection, and a browser holds some hundred megabytes of them.
 function readFile(stream, buffer, offset, length, position) {
   if (position >= stream.node.size) return 0;
+  const bytes = bytesOf(stream.node.contents.slice(position, position + length));
+  const count = bytes.byteLength;
+  buffer.set(new Uint8Array(bytes), offset);
+  if (count >= WORTH_FREEING) {
+    const { port1, port2 } = new MessageChannel();
+    port2.close();
+    port1.postMessage(bytes, [bytes]);
+  }
+  return count;
+}
+
+function bytesOf(blob) {
   reader ??= new FileReaderSync();
-  const piece = new Uint8Array(reader.readAsArrayBuffer(stream.node.contents.slice(position, position + length)));
-  buffer.set(piece, offset);
-  for (let bytes = 0; bytes < piece.length; bytes += 1 << 10) garbage = new Array(32);
-  return piece.length;
+  try {
+    return reader.readAsArrayBuffer(blob);
+  } catch {
+    // The file was changed or removed after it was dropped: an OSError of Python.
+    throw new python.FS.ErrnoError(INPUT_OUTPUT_ERROR);
+  }
 }
 
 async function openStore(session) {
@@ -84,7 +119,10 @@ function open({ files, number }) {
 
 async function answer({ number, args, cwd, expected }) {
   writing = { number, expected, written: 0, told: 0 };
-  const result = run(args, cwd).toJs({ dict_converter: Object.fromEntries });
+  said = "";
+  const result = run(args, cwd, (text) => {
+    said += text;
+  }).toJs({ dict_converter: Object.fromEntries });
   const outputs = [];
   for (const name of python.FS.readdir(OUT)) {
     if (!name.startsWith(".")) outputs.push({ name, file: await taken(`${OUT}/${name}`) });

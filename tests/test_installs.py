@@ -36,7 +36,7 @@ def test_messages_name_libraries() -> None:
     assert len(hints) >= 9
     known = dependencies() | OF_NO_EXTRA
     for name, command in hints:
-        if command.startswith("{library}"):  # that fsspec's own table names
+        if command.startswith(("{library}", "{packages}")):  # fsspec, and what its own table names
             continue
         # The command ends with the string, or where the sentence resumes.
         words = re.split(r"[,)\"]|' ", command.replace("'", "") + " ")[0].split()

@@ -21,10 +21,6 @@ import t7bridge
 from t7bridge import Table, Tensor, TorchObject, cli
 
 MODELS = TESTFILES / "models"
-TOO_DEEP = {"json_deep.pt", "key_deep.pt"}
-"""C functions of Python call themselves for these, further than the stack of a browser goes."""
-FOR_64_BITS = {"keys_integers.pt"}
-"""Its keys collide where a hash has 64 bits; in a browser, where it has 32, it is an ordinary file."""
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium"),
@@ -67,11 +63,6 @@ def check(page: Page, file: Path, folder: Path) -> None:
     (folder / file.name).write_bytes(file.read_bytes())
     code, output, messages = on_the_command_line(folder, "inspect", file.name)
     text = page.drop(file)
-    if file.name in TOO_DEEP:
-        assert "ends Python in a browser (Maximum call stack size exceeded)" in text
-        return
-    if file.name in FOR_64_BITS:
-        return
     assert text == (messages if code else output), file
     if code:
         return
@@ -79,7 +70,8 @@ def check(page: Page, file: Path, folder: Path) -> None:
         said, saved = page.convert(label)
         name = saved.name.partition("-")[2] if saved else f"{file.stem}{label}"
         if label.startswith("model.py"):
-            code, output, messages = on_the_command_line(folder, "module", file.name, "-o", file.stem)
+            module = name.removesuffix(".zip") if saved else file.stem
+            code, output, messages = on_the_command_line(folder, "module", file.name, "-o", module)
         elif label.startswith("drawing"):
             code, output, messages = on_the_command_line(folder, "draw", file.name, "-o", f"{file.stem}.svg")
         else:
@@ -91,7 +83,7 @@ def check(page: Page, file: Path, folder: Path) -> None:
         if label.startswith("model.py"):
             with zipfile.ZipFile(saved) as archive:
                 members = {member: archive.read(member) for member in archive.namelist()}
-            written = [path for path in (folder / file.stem).rglob("*") if path.is_file()]
+            written = [path for path in (folder / module).rglob("*") if path.is_file()]
             assert members == {str(path.relative_to(folder)): path.read_bytes() for path in written}, file
         else:
             assert saved.read_bytes() == (folder / name).read_bytes(), (file, label)
@@ -131,11 +123,19 @@ def test_downloads_are_those_of_the_command_line(site: tuple[str, list[str]], tm
         page.wait("document.getElementById('status').textContent === 'Ready.'")
         assert page.convert(".pt")[1] is not None
         assert browser.errors == []
+        page.drop(ROOT / "testfiles/bad/call_nested_file.pt")
+        page.wait("document.getElementById('safety').textContent.includes('forbidden global: posix.system')")
+        with served(tmp_path) as (elsewhere, heard):
+            request = f"fetch('{elsewhere}/', {{ mode: 'no-cors' }}).then(() => true, () => false)"
+            assert not browser.run(request)
+            assert heard == []
+            browser.go(f"{elsewhere}/")  # where no policy holds, the same request is sent
+            assert browser.run(request)
 
 
 @pytest.mark.fuzz
 def test_large_files_stay_on_disk(site: tuple[str, list[str]], tmp_path: Path) -> None:
-    """Of 500 MB the tab's processes hold little more than before: 64 MB, as measured; no more than 128 are right."""
+    """A tab that converts 500 MB has no more than 300 MB at any time, 125 of which are the browser's program."""
     layers = Table.of({number: linear(4096) for number in range(1, 9)})
     source = tmp_path / "large.t7"
     t7bridge.save(TorchObject("nn.Sequential", 1, Table.of({"modules": layers})), source)
@@ -143,13 +143,12 @@ def test_large_files_stay_on_disk(site: tuple[str, list[str]], tmp_path: Path) -
     with Browser(1400, 1000) as browser:
         page = Page(browser, f"{address}/convert/index.html", tmp_path / "downloads")
         page.drop(source)
-        before = browser.peak_memory()
         for label in (".pt", ".safetensors"):
             _, saved = page.convert(label)
             on_the_command_line(tmp_path, "convert", "large.t7", f"wanted{label}")
             assert saved is not None
             assert filecmp.cmp(saved, tmp_path / f"wanted{label}", shallow=False)
-        assert browser.peak_memory() - before < 128 << 20
+        assert browser.peak_memory() < 300_000_000
 
 
 def linear(size: int) -> TorchObject:

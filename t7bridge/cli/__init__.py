@@ -49,6 +49,7 @@ SHELLS = ("bash", "zsh", "fish")
 ALIASES = {"graph": "draw"}
 """Former names of verbs."""
 _IN_FILES_OF_THEIR_OWN = ("completion", "zoo")
+"""Verbs that are functions of a module of their own name; the others are in `verbs`."""
 _WRITERS = {"convert", "draw", "export", "lua", "module", "zoo"}
 """Verbs whose result is a file: they succeed even if standard output is closed, and lose what they print."""
 
@@ -64,19 +65,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         number if one ended it, 130 for Ctrl-C.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    with standard_streams(bool(arguments) and arguments[0] in _WRITERS), _signals(), _warnings():
+    is_writer = bool(arguments) and arguments[0] in _WRITERS
+    with standard_streams(optional=is_writer), _signals(), _warnings():
         return _guarded(arguments)
 
 
 def _guarded(arguments: Sequence[str]) -> int:
-    """Run a verb; every error becomes a message and an exit code."""
+    """Run a verb, and return its exit code; an error becomes a message and the exit code for it."""
     try:
         code = _verb(arguments)
         sys.stdout.flush()
         return code
     except KeyboardInterrupt as interrupt:
         failed(str(interrupt) or "interrupted; no output was left behind")
-        return 128 + signal.SIGINT
+        return 128 + signal.SIGINT  # as shells have it
     except MemoryError:
         return failed("out of memory")
     except T7BridgeError as error:
@@ -103,11 +105,14 @@ def _guarded(arguments: Sequence[str]) -> int:
 
 def _verb(arguments: Sequence[str]) -> int:
     """Parse a command line, run its verb, and return the exit code."""
-    if len(arguments) == 2 and arguments[0] == "help":
-        arguments = [arguments[1], "--help"]
-    if len(arguments) == 2 and arguments[0] == "completion" and arguments[1] in SHELLS:
-        print(completed(arguments[1]), end="")  # without a parser, as a text
-        return DONE
+    if len(arguments) == 2:
+        first, second = arguments
+        if first == "help":
+            arguments = [second, "--help"]
+        elif first == "completion" and second in SHELLS:
+            # Without a parser, which takes longer to make than a text to print.
+            print(completed(second), end="")
+            return DONE
     name = ALIASES.get(arguments[0], arguments[0]) if arguments else ""
     if name not in VERBS:
         return _general(arguments)
@@ -119,8 +124,9 @@ def _verb(arguments: Sequence[str]) -> int:
     options = parser_for(name).parse_args(arguments[1:])
     module = importlib.import_module(f".{name}" if name in _IN_FILES_OF_THEIR_OWN else ".verbs", __name__)
     run = getattr(module, name)
+    # The operands that may be `-`.
     inputs = [item.name for item in options_of(class_of(name)).values() if item.stdin]
-    # Each conversion of a zoo is a call of its own.
+    # Each conversion of a zoo is a call of its own, whose inputs are protected by itself.
     with (
         nullcontext() if name == "zoo" else inputs_protected(),
         spooled(options, inputs),
@@ -137,14 +143,21 @@ def _verb(arguments: Sequence[str]) -> int:
 
 
 def completed(shell: str) -> str:
-    """Return the completion script for a shell."""
+    """Return the completion script for a shell, which `write_scripts` has written beside this module."""
     path = os.path.join(os.path.dirname(__file__), f"completion.{shell}")
     with open(path, encoding="utf-8") as script:
         return script.read()
 
 
 def _progress(name: str, options: argparse.Namespace, inputs: Sequence[str]) -> AbstractContextManager[None]:
-    """Return a progress bar if standard error is a terminal."""
+    """Return a context with a progress bar, or without one where it would disturb, or nobody would see it.
+
+    Args:
+        name: of the verb.
+        options: the arguments.
+        inputs: names of the arguments that are input files.
+    """
+    # A zoo has a display of its own.
     if options.quiet or getattr(options, "json", False) or name == "zoo" or not sys.stderr.isatty():
         return nullcontext()
     paths = [getattr(options, operand) for operand in inputs]
@@ -152,12 +165,13 @@ def _progress(name: str, options: argparse.Namespace, inputs: Sequence[str]) -> 
     from ..io.progress import progress
 
     # Only of `convert` is the file written about as large as the one read: its size is the end of the bar.
-    return progress(" ".join((name, *files)), str(options.source) if name == "convert" else "")
+    path = str(options.source) if name == "convert" else ""
+    return progress(" ".join((name, *files)), path)
 
 
 @contextmanager
 def _warnings() -> Iterator[None]:
-    """Print the package's warnings like the notes of a report, without deduplication."""
+    """Print the package's warnings in the block like the notes of a report, each one of them."""
     with warnings.catch_warnings():
         usual = warnings.showwarning
 
@@ -169,6 +183,7 @@ def _warnings() -> Iterator[None]:
             else:
                 usual(message, category, *where)
 
+        # By default, Python shows a warning once for each line of code that warns.
         warnings.simplefilter("always", T7BridgeWarning)
         warnings.showwarning = show  # type: ignore[assignment]
         yield
@@ -178,7 +193,7 @@ def _warnings() -> Iterator[None]:
 def _signals() -> Iterator[None]:
     """Treat SIGTERM and SIGHUP like Ctrl-C while a verb runs, so that partial output is removed."""
     before: list[tuple[int, Any]] = []
-    if threading.current_thread() is threading.main_thread():
+    if threading.current_thread() is threading.main_thread():  # only this thread may set them
         for number in STOPPING:
             if signal.getsignal(number) == signal.SIG_DFL:  # it stays ignored under nohup
                 before.append((number, signal.signal(number, _stop)))
@@ -190,7 +205,7 @@ def _signals() -> Iterator[None]:
 
 
 def _stop(number: int, frame: object) -> None:
-    """Handle a signal like Ctrl-C, so that partial output is removed."""
+    """Handle a signal by an exception, as Ctrl-C is, so that partial output is removed; exit as a shell has it."""
     raise SystemExit(128 + number)
 
 
@@ -240,9 +255,9 @@ def _general(arguments: Sequence[str]) -> int:
         print(_help(), file=sys.stderr)
         return WRONG_USAGE
     first = arguments[0]
-    if first == "help":
+    if first == "help":  # of an unknown verb, or of none
         first = arguments[1] if len(arguments) > 1 else "--help"
-    # As in argparse, the first letters of an option are enough.
+    # As in argparse, the first letters of an option are enough; `--` alone is none.
     if first == "-h" or (len(first) > 2 and "--help".startswith(first)):
         print(_help())
         return DONE

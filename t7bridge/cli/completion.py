@@ -84,9 +84,11 @@ def _options(parser: argparse.ArgumentParser) -> list[argparse.Action]:
 
 
 def _bash(parsers: dict[str, argparse.ArgumentParser]) -> str:
-    """Return the script for bash."""
+    """Return the script for bash, from the parser of each verb by name."""
     choices: list[str] = []
+    """Branches on verb and word before, with the choices for what follows."""
     options: list[str] = []
+    """Branches on the verb, with its options."""
     template = 'COMPREPLY=($(compgen -W "%s" -- "$word"))'
     for verb_name, parser in parsers.items():
         spellings = [spelling for action in _options(parser) for spelling in action.option_strings]
@@ -98,13 +100,13 @@ def _bash(parsers: dict[str, argparse.ArgumentParser]) -> str:
             if action.option_strings:
                 patterns = "|".join(f'"{verb_name} {spelling}"' for spelling in action.option_strings)
                 choices.append(f"        {patterns}) {reply}; return ;;")
-            else:  # an operand: the word after the verb
+            else:  # an operand, which is the first word behind the verb
                 choices.append(f'        "{verb_name} {verb_name}") [ "${{word#-}}" = "$word" ] && {reply} ;;')
     return _BASH % {"verbs": " ".join(parsers), "choices": "\n".join(choices), "options": "\n".join(options)}
 
 
 def _fish(parsers: dict[str, argparse.ArgumentParser]) -> str:
-    """Return the script for fish."""
+    """Return the script for fish, from the parser of each verb by name."""
     lines = [f"complete -c t7bridge -n __fish_use_subcommand -a {verb} -d {_quoted(VERBS[verb])}" for verb in parsers]
     lines.append("complete -c t7bridge -n __fish_use_subcommand -a help -d 'print the help of a verb'")
     lines.append(f"complete -c t7bridge -n '__fish_seen_subcommand_from help' -x -a {_quoted(' '.join(parsers))}")

@@ -32,7 +32,10 @@ def class_of(verb: str) -> Any:
 
 
 def arguments_of(options: argparse.Namespace, verb: str) -> dict[str, Any]:
-    """Return the arguments of a verb's function."""
+    """Return the arguments of a verb's function of Python by name, from those of its command line.
+
+    Lists become tuples, as the function has them.
+    """
     values = {name: getattr(options, name) for name, item in options_of(class_of(verb)).items() if item.python}
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
@@ -42,25 +45,25 @@ def parser_for(verb: str) -> argparse.ArgumentParser:
     request = class_of(verb)
     parser = _Parser(
         f"t7bridge {verb}",
-        add_help=False,
+        add_help=False,  # both of ours are added below
         description=request.__doc__,
         epilog=_examples(request, len(getattr(request, "EXAMPLES", ()))),
         formatter_class=_formatter,
     )
     parser.add_argument("-h", "--help", action=_Help, help="show the arguments that most calls need")
     parser.add_argument("--help-all", action=_HelpAll, help="show all arguments")
-    groups: dict[str, argparse._ActionsContainer] = {"": parser}
+    groups: dict[str, argparse._ActionsContainer] = {"": parser}  # an option without a group is the parser's own
     for item in options_of(request).values():
         if item.group not in groups:
             groups[item.group] = parser.add_argument_group(item.group)
-        _add(groups[item.group], item)
+        _add_argument(groups[item.group], item)
     parser.add_argument("-q", "--quiet", action="store_true", help="print errors only; see the exit code")
     parser.set_defaults(verb=verb)
     return parser
 
 
 def _examples(request: Any, count: int) -> str | None:
-    """Return the first examples of a verb's class as the end of its help."""
+    """Return the first examples of a verb's class as the end of its help; `None` if it has none."""
     lines = getattr(request, "EXAMPLES", ())[:count]
     if not lines:
         return None
@@ -86,7 +89,7 @@ def _short_help(verb: str) -> str:
     # One list: headings pay off where all options are listed.
     arguments = parser.add_argument_group("arguments")
     for item in shown:
-        _add(arguments, item._replace(flags=_usual_spellings(item)))
+        _add_argument(arguments, item._replace(flags=_usual_spellings(item)))
     others = len(options) - len(shown)
     parser.usage = _narrow_usage(_usage(parser))
     parser.epilog = _examples(request, 2)
@@ -123,9 +126,10 @@ class _HelpAll(_Help):
         parser.exit()
 
 
-def _add(parser: argparse._ActionsContainer, option: Option) -> None:
-    """Add an option or operand to a parser."""
+def _add_argument(parser: argparse._ActionsContainer, option: Option) -> None:
+    """Add an option or operand to a parser, or to a group of one."""
     required = option.default is REQUIRED
+    # The arguments of `add_argument`.
     settings: dict[str, Any] = {"default": None if required else option.default, "help": option.help}
     if option.choices:
         settings["choices"] = option.choices
@@ -134,13 +138,14 @@ def _add(parser: argparse._ActionsContainer, option: Option) -> None:
     else:
         settings["metavar"] = option.metavar or option.name.upper()
     if option.kind == "flag":
+        # argparse refuses further arguments for an option without a value.
         settings = {"default": option.default, "help": option.help}
         settings["action"] = "store_false" if option.default else "store_true"
     elif option.kind == "limits":
         settings["action"] = _SetLimit
     else:
         settings["type"] = _TYPES.get(option.kind, str)
-    if option.kind == "list":
+    if option.kind == "list":  # the option may be repeated
         settings |= {"action": "append", "default": list(option.default)}
     if option.nargs is not None:
         settings["nargs"] = option.nargs
@@ -161,9 +166,9 @@ class _SetLimit(argparse.Action):
             for name in names:
                 print(f"{name:{width}}  {getattr(DEFAULT_LIMITS, name)}")
             raise SystemExit(0)
-        name, _, value = text.rpartition("=")
+        name, _, value = text.rpartition("=")  # without `=`, all is the value
         if text.isdecimal() and hasattr(namespace, "max_files"):
-            # What `zoo` called a number of files in earlier releases.
+            # What `zoo` called its number of files in earlier releases.
             print(f"t7bridge: --limit {text} is deprecated; use --max-files {text}", file=sys.stderr)
             namespace.max_files = int(text)
         elif (name or value) not in names:
@@ -178,7 +183,7 @@ class _Parser(argparse.ArgumentParser):
     """A parser whose errors suggest a similarly spelled option."""
 
     def error(self, message: str) -> NoReturn:
-        """Exit with 2 and the message."""
+        """Exit with 2 and argparse's message, to which a suggestion is added."""
         if message.startswith("unrecognized arguments: "):
             wrong = message.removeprefix("unrecognized arguments: ").split()[0].partition("=")[0]
             if wrong.startswith("-"):
@@ -187,12 +192,13 @@ class _Parser(argparse.ArgumentParser):
         if wrong_choice is not None:
             message += perhaps(wrong_choice[1], re.findall(r"[\w.-]+", wrong_choice[2]))
         print(f"usage: {_usage(self)}; --help-all lists the options", file=sys.stderr)
-        raise SystemExit(failed(message.replace(": invalid _", ": invalid ")))  # the name of a function
+        # argparse calls a kind of value by the name of the function in `_TYPES` that reads it: `_size`.
+        raise SystemExit(failed(message.replace(": invalid _", ": invalid ")))
 
 
 def _usage(parser: argparse.ArgumentParser) -> str:
     """Return the usage of a verb in one line, without its options: `t7bridge zoo [OPTION]... SRC...`."""
-    forms = {"?": "[{}]", "*": "[{}...]", "+": "{}..."}
+    forms = {"?": "[{}]", "*": "[{}...]", "+": "{}..."}  # by argparse's `nargs`
     operands = [action for action in parser._actions if not action.option_strings]
     texts = [forms.get(str(operand.nargs), "{}").format(operand.metavar or operand.dest) for operand in operands]
     return " ".join([parser.prog, "[OPTION]...", *texts])
@@ -210,6 +216,7 @@ class _Formatter(argparse.HelpFormatter):
     """A help formatter that keeps the lines of examples, as far as the terminal has room for them."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
+        """Return a text of the help in lines, as argparse has it; the examples at the end keep theirs."""
         if not text.startswith("examples:"):
             return super()._fill_text(text, width, indent)
         lines: list[str] = []
@@ -224,13 +231,17 @@ _NARROW = 60
 
 
 def _narrow_example(line: str, width: int) -> list[str]:
-    """Return an example for few columns: what it does as a comment, then the command, which a shell joins again."""
+    """Return an example in lines for few columns: what it does as a comment, then the command.
+
+    The command's lines end with a backslash, by which a shell joins them again.
+    """
+    # At least three spaces are between the two.
     command, _, remark = line.strip().partition("   ")
     words = [word for word in command.split(" ") if word]
     lines = [f"  # {remark.strip()}"] if remark else []
     current = "  "
     for word in words:
-        if len(current) + len(word) + 2 > width and current.strip():
+        if len(current) + len(word) + 2 > width and current.strip():  # 2 for a space and the backslash
             lines.append(f"{current}\\")
             current = "    "
         current += f"{word} "
@@ -245,6 +256,7 @@ def _formatter(prog: str) -> argparse.HelpFormatter:
 
 
 def _count(text: str) -> int:
+    """Return a positive whole number from its text."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is not a positive number")
@@ -252,6 +264,7 @@ def _count(text: str) -> int:
 
 
 def _number(text: str) -> int:
+    """Return 0 or a positive whole number from its text."""
     number = int(text)
     if number < 0:
         raise argparse.ArgumentTypeError("must be 0 or a positive number")
@@ -259,7 +272,7 @@ def _number(text: str) -> int:
 
 
 def _size(text: str) -> int:
-    """Return the bytes of `512M` or `4G`."""
+    """Return the number of bytes that `512M` or `4G` means."""
     try:
         return byte_count(text)
     except ModelError as error:
@@ -267,6 +280,7 @@ def _size(text: str) -> int:
 
 
 def _tolerance(text: str) -> float:
+    """Return 0 or a positive finite number from its text."""
     value = float(text)
     if not 0 <= value < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is not a valid tolerance")

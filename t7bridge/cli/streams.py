@@ -30,6 +30,7 @@ _STDIN = "standard input"
 _PLAIN = {"→": ">", "×": "x", "…": "~"}
 """What stands in tables for characters that a terminal's encoding lacks, in the same width."""
 _PIPE_BYTES = 1 << 20
+"""Bytes that are read from standard input at a time."""
 
 
 def is_styled(stream: Any) -> bool:
@@ -40,6 +41,7 @@ def is_styled(stream: Any) -> bool:
 
 
 def _coloured(text: str, kind: str) -> str:
+    """Return a text in the colour of a kind of message, if standard error shows colours."""
     return f"\x1b[{_COLOURS[kind]}m{text}\x1b[0m" if is_styled(sys.stderr) else text
 
 
@@ -48,8 +50,11 @@ def spooled(options: argparse.Namespace, names: Sequence[str]) -> Iterator[None]
     """Copy standard input to a file where an argument is `-`, as readers need random access.
 
     Args:
-        options: the arguments; they get the file's path.
+        options: the arguments; each `-` is replaced by the file's path.
         names: the arguments that are input files.
+
+    Raises:
+        T7BridgeError: standard input is closed.
     """
     from_stdin: list[str] = []
     for name in names:
@@ -67,8 +72,9 @@ def spooled(options: argparse.Namespace, names: Sequence[str]) -> Iterator[None]
 
     with tempfile.TemporaryDirectory(prefix="t7bridge-") as folder:
         path = os.path.join(folder, _STDIN)
-        with suppress(OSError, ValueError):  # a regular file, redirected
-            add_input(None, sys.stdin.fileno())
+        # If it is a redirected file, that file is an input. Otherwise it may have no descriptor.
+        with suppress(OSError, ValueError):
+            add_input(path=None, fd=sys.stdin.fileno())
         with open(path, "wb") as file:
             while piece := sys.stdin.buffer.read(_PIPE_BYTES):
                 file.write(piece)
@@ -98,13 +104,18 @@ def print_notes(notes: Iterable[Note]) -> None:
 
 
 def print_hint(hint: str) -> None:
-    """Print the hint of a report, if any, unless it is about the file that holds standard input."""
+    """Print the hint of a report, if any, unless it names the temporary file with standard input."""
     if hint and not QUIET.get() and _STDIN not in hint:
         print(f"t7bridge: hint: {printable(hint)}", file=sys.stderr)
 
 
 def print_json(value: Any, indent: int | None = None) -> None:
-    """Print a value as JSON, on one line by default; texts of a value with several lines are escaped already."""
+    """Print a value as JSON.
+
+    Args:
+        value: the value. With an indent, its texts must be escaped for terminals already.
+        indent: spaces for each level; by default all is one line, which is flushed for the program that reads it.
+    """
     import json
 
     text = json.dumps(value, indent=indent)
@@ -118,7 +129,7 @@ def failed(message: str) -> int:
 
 
 def perhaps(wrong: str, choices: Sequence[str]) -> str:
-    """Return a did-you-mean suggestion to append to a message; empty if there is none."""
+    """Return a suggestion to append to a message: the choice nearest to a wrong word; empty if none is near."""
     from difflib import get_close_matches
 
     matches = get_close_matches(wrong, choices, 1) or get_close_matches(wrong.lower(), choices, 1)
@@ -137,7 +148,11 @@ def terminal_width() -> int:
 
 
 def _plain(error: UnicodeError) -> tuple[str | bytes, int]:
-    """Replace a character that an encoding lacks: by a plain one, or its escape."""
+    """Replace a character that an encoding lacks: by a plain one, or its escape.
+
+    Returns:
+        As a handler of `codecs`: the text in its place, and the position from which to encode on.
+    """
     if isinstance(error, UnicodeEncodeError) and error.object[error.start] in _PLAIN:
         return _PLAIN[error.object[error.start]], error.start + 1
     return codecs.backslashreplace_errors(error)
@@ -159,7 +174,7 @@ def standard_streams(optional: bool) -> Iterator[None]:
     for stream, _ in previous:
         stream.reconfigure(errors="t7bridge")
     sys.stdout = out or (io.StringIO() if optional else _Closed())
-    sys.stderr = err or io.StringIO()
+    sys.stderr = err or io.StringIO()  # messages are lost: there is nobody to read them
     try:
         yield
     finally:

@@ -40,7 +40,14 @@ def _print(
 ) -> int:
     """Print a result, as JSON if that is asked for, and else as notes, lines and a hint; return the exit code.
 
-    Without a hint, a terminal shows the following step, with what users do next.
+    Args:
+        options: the arguments.
+        data: returns the result as data for JSON.
+        lines: the result as text.
+        notes: of the report.
+        hint: of the report.
+        following: what users do next; a terminal shows it where there is no hint.
+        ok: whether nothing was found that the exit code should tell.
     """
     if options.json:
         print_json(data())
@@ -64,7 +71,7 @@ def convert(options: argparse.Namespace) -> int:
 
 
 def _after_conversion(options: argparse.Namespace, report: Report) -> str:
-    """Return the command that users of a converted file need next."""
+    """Return the command that users of a converted file need next, with its reason; empty if nothing is to be done."""
     if report.mode == "state dict":
         import shlex
 
@@ -92,6 +99,7 @@ def _to_stdout(options: argparse.Namespace) -> int:
         arguments = {**arguments_of(options, "convert"), "target": path, "config": False}
         print_notes(t7bridge.convert(**arguments).notes)
         with open(path, "rb") as file:
+            # The original stream: with --quiet, `sys.stdout` is a buffer that is thrown away.
             shutil.copyfileobj(file, (sys.__stdout__ or sys.stdout).buffer, 1 << 20)
         sys.stdout.flush()
     return DONE
@@ -120,6 +128,7 @@ def verify(options: argparse.Namespace) -> int:
 
 def draw(options: argparse.Namespace) -> int:
     """Draw the model."""
+    # As argparse words it for options of which exactly one is required.
     if options.target is None and not options.json:
         return failed("one of the arguments -o/--output --json is required")
     if options.target is not None and options.json:
@@ -134,7 +143,7 @@ def draw(options: argparse.Namespace) -> int:
 
 
 def export(options: argparse.Namespace) -> int:
-    """Write the file, and print the largest difference from the live module."""
+    """Export, and print the largest difference between the file's outputs and those of the module."""
     report = t7bridge.export(**arguments_of(options, "export"))
     return _print(options, partial(asdict, report), report.lines())
 
@@ -147,7 +156,7 @@ def inspect(options: argparse.Namespace) -> int:
     if options.json:
         print_json(summary.to_json(), indent=1)
         return DONE
-    width = terminal_width() if sys.stdout.isatty() else 0
+    width = terminal_width() if sys.stdout.isatty() else 0  # 0: lines are not cut
     for number, line in enumerate(summary.lines(width)):
         sys.stdout.write(_styled(line, number, len(summary.header)) + "\n")
     if summary.layers and sys.stderr.isatty():
@@ -204,12 +213,13 @@ def lua(options: argparse.Namespace) -> int:
 
 
 def match(options: argparse.Namespace) -> int:
-    """Match, write if complete, and print."""
+    """Match, write the result if it is usable, and print; without TARGET, name models of libraries that fit."""
     if options.target is None and options.out is not None:
         return failed("-o requires TARGET: t7bridge match SRC names models that have its layers")
     result = t7bridge.match(**arguments_of(options, "match"))
     if options.target is None:
         return _recognize(options, result)
+    # With --partial, tensors may be left over, but none may be assigned by chance.
     is_usable = result.complete or (options.partial and not result.ambiguous)
     proof = _run(options, result) if is_usable else None
     lines: list[str] = []
@@ -242,21 +252,17 @@ _MOST_RUN = 6
 
 
 def _recognize(options: argparse.Namespace, result: Match) -> int:
-    """Print which models of libraries have the same layers, which of them computes the same, and the command."""
-    if result.recurrent or not result.models:
-        # No model of a library has the layers, or they are recurrent, and `module` writes them: it is the next command.
-        hint = ""
-        if result.source_side.module is not None:
-            import shlex
+    """Print which models of libraries have the same layers, which of them computes the same, and the next command.
 
-            command = ["t7bridge", "module", options.source]
-            if options.at:
-                command += ["--at", options.at]
-            folder = os.path.splitext(os.path.basename(options.source))[0]
-            hint = shlex.join([*command, "-o", folder])
+    If none has, or the layers are recurrent, the next command writes a module for them.
+    """
+    if result.recurrent or not result.models:
+        hint = ""
+        if result.source_side.module is not None:  # which `module` can write
+            hint = _module_command(options)
         return _print(options, result.as_dict, [result.sentence()], hint=hint, ok=bool(result.recurrent))
     best, models = _ranked(options, result)
-    # The match of the best model is printed in place of that of the first.
+    # What is printed is the match of the best model, as the result of the whole request.
     best.models = models
     best.asked = result.asked
     notes = [note for note in best.report.notes if note.code == "prove"]
@@ -268,17 +274,29 @@ def _recognize(options: argparse.Namespace, result: Match) -> int:
     return _print(options, best.as_dict, lines, notes, hint=_next_command(options, best), ok=ok)
 
 
+def _module_command(options: argparse.Namespace) -> str:
+    """Return the command that writes a module for the model in the source."""
+    import shlex
+
+    command = ["t7bridge", "module", options.source]
+    if options.at:
+        command += ["--at", options.at]
+    folder, _ = os.path.splitext(os.path.basename(options.source))
+    return shlex.join([*command, "-o", folder])
+
+
 def _ranked(options: argparse.Namespace, result: Match) -> tuple[Match, list[KnownModel]]:
-    """Run the models of libraries that have the same layers, until one computes the same.
+    """Run the first models of libraries that have the same layers, until one computes the same.
 
     Returns:
         The match of the best, and the models: the proven one first, then those with fewer differences.
     """
-    proven = (False, 0)  # no layer misplaced, no difference
+    # Ranks are ordered: whether a layer has the weights of another, then the number of differences.
+    proven = (False, 0)
     not_run = (True, len(result.models))
     rows: list[tuple[tuple[bool, int], KnownModel, Match]] = []
+    is_decided = False
     for place, (model, candidate) in enumerate(zip(result.models, result.candidates)):
-        is_decided = bool(rows) and rows[0][0] == proven
         rank = not_run
         if place < _MOST_RUN and candidate.complete and not is_decided:
             proof = _run(options, candidate)
@@ -286,8 +304,10 @@ def _ranked(options: argparse.Namespace, result: Match) -> tuple[Match, list[Kno
                 model = evolve(model, verdict="not proven" if proof.exit_code else "proven")
                 rank = proof.misplaced, len(proof.differences)
         rows.append((rank, model, candidate))
-        rows.sort(key=lambda row: row[0])
-    return rows[0][2], [model for _, model, _ in rows]
+        is_decided = is_decided or rank == proven
+    rows.sort(key=lambda row: row[0])  # equal ones stay in their order
+    _, _, best_match = rows[0]
+    return best_match, [model for _, model, _ in rows]
 
 
 def _run(options: argparse.Namespace, result: Match) -> Proof | None:
@@ -303,6 +323,7 @@ def _run(options: argparse.Namespace, result: Match) -> Proof | None:
     lua_modules = [side.module for side in sides if side.module is not None]
     factory = options.factory or next(iter(factories), None)
     is_requested = options.prove or (factories and not options.no_run)
+    # A Lua module runs against another, or against what a factory makes.
     if is_requested and lua_modules and (factory or len(lua_modules) == 2):
         module, other = result.to_run(options.partial)
         if len(lua_modules) == 2:  # both sides can be run without one
@@ -316,10 +337,10 @@ def _run(options: argparse.Namespace, result: Match) -> Proof | None:
 
 
 def _next_command(options: argparse.Namespace, result: Match) -> str:
-    """Return the command that writes the weights under the keys of the best model."""
+    """Return the command that writes the weights of the source under the keys of the best model."""
     factory = result.target_side.factory
     assert factory is not None
-    stem = str(factory.args[0]) if factory.args else factory.attribute
+    stem = str(factory.args[0]) if factory.args else factory.attribute  # the name of the model
     words = ["t7bridge", "match"]
     if options.at:
         words += ["--at", options.at]
@@ -349,7 +370,7 @@ def module(options: argparse.Namespace) -> int:
 
 
 def scan(options: argparse.Namespace) -> int:
-    """Scan, print, and exit with 1 if anything was found, or else with 2 if a file could not be read."""
+    """Scan each file, print, and return 1 if anything was found, or else 2 if a file could not be read."""
     from ..tools.scan import ScanReport
 
     reports = []
@@ -358,14 +379,15 @@ def scan(options: argparse.Namespace) -> int:
             reports.append(t7bridge.scan(path, limits=options.limits))
         except T7BridgeError as error:
             reports.append(ScanReport(path, error=str(error)))
-    for report in () if options.json else reports:
-        for line in report.lines():
-            print(printable(line))
-        if report.error:
-            failed(report.error)
     if options.json:
         print_json([report.as_dict() for report in reports])
     else:
+        for report in reports:
+            for line in report.lines():
+                print(printable(line))
+            if report.error:
+                failed(report.error)
+        # One hint is enough: that of the first report that has one.
         print_hint(next((report.remedy for report in reports if report.remedy), ""))
     if any(report.findings for report in reports):
         return FAILED
@@ -381,6 +403,6 @@ def prove(options: argparse.Namespace) -> int:
     against = options.recording or pairs or options.other
     proof = t7bridge.prove(**{**arguments_of(options, "prove"), "against": against})
     hint = "in Lua Torch, run model:forward(input) and save the model: its layers keep their outputs"
-    is_nothing = not (against or proof.summary()["checked"])
-    _print(options, proof.as_dict, proof.lines(everything=options.all), hint=hint if is_nothing else "")
+    has_nothing = not (against or proof.summary()["checked"])
+    _print(options, proof.as_dict, proof.lines(everything=options.all), hint=hint if has_nothing else "")
     return proof.exit_code

@@ -1,4 +1,4 @@
-"""The verb `zoo`: its options that exclude each other, its display and its summary.
+"""The verb `zoo`: it converts, with a display of the progress, and prints a summary.
 
 The display is by `rich` on a terminal if it is installed, plain lines otherwise, JSON for machines.
 """
@@ -22,6 +22,7 @@ _NAMES = 4
 """Names of files in a line of the plan."""
 _FAILURES = 50
 """Failures that are printed; the report has all."""
+_BAR_COLUMNS = 32
 _WORDS = {"done": "done", "failed": "failed", "nothing": "nothing to write", "foreign": "skipped"}
 """What users read for the status of a file."""
 
@@ -37,6 +38,7 @@ def zoo(options: argparse.Namespace) -> int:
                 on_progress=display.progress,
             )
     except KeyboardInterrupt as error:
+        # `main` prints its text.
         raise KeyboardInterrupt(
             f"interrupted; complete outputs stay in {options.output}, and the same command resumes"
         ) from error
@@ -51,7 +53,12 @@ def zoo(options: argparse.Namespace) -> int:
 
 
 def _print_plan(report: Any, as_json: bool) -> None:
-    """Print what a dry run would do with each file, and the numbers of files."""
+    """Print what a run would do with each file, after a dry run, and the numbers of files.
+
+    Args:
+        report: a `ZooReport`.
+        as_json: whether to print a line of JSON for each file, and no more.
+    """
     for row in report.rows:
         if as_json:
             print_json({"file": row.name, "status": row.status, "output": row.output, "reason": row.reason})
@@ -69,7 +76,7 @@ def _print_plan(report: Any, as_json: bool) -> None:
 
 
 def open_display(as_json: bool) -> Display:
-    """Return the appropriate display, a context manager that restores the terminal."""
+    """Return the display for standard error as it is, a context manager that restores the terminal."""
     if as_json:
         return JsonDisplay()
     if QUIET.get():
@@ -77,17 +84,19 @@ def open_display(as_json: bool) -> Display:
     if sys.stderr.isatty():
         try:
             return RichDisplay()
-        except ImportError:
+        except ImportError:  # `rich` is not installed
             pass
     return Display()
 
 
 class Display:
-    """Plain lines on standard error: the plan, each failure, and progress every few seconds."""
+    """A display of a run in plain lines on standard error: the plan, each failure, and progress every few seconds."""
 
     def __init__(self) -> None:
-        self._next = time.monotonic() + _LINE_SECONDS
+        self._next_line_at = time.monotonic() + _LINE_SECONDS
+        """When the next line about the progress is due, on the clock of `time.monotonic`."""
         self._failures = 0
+        """Number of files that failed so far."""
 
     def __enter__(self) -> Display:
         return self
@@ -96,6 +105,7 @@ class Display:
         """Do nothing."""
 
     def _line(self, text: str) -> None:
+        """Print a line."""
         print(f"t7bridge: {printable(text)}", file=sys.stderr, flush=True)
 
     def start(self, plan: Any) -> None:
@@ -120,9 +130,9 @@ class Display:
 
     def progress(self, now: Any) -> None:
         """Print progress every few seconds."""
-        if time.monotonic() < self._next:
+        if time.monotonic() < self._next_line_at:
             return
-        self._next = time.monotonic() + _LINE_SECONDS
+        self._next_line_at = time.monotonic() + _LINE_SECONDS
         files, size = now.rates
         estimate = f", {clock(now.seconds_left)} left" if now.seconds_left is not None else ""
         failed = f", {now.counts['failed']} failed" if now.counts["failed"] else ""
@@ -132,7 +142,7 @@ class Display:
 
 
 class QuietDisplay(Display):
-    """Failures alone."""
+    """A display of failures alone."""
 
     def start(self, plan: Any) -> None:
         """Do nothing."""
@@ -142,7 +152,7 @@ class QuietDisplay(Display):
 
 
 class JsonDisplay(QuietDisplay):
-    """A line of JSON on standard output for each file; the files and the summary contain everything."""
+    """A display for programs: a line of JSON on standard output for each file, and nothing else while it runs."""
 
     def file(self, row: Any) -> None:
         """Print the outcome of a file."""
@@ -158,7 +168,7 @@ class JsonDisplay(QuietDisplay):
 
 
 class RichDisplay(Display):
-    """A bar, live numbers, and the files being processed."""
+    """A display on a terminal, by `rich`: a bar, numbers that change, and the files in progress."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -166,7 +176,7 @@ class RichDisplay(Display):
         from rich.progress import BarColumn, Progress, TextColumn
 
         self._console = Console(stderr=True)
-        columns = (BarColumn(32), TextColumn("{task.fields[shown]}", markup=False))
+        columns = (BarColumn(_BAR_COLUMNS), TextColumn("{task.fields[shown]}", markup=False))
         self._progress = Progress(*columns, console=self._console, auto_refresh=False, transient=True)
         self._task = self._progress.add_task("", shown="")
 
@@ -189,8 +199,8 @@ class RichDisplay(Display):
             *(f"  {printable(name)}" for name in now.current[:_NAMES]),
         )
         self._progress.start()
-        # Beside the bar of 32 columns, and the space around it.
-        shown = "\n".join(line[: self._console.width - 36] for line in lines)
+        width = self._console.width - _BAR_COLUMNS - 4  # for the spaces around the bar
+        shown = "\n".join(line[:width] for line in lines)
         self._progress.update(self._task, total=max(now.files, 1), completed=now.finished, shown=shown, refresh=True)
 
 

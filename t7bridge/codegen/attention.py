@@ -13,7 +13,15 @@ _SUM = ("reduce", "sum")
 
 
 def attention_names(spec: ModuleSpec, graph: GraphSpec) -> dict[int, str]:
-    """Return names for values of a graph, by node: scores, their softmax, and the context, the sum weighted with it."""
+    """Return names for values of a graph, by node: scores, their softmax, and the context, the sum weighted with it.
+
+    Attention is a softmax whose output weighs a sum of values; any other softmax gets no name. The numbers of nodes
+    are from 1, and 0, which `scores` may be given, is the input of the graph.
+
+    Args:
+        spec: the module that is the graph.
+        graph: its data flow.
+    """
     users: dict[int, list[int]] = {}
     """The nodes that take the output of a node."""
     layers: dict[int, Traits] = {}
@@ -28,7 +36,7 @@ def attention_names(spec: ModuleSpec, graph: GraphSpec) -> dict[int, str]:
 
         Args:
             number: of the first node.
-            also: the chain goes through views, and through layers that are written in this way.
+            also: the chain goes through views, and through layers that are written in this way; `None` for views only.
         """
         while len(users.get(number, ())) == 1:
             (user,) = users[number]
@@ -39,13 +47,13 @@ def attention_names(spec: ModuleSpec, graph: GraphSpec) -> dict[int, str]:
             number = user
         return number
 
-    def weighs(user: int) -> bool:
-        """Return whether a layer adds up values with weights: in one step, or by products and their sum."""
-        if layers[user].written == _MATRIX_PRODUCT:
+    def is_weighted_sum(number: int) -> bool:
+        """Return whether a node adds up values with weights: in one step, or by products that its user adds up."""
+        if layers[number].written == _MATRIX_PRODUCT:
             return True
-        if layers[user].written != _PRODUCT or user not in users:
+        if layers[number].written != _PRODUCT or number not in users:
             return False
-        first_user, *_ = users[user]
+        first_user, *_others = users[number]
         return layers[first_user].written == _SUM
 
     names: dict[int, str] = {}
@@ -53,9 +61,10 @@ def attention_names(spec: ModuleSpec, graph: GraphSpec) -> dict[int, str]:
         if layer.written != _SOFTMAX:
             continue
         for user in users.get(end_of_chain(number), ()):
-            if weighs(user):
+            if is_weighted_sum(user):
                 (scores, _), *_ = graph.nodes[number - 1].takes  # the node of the first input
                 names[scores] = "scores"
                 names[number] = "attention"
+                # Behind the sum, if the node has products only, and behind views.
                 names[end_of_chain(user, also=_SUM)] = "context"
     return names

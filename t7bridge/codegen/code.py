@@ -344,6 +344,7 @@ def _laid_out(before: str, node: ast.expr, after: str, indent: int, has_brackets
         indent: spaces before the first line.
         has_brackets: whether a tuple that fits on the line is in brackets; `return x, h` has none.
     """
+    # As Black: on one line; else a sum in brackets, with a term a line; else what is in the brackets of a call or list.
     pad = " " * indent
     text = text_of(node) if has_brackets else _without_brackets(node)
     line = f"{pad}{before}{text}{after}"

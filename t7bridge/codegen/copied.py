@@ -14,6 +14,8 @@ from pathlib import Path
 from symtable import SymbolTable, symtable
 from typing import Any
 
+from attrs import field
+
 from ..data import define
 from ..errors import ModelError
 from ..graph.dtypes import ELEMENT_TYPES
@@ -42,7 +44,8 @@ class SourcePiece:
         input_count: for a layer, the number of arguments of its `forward`; 0 if its base in torch.nn defines it.
         keeps_state: whether a method sets an attribute, to keep state between calls or because it is notified.
         torch_base: for a layer, the class of torch.nn that it derives from: `Module`.
-        args_are_fields: for a layer, whether the arguments of its constructor are its fields, as `Layer` makes them.
+        args_are_fields: for a layer, whether the arguments of its constructor are its fields, as `Layer` makes them
+            unless the class has an `__init__`.
         signature: for a layer, the arguments of its constructor, with annotations as text; a default that is no literal
             is `...`. `None` if the constructor is that of the base in torch.nn.
     """
@@ -110,21 +113,15 @@ def pieces_in(module: str) -> dict[str, SourcePiece]:
     text = path.read_text(encoding="utf-8")
     body = ast.parse(text).body
     imports, homes = _imported(body, module)
+    # What is neither defined nor imported here, such as docstrings and names of Python, is no piece.
     statements = {name: statement for statement in body for name in _defined_names(statement)}
     homes.update(dict.fromkeys(statements, module))
     pieces_of_file: dict[str, SourcePiece] = {}
     for name, statement in statements.items():
-        torch_bases: list[str] = []
-        own_bases: list[SourcePiece] = []
-        for base in map(ast.unparse, getattr(statement, "bases", ())):
-            if base.startswith("nn."):
-                torch_bases.append(base.removeprefix("nn."))
-            elif base in pieces_of_file:  # a base stands before its subclasses
-                own_bases.append(pieces_of_file[base])
-            elif base in homes:
-                own_bases.append(pieces_in(homes[base])[base])
+        torch_bases, own_bases = _bases_of(statement, pieces_of_file, homes)
         piece = _piece(name, statement, torch_bases, own_bases)
         piece.text = statement_text(statement, text.splitlines())
+        # A class may name itself.
         used_names = _global_names(symtable(ast.unparse(statement), path.name, "exec")) - {name}
         needs = [(homes[used], used) for used in used_names if used in homes]
         # In an order that does not depend on hashes; sets have none.
@@ -132,6 +129,30 @@ def pieces_in(module: str) -> dict[str, SourcePiece]:
         piece.imports = frozenset(imports[used] for used in used_names if used in imports)
         pieces_of_file[name] = piece
     return pieces_of_file
+
+
+def _bases_of(
+    statement: ast.stmt, pieces_of_file: Mapping[str, SourcePiece], homes: Mapping[str, str]
+) -> tuple[list[str], list[SourcePiece]]:
+    """Return the bases of a class: names of those in torch.nn, `Module`, and the pieces of those in this package.
+
+    Others, such as `torch.autograd.Function`, say nothing of a layer. A function or constant has no bases.
+
+    Args:
+        statement: the class, function or constant.
+        pieces_of_file: those before it in its file.
+        homes: the modules of this package's names that the file uses.
+    """
+    torch_bases: list[str] = []
+    own_bases: list[SourcePiece] = []
+    for base in map(ast.unparse, getattr(statement, "bases", ())):
+        if base.startswith("nn."):
+            torch_bases.append(base.removeprefix("nn."))
+        elif base in pieces_of_file:  # a base stands before its subclasses
+            own_bases.append(pieces_of_file[base])
+        elif base in homes:
+            own_bases.append(pieces_in(homes[base])[base])
+    return torch_bases, own_bases
 
 
 def _global_names(scope: SymbolTable) -> set[str]:
@@ -204,7 +225,7 @@ def _piece(name: str, statement: ast.stmt, torch_bases: list[str], own_bases: li
         # Before those of the bases, whose `forward` it replaces.
         input_counts.insert(0, len(methods["forward"].args.args) - 1)  # without `self`
     all_torch_bases = [*torch_bases, *(base.torch_base for base in own_bases)]
-    # `Module` says least: a class of torch.nn with arguments of its own comes first.
+    # `Module` says least (an own base without any, nothing): a class of torch.nn with arguments of its own comes first.
     all_torch_bases.sort(key=lambda base: base in ("Module", ""))
     args_are_fields = name == "Layer" or any(base.args_are_fields for base in own_bases)
     inherited = [base.signature for base in own_bases if base.signature is not None]
@@ -212,6 +233,7 @@ def _piece(name: str, statement: ast.stmt, torch_bases: list[str], own_bases: li
     other_methods = [method for name, method in methods.items() if name not in ("__init__", "__post_init__")]
     return SourcePiece(
         name,
+        # Of several bases, the first that defines `forward` counts, as for Python.
         input_count=next(filter(None, input_counts), 0),
         keeps_state=any(map(_sets_attributes, other_methods)),
         torch_base=all_torch_bases[0] if all_torch_bases else "",
@@ -235,8 +257,9 @@ def statement_text(statement: ast.stmt, lines: list[str]) -> str:
 
 
 def remembers(spec: ModuleSpec) -> bool:
-    """Return whether a module itself keeps more than its tensors; for foreign classes that is unknown."""
+    """Return whether a module itself keeps more than its tensors; of a foreign class that is assumed."""
     if spec.target.startswith(OURS):
+        # A graph is this package's class, too, but only passes values on.
         return spec.graph is None and any(piece.keeps_state for piece in pieces(spec.target))
     return not spec.target.startswith("torch.nn.")
 
@@ -269,10 +292,10 @@ def _signature(
     assert isinstance(statement, ast.ClassDef)
     # The only keyword of these class statements is `kw_only=True`: `class Cell(Layer, kw_only=True)`.
     kind: Any = Parameter.KEYWORD_ONLY if statement.keywords else Parameter.POSITIONAL_OR_KEYWORD
-    for field in statement.body:
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-            name = field.target.id
-            parameters[name] = _parameter(ast.arg(name, field.annotation), kind, field.value)
+    for line in statement.body:
+        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
+            name = line.target.id
+            parameters[name] = _parameter(ast.arg(name, line.annotation), kind, line.value)
     # Arguments by keyword come last.
     return Signature(sorted(parameters.values(), key=lambda parameter: parameter.kind))
 
@@ -359,30 +382,50 @@ def import_lines(imports: Iterable[Import]) -> list[str]:
 
     In a group, `import m` comes before `from m import n`.
     """
-    statements: dict[tuple[bool, bool, str, str], list[str]] = {}
-    """What each statement imports, by group (standard or not), form (`from` or not), module, and what stands alone."""
+    statements: dict[tuple[str, str], _ImportStatement] = {}
+    """By the module, and what is imported alone; empty where names share a statement."""
     for module, name, alias in imports:
         imported = name or module
         if alias:
             imported += f" as {alias}"
-        is_third_party = module.startswith(("torch", "safetensors", "typing_extensions"))
         # Names without an alias share a statement; `import torch` and `from torch import nn as n` have one each.
         alone = imported if alias or not name else ""
-        is_from = bool(name)
-        statements.setdefault((is_third_party, is_from, module, alone), []).append(imported)
-    standard: list[str] = []
-    third_party: list[str] = []
-
-    def order(statement: tuple[tuple[bool, bool, str, str], list[str]]) -> tuple[bool, bool, str, tuple[int, str]]:
-        (is_third_party, is_from, module, _), names = statement
-        return is_third_party, is_from, module, min(map(_isort_key, names))
-
-    for (is_third_party, is_from, module, _), names in sorted(statements.items(), key=order):
-        group = third_party if is_third_party else standard
-        before = f"from {module} " if is_from else ""
-        group.append(f"{before}import {', '.join(sorted(names, key=_isort_key))}")
+        statement = statements.setdefault((module, alone), _ImportStatement(module, is_from=bool(name)))
+        statement.names.append(imported)
+    in_order = sorted(statements.values(), key=_ImportStatement.order)
+    standard = [statement.text() for statement in in_order if not statement.is_third_party]
+    third_party = [statement.text() for statement in in_order if statement.is_third_party]
     separator = [""] if standard and third_party else []
     return [*standard, *separator, *third_party]
+
+
+@define(eq=False)
+class _ImportStatement:
+    """One import statement.
+
+    Attributes:
+        module: the module.
+        is_from: whether it is `from module import …`.
+        names: what it imports, each with its alias: `nn`, `functional as F`.
+    """
+
+    module: str
+    is_from: bool
+    names: list[str] = field(factory=list)
+
+    @property
+    def is_third_party(self) -> bool:
+        """Whether the module is not of the standard library; pages and copied layers import no other such packages."""
+        return self.module.startswith(("torch", "safetensors", "typing_extensions"))
+
+    def order(self) -> tuple[bool, str, tuple[int, str]]:
+        """Return a key for isort's order in a group."""
+        return self.is_from, self.module, min(map(_isort_key, self.names))
+
+    def text(self) -> str:
+        """Return the statement as source."""
+        before = f"from {self.module} " if self.is_from else ""
+        return f"{before}import {', '.join(sorted(self.names, key=_isort_key))}"
 
 
 def _isort_key(name: str) -> tuple[int, str]:
@@ -425,6 +468,7 @@ def check_construction(plan: Plan, owned: TensorsByModule) -> None:
         ModelError: a constructor would raise, or a tensor is missing, unexpected or of another shape.
     """
     shapes: dict[int, dict[str, Shape]] = {}
+    """The shapes of the tensors that each module has in the file, by the module's id."""
     for identity, tensors in owned.items():
         shapes[identity] = {name: tensor.shape for name, tensor in tensors.items()}
     # The constructor of a graph has other arguments: its nodes.
@@ -443,6 +487,7 @@ def check_construction(plan: Plan, owned: TensorsByModule) -> None:
             raise ModelError(
                 f"a {spec.class_name} cannot be made a {short_name(spec.target)}: {error}", path=spec.path
             ) from error
+    # When all can be constructed: outer modules first, in the order of the state dict.
     for spec in specs:
         expected_shapes, children = parts[id(spec)]
         _check_modules(spec, {name: child.spec for name, child in children.items()})
@@ -468,7 +513,7 @@ def constructed_parts(
         Refused, ArithmeticError, LookupError, TypeError, ValueError: the constructor would raise.
     """
     signature, base = constructor(target)
-    if signature is None:
+    if signature is None:  # that of a class of torch.nn, which has no children
         return constructed(base, args, kwargs), {}
     bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()
@@ -480,7 +525,7 @@ def constructed_parts(
         if (dtype or not may_be_none) and dtype not in ELEMENT_TYPES:
             raise Refused(f"torch has no element type {dtype!r:.40}")
     facts = traits_of(target)
-    if facts.shapes is not None:
+    if facts.shapes is not None:  # as its entry says, else as those of the class that it is like
         tensors = facts.shapes(*bound.args, **bound.kwargs)
     elif facts.like:
         tensors = constructed(facts.like, *_arguments_of(facts.like, bound))
@@ -526,15 +571,18 @@ def _stored_modules(
         elif parameter.kind is parameter.VAR_KEYWORD:
             values = argument
         for key, value in values.items():
-            is_module = isinstance(value, ModuleArgument)
-            if is_module and (is_for_modules or parameter.annotation == "Any"):
-                # A module in an argument of any kind keeps the name of the argument.
-                is_numbered = is_sequential and is_for_modules
-                modules[str(len(modules)) if is_numbered else key] = value
-            elif is_module:
+            if not isinstance(value, ModuleArgument):
+                if is_for_modules and value is not parameter.default:  # `None` where the module is optional
+                    raise Refused(f"the argument {key} is no module")
+                continue
+            if is_for_modules and is_sequential:
+                # By its number, which may not be that of the argument: before it there may be others.
+                modules[str(len(modules))] = value
+            elif is_for_modules or parameter.annotation == "Any":
+                # An argument of any kind is stored under its own name, also by a `Sequential`.
+                modules[key] = value
+            else:
                 raise Refused(f"the argument {key} is a module")
-            elif is_for_modules and value is not parameter.default:  # `None` where the module is optional
-                raise Refused(f"the argument {key} is no module")
     return modules
 
 

@@ -6,7 +6,6 @@ import ast
 from collections.abc import Callable, Sequence
 from functools import reduce
 from itertools import pairwise
-from typing import Any
 
 from ..errors import ModelError, UnsupportedError
 from ..limits import Budget, Limits
@@ -15,7 +14,7 @@ from ..nn.fields import items_of
 from ..nn.kinds import ANY, NEVER, NOTHING, TENSOR, Kind, Kinds, listed, many
 from ..nn.mapping import OURS, SEQUENTIAL, Link, ModuleSpec, end_of, specs_in
 from ..nn.memory import MemoryEffects
-from ..nn.pieces import IN_TORCH, WITH_STATE
+from ..nn.pieces import CLASS_IN_TORCH_OF_CELL, CLASS_IN_TORCH_WITH_STATE
 from ..nn.registry import tensor_shapes, traits_of
 from ..nn.torch_nn import TORCH
 from .attention import attention_names
@@ -24,6 +23,7 @@ from .copied import SourcePiece, defaults_of, pieces, remembers, reserved_names
 from .idioms import (
     BatchOrigin,
     Form,
+    Idiom,
     attribute_base_name,
     certainly_same_shape,
     copying,
@@ -54,8 +54,9 @@ class SourceBuilder:
     """Makes the classes (`CodeBlock`) of a model's source, and collects the layers that it includes or imports.
 
     Attributes:
-        blocks: all blocks, those that others contain first.
-        copied_pieces: the classes, functions and constants of this package that the source includes, by name.
+        blocks: all blocks made so far, those that others contain first.
+        copied_pieces: the classes, functions and constants of this package that the source includes, by name; empty
+            until `construct_copied` adds some.
         foreign_imports: classes of others that it imports: the module and the name there, by the name in the source.
         budget: resource limits of generating.
         memory_effects: which modules write to their input, or return its memory.
@@ -66,7 +67,7 @@ class SourceBuilder:
         shared_ids: the modules that occur at several places, by id.
         limits: resource limits.
         free: steps of the budget that the size of the plan accounts for.
-        has_inplace: see above.
+        has_inplace: whether any module of the model changes its input in place.
     """
 
     def __init__(self, shared_ids: set[int], limits: Limits, free: int, has_inplace: bool) -> None:
@@ -82,13 +83,21 @@ class SourceBuilder:
         """The class made for a module, and the form of its output, by the module's id."""
 
     def build_root(self, spec: ModuleSpec, criterion: bool) -> CodeBlock:
-        """Return the class of the whole model; the `forward` of a criterion also takes a target."""
+        """Return the class of the whole model, `Model`.
+
+        A criterion is the only module of that class, never written as steps; `forward` also takes its target.
+
+        Args:
+            spec: the model.
+            criterion: whether it is a criterion.
+        """
         if not criterion:
             block, _ = self._block_for(spec, Form(), ANY, "Model", is_whole_model=True)
             return block
         block = CodeBlock(spec, "Model")
         call = self.construct_copied(spec)
-        # Some criterions, such as L1Cost, compare their input with nothing. Of a foreign class that is not known.
+        # Some criterions, such as L1Cost, compare their input with nothing. A foreign class, whose `forward` is not
+        # known, is called with a target.
         takes_target = call.name not in self.copied_pieces or self.copied_pieces[call.name].input_count > 1
         write = formula("lambda module, x: module(x, target)") if takes_target else applied
         body = Body(self, block, Form(), ANY)
@@ -96,71 +105,90 @@ class SourceBuilder:
         self.blocks.append(block)
         return block
 
-    def construct(self, spec: ModuleSpec, form: Form | None = None, kind: Kind = ANY) -> tuple[Construction, Form]:
+    def construct(
+        self, spec: ModuleSpec, form: Form | None = None, kind: Kind = ANY, idiom: Idiom | None = None
+    ) -> tuple[Construction, Form]:
         """Return the construction of a module, and the form of its output.
 
         Args:
             spec: the module.
-            form: that of its input. It is ignored for a shared module, which is constructed for any input.
+            form: that of its input; nothing is known of it if `None`. It is ignored for a shared module, which is
+                constructed once for all its inputs.
             kind: that of its input, likewise.
+            idiom: plain PyTorch for the module and this form, if the caller has asked for it.
 
         Raises:
             UnsupportedError: the nesting is too deep for Python's parser.
         """
         self.budget.spend()
-        shared = self.is_shared(spec)
-        if form is None or shared:
+        is_shared = self.is_shared(spec)
+        if form is None or is_shared:
             form = Form()
-        if shared:
+            idiom = None  # that of another form
+        if is_shared:
             kind = ANY
-        call, after = self._torch_module(spec, form, kind)
-        is_container = spec.target == SEQUENTIAL or (traits(spec).block and self.can_be_steps(spec, kind))
-        if call is None and is_container:
-            block, after = self._block_for(spec, form, kind, _block_base_name(spec))
-            call = Construction(block.base_name, spec=spec, block=block, original_block=block)
-        elif call is None:
-            call = self.construct_copied(spec)
-            after = form_of_copy(spec, form)
+        # The simplest that is exact: a module of torch.nn, else a class with its steps, else the layer's own class.
+        construction_and_form = self._torch_module(spec, form, kind, idiom)
+        if construction_and_form is None:
+            construction_and_form = self._module_of_own_class(spec, form, kind)
+        call, form_of_output = construction_and_form
         call.depth = 1 + max((inner.depth for _, inner in call.inner_modules()), default=0)
-        if call.depth > _MOST_NESTED:
-            raise UnsupportedError(
-                TOO_DEEP,
-                path=spec.path,
-                expected=f"at most {_MOST_NESTED} modules inside one another",
-                hint=USE_CONVERT,
-            )
-        if shared:
-            # Constructed once, it is used for several inputs, whose batches and extents may differ.
-            after = Form(after.rank)
-        return call, after
+        _check_nesting(call.depth, spec.path)
+        if is_shared:
+            # It is used for several inputs, whose batches and extents may differ: only the rank holds for all.
+            form_of_output = Form(form_of_output.rank)
+        return call, form_of_output
 
-    def _torch_module(self, spec: ModuleSpec, form: Form, kind: Kind) -> tuple[Construction | None, Form]:
-        """Return a module of torch.nn and the form of its output, if it expresses the whole module.
+    def _module_of_own_class(self, spec: ModuleSpec, form: Form, kind: Kind) -> tuple[Construction, Form]:
+        """Return a module that torch.nn has not, and the form of its output.
 
-        If it does not, the module returned is `None`, and the form means nothing.
+        Its class is made of steps where it is a container that can be written so; otherwise it is the layer's own.
+        """
+        is_made_of_steps = spec.target == SEQUENTIAL or (traits(spec).block and self.can_be_steps(spec, kind))
+        if not is_made_of_steps:
+            return self.construct_copied(spec), form_of_copy(spec, form)
+        block, form_of_output = self._block_for(spec, form, kind, _block_base_name(spec))
+        call = Construction(block.base_name, spec=spec, block=block, original_block=block)
+        return call, form_of_output
+
+    def _torch_module(
+        self, spec: ModuleSpec, form: Form, kind: Kind, idiom: Idiom | None
+    ) -> tuple[Construction, Form] | None:
+        """Return a module of torch.nn and the form of its output; `None` if none expresses the whole module.
+
+        Args:
+            spec: the module.
+            form: that of its input.
+            kind: that of its input.
+            idiom: plain PyTorch for the module and this form; `None` if it was not asked for yet, or there is none.
         """
         if spec.target == SEQUENTIAL:
             return self._torch_sequential(spec, form, kind)
         # The class of torch.nn takes no list.
         if spec.plain and kind.is_list:
-            return None, form
-        idiom = idiom_of(spec, form)
-        # With operations before or after it, the module alone is not the whole.
-        if idiom is None or idiom.write is not applied:
-            return None, form
+            return None
+        idiom = idiom or idiom_of(spec, form)
+        # Without `call` it is an expression. With operations before or after it, the module alone is not the whole.
+        if idiom is None or idiom.call is None or idiom.write is not applied:
+            return None
         return idiom.call, idiom.form
 
-    def _torch_sequential(self, spec: ModuleSpec, form: Form, kind: Kind) -> tuple[Construction | None, Form]:
-        """Return an `nn.Sequential` and the form of its output; `None` if a module in it is better written as steps."""
+    def _torch_sequential(self, spec: ModuleSpec, form: Form, kind: Kind) -> tuple[Construction, Form] | None:
+        """Return an `nn.Sequential` and the form of its output; `None` if a module in it is better written as steps.
+
+        Identities are left out, but one stands for a Sequential of nothing else.
+        """
         calls = []
         for child in spec.children.values():
             if self._is_better_as_steps(child, form):
-                return None, form
+                return None
             call, form = self.construct(child, form, kind)
             kind = self.output_kind(child, kind)
             if call.name != "nn.Identity":
                 calls.append(call)
-        return sequential(calls or [Construction("nn.Identity")], spec), form
+        if not calls:
+            calls = [Construction("nn.Identity")]
+        return sequential(calls, spec), form
 
     def _is_better_as_steps(self, spec: ModuleSpec, form: Form) -> bool:
         """Return whether a module is better written as steps of the class that contains it than as a module."""
@@ -175,7 +203,10 @@ class SourceBuilder:
     def _block_for(
         self, spec: ModuleSpec, form: Form, kind: Kind, base_name: str, is_whole_model: bool = False
     ) -> tuple[CodeBlock, Form]:
-        """Return the class for a module, made once, and the form of its output.
+        """Return the class for a module, and the form of its output.
+
+        It is made once, with the form and kind of the first call: a module at several places is shared, and constructed
+        for any input.
 
         Args:
             spec: the module.
@@ -190,7 +221,7 @@ class SourceBuilder:
             # `apply` would make a Sequential a module of the class that it becomes, which is this one.
             add_steps = body.sequence if spec.target == SEQUENTIAL else body.apply
             block.result = add_steps(spec, INPUT)
-            body.charge_list(block.result)
+            body.charge_list(block.result)  # written after `return`, as operands are in their steps
             # After the classes inside, which were added meanwhile.
             self.blocks.append(block)
             self._block_and_form[id(spec)] = (block, body.form(block.result))
@@ -225,18 +256,28 @@ class SourceBuilder:
             if not home:
                 raise ModelError("the class is in no module", path=spec.path, found=spec.target)
             name = self._imported_as(home, name)
-        # Children with numbers are positional arguments, before the others.
-        positional: list[Any] = []
-        keywords: dict[str, Any] = {}
+        positional, keywords = self._construct_children(spec)
+        # There may be as many positional arguments as the file says; keywords are those of the entry.
+        self.budget.spend(len(spec.args))
+        # An argument with its default value is not written; the constructors of foreign classes are not known.
+        defaults = defaults_of(self.copied_pieces[name]) if name in self.copied_pieces else {}
+        return Construction(name, [*positional, *spec.args], {**keywords, **spec.kwargs}, defaults, spec=spec)
+
+    def _construct_children(self, spec: ModuleSpec) -> tuple[list[Construction], dict[str, Construction]]:
+        """Return the constructions of the modules in a module: its positional arguments, and those by keyword.
+
+        Children named 0, 1, … are positional, and in this order in `children`.
+        """
+        positional: list[Construction] = []
+        keywords: dict[str, Construction] = {}
         for key, child in spec.children.items():
-            call, _ = self.construct(child)
+            # For inputs of any form: what the class passes to them is not known here.
+            call, _form_of_output = self.construct(child)
             if key.isdigit():
                 positional.append(call)
             else:
                 keywords[key] = call
-        self.budget.spend(len(spec.args))
-        defaults = defaults_of(self.copied_pieces[name]) if name in self.copied_pieces else {}
-        return Construction(name, [*positional, *spec.args], {**keywords, **spec.kwargs}, defaults, spec=spec)
+        return positional, keywords
 
     def can_be_steps(self, spec: ModuleSpec, kind: Kind) -> bool:
         """Return whether a module can be written as steps for an input of a kind.
@@ -244,11 +285,13 @@ class SourceBuilder:
         Lua leaves an output that is nothing out of the list that a container returns; steps would have an element for
         it. A ParallelTable has steps if its input certainly has an element for each module whose output is not nothing;
         a ConcatTable if its input is certainly something, or no output is nothing even for an input that is nothing.
+        Any other container always has.
         """
         flow = traits(spec).flow
         child_count = len(spec.children)
         if flow is walk.parallel:
             output = self.output_kind(spec, kind)
+            # A list of unknown length is assumed to have an element for each module.
             element_count = child_count if kind.items is None else len(kind.items)
             return output.items is not None and len(output.items) <= element_count
         if flow is not walk.branches or kind != ANY:
@@ -259,6 +302,22 @@ class SourceBuilder:
     def is_shared(self, spec: ModuleSpec) -> bool:
         """Return whether a module occurs at several places of the model."""
         return id(spec) in self._shared_ids
+
+
+def _check_nesting(depth: int, path: str) -> None:
+    """Refuse constructions that are nested deeper than Python's parser can read.
+
+    Args:
+        depth: of the nesting.
+        path: of the outermost module.
+    """
+    if depth > _MOST_NESTED:
+        raise UnsupportedError(
+            TOO_DEEP,
+            path=path,
+            expected=f"at most {_MOST_NESTED} modules inside one another",
+            hint=USE_CONVERT,
+        )
 
 
 def _block_base_name(spec: ModuleSpec) -> str:
@@ -288,10 +347,14 @@ def _takes_list(spec: ModuleSpec) -> bool:
 class Body:
     """Adds the steps of `forward` to one class of the generated source (a `CodeBlock`).
 
+    Attributes:
+        builder: the builder of the model.
+        block: the class, which receives the steps; the builder sets its result.
+
     Args:
         builder: the builder of the model.
-        block: the class.
-        form: that of its input.
+        block: the class, without steps.
+        form: that of its input; of the whole model's, it is not used.
         kind: that of its input.
     """
 
@@ -301,10 +364,12 @@ class Body:
         self._attribute_of: dict[int, Attribute] = {}
         """The attribute that holds a module, by the module's id."""
         self._element_forms: dict[Ref, Form] = {}
-        """The form of each element of a list that was asked for: the same each time, so that it is like itself."""
+        """The form of each element of a list that was asked for. It is the same object each time: two forms are equal
+        only if their origins are one object."""
         self._list_kinds: dict[int, tuple[Value, Kind]] = {}
         """The kinds of lists by their ids; with the list itself, which keeps its id from being used again."""
         if block.is_whole_model:
+            # All inputs of the model are batches of one size, or none is.
             form = Form(origin=BatchOrigin(is_input=True))
         # Step 0 is the input, and is never written.
         block.steps.append(Step(applied, [], form=form, kind=kind))
@@ -313,9 +378,7 @@ class Body:
         """Return the form of a value, as far as it is known."""
         if not isinstance(value, Ref):
             return Form()
-        step = self.block.steps[value.step]
-        if step is None:
-            return Form()
+        step = self.step(value)
         if not value.path:
             return step.form
         if len(value.path) == 1 and step.element_form is not None:
@@ -329,11 +392,16 @@ class Body:
             if id(value) not in self._list_kinds:
                 self._list_kinds[id(value)] = (value, listed(map(self.kind, value)))
             return self._list_kinds[id(value)][1]
-        step = self.block.steps[value.step]
-        kind = ANY if step is None else step.kind
+        kind = self.step(value).kind
         for index in value.path:
             kind = kind.at(index)
         return kind
+
+    def step(self, ref: Ref) -> Step:
+        """Return the step that a reference leads to."""
+        step = self.block.steps[ref.step]
+        assert step is not None  # `tidy` merges steps into others later
+        return step
 
     def add(self, step: Step) -> Ref:
         """Add a step, and return the reference to its result."""
@@ -364,17 +432,19 @@ class Body:
         """
         self.builder.budget.spend(1)
         facts = traits(spec)
-        shared = self.builder.is_shared(spec)
+        if facts.is_identity:
+            return value
+        is_shared = self.builder.is_shared(spec)
         # A graph has a class of its own, and so has a module that is used again; layers on lists never have one.
         may_be_class = bool(facts.block) or (bool(spec.children) and not facts.written)
-        is_own_class = may_be_class and (spec.graph is not None or shared)
+        is_own_class = may_be_class and (spec.graph is not None or is_shared)
+        # In its own class, which this may be, a module is its steps.
         if not is_own_class or spec is self.block.spec:
             output = self._without_class(spec, value, next_module)
             if output is not None:
                 return output
-        if facts.is_identity:
-            return value
-        if spec.target == SEQUENTIAL and (_returns_list(spec) or _takes_list(spec)) and not shared:
+        # Lists are passed between steps, and not through an nn.Sequential; but one that is shared has one module.
+        if spec.target == SEQUENTIAL and (_returns_list(spec) or _takes_list(spec)) and not is_shared:
             return self.sequence(spec, value)
         return self._apply_as_tensor(spec, value, name)
 
@@ -387,13 +457,15 @@ class Body:
             output: Value | None = getattr(Lists(self, spec, value), writer)(*arguments)
             return output
         is_by_flow = facts.transparent or writer == BY_FLOW
-        if not is_by_flow or facts.is_identity or spec.target == SEQUENTIAL:
+        # Of a Sequential, whose flow can be written too, the caller decides.
+        if not is_by_flow or spec.target == SEQUENTIAL:
             return None
         try:
             # It runs the flow once without adding steps, and refuses here what cannot be written.
             steps = Steps(self, spec, value, next_module)
         except (ClassNeededError, *walk.FLOW_ERRORS):
             return None
+        # Outside of `try`: a failure here leaves steps behind, and must not pass for a refusal.
         return steps.written()
 
     def add_concatenation(self, tensors: Value, dim: int) -> Ref:
@@ -419,17 +491,17 @@ class Body:
         form = self.form(value)
         kind = self.kind(value)
         idiom = idiom_of(spec, form)
-        # A module of torch.nn, with operations around it.
+        # A module of torch.nn with operations around it, which a construction alone cannot express.
         if idiom is not None and idiom.call is not None and idiom.write is not applied:
             return self.add_module(spec, idiom.call, value, name, idiom.form, idiom.write)
         # The class of torch.nn takes no list; a block that is the module itself would contain itself.
         if spec.plain and (kind.is_list or spec is self.block.spec):
             return self.add_module(spec, self.builder.construct_copied(spec), value, name, Form())
-        # A module alone.
+        # A module alone: of torch.nn, or, without an idiom, of a class of its own.
         if idiom is None or idiom.call is not None:
-            call, form_of_output = self.builder.construct(spec, form, kind)
+            call, form_of_output = self.builder.construct(spec, form, kind, idiom)
             return self.add_module(spec, call, value, name, form_of_output)
-        # An expression. Lua's layer copies, which matters if another layer writes into its result.
+        # An expression. Where it is a view, Lua's layer copies, which matters if another layer writes into its result.
         write = idiom.write
         if self.builder.has_inplace and traits(spec).copies:
             write = copying(spec, write)
@@ -463,6 +535,7 @@ class Body:
         """
         attribute = self._attribute_of.get(id(spec))
         if attribute is not None:
+            # Two steps call it now, so that it must not become part of the Sequential of one.
             attribute.stays_separate = True
         else:
             base_name = name or attribute_base_name(call.name)
@@ -493,7 +566,8 @@ class ClassNeededError(Exception):
 class StepDomain(walk.Domain[Value]):
     """The operations of a container on values of generated source: results of steps, and lists of these.
 
-    What it cannot write raises `ClassNeededError`. `Trial` and `Steps` say what the call of a module inside is.
+    What it cannot write raises `ClassNeededError`. What the call of a module inside does is defined by the two
+    subclasses: a container is run twice, once by `Trial` to see whether it can be written, then by `Steps`.
 
     Args:
         body: the class that receives the steps.
@@ -585,17 +659,23 @@ class Trial(StepDomain):
         self.receivers: dict[int, str] = {}
         self.branch_calls: set[int] = set()
         self.repeated_children: set[str] = set()
+        self._called: set[str] = set()
+        """The names in `called_children`, to look them up."""
         self._is_for_each_element = False
+        """Whether the flow is now applying modules to the elements of a list (`each`)."""
         self._calls_on_input: set[int] = set()
-        facts = traits(spec)
-        assert facts.flow is not None
-        output: Value = facts.flow(spec, value, self)
+        """The numbers of the calls whose input is that of the container."""
+        flow = traits(spec).flow
+        assert flow is not None
+        # The flow calls the methods below, which fill the attributes above.
+        output: Value = flow(spec, value, self)
         elements = output if isinstance(output, list) else []
         self._note_branches(elements)
         self.splits_input = len(elements) == 2 and self.branch_calls == self._calls_on_input == {0, 1}
-        # The input of a class inside the model may be nothing, that of the model is something.
+        # Where an output may be nothing, these two need their class. The input of the model itself is something, and so
+        # are results of steps; that of a class inside the model may be nothing.
         is_input_of_inner_class = value == INPUT and not body.block.is_whole_model
-        if facts.flow is walk.parallel or (facts.flow is walk.branches and is_input_of_inner_class):
+        if flow is walk.parallel or (flow is walk.branches and is_input_of_inner_class):
             _need_class_unless(body.builder.can_be_steps(spec, body.kind(value)))
 
     def was_list(self, value: Value) -> bool:
@@ -650,6 +730,7 @@ class Trial(StepDomain):
         if node is None:  # in a graph, the user's names of the nodes are used instead of what is noted
             self._note_call(number, spec.children[child], child, value)
         self.called_children.append(child)
+        self._called.add(child)
         return _output_of(number)
 
     def _note_call(self, number: int, inside: ModuleSpec, child: str, value: Value) -> None:
@@ -661,20 +742,24 @@ class Trial(StepDomain):
             child: its name in the container.
             value: its input.
         """
-        is_called_before = child in self.repeated_children or child in self.called_children
+        is_called_before = child in self._called
         if self._is_for_each_element:
+            # One module is called for all elements, and a module for lists would be steps instead.
             _need_class_unless(not (_returns_list(inside) or _takes_list(inside)))
-            # Lua has a copy of the module for each element, with a state and with statistics of its own.
+            # Lua has a copy of the module for each element, with a state and with statistics of its own. Those of a
+            # module that is called for one element only are the same.
             _need_class_unless(not any(map(remembers, specs_in(inside))))
             _need_class_unless(not (is_called_before and any(map(_keeps_statistics, specs_in(inside)))))
         if self._is_for_each_element or is_called_before:
             self.repeated_children.add(child)
+        # A module that takes only an element of an output does not say what the whole is for.
         if isinstance(value, Ref) and _is_output(value) and not value.path:
             self.receivers[_call_of(value)] = child
         if value is self._value:
             self._calls_on_input.add(number)
 
     def _note_branches(self, outputs: Sequence[Value]) -> None:
+        """Note which of these values are outputs of calls."""
         self.branch_calls |= {_call_of(output) for output in outputs if isinstance(output, Ref) and _is_output(output)}
 
 
@@ -724,9 +809,10 @@ class Steps(StepDomain):
 
     def __init__(self, body: Body, spec: ModuleSpec, value: Value, next_module: ModuleSpec | None = None) -> None:
         super().__init__(body, spec, value)
-        self._trial = Trial(body, spec, value)
+        self._trial = Trial(body, spec, value)  # which raises what is listed above
         self._next_module = next_module
         self._call_count = 0
+        """Number of calls so far, which is the number of the next one, as in the trial."""
         self._node_values: list[Value] = [value]
         """Of a graph, the input and the outputs of all nodes so far, by the number of the node; the input is 0."""
         self._value_names: dict[int, str] = {}
@@ -742,15 +828,22 @@ class Steps(StepDomain):
             return output
         links = [link for node in graph.nodes for link in node.takes]
         links += graph.outputs
+        # Each index of a path is written as a subscript.
+        self._body.builder.budget.spend(sum(len(path) for _, path in links))
+        # The names first, for the steps that the flow adds.
+        self._name_elements_of_graph_input(links)
+        self._value_names = attention_names(self._spec, graph)
+        output = flow(self._spec, self._value, self)
+        # After the flow, which collects the values of the nodes that the links lead to.
+        self._note_lists_in_input(links)
+        return output
+
+    def _name_elements_of_graph_input(self, links: list[Link]) -> None:
+        """Give the elements of a graph's input names, if it is not used as a whole."""
         paths_in_input = [path for source, path in links if source == 0]  # source 0 is the input of the graph
         if all(paths_in_input):  # an empty path is the input as a whole
             last_index = max((path[0] for path in paths_in_input), default=-1)
             self._name_input_elements(last_index + 1)
-        self._body.builder.budget.spend(sum(len(path) for _, path in links))
-        self._value_names = attention_names(self._spec, graph)
-        output = flow(self._spec, self._value, self)
-        self._note_lists_in_input(links)
-        return output
 
     def item(self, value: Value, index: int, dim: int | None = None) -> Value:
         """Return an element of a list.
@@ -761,6 +854,7 @@ class Steps(StepDomain):
         try:
             return super().item(value, index, dim)
         except ClassNeededError as error:
+            # The trial did not know what modules inside return. Now that steps are written, the class is no way out.
             number = index + 1 if isinstance(index, int) else repr(index)  # Lua counts from 1
             raise ModelError(
                 "takes an element of a list that has no such element",
@@ -774,6 +868,7 @@ class Steps(StepDomain):
         if value == INPUT:
             items = self._body.kind(value).items
             if items is None:
+                # Lua's containers ignore elements for which they have no module.
                 self._name_input_elements(count, ignores_further=True)
             else:
                 self._name_input_elements(len(items))
@@ -786,10 +881,9 @@ class Steps(StepDomain):
     def stack(self, value: Value, apply: Callable[[Value], Value]) -> Value:
         """Apply a function to the tensors of a list as one, and return a list of the slices of its result."""
         body = self._body
-        input_step = body.block.steps[0]
-        if input_step is not None and self._trial.was_list(value):
-            # From here on the input is known to be a list.
-            input_step.kind = many(TENSOR)
+        if self._trial.was_list(value):
+            # From here on the input is known to be a list. Lua's call with one is why it may be stacked.
+            body.step(INPUT).kind = many(TENSOR)
         stacked = body.add(Step(formula("lambda x: torch.stack(x)"), [value], kind=TENSOR))
         unbound = formula("lambda x: x.unbind(0)")
         output = apply(stacked)
@@ -804,7 +898,7 @@ class Steps(StepDomain):
         number = self._call_count
         self._call_count += 1
         inside = spec.children[child]
-        if node is not None:
+        if node is not None:  # in a graph, whose nodes the user may have named
             assert spec.graph is not None
             return self._body.apply(inside, value, usable_name(spec.graph.nodes[node].name))
         if child in self._trial.repeated_children:
@@ -851,9 +945,7 @@ class Steps(StepDomain):
         """
         if not name or not isinstance(value, Ref) or value.path:
             return
-        step = self._body.block.steps[value.step]
-        if step is None:
-            return
+        step = self._body.step(value)
         step.suggested_name = name
         step.is_named_by_user = True
         if step.attribute is not None and step.attribute.base_name == name:
@@ -867,7 +959,8 @@ class Steps(StepDomain):
             ignores_further: whether the input may have more.
         """
         block = self._body.block
-        # If any module requires an exact number, there are no more.
+        # If any module requires an exact number, there are no more. Each use of the input comes here; at the first, no
+        # number is noted yet.
         is_first = not block.input_count
         block.ignores_further_inputs = ignores_further and (block.ignores_further_inputs or is_first)
         block.input_count = max(count, block.input_count) if count <= _MOST_UNPACKED else 0
@@ -880,6 +973,7 @@ class Steps(StepDomain):
         list_lengths = self._body.block.list_lengths
         for source, path in links:
             value = self._node_values[source]
+            # Only elements of the input itself are unpacked, so that deeper lists are not noted.
             if path and isinstance(value, Ref) and value.is_in_input and len(value.path) == 1:
                 (place,) = value.path
                 list_lengths[place] = max(list_lengths.get(place, 0), path[0] + 1)
@@ -891,7 +985,8 @@ class Steps(StepDomain):
 class Lists:
     """Writers of layers on lists as steps: a method for each name in `Traits.written`.
 
-    Each adds steps and returns their output, or adds nothing and returns `None` where the class itself is needed.
+    Each adds steps and returns their output, or adds nothing and returns `None` where the class itself is needed:
+    most need to know the elements of their input, which must be a list of values and not one value that is a list.
 
     Args:
         body: the class that receives the steps.
@@ -904,6 +999,7 @@ class Lists:
         self._spec = spec
         self._value = value
         self._items = value if isinstance(value, list) else None
+        """The elements of the input; `None` if it is one value."""
 
     def cell(self, letters: str) -> Value | None:
         """Apply a recurrent cell of torch.nn, or one of this package, which takes its input and state as a list.
@@ -914,17 +1010,21 @@ class Lists:
         spec = self._spec
         if self._items is None:
             return None
-        call = self._body.builder.construct_copied(spec)
-        write = applied
-        if spec.target in IN_TORCH:
-            call = torch_call(IN_TORCH[spec.target], spec.args, dict(spec.kwargs), spec)
+        if spec.target not in CLASS_IN_TORCH_OF_CELL:
+            call = self._body.builder.construct_copied(spec)
+            write = applied  # to the whole list
+        else:
+            call = torch_call(CLASS_IN_TORCH_OF_CELL[spec.target], spec.args, dict(spec.kwargs), spec)
             # PyTorch's LSTM takes its two states as a tuple.
             if letters == "hc":
                 write = formula("lambda module, x, h, c: module(x, (h, c))")
             else:
                 write = formula("lambda module, x, h: module(x, h)")
-        name = TORCH.get(traits(spec).like, TORCH["LSTMCell"]).base
-        return self._apply_with_state(self._items, call, name, Form(1), write, tuple(letters))
+        # The attribute of a cell that is like none of torch.nn is named as that of an LSTM.
+        like = traits(spec).like
+        attribute_name = TORCH[like if like in TORCH else "LSTMCell"].base
+        features_only = Form(rank=1)
+        return self._apply_with_state(self._items, call, attribute_name, features_only, write, tuple(letters))
 
     def _apply_with_state(
         self, items: list[Value], call: Construction, name: str, form: Form, write: Write, result_names: tuple[str, ...]
@@ -937,11 +1037,10 @@ class Lists:
             name: the name of its attribute, up to a number.
             form: of its results.
             write: `applied`, if the module takes the list; else makes the expression from the module and each element.
-            result_names: see `Step`; as many as there are results.
+            result_names: the names of variables for the results, one for each; empty for one without a name of its own.
         """
         ref = self._body.add_module(self._spec, call, items, name, form, write)
-        step = self._body.block.steps[ref.step]
-        assert step is not None
+        step = self._body.step(ref)
         step.result_names = result_names
         if write is not applied:
             # `add_module` makes the list one operand; this expression has one for each element.
@@ -954,19 +1053,20 @@ class Lists:
         """Apply a layer of torch.nn to sequences and a state; its outputs are named as any value, its state `state`."""
         if self._items is None:
             return None
-        class_name = WITH_STATE[self._spec.target]
+        class_name = CLASS_IN_TORCH_WITH_STATE[self._spec.target]
         write = formula("lambda module, x, state: module(x, state)")
         call = torch_call(class_name, self._spec.args, dict(self._spec.kwargs), self._spec)
         attribute_name = TORCH[class_name].base
-        return self._apply_with_state(self._items, call, attribute_name, Form(2), write, ("", "state"))
+        time_and_features = Form(rank=2)
+        return self._apply_with_state(self._items, call, attribute_name, time_and_features, write, ("", "state"))
 
     # Lists to tensors
 
     def product(self) -> Value | None:
-        """Write a product of matrices."""
+        """Write a product of two matrices; of a list of another length, the class raises the error."""
         if self._items is None or len(self._items) != 2:
             return None
-        transposes_first, transposes_second, *_ = self._spec.args
+        transposes_first, transposes_second = self._spec.args
         first = "x.mT" if transposes_first else "x"
         second = "y.mT" if transposes_second else "y"
         return self._body.add(Step(formula(f"lambda x, y: {first} @ {second}"), [*self._items], form=Form(2)))
@@ -980,42 +1080,25 @@ class Lists:
         """
         items = self._items
         body = self._body
-        inplace = self._spec.kwargs.get("inplace")
         if not items or len(items) > most:
             return None
         if most == 2 and len(items) != 2:
             return None
         form, *other_forms = map(body.form, items)
-        if len(items) == 1 and not inplace:
+        same_shapes = [certainly_same_shape(form, other) for other in other_forms]
+        if self._spec.kwargs.get("inplace"):
+            # A module until `tidy` knows whether anything else reads the memory that it changes.
+            call = body.builder.construct_copied(self._spec)
+            out_of_place = _written_of_list(_written_between(symbol)) if all(same_shapes) else None
+            return body.add_module(self._spec, call, items, name="", form=form, out_of_place=out_of_place)
+        if len(items) == 1:
             # As Lua's layer, whose output has memory of its own.
             return body.add(Step(formula("lambda x: x.clone()"), list(items), form=form))
-        # Lua adds in the order of memory whatever the shapes, PyTorch by shapes: other shapes become the first's.
-        same_shapes = [True, *(certainly_same_shape(form, other) for other in other_forms)]
-        operator = formula(f"lambda x, y: x {symbol} y")
-        reshaped = formula("lambda x, first: x.reshape_as(first)")
-
-        def write(*operands: ast.expr) -> ast.expr:
-            return reduce(operator, operands)
-
-        def write_of_list(operands: ast.expr) -> ast.expr:
-            """Take the operands as one list, as the module does in whose place it is."""
-            assert isinstance(operands, ast.List)
-            return write(*operands.elts)
-
-        def write_with_reshapes(first: ast.expr, *operands: ast.expr) -> ast.expr:
-            """Take the first operand, and all of them: an operand that is used twice gets a variable."""
-            terms = []
-            for operand, is_same_shape in zip(operands, same_shapes):
-                terms.append(operand if is_same_shape else reshaped(operand, first))
-            return write(*terms)
-
-        if inplace:
-            call = body.builder.construct_copied(self._spec)
-            out_of_place = write_of_list if all(same_shapes) else None
-            return body.add_module(self._spec, call, items, name="", form=form, out_of_place=out_of_place)
         if all(same_shapes):
-            return body.add(Step(write, list(items), form=form))
-        return body.add(Step(write_with_reshapes, [items[0], *items], form=form))
+            return body.add(Step(_written_between(symbol), list(items), form=form))
+        # The first is an operand twice: what is used twice gets a variable.
+        write = _written_with_reshapes(_written_between(symbol), same_shapes)
+        return body.add(Step(write, [items[0], *items], form=form))
 
     def extreme(self, comparison: str) -> Value | None:
         """Write the larger or smaller of two tensors; of equal elements the first receives the gradient.
@@ -1043,6 +1126,8 @@ class Lists:
         # Without `n_input_dims` the layer counts the batch itself; from the end, a batch makes no difference.
         if dims is None or dim < 0:
             return int(dim)
+        # Beyond `dims` there is none of an example. If the input has another rank, the layer and its form disagree on
+        # which inputs are batches.
         is_of_example = dim < dims and dims == rank
         return int(dim - dims) if is_of_example else None
 
@@ -1067,6 +1152,42 @@ class Lists:
                 write, [self._value], kind=many(TENSOR), suggested_name="parts", shares_memory=True, element_form=Form()
             ),
         )
+
+
+def _written_between(symbol: str) -> Write:
+    """Return what writes an operator between any number of operands."""
+    operator = formula(f"lambda x, y: x {symbol} y")
+    return lambda *operands: reduce(operator, operands)
+
+
+def _written_of_list(write: Write) -> Write:
+    """Return what writes an expression of operands that come as one list, as the module in its place takes them."""
+
+    def write_elements(operands: ast.expr) -> ast.expr:
+        assert isinstance(operands, ast.List)
+        return write(*operands.elts)
+
+    return write_elements
+
+
+def _written_with_reshapes(write: Write, same_shapes: list[bool]) -> Write:
+    """Return what writes an expression of operands that all have the shape of the first, where it has to be given them.
+
+    Lua computes in the order of memory whatever the shapes; PyTorch by shapes.
+
+    Args:
+        write: writes the expression.
+        same_shapes: of each operand after the first, whether it certainly has that shape.
+    """
+    reshaped = formula("lambda x, first: x.reshape_as(first)")
+
+    def write_reshaped(first: ast.expr, first_again: ast.expr, *others: ast.expr) -> ast.expr:
+        terms = [first_again]
+        for operand, is_same_shape in zip(others, same_shapes):
+            terms.append(operand if is_same_shape else reshaped(operand, first))
+        return write(*terms)
+
+    return write_reshaped
 
 
 LISTS = frozenset(name for name in vars(Lists) if not name.startswith("_"))

@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
+from symtable import symtable
 from typing import Any
 
 from attrs import evolve, field
@@ -26,16 +27,16 @@ from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.kinds import ANY, TENSOR, Kind
 from ..nn.layouts import check_size
 from ..nn.mapping import SEQUENTIAL, ModuleSpec, Plan, end_of, specs_in, way_to
-from ..nn.memory import copy_as_lua
+from ..nn.memory import use_copying_classes
 from ..nn.pieces import Lifted, Piece, constant_biases, recognized, undo
 from ..nn.places import Places
 from ..nn.plan import build_plan
 from ..nn.registry import layer_of
-from ..nn.state_dict import Recorded, Run, StateDict, state_dict
+from ..nn.state_dict import Recorded, Run, StateDict, lua_named
 from ..nn.torch_nn import SAME, TORCH
 from ..report import Note
 from .code import TAKEN, WIDTH, Construction, attribute, bracketed, checked_name, expression, lines, method
-from .copied import TensorsByModule, check_construction, import_lines, pieces, remembers, statement_text
+from .copied import Import, TensorsByModule, check_construction, import_lines, pieces, remembers, statement_text
 from .flow import TOO_DEEP, USE_CONVERT, SourceBuilder
 from .idioms import traits
 from .statements import Writer, merge_alike, tidy
@@ -61,9 +62,9 @@ class Generated:
         text: the source of `model.py`; empty if only its keys were requested.
         tensors: the state dict of its class, in order.
         keys: maps the key of each tensor of the plan's state dict, which is that written by `convert` but for
-            recognized cells, to its keys here.
+            recognized cells, to its keys here: several if its module has several places.
         notes: notes for the user.
-        pieces: what the tensors of recognized cells are made of.
+        pieces: what the tensors of recognized cells are made of, by keys of `tensors`; empty without such cells.
         state: the state dict written by `convert`.
         is_stateful: whether the model takes the state of its last sequence and returns it.
     """
@@ -80,7 +81,7 @@ class Generated:
         """Return a record by which a live module of the plan has the keys of this page in its state dict."""
         record = Recorded([*self.tensors])
         for plan_key, (page_key, *tied_keys) in self.keys.items():
-            whole_tensor = Run(plan_key, 0, self.tensors[page_key].numel)
+            whole_tensor = Run(plan_key, start=0, count=self.tensors[page_key].numel)
             if page_key in record.pieces:  # another tensor of the plan is the same
                 record.copies.setdefault(page_key, []).append(whole_tensor)
                 continue
@@ -145,50 +146,91 @@ def _generate(
     Args:
         source: the name of the original file; `None` if the text is left out.
     """
-    check_depth(value, path, limits)
-    original = state_dict(value, path, limits, own_keys=True)
+    module_places = Places(value, path, limits)
+    check_depth(module_places)
+    original = lua_named(module_places)
     plan = build_plan(value, path, index_base, limits, original)
     check_size(original, limits, "constructing the model")
     # Cells change the plan, so that all that follows reads their state dict and not that of `convert`.
     cells = recognized(plan, original) if lift else Lifted(plan, original)
-    state = cells.state
-    owned = owned_tensors(plan, state)
-    unify_tied(plan, owned, _computed(cells))
-    check_construction(plan, owned)
-    shared = shared_specs(plan)
-    choose_classes(plan, shared)
-
-    has_inplace = any(spec.kwargs.get("inplace") for spec in specs_in(plan.root))
-    builder = SourceBuilder(shared, limits, _STEPS_PER_PART * size_of(plan.root), has_inplace)
-    layer = layer_of(value.class_name)
-    root = builder.build_root(plan.root, criterion=layer is not None and layer.kind == "criterion")
-    blocks = prepared(builder)
+    owned = owned_tensors(plan, cells.state)
+    builder, root, blocks = _classes_of(value, cells, owned, limits)
 
     module_paths = list(_module_paths(root.attributes))
-    tensors: dict[str, Tensor] = {}
-    for module_path, spec in module_paths:
-        for name, tensor in owned.get(id(spec), {}).items():
-            tensors[".".join((*module_path, name))] = tensor
-    _check_tensors(plan, state, module_paths, tensors)
-    keys = _keys_by_memory(state, tensors)
-    # From keys of the plan to keys of the page.
-    pieces_of_cells = [
-        evolve(piece, target=keys[piece.target][0], second_bias=piece.second_bias and keys[piece.second_bias][0])
-        for piece in cells.pieces
-    ]
-
+    tensors = _tensors_of_page(module_paths, owned)
+    _check_tensors(plan, cells.state, module_paths, tensors)
+    keys = _keys_by_memory(cells.state, tensors)
     text = ""
     if source is not None:
         connections = [*_shared_modules(module_paths, owned)]
         connections += _references(module_paths)
-        connections += _tied_parameters(module_paths, owned, plan, state)
-        constants = {id(state[key]) for key in constant_biases(cells)}
+        connections += _tied_parameters(module_paths, owned, plan, cells.state)
+        constants = {id(cells.state[key]) for key in constant_biases(cells)}
         untrained = [*_constant_parameters(module_paths, owned, constants)]
         text = model_source(builder, blocks, connections, untrained, _element_types(module_paths, owned), source)
         check_page(text, builder, blocks, tensors)
-    notes = [*original.notes, *cells.notes]
-    is_stateful = blocks[-1].is_stateful  # the last block is the model's own class
-    return Generated(text, tensors, keys, notes, pieces_of_cells, original, is_stateful)
+    return Generated(
+        text,
+        tensors,
+        keys,
+        notes=[*original.notes, *cells.notes],
+        pieces=_pieces_of_page(cells.pieces, keys),
+        state=original,
+        is_stateful=blocks[-1].is_stateful,  # the last block is the model's own class
+    )
+
+
+def _classes_of(
+    value: TorchObject, cells: Lifted, owned: TensorsByModule, limits: Limits
+) -> tuple[SourceBuilder, CodeBlock, list[CodeBlock]]:
+    """Make the classes of a page from a plan, which is checked, and changed where modules and classes are chosen.
+
+    Args:
+        value: the module or criterion.
+        cells: its plan, with its state dict.
+        owned: the tensors of the plan's modules.
+        limits: resource limits.
+
+    Returns:
+        The builder; the class that was made for the model, by whose attributes its modules have their paths; and the
+        classes of the page, in which one may stand for several equal ones.
+    """
+    plan = cells.plan
+    unify_tied(plan, owned, _computed(cells))
+    check_construction(plan, owned)
+    shared = shared_specs(plan)
+    choose_classes(plan, shared)
+    has_inplace = any(spec.kwargs.get("inplace") for spec in specs_in(plan.root))
+    builder = SourceBuilder(shared, limits, _STEPS_PER_PART * size_of(plan.root), has_inplace)
+    layer = layer_of(value.class_name)
+    root = builder.build_root(plan.root, criterion=layer is not None and layer.kind == "criterion")
+    return builder, root, prepared(builder)
+
+
+def _tensors_of_page(module_paths: ModulePaths, owned: TensorsByModule) -> dict[str, Tensor]:
+    """Return the tensors of a page's modules by their keys in its state dict, in order."""
+    tensors: dict[str, Tensor] = {}
+    for module_path, spec in module_paths:
+        for name, tensor in owned.get(id(spec), {}).items():
+            tensors[".".join((*module_path, name))] = tensor
+    return tensors
+
+
+def _pieces_of_page(pieces_of_plan: list[Piece], keys: dict[str, list[str]]) -> list[Piece]:
+    """Return what tensors of cells are made of, with the keys of the page instead of those of the plan.
+
+    Args:
+        pieces_of_plan: the pieces.
+        keys: the keys of the page for each key of the plan; of several, which are one tensor, the first is used.
+    """
+    pieces_of_page: list[Piece] = []
+    for piece in pieces_of_plan:
+        target, *_ = keys[piece.target]
+        second_bias = ""  # there is none
+        if piece.second_bias:
+            second_bias, *_ = keys[piece.second_bias]
+        pieces_of_page.append(evolve(piece, target=target, second_bias=second_bias))
+    return pieces_of_page
 
 
 def _computed(cells: Lifted) -> set[int]:
@@ -222,15 +264,15 @@ _MOST_COMPARED = 64
 """Maximum elements of a computed tensor that is compared by value; larger ones are compared by identity."""
 
 
-def check_depth(value: TorchObject, path: str, limits: Limits) -> None:
+def check_depth(places: Places) -> None:
     """Refuse a model whose modules are nested too deep for Python to read the generated source.
 
     Raises:
         UnsupportedError: they are.
     """
-    if any(place.depth >= _MOST_DEEP for place in Places(value, path, limits)):
+    if any(place.depth >= _MOST_DEEP for place in places):
         expected = f"at most {_MOST_DEEP} modules inside one another"
-        raise UnsupportedError(TOO_DEEP, path=path, expected=expected, hint=USE_CONVERT)
+        raise UnsupportedError(TOO_DEEP, path=places.path, expected=expected, hint=USE_CONVERT)
 
 
 def size_of(root: ModuleSpec) -> int:
@@ -274,6 +316,7 @@ def unify_tied(plan: Plan, owned: TensorsByModule, computed: set[int]) -> None:
 
     def identity_of(tensor: Tensor) -> Any:
         """Return what is equal for two tensors only if they are the same: the content, the tensor, or its view."""
+        # Views of no elements have no memory in common, but cannot differ.
         if not tensor.numel or (id(tensor) in computed and tensor.numel <= _MOST_COMPARED):
             return tensor.element.name, tensor.shape, b"".join(rows(tensor))
         if id(tensor) in computed:
@@ -282,8 +325,10 @@ def unify_tied(plan: Plan, owned: TensorsByModule, computed: set[int]) -> None:
 
     @cache
     def number_of(spec: ModuleSpec) -> int:
+        """Return the number of a module's description: how it is constructed, what is in it, and its tensors."""
         construction = (spec.target, spec.plain, repr(spec.args), repr(sorted(spec.kwargs.items())))
         children = tuple((name, number_of(child)) for name, child in spec.children.items())
+        # Modules that it only refers to are at other places of the plan, and must be the same ones.
         refers = tuple((name, id(other)) for name, other in spec.refers.items())
         views = tuple((name, identity_of(tensor)) for name, tensor in owned.get(id(spec), {}).items())
         return numbers.setdefault((construction, children, refers, views), len(numbers))
@@ -324,19 +369,20 @@ def choose_classes(plan: Plan, shared: set[int]) -> None:
     may receive a tensor at one place and a list at another.
 
     Args:
-        plan: the plan; the `plain` classes of its modules are changed in place.
+        plan: the plan; the classes of its modules, `plain` ones and others, are changed in place.
         shared: the modules that occur at several places, by id.
     """
-    copy_as_lua(plan.root)
-    batch_is_lost = False  # from some layer on, in the order of the plan
+    use_copying_classes(plan.root)
+    # From some layer on, for all after it in the order of the plan: whether these take its output is not followed.
+    batch_is_lost = False
     for spec in specs_in(plan.root):
         facts = traits(spec)
         if spec.target == SEQUENTIAL:
             _flatten_views([*spec.children.values()])
         # With some arguments the plain class accepts a single example too: PReLU with one weight.
-        refuses_examples = spec.args != facts.plain_examples
-        may_take_list = id(spec) in shared and facts.may_take_list
-        if refuses_examples and (batch_is_lost or may_take_list):
+        may_refuse_example = batch_is_lost and spec.args != facts.plain_examples
+        may_refuse_list = id(spec) in shared and facts.may_take_list
+        if may_refuse_example or may_refuse_list:
             spec.plain = ""
         if facts.loses_batch and not spec.kwargs.get(facts.keeps_batch_if):
             batch_is_lost = True
@@ -352,7 +398,7 @@ def _flatten_views(modules: list[ModuleSpec]) -> None:
             # Both tuples have one element, the number of features.
             if name == "Linear" and following.args[:1] == spec.args:
                 spec.plain = "torch.nn.Flatten"
-            # Layers that keep the shape may stand between the two.
+            # Layers that keep the shape may stand between the two; any other may change the number of features.
             keeps_shape = name in TORCH and TORCH[name].rank == SAME
             if not keeps_shape:
                 break
@@ -371,9 +417,9 @@ def _module_paths(attributes: list[Attribute], path: AttributePath = ()) -> Iter
 
     def of_construction(call: Construction, path: AttributePath) -> Iterator[tuple[AttributePath, ModuleSpec]]:
         """Yield the path of a constructed module, which is given, and of those inside."""
-        if call.spec is not None:
+        if call.spec is not None:  # a Sequential that groups adjacent modules has none
             yield path, call.spec
-        # Not `block`, which may be an equal class with other modules.
+        # Not `block`, which may be that of an equal module: this one has tensors of its own.
         if call.original_block is not None:
             yield from _module_paths(call.original_block.attributes, path)
         for name, inner in call.inner_modules():
@@ -405,6 +451,7 @@ def _shared_modules(module_paths: ModulePaths, owned: TensorsByModule) -> Iterat
     replaced_paths: list[AttributePath] = []
     for path, spec in module_paths:
         first_path = first_paths[id(spec)]
+        # A module that was replaced brought those inside it along.
         is_inside_replaced = any(path[: len(above)] == above for above in replaced_paths)
         if first_path == path or is_inside_replaced:
             continue
@@ -420,6 +467,7 @@ def _references(module_paths: ModulePaths) -> Iterator[ast.stmt]:
     first_paths = _first_path_by_id(module_paths)
     for path, spec in module_paths:
         for name, other in spec.refers.items():
+            # One without a path has no module in the page.
             if id(other) in first_paths:
                 referred = _expression_of(first_paths[id(other)])
                 yield ast.Expr(method(_expression_of(path), "refer", **{name: referred}))
@@ -434,6 +482,7 @@ def _tied_parameters(
     """The first path of a tensor, and the id of its module, by the tensor's view of memory."""
     for module_path, spec in module_paths:
         for name, tensor in owned.get(id(spec), {}).items():
+            # Buffers are not trained, and so need not be one; without elements or memory, nothing is shared.
             if id(tensor) not in parameters or tensor.storage is None or not tensor.numel:
                 continue
             path = (*module_path, name)
@@ -451,7 +500,7 @@ def _constant_parameters(module_paths: ModulePaths, owned: TensorsByModule, cons
         owned: the tensors of each module.
         constants: the tensors that are not trained, by id.
     """
-    written: set[int] = set()
+    written: set[int] = set()  # a tensor of a shared module has several paths, and needs one statement
     for path, spec in module_paths:
         for name, tensor in owned.get(id(spec), {}).items():
             if id(tensor) in constants and id(tensor) not in written:
@@ -470,11 +519,12 @@ def _element_types(module_paths: ModulePaths, owned: TensorsByModule) -> tuple[s
         float_types.append((path, types & {*_CAST_METHODS}))
     counts = Counter(name for _, types in float_types for name in types)
     usual = "float32"
-    if counts:
+    if counts:  # there are tensors of floating point numbers
         ((usual, _),) = counts.most_common(1)
     statements: list[ast.stmt] = []
     for path, types in float_types:
-        # The methods change a module as a whole: one of several types has none.
+        # The methods change a module as a whole, so that none suits one of several types: it keeps the usual one, and
+        # `load_state_dict` converts its values.
         if len(types) == 1 and usual not in types:
             statements.append(ast.Expr(method(_expression_of(path, "model"), _CAST_METHODS[types.pop()])))
     return "" if usual == "float32" else _CAST_METHODS[usual], statements
@@ -485,7 +535,7 @@ def _check_tensors(plan: Plan, source: dict[str, Tensor], module_paths: ModulePa
 
     Args:
         plan: the plan.
-        source: the tensors of Lua, by their keys in the plan.
+        source: the tensors of Lua, by their keys in the plan; with those composed for recognized cells.
         module_paths: the path of each module of the page.
         page: the tensors of the page, by their keys there.
 
@@ -498,6 +548,7 @@ def _check_tensors(plan: Plan, source: dict[str, Tensor], module_paths: ModulePa
     for key, tensor in source.items():
         spec, name = owner_of(plan, key)
         counterparts = [page.get(".".join((*path, name))) for path in paths.get(id(spec), ())]
+        # At every place of the module: the constructor makes each, and the file fills each.
         if not counterparts or not all(other is not None and _are_same(tensor, other) for other in counterparts):
             raise ModelError(
                 "a tensor would be lost or replaced by another one in model.pt",
@@ -563,6 +614,7 @@ def model_source(
             `load` for modules of another type.
         source: the name of the original file.
     """
+    # No variable may have one of these names.
     class_names = frozenset((*builder.copied_pieces, *builder.foreign_imports, *(block.name for block in blocks)))
     *inner, model = blocks
     parts = [[piece.text] for piece in builder.copied_pieces.values()]
@@ -572,13 +624,8 @@ def model_source(
     # Two empty lines before each part, as Black has them.
     text = "\n".join(line for part in parts for line in ("", "", *part))
 
-    used_names = {name for part in parts for name in _names_in("\n".join(part))}
-    imports = {statement for name, statement in _BASE_IMPORTS.items() if name in used_names}
-    for piece in builder.copied_pieces.values():
-        imports |= piece.imports
-    for name_in_page, (home, name) in builder.foreign_imports.items():
-        alias = "" if name_in_page == name else name_in_page
-        imports.add((home, name, alias))
+    # Imports come first in the page, but depend on what the parts use.
+    imports = _imports_of(builder, parts)
     # `dataclass` looks for annotations that are text in `sys.modules`, where a page that `exec` runs is not.
     postponed = [] if ("dataclasses", "dataclass", "") in imports else ["from __future__ import annotations", ""]
     head = [
@@ -590,10 +637,32 @@ def model_source(
     return "\n".join(head) + "\n" + text + "\n"
 
 
+def _imports_of(builder: SourceBuilder, parts: list[list[str]]) -> set[Import]:
+    """Return the imports of a page.
+
+    Args:
+        builder: has the included layers and foreign classes.
+        parts: the classes and functions of the page, each as lines of source.
+    """
+    used_names = {name for part in parts for name in _names_in("\n".join(part))}
+    imports = {statement for name, statement in _BASE_IMPORTS.items() if name in used_names}
+    for piece in builder.copied_pieces.values():
+        imports |= piece.imports
+    for name_in_page, (home, name) in builder.foreign_imports.items():
+        alias = "" if name_in_page == name else name_in_page
+        imports.add((home, name, alias))
+    return imports
+
+
 @lru_cache(maxsize=256)
 def _names_in(text: str) -> frozenset[str]:
     """Return the names in a class or function; remembered, as models share the layers that their pages copy."""
-    return frozenset(node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name))
+    names: set[str] = set()
+    tables = [symtable(text, "", "exec")]
+    for table in tables:  # grows: those of its functions
+        names.update(table.get_identifiers())
+        tables += table.get_children()
+    return frozenset(names)
 
 
 def _safe(name: str) -> str:
@@ -710,6 +779,7 @@ def _summary(block: CodeBlock, names: list[str]) -> str:
     inputs = ""
     first_module = end_of(block.spec)
     layer = TORCH.get(first_module.target.removeprefix("torch.nn."))
+    # The shape only of the model's input, which its users have to know.
     if layer is not None and layer.shape and block.base_name == "Model":
         # `(batch, {}, h, w)`, with the number of channels or features.
         inputs = layer.shape.format(first_module.args[0])
@@ -763,6 +833,9 @@ _ALLOWED_NODES = (
     *(ast.Load, ast.Store),
 )
 """Allowed nodes of statements and expressions."""
+_NODES_OF_ANNOTATIONS = (ast.Subscript, ast.Tuple, ast.BinOp, ast.BitOr, ast.Load)
+"""Allowed nodes of annotations, besides names and constants."""
+_NAMES_IN_ANNOTATIONS = {"Tensor", "Any", "list", "tuple", "str", "int", "float", "Path", "Model"}
 
 
 def check_page(text: str, builder: SourceBuilder, blocks: list[CodeBlock], keys: Iterable[str]) -> None:
@@ -779,7 +852,7 @@ def check_page(text: str, builder: SourceBuilder, blocks: list[CodeBlock], keys:
     """
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two for deep nesting
         raise ModelError(f"the source of this model is not Python: {error}") from error
     page = _Page(builder, blocks, keys)
     included_texts = {piece.text for piece in builder.copied_pieces.values()}
@@ -796,9 +869,9 @@ class _Page:
     """Checks that the statements of a generated page use only constructs and names that this package writes.
 
     Args:
-        builder: see `check_page`.
-        blocks: likewise.
-        keys: likewise.
+        builder: the builder of the page: the included layers and foreign classes.
+        blocks: the classes of the model.
+        keys: those of its state dict.
     """
 
     def __init__(self, builder: SourceBuilder, blocks: list[CodeBlock], keys: Iterable[str]) -> None:
@@ -817,7 +890,7 @@ class _Page:
             self._attributes.update(attribute.name for attribute in block.attributes)
             torch_classes.update(call.name.removeprefix("nn.") for call in block.constructions())
         for key in keys:
-            self._attributes.update(key.split("."))
+            self._attributes.update(key.split("."))  # `layers.3.weight` is written `self.layers[3].weight`
         functions = _TORCH_FUNCTIONS | {*ELEMENT_TYPES}
         self._attributes_of_modules = {"nn": torch_classes, "torch": functions, "F": functions}
         """Attributes of modules of PyTorch."""
@@ -839,7 +912,8 @@ class _Page:
             _require(imports <= self._imports, statement)
         elif isinstance(statement, ast.ClassDef) and statement.name in self._classes:
             _require([ast.unparse(base) for base in statement.bases] == ["nn.Module"], statement)
-            _require(not statement.decorator_list, statement)
+            _require(not (statement.keywords or statement.decorator_list), statement)
+            _require(not getattr(statement, "type_params", ()), statement)  # since Python 3.12
             for inner in statement.body:
                 if not _is_docstring(inner):
                     self._method(inner, self._classes[statement.name])
@@ -864,26 +938,31 @@ class _Page:
             inputs: those of its arguments that it may use, and assign, like variables.
         """
         assert isinstance(function, ast.FunctionDef)
-        signature = function.args
-        _require({argument.arg for argument in signature.args} <= arguments, function)
-        _require(not function.decorator_list, function)
-        _require(not (signature.vararg or signature.kwarg or signature.kwonlyargs or signature.posonlyargs), function)
+        _check_signature(function, arguments)
         to_check: list[ast.AST] = [statement for statement in function.body if not _is_docstring(statement)]
         variables = set(inputs)
+        # First all variables are collected: a use before the assignment is no harm.
         for number, statement in enumerate(to_check):
             _require(isinstance(statement, (ast.Assign, ast.Return, ast.Expr)), statement)
             if isinstance(statement, ast.Assign):
                 variables |= _assigned(statement, words)
                 # `path = weights or Path(…)`: the only `or` of a page; its right side is checked instead.
                 if isinstance(statement.value, ast.BoolOp) and function.name == "load":
-                    to_check[number] = statement.value.values[-1]
-        # When all variables are known: a use before the assignment is no harm.
+                    left, right = _sides_of_or(statement.value)
+                    targets = [*map(ast.unparse, statement.targets)]
+                    _require((targets, ast.unparse(left)) == (["path"], "weights"), statement)
+                    to_check[number] = right
         for statement in to_check:
             for node in ast.walk(statement):
                 self._node(node, words | variables)
 
     def _node(self, node: ast.AST, words: set[str]) -> None:
-        """Check one node of the syntax tree of a statement, which may use some names."""
+        """Check one node of the syntax tree of a statement; the nodes inside are checked on their own.
+
+        Args:
+            node: the node.
+            words: names that the statement may use.
+        """
         allowed = isinstance(node, _ALLOWED_NODES)
         if isinstance(node, ast.Name):
             allowed = node.id in words
@@ -904,6 +983,41 @@ class _Page:
             home = node.value.id if isinstance(node.value, ast.Name) else ""
             allowed = node.attr in self._attributes_of_modules.get(home, self._attributes)
         _require(allowed, node)
+
+
+def _check_signature(function: ast.FunctionDef, arguments: set[str]) -> None:
+    """Refuse a function of a page with other arguments, or with defaults and annotations that are more than names.
+
+    These run when the function is defined: defaults always, annotations unless they are postponed.
+
+    Args:
+        function: the function.
+        arguments: the arguments that it may have.
+    """
+    signature = function.args
+    _require({argument.arg for argument in signature.args} <= arguments, function)
+    _require(not (signature.vararg or signature.kwarg or signature.kwonlyargs or signature.posonlyargs), function)
+    _require(not function.decorator_list, function)
+    _require(not getattr(function, "type_params", ()), function)  # since Python 3.12
+    for default in signature.defaults:
+        _require(isinstance(default, ast.Constant), default)
+    for annotation in (*(argument.annotation for argument in signature.args), function.returns):
+        if annotation is None:
+            continue
+        for node in ast.walk(annotation):
+            allowed = isinstance(node, _NODES_OF_ANNOTATIONS)
+            if isinstance(node, ast.Name):
+                allowed = node.id in _NAMES_IN_ANNOTATIONS
+            elif isinstance(node, ast.Constant):
+                allowed = node.value in (None, ...)  # `str | None`, `tuple[int, ...]`
+            _require(allowed, node)
+
+
+def _sides_of_or(node: ast.BoolOp) -> tuple[ast.expr, ast.expr]:
+    """Return the two operands of an `or`, refusing `and` and more operands."""
+    _require(isinstance(node.op, ast.Or) and len(node.values) == 2, node)
+    left, right = node.values
+    return left, right
 
 
 def _assigned(statement: ast.Assign, words: set[str]) -> set[str]:

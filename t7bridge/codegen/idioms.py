@@ -72,7 +72,7 @@ class Form:
         if self.rank not in (None, rank):
             # The dimensions are grouped in another way: nothing is known of the value as an input of this layer.
             return Form(rank).as_input_of_rank(rank, at, extent)
-        if self.extents:
+        if self.extents:  # known already, and not the origin's own
             return self
         if extent is not None:
             self.origin.required_extents.setdefault((rank, at), extent)
@@ -121,6 +121,7 @@ _SAME_FOR_ALL_AXES = {"kernel_size", "stride", "padding", "dilation", "output_pa
 def torch_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], spec: ModuleSpec) -> Construction:
     """Return the construction of a module of torch.nn: required arguments by position, others by keyword."""
     layer = TORCH.get(name)
+    # Where the class's arguments are not known, or are fewer, those of the plan stay as they are.
     if layer is None or len(args) > len(layer.arguments):
         return Construction(f"nn.{name}", [*args], kwargs, spec=spec)
     arguments = {**dict(zip(layer.arguments, args)), **kwargs}
@@ -128,6 +129,7 @@ def torch_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], spec: M
     is_kernel_by_default = "stride" in layer.arguments and layer.arguments["stride"] is None
     if is_kernel_by_default and arguments.get("stride") is not None and arguments["stride"] == arguments["kernel_size"]:
         arguments["stride"] = None
+    # One number reads better than a tuple of equal ones.
     for argument, value in arguments.items():
         if argument in _SAME_FOR_ALL_AXES and isinstance(value, tuple) and len(set(value)) == 1:
             arguments[argument] = value[0]
@@ -155,12 +157,12 @@ def attribute_base_name(class_name: str) -> str:
 def _form_of_output(call: Construction, form: Form) -> Form:
     """Return the form of the output of a module of torch.nn, by that of its input."""
     layer = TORCH.get(call.name.removeprefix("nn."))
-    if layer is None or layer.rank is None:
+    if layer is None or layer.rank is None:  # nothing is known of it
         return Form()
     if layer.rank == SAME:
         # It keeps the shape, or at least the number of dimensions.
         return form if layer.output is same else Form(form.rank)
-    if layer.extent is None or layer.output is None:
+    if layer.extent is None or layer.output is None:  # its input may have any rank, or its rule is not known
         return Form(layer.rank)
     # Of the first dimension of one example, its channels or features, the layer knows the extent by an argument.
     form_of_input = form.as_input_of_rank(layer.rank, at=0, extent=call.arguments_by_name().get(layer.extent))
@@ -269,7 +271,7 @@ class Idioms:
         self._spec = spec
         self._input_form = form
         self._args = spec.args
-        self._keyword = spec.kwargs.get
+        self._keyword = spec.kwargs.get  # returns `None` for an argument that is not given
         self._example_dims: Any = spec.kwargs.get("n_input_dims")
         """The dimensions of one example, if Lua's module knows them (`setNumInputDims`)."""
 
@@ -375,6 +377,7 @@ class Idioms:
         is_batch = self._keyword("batch_mode")  # true, false, or nil: by the size of the input
         size = self._args
         extents = self._input_form.known_extents()
+        # From dimension 1 on, whatever the input is; of an example of rank 1, there might be no such dimension.
         if is_batch and len(size) == 1 and (self._input_form.rank or 0) > 1:
             return Idiom(Form(1), applied, torch_call("Flatten", (1,), {}, self._spec))
         if is_batch is False:  # any input is one example, a batch of them too

@@ -29,6 +29,8 @@ _MOST_LETTERS = WIDTH - 24
 """Maximum length of an expression with inlined operands: of a line, less its indentation and a variable."""
 _SHORT_OPERAND = 12
 """Length of an operand that would hardly become shorter by a variable, such as `self.conv(x)`."""
+_MOST_LONG_OPERANDS = 8
+"""Maximum number of longer operands in an expression that may be short enough."""
 _MOST_INNER_NAMES = 16
 """Maximum number of names for the elements of one element of the input."""
 _MOST_VARIABLES = 1000
@@ -42,31 +44,44 @@ _VARIABLES = ["x", "y", "z", *(f"x{at}" for at in range(1, _MOST_VARIABLES))]
 
 def tidy(block: CodeBlock) -> None:
     """Join chains of modules, replace stateless modules by functions, and name the modules, all in the class itself."""
+    # Before modules become parts of chains: it asks for the class that reads a value.
     _name_gates(block)
-    shared_memory = _SharedMemory(block)
-    # In-place layers whose writing nobody sees become expressions first: then they are no barriers between chains.
+    # Before chains are joined: as expressions, these layers are no barriers between chains.
+    _write_out_of_place(block)
+    _join_chains(block)
+    # After that, for what is left alone: in a chain, a module reads better.
+    _replace_by_functions(block)
+    used_attributes = {id(step.attribute) for step in block.steps if step}
+    block.attributes = [attribute for attribute in block.attributes if id(attribute) in used_attributes]
+    _name_attributes(block.attributes)
+
+
+def _write_out_of_place(block: CodeBlock) -> None:
+    """Turn in-place layers whose writing nobody sees into expressions, with results in memory of their own."""
+    # What calls a class inside the model may use the input again.
+    shared_memory = _SharedMemory(block, is_input_shared=not block.is_whole_model)
     for step in block.steps:
-        if (
-            step
-            and step.out_of_place
-            and step.attribute
-            and not step.attribute.stays_separate
-            and not shared_memory.is_write_seen(step)
-        ):
+        if step is None or step.out_of_place is None:
+            continue
+        # A module that several steps use, or the user named, is kept.
+        if step.attribute is None or step.attribute.stays_separate:
+            continue
+        if not shared_memory.is_write_seen(step):
             step.write = step.out_of_place
             step.attribute = None
             step.inplace = False
             step.shares_memory = False
-    _join_chains(block)
-    # Functions replace only what is left alone: in a chain, a module reads better.
+
+
+def _replace_by_functions(block: CodeBlock) -> None:
+    """Turn modules that are not in a chain into equivalent functions of PyTorch, where there are any."""
     for step in block.steps:
-        if step and step.function and step.attribute and len(step.attribute.calls) == 1:
+        if step is None or step.function is None or step.attribute is None:
+            continue
+        if len(step.attribute.calls) == 1:
             step.write = step.function
             step.attribute = None
             step.inplace = False
-    used_attributes = {id(step.attribute) for step in block.steps if step}
-    block.attributes = [attribute for attribute in block.attributes if id(attribute) in used_attributes]
-    _name_attributes(block.attributes)
 
 
 def _name_gates(block: CodeBlock) -> None:
@@ -82,7 +97,7 @@ def _name_gates(block: CodeBlock) -> None:
         if not is_in_result_of_class and len(ref.path) == 1:
             step = block.steps[number]
             if step is not None and step.attribute is not None:
-                reader = step.attribute.calls[0].name
+                reader = step.attribute.calls[0].name  # the only one: no chains are joined yet
         readers.setdefault(ref.step, set()).add(reader)
     for number, step in enumerate(block.steps):
         names = readers.get(number, set())
@@ -109,7 +124,7 @@ def _join_chains(block: CodeBlock) -> None:
         earlier = block.steps[source.step]
         if earlier is None or not _can_be_chained(earlier):
             continue
-        # What the user gave a name keeps its variable.
+        # What the user gave a name keeps its variable; of the later step, it is the variable of the whole chain.
         if earlier.is_named_by_user:
             continue
         # Steps that were merged into others are `None`.
@@ -158,13 +173,18 @@ class _SharedMemory:
     """Determines which steps write to memory that anything else uses; computed once for each step.
 
     Attributes:
-        uses: number of uses of each step's result.
+        uses: number of uses of each step's result, by the number of the step; 0 for one without use.
+
+    Args:
+        block: the class, whose steps stay as they are while this is in use; they may be replaced by expressions that
+            share less memory.
+        is_input_shared: whether the memory of the input counts as used by something else, whatever uses it here.
     """
 
-    def __init__(self, block: CodeBlock) -> None:
+    def __init__(self, block: CodeBlock, is_input_shared: bool = False) -> None:
         self._block = block
         self.uses = block.uses()
-        self._shared: list[bool] = []
+        self._shared: list[bool] = [True] if is_input_shared else []
         """Of each step so far, whether something else uses the memory of its result; step 0 is the input."""
 
     def is_changed_by(self, step: Step) -> bool:
@@ -179,13 +199,10 @@ class _SharedMemory:
         first = step.operands[0]
         # A layer on a list writes into the first element.
         while isinstance(first, list):
-            if not first:
+            if not first:  # nothing is known of where it would write
                 return True
             first = first[0]
-        # What calls a class inside the model may use the input, which is step 0, again.
-        is_first_question = not self._shared
-        if not self._block.is_whole_model and is_first_question:
-            self._shared.append(True)
+        # An element of a list is memory of the list, too.
         return bool(first.path) or self._is_shared(first.step)
 
     def _is_shared(self, number: int) -> bool:
@@ -233,11 +250,11 @@ class Writer:
     """Turns the steps of a class into the statements of its `forward`, with names for values.
 
     A value that is used once stays an expression, which is pending until the statement that uses it is written, unless
-    that statement would become too long.
+    that statement would become too long. All is done when it is constructed.
 
     Args:
-        block: the class.
-        class_names: names of the classes of the page.
+        block: the class; the names of its states (`state_names`, `result_names`) are set.
+        class_names: names of the classes of the page, which no variable may have.
 
     Attributes:
         source: the name of the argument: `inputs` if its elements are used, or `input`.
@@ -266,6 +283,7 @@ class Writer:
         """Paths of elements of the input, if these have names, and of their elements → variables."""
         self.source = "input"
         self.statements: list[ast.stmt] = []
+        # In this order: a state in the input is named after the result that it becomes.
         self._name_results_of_calls()
         self.unpacked = self._unpack_input()
         for number, step in enumerate(block.steps):
@@ -281,7 +299,7 @@ class Writer:
         result = self._block.result
         if isinstance(result, Ref) and not result.path and not result.is_in_input:
             step = self._block.steps[result.step]
-            # Operations with many results return tuples; Lua's users get a list.
+            # Only operations with many results have a form of elements: they return tuples, and Lua's users get lists.
             if step is not None and step.element_form is not None:
                 self._expressions[result.step] = apply("list", self._expressions[result.step])
         node = self._expression_of_value(result)
@@ -380,6 +398,7 @@ class Writer:
             names.update((path, f"x{number}") for number, path in enumerate(unnamed, 1))
         for path in used_paths:
             name = names[path]
+            # A stateful class has its inputs as arguments, all but the first of them states.
             is_state = self._block.is_stateful or name == states.get(path)
             while name in self._input_variables.values() or not free_variable(name, self._class_names):
                 name += "_"
@@ -402,12 +421,14 @@ class Writer:
             operands = first_operand if isinstance(first_operand, list) else step.operands
             called_class = _class_called_by(step)
             if called_class is not None:
+                # Known, as classes that others contain are written first.
                 state_names = [called_class.state_names.get((index,), "") for index in range(len(operands))]
             else:
                 # The input of a cell, then its states, of which it returns the next ones.
                 state_names = ["", *step.result_names]
             for state_name, value in zip(state_names, operands):
                 if state_name and isinstance(value, Ref) and value.is_in_input:
+                    # The first cell that takes it names it.
                     names.setdefault(value.path, self._numbered_state(step, state_name))
         return names
 
@@ -476,6 +497,7 @@ class Writer:
             for pending in list(self._pending):
                 self._assign_variable(pending)
         node = self._expression_of_step(step)
+        # Their expressions are parts of this one now.
         for ref in refs(step.operands):
             self._end_pending(ref.step)
         if step.result_names:
@@ -502,7 +524,7 @@ class Writer:
             node: its expression.
         """
         used_elements = {ref.path[:1] for _, ref in self._block.links() if ref.step == number}
-        is_used_whole = () in used_elements
+        is_used_whole = () in used_elements  # as an only result is; then it has a variable
         names: list[str] = []
         self._result_variables[number] = names
         for index, result_name in enumerate(step.result_names):
@@ -513,6 +535,7 @@ class Writer:
                     choices = self._choices_for_state(self._numbered_state(step, result_name))
                 name = self._first_free(choices, number)
             names.append(name)
+            # As long as any of the results is used; for this step at least.
             self._in_use_until[name] = self._last_use.get(number, number)
         targets = [dotted(name) for name in names]
         self.statements.append(ast.Assign([ast.Tuple(targets) if len(targets) > 1 else targets[0]], node))
@@ -539,8 +562,8 @@ class Writer:
         # The longest get variables first.
         long_operands = [operand for operand, length in lengths.items() if length > _SHORT_OPERAND]
         longest_first = sorted(long_operands, key=lambda operand: -lengths[operand])
-        length_of_whole = 0
-        if len(longest_first) > 8:
+        length_of_whole = 0  # not measured yet
+        if len(longest_first) > _MOST_LONG_OPERANDS:
             # Certainly too long: no text is made just to measure it.
             length_of_whole = sum(lengths.values())
         for operand in longest_first:
@@ -599,8 +622,8 @@ class Writer:
         """Assign a pending value to a variable: with the user's name, or x, y, z, x1, … in turn."""
         step = self._block.steps[number]
         assert step is not None
+        # First, so that its own expression does not keep its variable from being used again: `x = f(x)`.
         self._end_pending(number)
-
         choices = [step.suggested_name] if step.suggested_name else []
         if step.suggested_name in ("parts", "gates"):
             # These are suggested for each value of their kind, others once.
@@ -633,40 +656,55 @@ def merge_alike(blocks: list[CodeBlock], class_names: frozenset[str]) -> list[Co
     """
     users: dict[int, list[Construction]] = {}
     """The constructions of each block, by its id."""
-    heights: dict[int, int] = {}
-    """Of each block, by its id, the length of the longest chain of blocks inside one another; 1 if it has none."""
-    levels: dict[int, list[CodeBlock]] = {}
-    """The blocks of each height."""
     for block in blocks:
-        inner_calls = [call for call in block.constructions() if call.block is not None]
-        for call in inner_calls:
+        for call in _calls_of_classes(block):
             users.setdefault(id(call.block), []).append(call)
-        heights[id(block)] = 1 + max((heights[id(call.block)] for call in inner_calls), default=0)
-        levels.setdefault(heights[id(block)], []).append(block)
     classes: list[CodeBlock] = []
-    numbers: Counter[str] = Counter()
+    last_numbers: Counter[str] = Counter()
+    """The number in the last class name given, by base name."""
     # Inner classes first: those that contain them are compared by the names of what they call.
-    for _, level in sorted(levels.items()):
+    for blocks_of_height in _by_height(blocks):
         groups: dict[str, list[CodeBlock]] = {}
-        for block in level:
+        for block in blocks_of_height:
             groups.setdefault(_shape_of(block), []).append(block)
         for group in groups.values():
-            block = group[0]
-            numbers[block.base_name] += 1
-            while f"{block.base_name}{numbers[block.base_name]}" in class_names:
-                numbers[block.base_name] += 1
-            block.name = f"{block.base_name}{numbers[block.base_name]}"
-            classes.append(block)
+            first = group[0]
+            base_name = first.base_name
+            last_numbers[base_name] += 1
+            while f"{base_name}{last_numbers[base_name]}" in class_names:
+                last_numbers[base_name] += 1
+            first.name = f"{base_name}{last_numbers[base_name]}"
+            classes.append(first)
             _parametrize(group, users)
+    # Only now it is known which names need no number. The last block is the whole model, which is always `Model`.
     for block in classes:
-        # The last one is the whole model, which is always `Model`.
-        is_only_one = numbers[block.base_name] == 1
+        is_only_one = last_numbers[block.base_name] == 1
         if is_only_one and (block.base_name not in class_names or block is blocks[-1]):
             block.name = block.base_name
     for calls in users.values():
         for call in calls:
             call.name = call.block.name
     return classes
+
+
+def _calls_of_classes(block: CodeBlock) -> list[Construction]:
+    """Return the constructions in a class whose classes are in the same source."""
+    return [call for call in block.constructions() if call.block is not None]
+
+
+def _by_height(blocks: list[CodeBlock]) -> list[list[CodeBlock]]:
+    """Group blocks by the length of the longest chain of blocks inside them, those without any first.
+
+    Args:
+        blocks: all blocks, those that others contain first.
+    """
+    heights: dict[int, int] = {}
+    levels: dict[int, list[CodeBlock]] = {}
+    for block in blocks:
+        height = 1 + max((heights[id(call.block)] for call in _calls_of_classes(block)), default=0)
+        heights[id(block)] = height
+        levels.setdefault(height, []).append(block)
+    return [level for _, level in sorted(levels.items())]
 
 
 def _shape_of(block: CodeBlock) -> str:
@@ -709,6 +747,7 @@ def _parametrize(group: list[CodeBlock], users: dict[int, list[Construction]]) -
         for owner, place in literal.places:
             owner.replace_argument(place, dotted(name))
     first.parameters = {name: _annotation(values) for name, values in parameters.items()}
+    # Calls of the others become calls of the first, each with the values of its own block.
     for number, block in enumerate(group):
         for call in users.get(id(block), ()):
             call.block = first
@@ -740,6 +779,7 @@ def _differing_literals(group: list[CodeBlock]) -> list[_Literal]:
         if len(set(texts)) == 1:  # the same in all blocks
             continue
         owner, place, _ = occurrences[0]  # in the first block
+        # Arguments with the same values in every block become one parameter.
         differing.setdefault(texts, _Literal(values, [])).places.append((owner, place))
     return list(differing.values())
 

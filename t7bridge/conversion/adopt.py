@@ -28,7 +28,7 @@ from .tree import Tree
 
 
 class Adopter(Rebuilder):
-    """Rebuilds dicts and lists that hold foreign values; sharing is preserved.
+    """Rebuilds dicts and lists with values of numpy and PyTorch, which become those of the graph; sharing is preserved.
 
     Results are remembered between calls, so that the values of one file share memory.
     """
@@ -37,11 +37,12 @@ class Adopter(Rebuilder):
         super().__init__()
         self._torch: Any = None
         self._numpy: Any = None
-        self._memory: dict[int, Storage] = {}
-        """The storage over PyTorch's memory at each address."""
+        self._storages: dict[int, Storage] = {}
+        """The storage over PyTorch's memory, by its address."""
 
     def run(self, root: Any) -> Any:
-        """Return the value without anything of torch or numpy in it."""
+        """Return the value without anything of torch or numpy in it; the value itself if neither is imported."""
+        # Not imported here: a caller without them has no such values.
         self._torch = sys.modules.get("torch")
         self._numpy = sys.modules.get("numpy")
         if self._torch is None and self._numpy is None:
@@ -49,15 +50,16 @@ class Adopter(Rebuilder):
         return super().run(root)
 
     def make(self, value: Any, path: Path) -> Any:
-        """Return a value of the graph, or a container to be filled."""
+        """Return a value of the graph, or a container to be filled; anything else as it is."""
         if self._numpy is not None and isinstance(value, self._numpy.ndarray):
             value = self._array(value)
         elif self._numpy is not None and isinstance(value, self._numpy.generic):
             value = value.item()
         elif self._torch is not None:
-            value = self._of_torch(value)
+            value = self._from_torch(value)
+        # What they became may be a container: the state dict of a module, the list of an array of objects.
         if isinstance(value, dict):
-            return self._dict(value)
+            return self._empty_dict(value)
         if type(value) is list:
             return fill_list(value)
         # Other tuples stay the same objects.
@@ -65,9 +67,9 @@ class Adopter(Rebuilder):
             return fill_list(value, tuple)
         return value
 
-    def _dict(self, value: dict[Any, Any]) -> Any:
-        """Return a dict of the same class to be filled; one of an unknown class as it is."""
-        if hasattr(value, "factory"):  # a `DefaultDict` of the graph
+    def _empty_dict(self, value: dict[Any, Any]) -> Any:
+        """Return a dict of the same class, with its attributes, to be filled; one of an unknown class as it is."""
+        if hasattr(value, "factory"):  # a `DefaultDict` of the graph, whose copy has the factory too
             result = value.copy()
         elif type(value).__name__ in ("dict", "OrderedDict"):
             result = type(value)()
@@ -78,7 +80,7 @@ class Adopter(Rebuilder):
             result.__dict__.update(attributes)
         return fill_dict(result, value, value.values())
 
-    def _of_torch(self, value: Any) -> Any:
+    def _from_torch(self, value: Any) -> Any:
         """Return a value of PyTorch as one of the graph, a module as its state dict; anything else as it is."""
         torch = self._torch
         if isinstance(value, torch.nn.Module):
@@ -101,17 +103,23 @@ class Adopter(Rebuilder):
         return numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic))
 
     def _array(self, array: Any) -> Any:
-        """Return an array of numbers as a tensor, one of text or objects as a list."""
-        if array.dtype.kind in "biufc":
+        """Return an array of numbers as a tensor, one of text or objects as a list.
+
+        Raises:
+            UnsupportedError: no tensor has such elements, as dates.
+        """
+        if array.dtype.kind in "biufc":  # booleans and numbers
             return Tensor.from_numpy(array)
-        if array.dtype.kind in "OSU":
+        if array.dtype.kind in "OSU":  # objects and text
             return array.tolist()
-        element = ELEMENT_TYPES.get(array.dtype.name)  # types of ml_dtypes
+        element = ELEMENT_TYPES.get(array.dtype.name)  # types of ml_dtypes: bfloat16, float8
         if element is None:
             raise UnsupportedError(f"a numpy array of type {array.dtype} cannot be saved")
+        # numpy itself has no such types: the storage has the elements as integers of the same size.
         flat = self._numpy.ascontiguousarray(array).reshape(-1).view(element.code)
-        whole = Tensor.from_numpy(flat.reshape(array.shape))
-        return Tensor(element, Storage(element, flat.size, flat), array.shape, whole.stride, is_scalar=not array.shape)
+        strides_of_shape = Tensor.from_numpy(flat.reshape(array.shape)).stride
+        storage = Storage(element, flat.size, flat)
+        return Tensor(element, storage, array.shape, strides_of_shape, is_scalar=not array.shape)
 
     def _tensor(self, tensor: Any) -> Tensor:
         """Return a tensor of PyTorch as one of the graph, over the same memory where that is possible.
@@ -143,17 +151,22 @@ class Adopter(Rebuilder):
         )
 
     def _storage(self, memory: Any, element: ElementType) -> Storage:
-        """Return a storage over the memory of PyTorch's: one for each address, the last with this element type."""
+        """Return a storage over the memory of an untyped storage of PyTorch; the same one for tensors that share it.
+
+        Memory that is seen as two types is two storages: only that of the last type is remembered.
+        """
         torch = self._torch
         address = memory.data_ptr()
-        storage = self._memory.get(address) if address else None  # all empty storages are at address 0
-        if storage is None or storage.element is not element:
-            data_bytes = torch.empty(0, dtype=torch.uint8).set_(memory.cpu())
-            count = memory.nbytes() // element.itemsize
-            data = data_bytes[: count * element.itemsize].numpy().view(element.code)
-            self._alive.append(memory)  # or its address could be given to other memory
-            storage = Storage(element, count, data)
-            self._memory[address] = storage
+        storage = self._storages.get(address) if address else None  # all empty storages are at address 0
+        if storage is not None and storage.element is element:
+            return storage
+        as_bytes = torch.empty(0, dtype=torch.uint8).set_(memory.cpu())
+        count = memory.nbytes() // element.itemsize
+        # Bytes after the last whole element are in no tensor of this type.
+        data = as_bytes[: count * element.itemsize].numpy().view(element.code)
+        self._alive.append(memory)  # or its address could be given to other memory
+        storage = Storage(element, count, data)
+        self._storages[address] = storage
         return storage
 
 
@@ -179,17 +192,17 @@ def adopt(value: Any) -> Any:
     return Adopter().run(value)
 
 
-_LUA = (*COMPOSITE, type(None), bool, int, float, str, bytes)
+_LUA_TYPES = (*COMPOSITE, type(None), bool, int, float, str, bytes)
 
 
-class _Closed:
-    """What a writer has in place of its stream when it is closed."""
+class _ClosedStream:
+    """Takes the place of a closed writer's stream: any use is an error that says so."""
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise _closed()
+        raise _closed_error()
 
 
-def _closed() -> ModelError:
+def _closed_error() -> ModelError:
     """Return the error for writing with a closed writer."""
     return ModelError("the writer is closed", hint="Write everything before close(), or inside the `with` block.")
 
@@ -198,7 +211,7 @@ _Writer = TypeVar("_Writer", bound="_FileWriter")
 
 
 class _FileWriter:
-    """What the public writers do with their file: one at a path is created, and takes its name when they are closed."""
+    """Base of the public writers: a file at a path is created, and takes its name when the writer is closed."""
 
     _output: Output
     _file: FileOutput | None = None
@@ -218,7 +231,7 @@ class _FileWriter:
         """One for all values, so that tensors of different values share memory in the file as in Python."""
         return Adopter()
 
-    def _complete(self) -> None:
+    def _write_rest(self) -> None:
         """Write what the file has after its values."""
         raise NotImplementedError
 
@@ -226,7 +239,7 @@ class _FileWriter:
         """Return whether values would be lost if the writer ended without `close`."""
         raise NotImplementedError
 
-    def _end(self) -> None:
+    def _refuse_more(self) -> None:
         """Accept nothing more."""
         self._is_closed = True
 
@@ -241,8 +254,8 @@ class _FileWriter:
         if self._is_closed:
             return
         try:
-            self._complete()
-            self._end()
+            self._write_rest()
+            self._refuse_more()
             if self._file is not None:
                 self._file.commit()
         except BaseException:
@@ -251,7 +264,7 @@ class _FileWriter:
 
     def _discard(self) -> None:
         """Close without a file at the path."""
-        self._end()
+        self._refuse_more()
         if self._file is not None:
             self._file.discard()
 
@@ -276,7 +289,7 @@ class _FileWriter:
     def __del__(self) -> None:
         if self._is_closed:
             return
-        has_unwritten = self._has_unwritten()
+        has_unwritten = self._has_unwritten()  # before `_discard`, which empties the writer
         self._discard()
         if has_unwritten:
             raise WriteError(
@@ -342,17 +355,22 @@ class T7Writer(_FileWriter, t7_writer.T7Writer):
                 written before has other elements now: the file would refer to those that it had.
             ModelError: the writer is closed.
         """
-        if not isinstance(value, _LUA):
+        if not isinstance(value, _LUA_TYPES):
             value = self._adopter.run(value)
-            if not isinstance(value, _LUA):
+            if not isinstance(value, _LUA_TYPES):
                 value = to_lua(value, objects=True).value
         if self._referenced:
             self._check_unchanged(value)
         super().write_object(value)
 
     def _check_unchanged(self, value: Any) -> None:
-        """Refuse a tensor in memory that has changed since it was written, and remember those that are new."""
+        """Refuse a tensor in memory that has changed since it was written, and remember those that are new.
+
+        Raises:
+            WriteError: one has changed.
+        """
         for item in objects(value):
+            # Elements that are read from a file do not change.
             if not isinstance(item, Storage) or isinstance(item.data, Elements):
                 continue
             checksum = item.crc32()
@@ -367,15 +385,15 @@ class T7Writer(_FileWriter, t7_writer.T7Writer):
         """Write one value, as `write` does; the name is that of Lua's method."""
         self.write(value)
 
-    def _complete(self) -> None:
+    def _write_rest(self) -> None:
         self.flush()
 
     def _has_unwritten(self) -> bool:
         return self._file is not None and self._file.position > 0
 
-    def _end(self) -> None:
-        super()._end()
-        self._stream: Any = _Closed()
+    def _refuse_more(self) -> None:
+        super()._refuse_more()
+        self._stream: Any = _ClosedStream()
 
 
 class PtWriter(_FileWriter, pt_writer.PtWriter):
@@ -413,10 +431,10 @@ class PtWriter(_FileWriter, pt_writer.PtWriter):
         place: pt_writer.Place | None = None,
         allow_foreign: bool = False,
     ) -> None:
-        self._values: list[Any] = []
+        self._written_values: list[Any] = []
         """The values written so far, as the file will have them."""
         self._record: Any = None
-        """What writes the record, if there is one: see `finish`."""
+        """The argument of `finish`."""
         output = self._opened(target, force)
         super().__init__(output, keep_device=keep_device, place=place, allow_foreign=allow_foreign)
 
@@ -439,10 +457,10 @@ class PtWriter(_FileWriter, pt_writer.PtWriter):
             ModelError: the writer is closed.
         """
         if self._is_closed:
-            raise _closed()
+            raise _closed_error()
         python_value = self._python_value(self._adopter.run(value))
         super().write(python_value)  # which refuses what the format cannot hold
-        self._values.append(python_value)
+        self._written_values.append(python_value)
 
     def _python_value(self, value: Any) -> Any:
         """Return a value with dicts and lists in place of Lua's tables and objects."""
@@ -450,7 +468,8 @@ class PtWriter(_FileWriter, pt_writer.PtWriter):
             return self._tree.run(value)
         from .targets import has_lua_objects
 
-        if has_lua_objects(value):  # in Python's dicts and lists
+        if has_lua_objects(value):
+            # Lua's objects in Python's dicts and lists: all becomes Lua's first, as `Tree` converts Lua's values only.
             return self._tree.run(to_lua(value).value)
         return value
 
@@ -459,20 +478,20 @@ class PtWriter(_FileWriter, pt_writer.PtWriter):
         self._record = record
         self.close()
 
-    def _complete(self) -> None:
-        if not self._values:
+    def _write_rest(self) -> None:
+        if not self._written_values:
             raise ModelError("a .pt holds a value, and none was written")
-        if len(self._values) > 1:
-            super().write(self._values)
+        if len(self._written_values) > 1:
+            super().write(self._written_values)
         super().finish(self._record)
 
     def _has_unwritten(self) -> bool:
-        return bool(self._values)
+        return bool(self._written_values)
 
     def _written(self) -> str:
         # All bytes are written at the end.
-        return super()._written() if self._is_closed else counted(len(self._values), "value")
+        return super()._written() if self._is_closed else counted(len(self._written_values), "value")
 
-    def _end(self) -> None:
-        super()._end()
-        self._values = []
+    def _refuse_more(self) -> None:
+        super()._refuse_more()
+        self._written_values = []

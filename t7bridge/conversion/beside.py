@@ -23,7 +23,7 @@ from ..nn.places import is_module, is_preprocessing
 from ..report import Report
 from ..text import Step, listed
 from .checkpoints import is_optimizer
-from .tree import plain
+from .tree import python_scalar
 
 _MOST_NUMBERS = 1_000
 """Most numbers of a list, or of a tensor that says how inputs are prepared: longer ones are logs and images."""
@@ -33,9 +33,9 @@ _MOST_REPEATS = 1_000
 """Most containers that are written again."""
 _DEEPEST = 20
 """Maximum depth of what is collected."""
-_NOTHING: Any = object()
-_CLASSES = ("class", "label", "categor")
-"""Parts of the names of lists of classes."""
+_NOT_DATA: Any = object()
+_CLASS_WORDS = ("class", "label", "categor")
+"""Parts of the names of lists whose items are classes, in small letters."""
 
 
 @define(eq=False)
@@ -89,8 +89,8 @@ class Beside:
         """
         collector = _Collector(None)
         for name, value in fields.items():
-            item = collector.collect(Path(Path(), name, value), 1, is_prepared=True)
-            if item is not _NOTHING:
+            item = collector.collect(Path(Path(), name, value), 1, is_preprocessing_value=True)
+            if item is not _NOT_DATA:
                 self.own[name] = item
         paths = {f"root.{name}" for name in self.own}
         report.notes = [note for note in report.notes if note.code != "left-out" or note.path not in paths]
@@ -154,99 +154,102 @@ class _Collector:
         """How many containers were met again: what tables share is in JSON as often as they refer to it."""
         self.left_out: list[str] = []
 
-    def collect(self, path: Path, depth: int, is_prepared: bool = False) -> Any:
-        """Return a value as data for JSON; `_NOTHING` if it is not about the model.
+    def collect(self, path: Path, depth: int, is_preprocessing_value: bool = False) -> Any:
+        """Return a value as data for JSON; `_NOT_DATA` if it is not about the model.
 
         Args:
             path: of the value, which it has.
             depth: number of containers around it.
-            is_prepared: whether a name around it says how inputs are prepared.
+            is_preprocessing_value: whether a name around it says how inputs are prepared, as `mean` does: then it is
+                data even if it is an array or numbers alone.
         """
         value = path.value
         self._values += 1
         if value is self._model or self._values > _MOST_VALUES:
-            return _NOTHING
+            return _NOT_DATA
         if value is None or isinstance(value, (bool, int, float, str, bytes)):
             return _scalar(value)
         if isinstance(value, NumpyScalar):
             value = value.array
         if isinstance(value, (Tensor, NumpyArray)):
-            return self._array(value, path, is_prepared)
+            return self._array(value, path, is_preprocessing_value)
         is_weights = is_module(value) or is_pickled_module(value) or is_optimizer(value)
         if is_weights or isinstance(value, LuaFunction) or id(value) in self._around:
-            return _NOTHING
+            return _NOT_DATA
         if isinstance(value, PythonObject):
             value = value.attributes  # options of argparse, settings of a class
         if isinstance(value, (dict, list, tuple, Table, TdsHash, TdsVec)):
-            return self._container(value, path, depth, is_prepared)
-        return _NOTHING
+            return self._container(value, path, depth, is_preprocessing_value)
+        return _NOT_DATA
 
-    def _container(self, value: Any, path: Path, depth: int, is_prepared: bool) -> Any:
-        """Return a list or dict as data; `_NOTHING` if nothing of it is about the model."""
+    def _container(self, value: Any, path: Path, depth: int, is_preprocessing_value: bool) -> Any:
+        """Return a list or dict as data; `_NOT_DATA` if nothing of it is about the model."""
         if depth == _DEEPEST:
             self.left_out.append(str(path))
-            return _NOTHING
+            return _NOT_DATA
         self._repeats += id(value) in self._seen
         if self._repeats > _MOST_REPEATS:
-            return _NOTHING
+            return _NOT_DATA
         self._seen.add(id(value))
         self._around.add(id(value))
         pairs: list[tuple[Any, Any]] = []
         for key, item in entries(value):
-            prepared = is_prepared or is_preprocessing(key)
+            prepared = is_preprocessing_value or is_preprocessing(key)
             inner = self.collect(Path(path, key, item), depth + 1, prepared)
-            if inner is not _NOTHING:
+            if inner is not _NOT_DATA:
                 pairs.append((key, inner))
         self._around.discard(id(value))
         is_list = isinstance(value, (list, tuple, TdsVec)) or (
             isinstance(value, Table) and value.sequence() is not None
         )
         if not is_list:
-            return self._dict(pairs, path, is_prepared)
+            return self._dict(pairs, path, is_preprocessing_value)
         items = [item for _, item in pairs]
         if len(items) != len(value) or (not items and not isinstance(value, TorchSize)):
-            return self._dict(pairs, path, is_prepared)  # of lists of modules, what stands between
+            # Not all items are data, as in a list of modules: those that are, by their numbers.
+            return self._dict(pairs, path, is_preprocessing_value)
         # Numbers alone are a log, unless they say how inputs are prepared.
-        is_log = not is_prepared or len(items) > _MOST_NUMBERS
+        is_log = not is_preprocessing_value or len(items) > _MOST_NUMBERS
         if is_log and all(isinstance(item, (int, float)) for item in items):
             self.left_out.append(str(path))
-            return _NOTHING
+            return _NOT_DATA
         return items
 
-    def _dict(self, pairs: list[tuple[Any, Any]], path: Path, is_prepared: bool) -> Any:
-        """Return pairs as a dict; `_NOTHING` if there are none, or if they are a log: numbers by number."""
+    def _dict(self, pairs: list[tuple[Any, Any]], path: Path, is_preprocessing_value: bool) -> Any:
+        """Return pairs as a dict; `_NOT_DATA` if there are none, or if they are a log: numbers by number."""
         has_numbers = all(isinstance(key, (int, float)) and isinstance(item, (int, float)) for key, item in pairs)
-        is_log = not is_prepared or len(pairs) > _MOST_NUMBERS
+        is_log = not is_preprocessing_value or len(pairs) > _MOST_NUMBERS
         if pairs and is_log and has_numbers:
             self.left_out.append(str(path))
-            return _NOTHING
-        return _json_dict(pairs) if pairs else _NOTHING
+            return _NOT_DATA
+        return _json_dict(pairs) if pairs else _NOT_DATA
 
-    def _array(self, value: Tensor | NumpyArray, path: Path, is_prepared: bool) -> Any:
-        """Return a small array as lists if it says how inputs are prepared, or is text; else `_NOTHING`."""
+    def _array(self, value: Tensor | NumpyArray, path: Path, is_preprocessing_value: bool) -> Any:
+        """Return a small array as lists if it says how inputs are prepared, or is text; else `_NOT_DATA`."""
         if isinstance(value, NumpyArray):
             texts = text_items(value)
             if texts is not None:
                 return texts if value.shape else texts[0]
             element = NUMPY_ELEMENTS.get(value.dtype.code)
             if element is None or isinstance(value.data, list):
-                return _NOTHING
+                return _NOT_DATA
             tensor = tensor_of_array(value, element, "cpu")
             if tensor is None:
-                return _NOTHING
+                return _NOT_DATA
             value = tensor
-            is_prepared = is_prepared or value.numel == 1
-        if not is_prepared:
-            return _NOTHING
+            # An array of one number is a setting, as a number is.
+            is_preprocessing_value = is_preprocessing_value or value.numel == 1
+        if not is_preprocessing_value:
+            return _NOT_DATA
         if value.storage is None or value.numel > _MOST_NUMBERS:
             self.left_out.append(str(path))
-            return _NOTHING
+            return _NOT_DATA
         return value.tolist()
 
 
 def _scalar(value: Any) -> Any:
     """Return a scalar as JSON has it; text that is not UTF-8 has escapes."""
-    value = plain(value)
+    value = python_scalar(value)
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
 
 
@@ -281,7 +284,14 @@ def about(data: Mapping[str, Any], from_lua: bool, index_base: int = 1) -> dict[
 
 
 def _in_words(name: str, value: Any, from_lua: bool, index_base: int) -> str:
-    """Return what a value means; empty if there is nothing to say."""
+    """Return what a value means where Python counts differently; empty if there is nothing to say.
+
+    Args:
+        name: its path with dots.
+        value: data for JSON.
+        from_lua: as for `about`.
+        index_base: as for `about`.
+    """
     last = name.rpartition(".")[2].lower()
     if is_preprocessing(last) and not isinstance(value, dict):
         return "how inputs are prepared, as the file says"
@@ -293,13 +303,13 @@ def _in_words(name: str, value: Any, from_lua: bool, index_base: int) -> str:
     if isinstance(value, dict) and _counts_from_one(_numbers_of(value)) and _are_texts(value.values()):
         return f"by number, 1-based in Lua; index 0 of the embedding is token 1{takes}"
     if isinstance(value, list) and len(value) > 1 and _are_texts(value):
-        thing = "class" if any(part in last for part in _CLASSES) else "item"
+        thing = "class" if any(part in last for part in _CLASS_WORDS) else "item"
         return f"a list of Lua, 1-based there: index 0 here and in tensors is {thing} 1"
     return ""
 
 
 def _numbers_of(value: dict[str, Any]) -> Iterator[Any]:
-    """Yield the keys of a dict as numbers, as far as they are."""
+    """Yield the keys of a dict as numbers, and `None` for each that is not one."""
     for key in value:
         yield int(key) if key.isdecimal() else None
 

@@ -1,4 +1,4 @@
-"""`convert`: the one place where a format meets a mapping; and files of Lua values, which need no meaning of layers.
+"""`convert`: read a file of any format and write it in another, or a `.t7` in another encoding.
 
 It asks what a format can hold, never which one it is: Lua values, Python values, or named tensors. Lua values are
 written here, as a copy, a filled template, the original of a record, or tables; the others in `targets`. Only the
@@ -27,9 +27,8 @@ from ..graph.walk import Path, walk
 from ..io.output import FileOutput, Output
 from ..io.source import inputs_protected
 from ..report import Report, check_strict
-from .attempt import Attempt
 from .options import takes
-from .request import Convert, note_ignored
+from .request import Attempt, Convert, note_ignored
 from .values import is_simple, metadata_left_out, note_plain_nans, note_states, value_of
 
 if TYPE_CHECKING:
@@ -120,7 +119,7 @@ def convert(request: Convert) -> Report:
         else:
             part = Path.parse(request.at).get(document.value)
             if goal.values == NAMED or (goal.values == PYTHON and request.config):
-                around = _around(part, document.value)
+                around = _data_around(part, document.value)
             document.narrow(part)
         # A record describes the whole file, not a part of it.
         attempt = Attempt.of(request, model=model, record=request.record and request.at is None)
@@ -172,7 +171,7 @@ def convert(request: Convert) -> Report:
     return report
 
 
-def _around(part: Any, root: Any) -> Beside | None:
+def _data_around(part: Any, root: Any) -> Beside | None:
     """Return what stands beside a part of a file that is a model or a state dict, or has one in it; else `None`."""
     from .checkpoints import has_states
 
@@ -284,12 +283,16 @@ def _write_lua_values(document: Document, output: FileOutput, request: Attempt, 
 
 
 def _may_restore(request: Attempt) -> bool:
-    """Return whether the `.t7` that a `.pt` was made from may be written: nothing that is asked for differs from it."""
-    return request.record and request.believed and not request.nested and request.edits is None
+    """Return whether the request allows to write the `.t7` that a `.pt` was made from, rather than its value."""
+    return request.record and request.trusts_records and not request.nested and request.edits is None
 
 
 def _copy_t7(content: T7File, output: Output, request: Convert, report: Report) -> T7Writer:
-    """Write the values of a `.t7` to another, whose layout differs where the request says so."""
+    """Write the values of a `.t7` to another, whose layout differs where the request says so; return the writer.
+
+    Raises:
+        WriteError: the layout differs, and bytes after the values, which are not a value, cannot be re-encoded.
+    """
     from ..formats.t7.writer import T7Writer
 
     report.mode = "copy"
@@ -329,15 +332,16 @@ def _write_tables(document: Document, output: Output, request: Attempt, report: 
     # The record describes what is written: values that PyTorch's safe loader reads, with state dicts for modules.
     value = value_of(document, request, report)
     if not is_simple(value):
-        from .simplified import simplified  # with the meaning of layers, which other values do not need
+        from .simplified import simplified  # which imports the table of layers: other values do not need it
 
-        value = simplified(value, report, request.limits, unnamed=WRAPPED)
+        value = simplified(value, report, request.limits, unnamed_data=WRAPPED)
     note_states(value, report)
     if request.edits is not None:
         from .edited import edited
 
         value = edited(value, request.edits, report, request.limits)
-    pickled = pickle_of(value) if request.record else None  # before the tree is there: its writer holds every list
+    # Before the tree is there, which needs as much memory: the pickle's writer holds every list.
+    pickled = pickle_of(value) if request.record else None
     tree = to_lua(value, nested=request.nested, keep_device=request.keep_device, limits=request.limits)
     del value
     document.forget()
@@ -357,7 +361,7 @@ def _write_tables(document: Document, output: Output, request: Attempt, report: 
         note_nones(tree, report)
         return
     pickle, pickled_storages = pickled
-    # The hash is of the default layout, whatever that of the file.
+    # The hash is that of the default layout, so that the `.t7` may be re-encoded: another layout needs one of its own.
     structure = hashed.digest.hexdigest() if layout == T7Layout() else structure_hash(tree.value)
     places = {id(storage): place for place, storage in enumerate(storages)}
     write_pt_record(output, pickle, pickled_storages, structure, tree, places)
@@ -388,7 +392,13 @@ def _fill_template(document: Document, template: Document, output: Output, reque
 
 
 def _restore_t7(document: Document, output: FileOutput, request: Convert, report: Report) -> bool:
-    """Write the `.t7` that a `.pt` was made from, unless there was none or the `.pt` was changed since."""
+    """Write the `.t7` that a `.pt` was made from, by its record; return whether it was written.
+
+    It is not if there is no record, or the `.pt` was changed since.
+
+    Raises:
+        RecordError: the record was wrong; the output is not usable.
+    """
     if document.format != "pt":
         return False
     from .records import check_t7, original_t7

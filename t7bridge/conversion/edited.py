@@ -31,7 +31,7 @@ def edited(
     limits: Limits = DEFAULT_LIMITS,
     modules: StateDicts | None = None,
 ) -> Any:
-    """Return a value with the changes made, as a new one; nothing is read.
+    """Return a new value with the changes made; elements are cast when they are read, not here.
 
     Args:
         value: builtins with tensors in them.
@@ -47,16 +47,21 @@ def edited(
         state = _only_state_dict(value, modules, report.source)
         value = _renamed(value, state, edits.naming, report, limits)
     if edits.casts is not None:
-        cast = _Cast(edits.casts, limits)
-        value = cast.run(value)
+        caster = _Caster(edits.casts, limits)
+        value = caster.run(value)
         _note_casts(edits.casts, report)
-        if cast.optimizers:
+        if caster.optimizers:
             report.note("info", "the state of the optimizer keeps its types", code="precision")
     return value
 
 
 def _only_state_dict(value: Any, modules: StateDicts | None, file: str) -> dict[Any, Any]:
     """Return the state dict of a value whose keys are to be renamed.
+
+    Args:
+        value: builtins with tensors in them.
+        modules: of a Lua value, the modules that became state dicts; these come first.
+        file: the path of the file, for errors.
 
     Raises:
         ModelError: there is none, or there are several.
@@ -66,8 +71,10 @@ def _only_state_dict(value: Any, modules: StateDicts | None, file: str) -> dict[
         states = [*modules.states()]
     else:
         states = [(path, state) for path, state in plain_states(value) if isinstance(state, dict)]
-        if not states and isinstance(value, dict) and any(isinstance(item, Tensor) for item in value.values()):
-            states = [("root", value)]  # of a module with more data of its own than tensors
+        has_tensors = isinstance(value, dict) and any(isinstance(item, Tensor) for item in value.values())
+        if not states and has_tensors:
+            # The state dict of a module with more data of its own than tensors, which `is_state` does not take for one.
+            states = [("root", value)]
     if not states:
         raise ModelError("there is no state dict whose keys could be renamed", file=file)
     if len(states) > 1:
@@ -83,7 +90,14 @@ def _only_state_dict(value: Any, modules: StateDicts | None, file: str) -> dict[
 
 
 def _renamed(value: Any, state: dict[Any, Any], naming: Naming, report: Report, limits: Limits) -> Any:
-    """Return a value in which one state dict has new names.
+    """Return a value in which one state dict has new names, and note how many changed and which rules had no effect.
+
+    Args:
+        value: the value.
+        state: the state dict in it, or the value itself.
+        naming: the rules.
+        report: receives the notes.
+        limits: resource limits.
 
     Raises:
         ModelError: two keys get one name.
@@ -97,23 +111,23 @@ def _renamed(value: Any, state: dict[Any, Any], naming: Naming, report: Report, 
         report.note("info", f"{counted(changed, 'key')} renamed", code="renamed", count=changed)
     if state is value:
         return new_state
-    return _Exchange(state, new_state, limits).run(value)
+    return _StateDictReplacer(state, new_state, limits).run(value)
 
 
-class _Exchange(Simplified):
+class _StateDictReplacer(Simplified):
     """Rebuilds a value with another state dict in place of one."""
 
     def __init__(self, old: dict[Any, Any], new: dict[Any, Any], limits: Limits) -> None:
         super().__init__(limits, keep_classes=True)
-        self._old = old
-        self._new = new
+        self._old_state = old
+        self._new_state = new
 
     def make(self, value: Any, path: Path | None) -> Any:
         """Return the new state dict for the old one, and anything else rebuilt."""
-        return self._new if value is self._old else super().make(value, path)
+        return self._new_state if value is self._old_state else super().make(value, path)
 
 
-class _Cast(Simplified):
+class _Caster(Simplified):
     """Rebuilds a value with its floating-point tensors and storages in another type.
 
     The state of an optimizer stays as it is: it counts steps in floating-point tensors.

@@ -38,15 +38,17 @@ _SHAPE = pattern(
 )
 _NAME = pattern(r"([A-Za-z_]\w*)=(.+)", re.ASCII | re.DOTALL)
 _FILE = pattern(r"[^:]*[^:.]\.[A-Za-z]\w*\Z", re.ASCII)
-_LEAF = pattern(r"[^\[\],]*[^\[\],\s][^\[\],]*")
+_SHAPE_IN_TABLE = pattern(r"[^\[\],]*[^\[\],\s][^\[\],]*")
 """A shape between brackets and commas."""
 _DEEPEST = 32
 """Levels of tables in tables: far more than any model takes."""
-_MOST = 100_000
+_MOST_ITEMS = 100_000
 """Maximum number of tensors in one table of a file."""
+_WORK_PER_VALUE = 10
+"""Steps of `Limits.work` that each value of a file takes, after those of the largest table."""
 _MOST_ELEMENTS = 1 << 40
 """Maximum number of elements of a shape: more than any machine holds."""
-_REPEATED = 1 << 22
+_MOST_REPEATED_ELEMENTS = 1 << 22
 """Maximum number of elements of a tensor of a file whose storage has fewer."""
 EXPECTED = "1x3x224x224, image=1x3x224x224, 1x20:int64, [1x4,1x4] for a table, or a file such as in.t7"
 
@@ -62,15 +64,14 @@ def parse_inputs(inputs: Inputs, *, limits: Limits = DEFAULT_LIMITS) -> Examples
         MissingFileError: a text is the name of a missing file.
         FormatError: a file is damaged.
     """
-    is_one = isinstance(inputs, str) or not isinstance(inputs, Iterable)
-    if is_one or (inputs and all(isinstance(size, int) for size in inputs)):
-        texts = [_text(inputs)]
-    else:
-        texts = [_text(item) for item in inputs]
+    is_text = isinstance(inputs, str) or not isinstance(inputs, Iterable)
+    is_shape = not is_text and bool(inputs) and all(isinstance(size, int) for size in inputs)
+    stated = [inputs] if is_text or is_shape else inputs
+    texts = [_text_of(item) for item in stated]
     if not texts:
         raise ModelError("no input is given", expected=EXPECTED)
-    examples = [_input(text, limits) for text in texts]
-    tree = _named(examples[0] if len(examples) == 1 else examples, "input")
+    examples = [_input_of(text, limits) for text in texts]
+    tree = _with_names(examples[0] if len(examples) == 1 else examples, "input")
     names = [leaf.name for leaf in leaves(tree)]
     if not names:
         raise ModelError("the input is an empty table", expected=EXPECTED)
@@ -88,8 +89,12 @@ def leaves(tree: Examples) -> Iterator[Example]:
             yield from leaves(part)
 
 
-def _text(value: Any) -> str:
-    """Return a shape as text, or the text of an input."""
+def _text_of(value: Any) -> str:
+    """Return a shape of integers as text, `1x4`, and a text or path as it is.
+
+    Raises:
+        ModelError: it is none of these.
+    """
     if isinstance(value, (str, os.PathLike)):
         return os.fspath(value)
     if not isinstance(value, Iterable):
@@ -97,36 +102,36 @@ def _text(value: Any) -> str:
     return "x".join(map(str, value))
 
 
-def _input(text: str, limits: Limits) -> Examples:
+def _input_of(text: str, limits: Limits) -> Examples:
     """Return the input that a text describes: a table, a shape, or a file."""
     if text.lstrip().startswith("["):
-        return _table(text)
+        return _from_brackets(text)
     if _SHAPE.match(text.strip()):
-        return _leaf(text)
+        return _from_shape(text)
     # A file may have a name such as `a=b.t7`: the whole text comes first.
     name = ""
     path = text
     match = _NAME.match(text)
-    if match is not None and not _is_there(text):
-        name = match[1]
-        path = match[2]
+    if match is not None and not _exists(text):
+        name, path = match.groups()
     # A missing file is reported as such where the text looks like the name of one.
-    if _is_there(path) or os.path.sep in text or _FILE.match(path):
+    if _exists(path) or os.path.sep in text or _FILE.match(path):
         return _from_file(name, path, limits)
-    return _leaf(text)
+    return _from_shape(text)
 
 
-def _is_there(path: str) -> bool:
+def _exists(path: str) -> bool:
     return os.path.exists(path) or is_address(path)
 
 
-def _leaf(text: str) -> Example:
+def _from_shape(text: str) -> Example:
     """Return the input that a shape describes, with its name, type and range if it has them."""
     match = _SHAPE.match(text.strip())
     shape: tuple[int, ...] = ()
     if match is not None and len(match["shape"]) < 400:  # longer texts are no shapes, and numbers that Python refuses
         shape = tuple(map(int, re.split("[xX×,]", match["shape"])))
-    if match is None or not shape or not all(shape) or math.prod(shape) > _MOST_ELEMENTS:
+    has_zero = not all(shape)
+    if match is None or not shape or has_zero or math.prod(shape) > _MOST_ELEMENTS:
         raise ModelError("an input is not a shape", found=repr(text[:60]), expected=EXPECTED)
     bounds = (int(match["low"]), int(match["high"])) if match["low"] else None
     if bounds and bounds[0] > bounds[1]:
@@ -134,30 +139,43 @@ def _leaf(text: str) -> Example:
     return Example(match["name"] or "", shape, match["dtype"] or "", bounds)
 
 
-def _table(text: str) -> Examples:
-    """Return the table that brackets enclose: JSON, with shapes for its values."""
+def _from_brackets(text: str) -> Examples:
+    """Return the table that brackets enclose, `[1x4,[1x4,1x8]]`: with quotes around the shapes it is JSON.
+
+    Raises:
+        ModelError: the brackets do not fit, or are nested too deeply.
+    """
+    as_json = _SHAPE_IN_TABLE.sub(lambda match: json.dumps(match[0]), text)
     try:
-        return _filled(json.loads(_LEAF.sub(lambda match: json.dumps(match[0]), text)))
+        return _table_of_parts(json.loads(as_json))
     except (json.JSONDecodeError, RecursionError):
         message = "the brackets of an input do not fit"
         raise ModelError(message, found=repr(text[:60]), expected=EXPECTED) from None
 
 
-def _filled(part: str | list[Any], depth: int = 0) -> Examples:
+def _table_of_parts(part: str | list[Any], depth: int = 0) -> Examples:
     """Return the input of a text between brackets, or of a list of such parts."""
     if isinstance(part, str):
-        return _leaf(part.strip())
+        return _from_shape(part.strip())
     if depth == _DEEPEST:
         raise RecursionError  # as `json` does at its own limit
-    return [_filled(item, depth + 1) for item in part]
+    return [_table_of_parts(item, depth + 1) for item in part]
 
 
 def _from_file(name: str, path: str, limits: Limits) -> Examples:
-    """Return the tensor in a file of any format, or its tensors: those of a table, or of names in their order."""
+    """Return the tensor in a file of any format, or its tensors: those of a table, or of names in their order.
+
+    Args:
+        name: of a single tensor, as the user stated it; empty for none.
+        path: of the file.
+        limits: resource limits.
+    """
     document = formats.open(path, limits=limits)
     value = document.first if document.spec.values == formats.LUA else document.value
     with about_file(path):
-        tree = _from_value("", value, Budget(limits, "reading the tables of an input", 10 * _MOST))
+        tree = _from_value(
+            "", value, Budget(limits, "reading the tables of an input", free=_WORK_PER_VALUE * _MOST_ITEMS)
+        )
     if document.spec.values == formats.NAMED and isinstance(tree, list) and len(tree) == 1:
         tree = tree[0]  # the only tensor of a file that holds them by name
     if name and isinstance(tree, Example):
@@ -177,7 +195,7 @@ def _from_value(name: str, value: Any, budget: Budget, depth: int = 0) -> Exampl
     Raises:
         ModelError: it is neither.
     """
-    budget.spend(10)
+    budget.spend(_WORK_PER_VALUE)
     items: Sequence[Any] = ()
     keys: Sequence[Any] = ()
     if isinstance(value, Table):
@@ -187,25 +205,27 @@ def _from_value(name: str, value: Any, budget: Budget, depth: int = 0) -> Exampl
     elif isinstance(value, dict):
         items = list(value.values())
         keys = list(value)
-    if items and depth < _DEEPEST and len(items) <= _MOST:
-        names = [_name_of(key) for key in keys] if keys else [""] * len(items)
+    if items and depth < _DEEPEST and len(items) <= _MOST_ITEMS:
+        names = [_name_of_key(key) for key in keys] if keys else [""] * len(items)
         return [_from_value(own_name, item, budget, depth + 1) for own_name, item in zip(names, items)]
-    # A tensor that repeats its elements, by strides of 0, may be larger than its file.
-    if isinstance(value, Tensor) and value.storage and 0 < value.numel <= max(value.storage.count, _REPEATED):
-        return Example(name, tuple(value.shape), value.element.name, value=value)
+    if isinstance(value, Tensor) and value.storage:
+        # A tensor that repeats its elements, by strides of 0, may be larger than its file.
+        most_elements = max(value.storage.count, _MOST_REPEATED_ELEMENTS)
+        if 0 < value.numel <= most_elements:
+            return Example(name, tuple(value.shape), value.element.name, value=value)
     raise ModelError("the file holds neither a tensor nor a table of tensors")
 
 
-def _name_of(key: Any) -> str:
+def _name_of_key(key: Any) -> str:
     """Return the key of a dict as the name of an input; empty if it cannot be one."""
     if isinstance(key, str) and key.isidentifier():
         return key
     return ""
 
 
-def _named(tree: Examples, name: str) -> Examples:
+def _with_names(tree: Examples, name: str) -> Examples:
     """Return an input with names for the tensors that have none: by number, `input2_1` for the first in the second."""
     if isinstance(tree, Example):
         return evolve(tree, name=tree.name or name)
     separator = "_" if name[-1].isdigit() else ""
-    return [_named(part, f"{name}{separator}{number}") for number, part in enumerate(tree, 1)]
+    return [_with_names(part, f"{name}{separator}{number}") for number, part in enumerate(tree, 1)]

@@ -45,8 +45,11 @@ from .values import has_modules, numpy_content
 _CODES = {"": "name", "type": "type", "sharing": "unshared", "precision": "precision"}
 """The codes of notes, by kind of loss."""
 _ALIKE_NOTES = 10
+"""Notes about the same before they are only counted."""
 _MOST_NOTES = 1000
+"""Notes in all; as many more may say how many were not made."""
 _MOST_DOTS = 100
+"""Steps of a key that is split: tables nested deeper are no names of parameters."""
 
 
 @define(eq=False)
@@ -68,36 +71,62 @@ class LuaTree:
 
 
 class _Builder(Rebuilder):
-    """Builds the Lua side; tables are created before their content."""
+    """Builds Lua values from Python's; tables are created before their content.
+
+    Args:
+        nested: as for `to_lua`.
+        keep_device: as for `to_lua`.
+        objects: as for `to_lua`.
+    """
 
     def __init__(self, nested: bool, keep_device: bool, objects: bool = False) -> None:
         super().__init__()
         self.tree = LuaTree()
-        self._alike: Counter[tuple[str, str, str]] = Counter()
-        self._nested = nested
+        self._counts_of_alike: Counter[tuple[str, str, str]] = Counter()
+        """Number of notes about the same: level, loss and text."""
+        self._splits_keys = nested
         self._keep_device = keep_device
-        self._objects = objects
-        self._marks: dict[int, bytes] = {}
-        self._ratios: dict[int, int] = {}
+        self._restores_objects = objects
+        self._hashes_of_parts: dict[int, bytes] = {}
+        """For `in_order`: of the parts of sets, by identity."""
+        self._elements_per_original: dict[int, int] = {}
+        """The elements of the Lua storage for each element of the original storage, by identity: 2 for complex ones."""
         self._resolved: dict[tuple[int, bool, bool], Storage] = {}
+        """Storages of conjugated and negated views: by identity of the original, and whether it is either."""
 
-    def _note(self, level: str, path: Path, message: str, about: str = "", *, loss: str = "", code: str = "") -> None:
-        """Add a note, unless there are enough `about` the same."""
+    def _note(self, level: str, path: Path, message: str, about: str = "", *, loss: str = "") -> None:
+        """Add a note, unless there are enough like it.
+
+        Args:
+            level: of the note.
+            path: of the value.
+            message: the text.
+            about: the text without what differs from value to value, if it has such parts: notes with the same one are
+                alike.
+            loss: what is lost: a key of `_CODES`.
+        """
         kind = (level, loss, about or message)
-        self._alike[kind] += 1
-        if self._alike[kind] <= _ALIKE_NOTES and len(self.tree.notes) < _MOST_NOTES:
-            self.tree.notes.append(Note(level, str(path), message, loss, code=code or _CODES[loss]))
+        self._counts_of_alike[kind] += 1
+        if self._counts_of_alike[kind] <= _ALIKE_NOTES and len(self.tree.notes) < _MOST_NOTES:
+            self.tree.notes.append(Note(level, str(path), message, loss, code=_CODES[loss]))
 
-    def count_notes(self) -> None:
-        """Add the number of further notes of each kind."""
-        for (level, loss, about), count in self._alike.items():
+    def count_further_notes(self) -> None:
+        """Add notes on how many were alike and not added, when the value is complete."""
+        for (level, loss, about), count in self._counts_of_alike.items():
             more = count - _ALIKE_NOTES
             if more > 0 and len(self.tree.notes) < 2 * _MOST_NOTES:
                 self.tree.notes.append(Note(level, "", f"{about}: {more} more", loss, code=_CODES[loss], count=more))
 
     def scalar(self, value: Any, path: Path | None, key: Any) -> Value:
-        """Return Lua's scalar."""
+        """Return Lua's scalar: text as bytes, integers as the nearest double or, beyond doubles, as text.
+
+        Args:
+            value: the scalar.
+            path: of what contains it, for notes.
+            key: its key there.
+        """
         if type(value) is str:
+            # Python's text may have lone surrogates, which UTF-8 does not allow.
             return value.encode("utf-8", "surrogatepass")
         if type(value) is int:
             try:
@@ -114,74 +143,86 @@ class _Builder(Rebuilder):
         return value
 
     def make(self, value: Any, path: Path) -> Any:
-        """Return the Lua value, or the list of a table to be filled."""
+        """Return the Lua value, or a `Fill` for a table.
+
+        Raises:
+            UnsupportedError: Lua has nothing for a value of this type.
+        """
         if isinstance(value, dict):
-            known = self._object(value, path) if self._objects and "__class__" in value else None
-            return self._dict(value, path) if known is None else known
-        if isinstance(value, (list, tuple, set, frozenset)):
-            return self._list(value if isinstance(value, (list, tuple)) else in_order(value, self._marks))
+            if self._restores_objects and "__class__" in value:
+                lua_object = self._object(value, path)
+                if lua_object is not None:
+                    return lua_object
+            return self._table_of_dict(value, path)
+        if isinstance(value, (list, tuple)):
+            return self._table_of_list(value)
+        if isinstance(value, (set, frozenset)):
+            return self._table_of_list(in_order(value, self._hashes_of_parts))
         if isinstance(value, Tensor):
             return self._tensor(value, path)
         if isinstance(value, UntypedStorage):
-            return self._storage(value.storage)[0]
+            return self._lua_storage(value.storage)
         if isinstance(value, Storage):
-            return self._storage(value)[0]
+            return self._lua_storage(value)
         if isinstance(value, complex):
             return Table.of({"re": value.real, "im": value.imag})
         if isinstance(value, bytearray):
             return bytes(value)
         if isinstance(value, (QuantizedTensor, SparseTensor)):
-            return self._parts(value, path)
+            return self._table_of_parts(value, path)
         if isinstance(value, (NumpyArray, NumpyScalar)):
-            return self._numpy(value, path)
+            return self._numpy_value(value, path)
         if isinstance(value, NAMED):
-            return self.scalar(name_text(value), None, None)
+            return self.scalar(name_text(value), path=None, key=None)  # text has no notes, so no path is needed
         if isinstance(value, PythonObject):
             return self._python_object(value, path)
-        if isinstance(value, COMPOSITE):
+        if isinstance(value, COMPOSITE):  # it is Lua's already
             return value
         kind = type(value).__name__
         raise UnsupportedError(f"a value of type {kind} cannot be written to a .t7", path=str(path))
 
-    def _parts(self, value: QuantizedTensor | SparseTensor, path: Path) -> Fill:
+    def _table_of_parts(self, value: QuantizedTensor | SparseTensor, path: Path) -> Fill:
         """Return a table to be filled with the parts of a quantized or sparse tensor."""
         parts = parts_of(value)
         if isinstance(value, QuantizedTensor):
             element = value.tensor.element.name
-            if element in PACKED and value.tensor.storage is not None:
+            has_elements = value.tensor.storage is not None
+            if element in PACKED and has_elements:
                 self._note("info", path, f"{element} is written as its bytes, each with several numbers", loss="type")
             if value.axis is not None:
                 parts["axis"] = value.axis + 1  # dimensions count from 1 in Lua
-        return self._dict(parts, path)
+        return self._table_of_dict(parts, path)
 
     # Containers
 
-    def _list(self, items: list[Any] | tuple[Any, ...]) -> Fill:
+    def _table_of_list(self, items: list[Any] | tuple[Any, ...]) -> Fill:
         """Return a table to be filled with the items that Lua can hold, under the numbers from 1 that they have."""
-        lua_keys = numbers(len(items))
+        keys_from_1 = numbers(len(items))
         if None not in items:
-            return _table(lua_keys, range(len(items)), items)
+            return _table(keys_from_1, range(len(items)), items)
         # A table has no entry for nil, so a list with None has holes.
         places = [place for place, item in enumerate(items) if item is not None]
         self.tree.nones += len(items) - len(places)
-        return _table([lua_keys[place] for place in places], places, [items[place] for place in places])
+        lua_keys = [keys_from_1[place] for place in places]
+        return _table(lua_keys, places, [items[place] for place in places])
 
-    def _dict(self, value: dict[Any, Any], path: Path) -> Fill:
+    def _table_of_dict(self, value: dict[Any, Any], path: Path) -> Fill:
         """Return a table to be filled with the entries of a dict; with `nested`, in tables for keys with dots."""
-        if not self._nested or not any(isinstance(key, str) and "." in key for key in value):
-            return self._entries(value, path)
+        if not self._splits_keys or not any(isinstance(key, str) and "." in key for key in value):
+            return self._table_of_entries(value, path)
         nested = _split_keys(value)
         if nested is not None:
-            return self._entries(nested, path)
+            return self._table_of_entries(nested, path)
         self._note("info", path, "the keys are not nested, as one of them is a prefix of another, or ends in a dot")
-        return self._entries(value, path)
+        return self._table_of_entries(value, path)
 
     def _object(self, value: dict[Any, Any], path: Path) -> Fill | None:
-        """Return the object or table, to be filled, of which `as_tree` made a dict; `None` if it made another one."""
+        """Return the object or table, to be filled, of which `as_tree` made a dict; `None` if it is another dict."""
         name = value["__class__"]
         if name == "table" and value.keys() == {"__class__", "pairs"}:
             return _table_of_pairs(value["pairs"])
-        has_version = isinstance(value.get("__version__", ""), (int, type(None)))
+        # A version of `None` is that of a file without versions; a dict without the key is no object.
+        has_version = "__version__" in value and isinstance(value["__version__"], (int, type(None)))
         # What a class wrote beside its fields is not in a form that can be written again.
         if not isinstance(name, str) or not has_version or "__payload__" in value:
             return None
@@ -191,14 +232,14 @@ class _Builder(Rebuilder):
             elements = fill_list(value.get("items", []))
             vector.elements = elements.value
             return Fill(vector, elements.parts)
-        rest = {key: item for key, item in value.items() if key not in ("__class__", "__version__")}
-        entries = self._entries(rest, path)
+        fields = {key: item for key, item in value.items() if key not in ("__class__", "__version__")}
+        table = self._table_of_entries(fields, path)
         if name in _HASHES:
-            return Fill(TdsHash(entries.value, name, version), entries.parts)
-        return Fill(TorchObject(name, version, entries.value), entries.parts)
+            return Fill(TdsHash(table.value, name, version), table.parts)
+        return Fill(TorchObject(name, version, table.value), table.parts)
 
-    def _entries(self, value: dict[Any, Any], path: Path) -> Fill:
-        """Return a table to be filled with the entries of a dict that Lua can hold."""
+    def _table_of_entries(self, value: dict[Any, Any], path: Path) -> Fill:
+        """Return a table to be filled with the entries of a dict that Lua can hold: no None, and each key once."""
         table = Table()  # with its keys only; `_table` sets the values
         keys: list[Any] = []
         values: list[Any] = []
@@ -206,7 +247,7 @@ class _Builder(Rebuilder):
             if item is None:
                 self.tree.nones += 1
                 continue
-            lua_key = self._key(key, path)
+            lua_key = self._lua_key(key, path)
             if lua_key in table:
                 message = "a key that equals another one in Lua is left out; the record keeps it"
                 self._note("warning", Path(path, key), message, loss="type")
@@ -216,7 +257,7 @@ class _Builder(Rebuilder):
             values.append(item)
         return _table(table.raw_keys, keys, values, table)
 
-    def _key(self, key: Any, path: Path) -> Value:
+    def _lua_key(self, key: Any, path: Path) -> Value:
         """Return the Lua key of an entry: the key itself where Lua can look it up, or its text."""
         is_nan = isinstance(key, float) and key != key
         if key is None or is_nan:  # Lua refuses both as keys
@@ -225,47 +266,51 @@ class _Builder(Rebuilder):
         if type(key) in SCALARS:
             return self.scalar(key, path, key)
         if isinstance(key, Tensor):
-            self._alive.append(key)  # identities below are those of objects that stay alive
+            # Lua looks tensors up by identity: one that is a value, too, is the same object. The results of `Rebuilder`
+            # are kept by identity, for which the originals have to stay alive.
+            self._alive.append(key)
             if id(key) not in self.results:
                 self.results[id(key)] = self._tensor(key, Path(path, key))
             return self.results[id(key)]
         if isinstance(key, NAMED):
-            return self.scalar(name_text(key), None, None)
+            return self.scalar(name_text(key), path=None, key=None)
         self._note("info", Path(path, key), "a key that Lua cannot look up is written as its text", loss="type")
-        return self.scalar(key_text(key), None, None)
+        return self.scalar(key_text(key), path=None, key=None)
 
     def _python_object(self, value: PythonObject, path: Path) -> Fill:
         message = f"an object of class {value.path} is written as a table of its content"
         self._note("warning", path, message, loss="type")
-        return self._entries(plain_data(value), path)
+        return self._table_of_entries(plain_data(value), path)
 
     # Tensors
 
-    def _storage(self, storage: Storage) -> tuple[Storage, int]:
-        """Return the Lua storage of a storage, and the number of its elements per original element."""
+    def _lua_storage(self, storage: Storage) -> Storage:
+        """Return the Lua storage of a storage: the same one, or one with the next wider elements."""
         if id(storage) not in self.tree.storages:
-            lua_storage, ratio, is_exact = widen(storage)
+            lua_storage, elements_per_original, is_exact = widen(storage)
             device = self._device(storage.device)
             if lua_storage.device != device:
                 lua_storage = evolve(lua_storage, device=device)
             self.tree.storages[id(storage)] = (storage, lua_storage, is_exact)
-            self._ratios[id(storage)] = ratio
-        _, lua_storage, _ = self.tree.storages[id(storage)]
-        return lua_storage, self._ratios[id(storage)]
+            self._elements_per_original[id(storage)] = elements_per_original
+        _original, lua_storage, _is_exact = self.tree.storages[id(storage)]
+        return lua_storage
 
     def _device(self, name: str) -> str:
         """Return the Lua device of a tensor: Lua's classes know the CPU and CUDA."""
         return name if self._keep_device and name.startswith("cuda") else "cpu"
 
     def _tensor(self, tensor: Tensor, path: Path) -> Tensor:
+        """Return the Lua tensor of a tensor, with notes on what it has not: a view of the Lua storage."""
         device = self._device(tensor.device)
         source = self._storage_as_read(tensor, path)
-        if source is None:
+        if source is None:  # without elements, as on the device `meta`
             return Tensor(tensor.element, None, device=device)
         if source.base is not None:
             message = "memory that is seen as two types, or in part, is two storages in Lua"
             self._note("info", path, message, loss="sharing")
-        storage, ratio = self._storage(source)
+        storage = self._lua_storage(source)
+        elements_per_original = self._elements_per_original[id(source)]
         if storage.element.name == "float64" and tensor.element.name == "uint64":
             message = "uint64 is written as float64, as a number is beyond int64: exact to 2^53"
             self._note("warning", path, message, loss="precision")
@@ -275,40 +320,46 @@ class _Builder(Rebuilder):
             if len(tensor.size) > 1:
                 self._note("info", path, "a tensor without elements has no dimensions in Lua", loss="type")
             return Tensor(storage.element, storage, device=device)
-        view = pairs_of_numbers(tensor) if ratio == 2 else tensor
+        view = pairs_of_numbers(tensor) if elements_per_original == 2 else tensor  # 2: complex
         # Lua has no tensors without dimensions.
         size = (1,) if view.is_scalar else view.size
         stride = (1,) if view.is_scalar else view.stride
-        return Tensor(storage.element, storage, size, stride, tensor.offset * ratio, device=device)
+        offset = tensor.offset * elements_per_original
+        return Tensor(storage.element, storage, size, stride, offset, device=device)
 
     def _storage_as_read(self, tensor: Tensor, path: Path) -> Storage | None:
-        """Return the storage of a tensor, conjugated and negated if the tensor is; note what else it has of Python."""
+        """Return the storage of a tensor, conjugated and negated if the tensor is; note what else it has of Python.
+
+        Returns:
+            `None` for a tensor without elements.
+        """
         storage = tensor.storage
         extras = tensor.extras
         if not extras:
             return storage
         if storage is not None and (extras.conj or extras.neg):
             self._note("info", path, "a conjugated or negated view has memory of its own in Lua", loss="sharing")
-            storage = self._resolve(storage, extras.conj, extras.neg)
+            storage = self._storage_of_view(storage, extras.conj, extras.neg)
         if extras.state is not UNSET or extras.hooks is not None or extras.subclass is not None:
             message = "a tensor's Python attributes, hooks and class are not in the Lua value"
             self._note("warning", path, message, loss="type")
         return storage
 
-    def _resolve(self, storage: Storage, conj: bool, neg: bool) -> Storage:
-        """Return the storage with its elements as the views read them; one for all such views."""
+    def _storage_of_view(self, storage: Storage, conj: bool, neg: bool) -> Storage:
+        """Return a storage with the elements that conjugated or negated views of it have; one for all such views."""
         key = (id(storage), conj, neg)
         if key not in self._resolved:
             self._resolved[key] = resolved(storage, conj, neg)
         return self._resolved[key]
 
-    def _numpy(self, value: NumpyArray | NumpyScalar, path: Path) -> Any:
-        """Return the Lua value of a numpy array or scalar."""
+    def _numpy_value(self, value: NumpyArray | NumpyScalar, path: Path) -> Any:
+        """Return the Lua value of a numpy array or scalar; of elements that only numpy has their bytes."""
         content = numpy_content(value, str(path))
         if isinstance(value.data, list):
             self._note("info", path, "a numpy array of objects is a table in Lua, without its shape", loss="type")
         if content is None:
-            self._note("warning", path, f"numpy elements of type {value.dtype.code[:20]} are bytes in Lua", loss="type")
+            code = value.dtype.code[:20]
+            self._note("warning", path, f"numpy elements of type {code} are bytes in Lua", loss="type")
             return value.data if isinstance(value.data, bytes) else None
         if type(content) in SCALARS:
             return self.scalar(content, path.parent, path.key)
@@ -320,10 +371,11 @@ _HASHES = ("tds.Hash", "tds_hash")
 
 
 def _table_of_pairs(pairs: list[list[Any]]) -> Fill:
-    """Return a table to be filled from a list of its keys and values."""
+    """Return a table to be filled from a list of its keys and values, both of which are converted."""
     table = Table()
     table.raw_keys = [None] * len(pairs)
     table.raw_values = [None] * len(pairs)
+    # As of `Fill`: the list and the place in it, the key for paths, and the value.
     parts: list[tuple[Any, Any, Any, Any]] = []
     for number, (key, item) in enumerate(pairs):
         parts.append((table.raw_keys, number, number, key))
@@ -337,8 +389,8 @@ def _table(lua_keys: list[Value], keys: Iterable[Any], values: Sequence[Any], ta
     Args:
         lua_keys: the keys of the table.
         keys: those of the values in Python, for paths.
-        values: the values in Python.
-        table: the table, which has the keys already.
+        values: the values in Python, in the order of the keys.
+        table: the table, if there is one that has these keys already.
     """
     if table is None:
         table = Table(lua_keys)
@@ -350,21 +402,22 @@ def _split_keys(value: dict[Any, Any]) -> dict[Any, Any] | None:
     """Split keys: `{"a.b": 1}` becomes `{"a": {"b": 1}}`; `None` if a key is a prefix of another, or has many dots."""
     result: dict[Any, Any] = {}
     for key, item in value.items():
-        words = key.split(".") if isinstance(key, str) else [key]
-        if len(words) > _MOST_DOTS:
+        steps = key.split(".") if isinstance(key, str) else [key]
+        if len(steps) > _MOST_DOTS:
             return None
+        *outer_steps, last_step = steps
         inner = result
-        for word in words[:-1]:
-            inner = inner.setdefault(word, _Nested())
-            if not isinstance(inner, _Nested):
+        for step in outer_steps:
+            inner = inner.setdefault(step, _SplitDict())
+            if not isinstance(inner, _SplitDict):  # another key is this prefix
                 return None
-        if words[-1] in inner:
+        if last_step in inner:
             return None
-        inner[words[-1]] = item
+        inner[last_step] = item
     return result
 
 
-class _Nested(dict[Any, Any]):
+class _SplitDict(dict[Any, Any]):
     """A dict created by splitting keys; a dict of the value itself may not be added to."""
 
 
@@ -399,13 +452,13 @@ def to_lua(
     notes_on_modules: list[Note] = []
     if has_modules(value):
         report = Report(source_format="pt", target_format="t7")
-        from .simplified import simplified  # with the meaning of layers, which other values do not need
+        from .simplified import simplified  # which imports the table of layers: other values do not need it
 
-        value = simplified(value, report, limits, unnamed=WRAPPED)
+        value = simplified(value, report, limits, unnamed_data=WRAPPED)
         notes_on_modules = report.notes
     builder = _Builder(nested, keep_device, objects)
     tree = builder.tree
     tree.value = builder.run(value)
-    builder.count_notes()
+    builder.count_further_notes()
     tree.notes = [*notes_on_modules, *tree.notes]
     return tree

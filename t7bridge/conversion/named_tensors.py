@@ -38,53 +38,65 @@ from .values import metadata_left_out
 
 _LONGEST_NAME = 10_000
 """Maximum characters of the name of a number that is a tensor; numbers of longer names stay text."""
-_SCALARS = 1_000
-"""Number of texts in the metadata from which on those of one table are one; most tensors for numbers and lists."""
-_SHOWN = 5
+_MOST_TEXTS = 1_000
+"""Maximum number of texts in the metadata: of more, those of one table are joined."""
+_MOST_NUMBERS = 1_000
+"""Maximum number of tensors that are numbers or lists of numbers: if there are more, all stay text."""
+_MOST_LISTED = 5
 """Names that a note lists."""
-_DEPTH = 50
+_FREE_STEPS = 50
 """Steps of a name that are not charged to `Limits.work`."""
 _RESERVED = frozenset({(METADATA_KEY,), ("format",), *((key,) for key in HINTS)})
 """Metadata that are not those of the value."""
-_LONGEST_KEY = 200
-"""Characters of the text of a key that is neither text nor a number."""
+_LONGEST_KEY_TEXT = 200
+"""Maximum characters in a name for a key that is neither text nor a number."""
 _ALWAYS_ALLOWED = 64 << 20
 """Bytes of tensors that are written however often they repeat their storages."""
-_COPIES = 10_000
+_MOST_COPIES = 10_000
 """Maximum values in containers that are written under several names: graphs of shared containers grow exponentially."""
 _SHARED = "container present under another name"
 _CYCLE = "container that contains itself"
 
 
 @define(eq=False)
-class _Names:
-    """Names in use: keys that differ may have one text, as 1.0 and "1.0" have.
+class _UniqueNames:
+    """The names that are in use already, so that no two things have one: keys 1.0 and "1.0" have the same text.
 
     Attributes:
         used: the names.
-        repeats: of those that were wanted again, the number to try next.
+        next_numbers: of those that were wanted again, the number to try next.
     """
 
     used: set[Name] = field(factory=set)
-    repeats: dict[Name, int] = field(factory=dict)
+    next_numbers: dict[Name, int] = field(factory=dict)
 
-    def free(self, name: Name) -> Name:
-        """Return a name that is free: the name, or `name~2`, …."""
+    def unused(self, name: Name) -> Name:
+        """Return a name that is not in use: the name, or `name~2`, ….
+
+        Args:
+            name: the steps of the name; a number is added to the last one.
+        """
+        *steps_before, last_step = name
         candidate = name
-        number = self.repeats.get(name, 2)
+        number = self.next_numbers.get(name, 2)
         while candidate in self.used:
-            candidate = (*name[:-1], f"{name[-1]}~{number}")
+            candidate = (*steps_before, f"{last_step}~{number}")
             number += 1
-            self.repeats[name] = number
+            self.next_numbers[name] = number
         return candidate
 
-    def take(self, name: Name, renamed: list[tuple[Name, Name]] | None = None) -> Name:
-        """Return a name that is free, and take it; note it in a list if it is another."""
-        free_name = self.free(name)
-        self.used.add(free_name)
-        if renamed is not None and free_name != name:
-            renamed.append((name, free_name))
-        return free_name
+    def reserve(self, name: Name, renamed: list[tuple[Name, Name]] | None = None) -> Name:
+        """Return a name that was not in use, and is now.
+
+        Args:
+            name: the name that is wanted.
+            renamed: receives it and the one returned, if these differ.
+        """
+        unique_name = self.unused(name)
+        self.used.add(unique_name)
+        if renamed is not None and unique_name != name:
+            renamed.append((name, unique_name))
+        return unique_name
 
 
 @define(eq=False)
@@ -98,7 +110,7 @@ class Flat:
         storages: steps to storages, each of which becomes a tensor of one dimension.
         renamed: what has another name, as its own was taken: the steps to it, and the name.
         number_kinds: kinds of the tensors that are numbers or lists of numbers, by identity.
-        copies: number of values in containers that were named before.
+        copy_count: number of values in containers that were named before.
         names: of the tensors.
     """
 
@@ -108,52 +120,60 @@ class Flat:
     storages: list[Name] = field(factory=list)
     renamed: list[tuple[Name, Name]] = field(factory=list)
     number_kinds: dict[int, str] = field(factory=dict)
-    copies: int = 0
-    names: _Names = field(factory=_Names)
+    copy_count: int = 0
+    names: _UniqueNames = field(factory=_UniqueNames)
 
     def add(self, item: Any, steps: Name) -> None:
-        """Add a value without parts of its own."""
+        """Add a value without parts of its own: to the tensors, the scalars or what is left out.
+
+        Args:
+            item: the value.
+            steps: of its path, without the root.
+        """
         name = steps or ("root",)
         if isinstance(item, UntypedStorage):
             item = item.storage
         if isinstance(item, Storage):
             self.storages.append(steps)
-            item = Tensor(item.element, item, (item.count,), (1,))
+            item = Tensor(item.element, item, size=(item.count,), stride=(1,))
         if isinstance(item, Tensor):
-            self.tensors[self.names.take(name, self.renamed)] = item
+            self.tensors[self.names.reserve(name, self.renamed)] = item
         elif isinstance(item, NAMED):
             self.scalars.append((name, name_text(item)))
         elif isinstance(item, (bool, int, float, str, type(None))):
             self.scalars.append((name, item))
         else:
-            self.leave_out(_kind(item), steps)
+            self.leave_out(_kind_of(item), steps)
 
     def leave_out(self, kind: str, steps: Name) -> None:
-        """Record something that is left out."""
+        """Record something that is left out, by its kind as notes name it."""
         self.left_out.setdefault(kind, []).append(".".join(steps) or "root")
 
 
-def flatten(value: Any, limits: Limits = DEFAULT_LIMITS, *, numbers: bool = False, copies: bool = True) -> Flat:
-    """Name the tensors of a value of dicts and lists. Lists count from 0.
+def flatten(
+    value: Any, limits: Limits = DEFAULT_LIMITS, *, numbers_as_tensors: bool = False, repeat_shared: bool = True
+) -> Flat:
+    """Return the tensors of a value of dicts and lists under the names of their places. Lists count from 0.
 
     What is in a shared container has a name for each name of the container, as a shared tensor has.
 
     Args:
         value: the value.
         limits: resource limits.
-        numbers: whether numbers and lists of numbers are tensors, unless there are very many.
-        copies: whether shared containers are named again, unless that makes very many names.
+        numbers_as_tensors: whether numbers and lists of numbers become tensors, unless there are very many.
+        repeat_shared: whether what is in a shared container has a name for each name of the container, unless that
+            makes very many names; otherwise for the first only.
 
     Raises:
         LimitError: values are nested so deeply that their names are far longer than the file.
     """
     try:
-        return _Flattening(limits, numbers, copies).run(value)
+        return _Flattening(limits, numbers_as_tensors, repeat_shared).run(value)
     except _TooManyNumbers:
-        numbers = False
+        numbers_as_tensors = False
     except _TooManyCopies:
-        copies = False
-    return flatten(value, limits, numbers=numbers, copies=copies)
+        repeat_shared = False
+    return flatten(value, limits, numbers_as_tensors=numbers_as_tensors, repeat_shared=repeat_shared)
 
 
 class _TooManyNumbers(Exception):
@@ -167,15 +187,15 @@ class _TooManyCopies(Exception):
 class _Flattening:
     """One walk through a value, for `flatten`, whose arguments it has."""
 
-    def __init__(self, limits: Limits, numbers: bool, copies: bool) -> None:
+    def __init__(self, limits: Limits, numbers_as_tensors: bool, repeat_shared: bool) -> None:
         self._limits = limits
-        self._numbers = numbers
-        self._copies = copies
+        self._numbers_as_tensors = numbers_as_tensors
+        self._repeats_shared = repeat_shared
         self._flat = Flat()
         self._budget = Budget(limits, "naming deeply nested values")
-        self._parts: dict[int, Any] = {}
+        self._opened_parts: dict[int, Any] = {}
         """The parts of sets, sparse and quantized tensors, by identity: a shared one has the same parts everywhere."""
-        self._lists: dict[int, tuple[Tensor, str]] = {}
+        self._tensors_of_lists: dict[int, tuple[Tensor, str]] = {}
         """The tensor of each list of numbers, by identity: a shared list becomes one tensor under several names."""
         self._copied_steps = 0
         """Steps in the names of values that were named before."""
@@ -188,24 +208,25 @@ class _Flattening:
             _TooManyCopies: shared containers should be named once.
         """
         visited: set[int] = set()
+        # For each value its depth, its path, and whether it is in a container that was named before.
         stack: list[tuple[int, Path, bool]] = [(0, Path(None, "root", value), False)]
         while stack:
             depth, path, is_copy = stack.pop()
-            item = self._opened(path.value)
-            self._flat.copies += is_copy
-            if self._flat.copies > _COPIES:
+            item = self._with_parts_as_container(path.value)
+            self._flat.copy_count += is_copy
+            if self._flat.copy_count > _MOST_COPIES:
                 raise _TooManyCopies
-            if self._numbers:
+            if self._numbers_as_tensors:
                 item = self._with_numbers_as_tensor(item, path)
             if not _is_container(item):
                 if is_copy:
                     self._spend_copied_steps(depth)
                 else:
-                    self._budget.spend(max(0, depth - _DEPTH))
+                    self._budget.spend(max(0, depth - _FREE_STEPS))
                 self._flat.add(item, _steps_to(path))
                 continue
             if id(item) in visited:
-                if not self._copies:
+                if not self._repeats_shared:
                     self._flat.leave_out(_SHARED, _steps_to(path))
                     continue
                 self._spend_copied_steps(depth)
@@ -215,35 +236,39 @@ class _Flattening:
                 is_copy = True
             visited.add(id(item))
             pairs = item.items() if isinstance(item, dict) else enumerate(item)
-            # The stack returns the last first.
+            # Reversed, as the stack returns the last first.
             for key, inner in reversed(list(pairs)):
                 stack.append((depth + 1, Path(path, key, inner), is_copy))
         return self._flat
 
-    def _opened(self, item: Any) -> Any:
-        """Return the parts of a set, or of a sparse or quantized tensor; anything else as it is."""
+    def _with_parts_as_container(self, item: Any) -> Any:
+        """Return the parts of a set as a list, those of a sparse or quantized tensor as a dict; other values as is."""
         if not isinstance(item, (QuantizedTensor, SparseTensor, set, frozenset)):
             return item
-        if id(item) not in self._parts:
+        if id(item) not in self._opened_parts:
             if isinstance(item, (set, frozenset)):
-                self._parts[id(item)] = in_order(item)
+                self._opened_parts[id(item)] = in_order(item)
             else:
-                self._parts[id(item)] = parts_of(item)
-        return self._parts[id(item)]
+                self._opened_parts[id(item)] = parts_of(item)
+        return self._opened_parts[id(item)]
 
     def _with_numbers_as_tensor(self, item: Any, path: Path) -> Any:
-        """Return the tensor of a number or of a list of numbers; anything else as it is."""
+        """Return the tensor of a number or of a list of numbers; anything else as it is.
+
+        Raises:
+            _TooManyNumbers: there are more of them than may become tensors.
+        """
         is_container = _is_container(item)
-        tensor_and_kind = self._lists.get(id(item)) if is_container else None
+        tensor_and_kind = self._tensors_of_lists.get(id(item)) if is_container else None
         if tensor_and_kind is None:
             tensor_and_kind = tensor_of_numbers(item)
         if tensor_and_kind is None or sum(map(len, _steps_to(path))) >= _LONGEST_NAME:
             return item
         if is_container:
-            self._lists[id(item)] = tensor_and_kind
+            self._tensors_of_lists[id(item)] = tensor_and_kind
         tensor, kind = tensor_and_kind
         self._flat.number_kinds[id(tensor)] = kind
-        if len(self._flat.number_kinds) > _SCALARS:
+        if len(self._flat.number_kinds) > _MOST_NUMBERS:
             raise _TooManyNumbers
         return tensor
 
@@ -258,18 +283,19 @@ def _is_container(item: Any) -> bool:
 
 
 def _contains_itself(path: Path) -> bool:
-    """Return whether the value at a path is also what contains it."""
-    around = path.parent
-    while around is not None:
-        if around.value is path.value:
+    """Return whether the value at a path is also one of the containers around it."""
+    container = path.parent
+    while container is not None:
+        if container.value is path.value:
             return True
-        around = around.parent
+        container = container.parent
     return False
 
 
 def _steps_to(path: Path) -> Name:
     """Return the steps of a path after its root, as text."""
-    return tuple(_step(place.key) for place in path.steps()[1:])
+    _root, *steps = path.steps()
+    return tuple(_text_of_key(step.key) for step in steps)
 
 
 def _is_function(item: Any) -> bool:
@@ -277,7 +303,7 @@ def _is_function(item: Any) -> bool:
     return isinstance(item, dict) and item.get("__class__") == "function" and isinstance(item.get("code"), bytes)
 
 
-def _kind(item: Any) -> str:
+def _kind_of(item: Any) -> str:
     """Return the kind of a value that is left out, as notes name it."""
     if _is_function(item):
         return "function"
@@ -290,12 +316,12 @@ def _kind(item: Any) -> str:
     return type(item).__name__
 
 
-def _step(key: Any) -> str:
+def _text_of_key(key: Any) -> str:
     if isinstance(key, bytes):
         return key.decode("utf-8", "backslashreplace")
     if isinstance(key, (str, int, float)):
         return str(key)
-    return key_text(key)[:_LONGEST_KEY]
+    return key_text(key)[:_LONGEST_KEY_TEXT]
 
 
 def name_tensors(
@@ -305,7 +331,7 @@ def name_tensors(
     metadata: Mapping[str, str] | None = None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> NamedTensors:
-    """Return a value in the form that a format of named tensors can hold.
+    """Return a value in the form that a format of named tensors can hold: unique names, its types, text as metadata.
 
     Args:
         value: builtins with tensors in them.
@@ -317,35 +343,35 @@ def name_tensors(
     Raises:
         LimitError: the tensors repeat the same bytes excessively, or values are nested too deeply to be named.
     """
-    flat = flatten(value, limits, numbers=goal.numbers)
-    if flat.copies and _excess(flat.tensors, limits) is not None:
-        flat = flatten(value, limits, numbers=goal.numbers, copies=False)
+    flat = flatten(value, limits, numbers_as_tensors=goal.numbers)
+    if flat.copy_count and _excess_of_repeats(flat.tensors, limits) is not None:
+        flat = flatten(value, limits, numbers_as_tensors=goal.numbers, repeat_shared=False)
     for name, tensor in list(flat.tensors.items()):
-        if tensor.storage is None and tensor.numel:
+        if tensor.storage is None and tensor.numel:  # as on the device `meta`
             flat.leave_out(f"tensor without elements (device {tensor.device})", name)
             del flat.tensors[name]
     if not goal.text_bytes:
         for name, scalar in flat.scalars:
-            flat.leave_out(_kind(scalar), name)
+            flat.leave_out(_kind_of(scalar), name)
         flat.scalars.clear()
     if flat.storages:
-        storages = "a storage is" if len(flat.storages) == 1 else f"{len(flat.storages)} storages are"
-        message = f"{storages} written as a tensor of one dimension: {_listed(flat.storages)}"
+        subject = "a storage is" if len(flat.storages) == 1 else f"{len(flat.storages)} storages are"
+        message = f"{subject} written as a tensor of one dimension: {_listed(flat.storages)}"
         report.note("info", message, code="storage")
-    excess = _excess(flat.tensors, limits)
+    excess = _excess_of_repeats(flat.tensors, limits)
     if excess is not None:
         allowed, written = excess
         message = "the tensors repeat the same elements excessively"
         raise limits.exceeded("repeats", message, expected=allowed, found=written)
     fit_names(flat, goal, limits)
-    # Before the notes: names of texts can be taken too.
+    # Before the note on other names: texts can be renamed too.
     texts = _named_texts(flat, goal, metadata or {}) if goal.text_bytes else {}
     _note_renamed(flat, goal, report)
     _note_left_out(flat, goal, report)
     named = NamedTensors(_with_elements(flat.tensors, goal, report))
     named.views, separate = plan_views(named.tensors)
     if goal.text_bytes:
-        named.metadata = texts | _hints(flat, named.tensors)
+        named.metadata = texts | _restoring_hints(flat, named.tensors)
     else:
         # The file has no place to list which tensors shared memory.
         separate = [*named.views, *separate]
@@ -358,10 +384,10 @@ def name_tensors(
 
 def _note_renamed(flat: Flat, goal: FormatSpec, report: Report) -> None:
     """Note which tensors have other names; the last note that is shown counts the rest."""
-    not_shown = len(flat.renamed) - _SHOWN
-    for number, (wanted, name) in enumerate(flat.renamed[:_SHOWN], 1):
+    not_shown = len(flat.renamed) - _MOST_LISTED
+    for number, (wanted, name) in enumerate(flat.renamed[:_MOST_LISTED], 1):
         message = f"its name is taken, or {goal.title} cannot have it: written as {'.'.join(name)}"
-        if number == _SHOWN and not_shown > 0:
+        if number == _MOST_LISTED and not_shown > 0:
             message += f"{and_more(not_shown)} have other names"
         report.note("warning", message, ".".join(wanted), code="renamed")
 
@@ -374,25 +400,26 @@ def _note_left_out(flat: Flat, goal: FormatSpec, report: Report) -> None:
         if count == 1:
             message = f"{kind}: {message}"
         else:
-            message = f"{kind}: {count} of them: {message} ({listed(paths, _SHOWN)})"
+            message = f"{kind}: {count} of them: {message} ({listed(paths, _MOST_LISTED)})"
         report.note("warning", message, paths[0], code="left-out", count=count)
 
 
 def _named_texts(flat: Flat, goal: FormatSpec, metadata: Mapping[str, str]) -> dict[str, str]:
-    """Return the strings of a file's metadata: those of the source, and scalars under names that are free."""
+    """Return the strings of a file's metadata: those of the source, and scalars as JSON under names not in use."""
     texts = {name: text for name, text in metadata.items() if name not in HINTS}
-    # Names are made free twice: of steps that differ, the texts with dots between them may be the same.
-    scalar_names = _Names()
-    scalars = {scalar_names.take(steps, flat.renamed): scalar for steps, scalar in flat.scalars}
-    text_names = _Names({*_RESERVED, *((name,) for name in texts)})
+    # Names are made unique twice: of steps that differ, the texts with dots between them may be the same.
+    scalar_names = _UniqueNames()
+    scalars = {scalar_names.reserve(steps, flat.renamed): scalar for steps, scalar in flat.scalars}
+    names_in_use = {(name,) for name in texts}
+    text_names = _UniqueNames(names_in_use | _RESERVED)
     for steps, scalar in _grouped(scalars, goal.text_bytes).items():
-        (name,) = text_names.take((".".join(steps),), flat.renamed)
+        (name,) = text_names.reserve((".".join(steps),), flat.renamed)
         texts[name] = json.dumps(scalar)
     return texts
 
 
-def _hints(flat: Flat, with_elements: Mapping[Name, Tensor]) -> dict[str, str]:
-    """Return what tensors were before, as strings of a file's metadata.
+def _restoring_hints(flat: Flat, with_elements: Mapping[Name, Tensor]) -> dict[str, str]:
+    """Return what tensors were before, as strings of a file's metadata, for t7bridge to restore it.
 
     Args:
         flat: the value.
@@ -401,8 +428,9 @@ def _hints(flat: Flat, with_elements: Mapping[Name, Tensor]) -> dict[str, str]:
     elements: dict[str, str] = {}
     for name, tensor in with_elements.items():
         original = flat.tensors[name].element
+        is_quantized = original.name.startswith("q")
         # The integers of a quantized tensor stay integers when they are read: its scale stands beside them.
-        if tensor.element is not original and not original.name.startswith("q"):
+        if tensor.element is not original and not is_quantized:
             elements[".".join(name)] = original.name
     # Which tensors were numbers or lists of numbers, and of what type.
     kinds: dict[str, str] = {}
@@ -425,18 +453,24 @@ def _grouped(scalars: dict[Name, Any], text_bytes: int) -> dict[Name, Any]:
         text_bytes: size of one text; what exceeds it begins another, `name~2`.
     """
     depth = max(map(len, scalars), default=0)
-    while len(scalars) > _SCALARS and depth:
+    while len(scalars) > _MOST_TEXTS and depth:
         scalars = _joined_at(depth, scalars, text_bytes)
         depth -= 1
     return scalars
 
 
 def _joined_at(depth: int, scalars: dict[Name, Any], text_bytes: int) -> dict[Name, Any]:
-    """Join the scalars with a number of steps that are in one table, as a dict under the name of the table."""
+    """Join the scalars that are in one table, as a dict under the name of the table.
+
+    Args:
+        depth: the steps of the scalars that are joined; no scalar has more.
+        scalars: by their steps.
+        text_bytes: size of one text; what exceeds it begins another, `name~2`.
+    """
     joined: dict[Name, Any] = {}
-    last_names: dict[Name, Name] = {}
-    sizes: dict[Name, int] = {}
-    names = _Names({steps for steps in scalars if len(steps) < depth})
+    last_names: dict[Name, Name] = {}  # of the text to which scalars are added, for each table
+    sizes: dict[Name, int] = {}  # of this text
+    names = _UniqueNames({steps for steps in scalars if len(steps) < depth})
     for steps, scalar in scalars.items():
         if len(steps) < depth:
             joined[steps] = scalar
@@ -445,7 +479,7 @@ def _joined_at(depth: int, scalars: dict[Name, Any], text_bytes: int) -> dict[Na
         key = steps[-1]
         size = len(json.dumps({key: scalar}))
         if parent not in sizes or sizes[parent] + size > text_bytes:
-            last_names[parent] = names.take(parent)
+            last_names[parent] = names.reserve(parent)
             sizes[parent] = 0
             joined[last_names[parent]] = {}
         joined[last_names[parent]][key] = scalar
@@ -460,30 +494,30 @@ def fit_names(flat: Flat, goal: FormatSpec, limits: Limits) -> None:
         LimitError: groups are nested so deeply that their names are far longer than the file.
     """
     budget = Budget(limits, "writing deeply nested values as groups")
-    fitted: dict[Name, Tensor] = {}
-    names = _Names()
+    tensors: dict[Name, Tensor] = {}
+    names = _UniqueNames()
     groups: set[Name] = set()
     for name, tensor in flat.tensors.items():
         # Lone surrogates, which Python's text may have and UTF-8 may not, are escaped.
         steps = tuple(step.encode("utf-8", "backslashreplace").decode() for step in name)
         if goal.tree:
             # The groups around a tensor are made one by one, with names of all steps before: quadratic in the depth.
-            budget.spend(max(0, len(steps) - _DEPTH) ** 2)
-            unique = _take_in_groups(steps, names, groups)
+            budget.spend(max(0, len(steps) - _FREE_STEPS) ** 2)
+            unique_name = _reserve_in_groups(steps, names, groups)
         else:
             # One text for all steps; the steps are kept where it is what they would make.
             text = ".".join(steps)
-            unique = names.take((goal.fit(text),))
-            if unique == (text,):
-                unique = steps
-        if unique != name:
-            flat.renamed.append((name, unique))
-        fitted[unique] = tensor
-    flat.tensors = fitted
+            unique_name = names.reserve((goal.fit(text),))
+            if unique_name == (text,):
+                unique_name = steps
+        if unique_name != name:
+            flat.renamed.append((name, unique_name))
+        tensors[unique_name] = tensor
+    flat.tensors = tensors
 
 
-def _take_in_groups(steps: Name, names: _Names, groups: set[Name]) -> Name:
-    """Take a name for a tensor in a format of groups, in which no name is that of a tensor and of a group.
+def _reserve_in_groups(steps: Name, names: _UniqueNames, groups: set[Name]) -> Name:
+    """Return a unique name for a tensor in a format of groups, in which no name is that of a tensor and of a group.
 
     Args:
         steps: the groups around the tensor, from the outermost, and its own name.
@@ -492,12 +526,12 @@ def _take_in_groups(steps: Name, names: _Names, groups: set[Name]) -> Name:
     """
     for length in range(1, len(steps)):
         if steps[:length] in names.used:  # a tensor has the name of this group
-            steps = names.free(steps[:length]) + steps[length:]
+            steps = names.unused(steps[:length]) + steps[length:]
             break
     groups.update(steps[:length] for length in range(1, len(steps)))
     while steps in groups:
         steps = (*steps[:-1], steps[-1] + "~")
-    return names.take(steps)
+    return names.reserve(steps)
 
 
 def check_tensors(named: NamedTensors, goal: FormatSpec, report: Report) -> None:
@@ -511,8 +545,11 @@ def check_tensors(named: NamedTensors, goal: FormatSpec, report: Report) -> None
         raise NoTensorError(f"the {what} holds no tensor", hint=f"A {goal.suffix} file holds tensors only.")
 
 
-def _excess(tensors: dict[Name, Tensor], limits: Limits) -> tuple[str, str] | None:
-    """Return what is allowed and what there is if tensors repeat far more bytes than exist, as with a stride of 0."""
+def _excess_of_repeats(tensors: dict[Name, Tensor], limits: Limits) -> tuple[str, str] | None:
+    """Return what is allowed and what there is, in words, if tensors repeat far more bytes than their storages have.
+
+    Tensors with a stride of 0 do so. `None` if the limit holds.
+    """
     storages = {id(tensor.storage): tensor.storage for tensor in tensors.values()}
     stored = sum(storage.nbytes for storage in storages.values() if storage is not None)
     written = sum(tensor.numel * tensor.element.itemsize for tensor in tensors.values())
@@ -524,7 +561,8 @@ def _excess(tensors: dict[Name, Tensor], limits: Limits) -> tuple[str, str] | No
 def _with_elements(tensors: dict[Name, Tensor], goal: FormatSpec, report: Report) -> dict[Name, Tensor]:
     """Return the tensors with elements that the format has: bfloat16 and the float8s are exact as float32.
 
-    A complex number is two floats, in a last dimension of 2.
+    A complex number is two floats, in a last dimension of 2. Tensors of other types are returned as they are: the
+    writer refuses them.
     """
     result: dict[Name, Tensor] = {}
     wide_storages: dict[tuple[int, bool, bool], Storage] = {}
@@ -532,9 +570,11 @@ def _with_elements(tensors: dict[Name, Tensor], goal: FormatSpec, report: Report
     for name, tensor in tensors.items():
         element = tensor.element.name
         result[name] = tensor
-        if not goal.elements or element in goal.elements:
+        holds_every_type = not goal.elements
+        if holds_every_type or element in goal.elements:
             continue
-        if tensor.storage is None or not element.startswith(("bfloat16", "float8", "complex", "q")):
+        can_widen = element.startswith(("bfloat16", "float8", "complex", "q"))
+        if tensor.storage is None or not can_widen:
             continue
         wide = _wide_storage(tensor, tensor.storage, wide_storages)
         change = f"{element} is written as {wide.element.name}"
@@ -542,6 +582,7 @@ def _with_elements(tensors: dict[Name, Tensor], goal: FormatSpec, report: Report
             change += ", with a last dimension of 2"
             tensor = pairs_of_numbers(tensor)
         names_by_change.setdefault(change, []).append(".".join(name))
+        # The extras said that a view is conjugated or negated: the wide storage has the elements as they are read.
         result[name] = evolve(tensor, element=wide.element, storage=wide, extras=None)
     for change, names in names_by_change.items():
         message = f"{change}, which holds the same values{and_more(len(names) - 1)}"
@@ -567,13 +608,20 @@ def _wide_storage(tensor: Tensor, storage: Storage, wide_storages: dict[tuple[in
 
 
 def _note_sharing(named: NamedTensors, separate: list[Name], goal: FormatSpec, report: Report) -> None:
-    """Note which tensors share memory, and how it is preserved."""
+    """Note which tensors share memory, and how it is preserved.
+
+    Args:
+        named: the tensors, with the views that the file describes.
+        separate: names of those that share memory which the file does not describe.
+        goal: the format.
+        report: receives the notes.
+    """
     if named.views:
         tensors = counted(len(named.views), "tensor")
         storages = counted(len({view.storage for view in named.views.values()}), "storage")
-        how = "linked where they are the same view" if goal.links else "each is written whole"
+        manner = "linked where they are the same view" if goal.links else "each is written whole"
         names = _listed(list(named.views))
-        message = f"{tensors} of {storages} share memory: {how}, and t7bridge ties them again: {names}"
+        message = f"{tensors} of {storages} share memory: {manner}, and t7bridge ties them again: {names}"
         report.note("info", message, code="shared", count=len(named.views))
     if separate:
         message = f"{len(separate)} tensors that share memory are written separately: {_listed(separate)}"
@@ -581,4 +629,4 @@ def _note_sharing(named: NamedTensors, separate: list[Name], goal: FormatSpec, r
 
 
 def _listed(names: list[Name]) -> str:
-    return listed(map(".".join, names), _SHOWN)
+    return listed(map(".".join, names), _MOST_LISTED)

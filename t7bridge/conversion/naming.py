@@ -29,8 +29,8 @@ from ..errors import ModelError
 from ..text import listed
 
 _Item = TypeVar("_Item")
-_ANY = "{}"
-_SHOWN = 5
+_WILDCARD = "{}"
+_MOST_LISTED = 5
 """Keys that a message lists."""
 
 Renames = Mapping[str, str] | Iterable[str | Sequence[str]]
@@ -39,11 +39,11 @@ Renames = Mapping[str, str] | Iterable[str | Sequence[str]]
 
 @define(eq=False)
 class Rule:
-    """One rule.
+    """One rule for the keys of a state dict, `OLD=NEW`.
 
     Attributes:
-        old: the pattern or the steps.
-        new: what takes their place.
+        old: a pattern with `{}` for whole keys; or a key, or the steps before others; empty for every key.
+        new: what takes their place; empty to leave the steps out.
         count: the number of keys that it has renamed.
     """
 
@@ -75,41 +75,45 @@ class Rule:
         Raises:
             ModelError: they do not have the same number of `{}`.
         """
-        if old.count(_ANY) != new.count(_ANY):
+        if old.count(_WILDCARD) != new.count(_WILDCARD):
             raise ModelError(
                 f"the two sides of {old}={new} do not have the same number of {{}}",
-                expected=f"{old.count(_ANY)} of them after the =, for the same texts in the same order",
-                found=str(new.count(_ANY)),
+                expected=f"{old.count(_WILDCARD)} of them after the =, for the same texts in the same order",
+                found=str(new.count(_WILDCARD)),
             )
-        if _ANY not in old:
+        if _WILDCARD not in old:
             old = old.removesuffix(".")
             new = new.removesuffix(".")
         return cls(old, new)
 
     def apply(self, key: str) -> str | None:
         """Return what a key becomes; `None` if the rule is not about it."""
-        if _ANY in self.old:
-            texts = _texts_between(self.old.split(_ANY), key)
-            return None if texts is None else _joined(self.new.split(_ANY), texts)
-        if not self.old:
+        if _WILDCARD in self.old:
+            texts = _texts_between(self.old.split(_WILDCARD), key)
+            return None if texts is None else _joined(self.new.split(_WILDCARD), texts)
+        if not self.old:  # a prefix to add to every key
             return f"{self.new}.{key}" if self.new else None
         if key == self.old:
             return self.new or None  # a key cannot be empty
-        if not key.startswith(self.old + "."):
+        steps_before = f"{self.old}."
+        if not key.startswith(steps_before):
             return None
-        rest = key[len(self.old) + 1 :]
+        rest = key.removeprefix(steps_before)
         return f"{self.new}.{rest}" if self.new else rest
 
 
 def _texts_between(parts: list[str], key: str) -> list[str] | None:
-    """Return the texts between the parts of a pattern in a key, as short as possible; `None` if it does not fit."""
+    """Return the texts between the parts of a pattern in a key; `None` if the pattern is not that of the key.
+
+    Each text has at least one character, and is the shortest that fits, from the left.
+    """
     first, *middle, last = parts
     if not key.startswith(first):
         return None
     texts: list[str] = []
     start = len(first)
     for part in middle:
-        end = key.find(part, start + 1)
+        end = key.find(part, start + 1)  # a text has one character at least
         if end < 0:
             return None
         texts.append(key[start:end])
@@ -149,11 +153,11 @@ class Naming:
         return bool(self.rules)
 
     def name(self, key: str, count: bool = True) -> str:
-        """Return the new name of a key.
+        """Return the new name of a key, by all rules, one after the other.
 
         Args:
             key: the key.
-            count: whether the rules count that they have renamed one.
+            count: whether the rules count it as a key that they have renamed.
         """
         for rule in self.rules:
             renamed = rule.apply(key)
@@ -169,7 +173,7 @@ class Naming:
             ModelError: two keys get one name; the message names them.
         """
         result: OrderedDict[str, _Item] = OrderedDict()
-        old_keys: dict[str, str] = {}
+        old_keys: dict[str, str] = {}  # by new key
         for key, value in state.items():
             name = self.name(key) if isinstance(key, str) else key
             if name in result:
@@ -180,7 +184,8 @@ class Naming:
                 )
             old_keys[name] = key
             result[name] = value
-        vars(result).update(vars(state) if hasattr(state, "__dict__") else {})
+        if hasattr(state, "__dict__"):  # attributes of an OrderedDict, such as `_metadata`; a dict has none
+            vars(result).update(vars(state))
         metadata = getattr(state, "_metadata", None)
         if isinstance(metadata, dict):
             result._metadata = self._metadata(metadata, old_keys)  # type: ignore[attr-defined]
@@ -190,22 +195,26 @@ class Naming:
         """Return PyTorch's `_metadata`, by names of modules, under new names.
 
         Args:
-            metadata: that of the state dict before.
+            metadata: that of the state dict before: for each module its version.
             old_keys: the old key of each new one.
         """
-        moved: dict[str, str] = {}
-        """The new name of each module that has a key of the same name as before."""
+        new_modules: dict[str, str] = {}  # of each module with a tensor that has the same name in it as before
         for name, key in old_keys.items():
-            if isinstance(key, str) and name.rpartition(".")[2] == key.rpartition(".")[2]:
-                moved[key.rpartition(".")[0]] = name.rpartition(".")[0]
+            if not isinstance(key, str):
+                continue
+            old_module, _, old_tensor = key.rpartition(".")
+            new_module, _, new_tensor = name.rpartition(".")
+            if new_tensor == old_tensor:
+                new_modules[old_module] = new_module
         result: OrderedDict[Any, Any] = OrderedDict()
         for module, facts in metadata.items():
             if not isinstance(module, str):
                 result[module] = facts
-            elif module in moved:
-                result[moved[module]] = facts
-            else:  # without keys of its own: what the rules say about those inside
-                result.setdefault(self.name(f"{module}.", count=False).removesuffix("."), facts)
+            elif module in new_modules:
+                result[new_modules[module]] = facts
+            else:  # without tensors of its own: what the rules say about keys inside it
+                new_module = self.name(f"{module}.", count=False).removesuffix(".")
+                result.setdefault(new_module, facts)
         return result
 
     def unused_in_words(self, keys: Iterable[str]) -> list[str]:
@@ -214,15 +223,15 @@ class Naming:
         Args:
             keys: the keys that there were.
         """
-        shown = listed(list(keys), _SHOWN)
+        shown = listed(list(keys), _MOST_LISTED)
         return [f"{rule} renames nothing; the keys are {shown}" for rule in self.rules if not rule.count]
 
 
 def _rules_of(renames: Renames) -> list[Rule]:
-    """Return the rules that users pass as a mapping, or as texts and pairs.
+    """Return the rules that users pass as one text, as a mapping from old to new, or as texts and pairs.
 
     Raises:
-        ModelError: one is neither.
+        ModelError: a rule is neither a text nor a pair, or its text is not a rule.
     """
     if isinstance(renames, str):
         return [Rule.parse(renames)]

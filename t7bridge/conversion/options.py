@@ -93,7 +93,13 @@ class Option(NamedTuple):
         return (f"--{inverse}{self.name.replace('_', '-')}",)
 
     def refused(self, request: Any, source: str, target: str) -> str:
-        """Return why it does not apply to a conversion between two formats; empty if it does."""
+        """Return why it does not apply to a conversion between two formats, as part of a sentence; empty if it does.
+
+        Args:
+            request: of the verb, with the values of all options.
+            source: name of the source's format.
+            target: name of the target's format.
+        """
         source_values = FORMATS[source].values
         target_values = FORMATS[target].values
         has_kinds = source_values in self.sources and target_values in self.targets
@@ -121,9 +127,14 @@ _KINDS = {"int": "int", "int | None": "int", "float": "tolerance"}
 
 
 def _kind(default: Any, type_name: str) -> str:
-    """Return the kind of an option from its default, or else its type."""
-    kinds = {bool: "flag", tuple: "list"}
-    return kinds.get(type(default)) or _KINDS.get(type_name, "text")
+    """Return the kind of an option from its default, or else from its type.
+
+    Args:
+        default: the default value.
+        type_name: the annotation of the field, as text.
+    """
+    kinds_by_default = {bool: "flag", tuple: "list"}
+    return kinds_by_default.get(type(default)) or _KINDS.get(type_name, "text")
 
 
 def option(
@@ -169,13 +180,15 @@ def verb(cls: type[Request]) -> type[Request]:
             options[name] = value._replace(name=name, python=name in types, kind=kind)
     for name, argument in options.items():
         # One without annotation exists on the command line only.
-        if argument.python:
-            default = {} if argument.default is REQUIRED else {"default": argument.default}
-            setattr(cls, name, field(kw_only=argument.kw_only, **default))
+        if not argument.python:
+            continue
+        # For attrs, a field without this argument is required; `None` would be a default.
+        default = {} if argument.default is REQUIRED else {"default": argument.default}
+        setattr(cls, name, field(kw_only=argument.kw_only, **default))
     request_class: Any = define(eq=False, frozen=True)(cls)
-    with_inherited = {**getattr(cls, "OPTIONS", {}), **options}
-    operands_first = sorted(with_inherited.items(), key=lambda item: not item[1].is_operand)
-    request_class.OPTIONS = dict(operands_first)
+    with_inherited: dict[str, Option] = {**getattr(cls, "OPTIONS", {}), **options}
+    operands = {name: argument for name, argument in with_inherited.items() if argument.is_operand}
+    request_class.OPTIONS = operands | with_inherited  # operands first, the others in their order
     return request_class  # type: ignore[no-any-return]
 
 
@@ -211,9 +224,10 @@ def takes(
                     argument.check(getattr(request, name))
             if not in_notebook():
                 return function(request)
-            # The bar shows a fraction where an output of about the size of the source is written.
-            path = request.source if function.__name__ == "convert" else ""
-            with progress(function.__name__, path if isinstance(path, str) else ""):
+            # The bar shows a fraction of the source's size, where an output of about this size is written.
+            writes_as_much = function.__name__ == "convert"
+            path = request.source if writes_as_much and isinstance(request.source, str) else ""
+            with progress(function.__name__, path):
                 return function(request)
 
         wrapper: Any = update_wrapper(call, function)
@@ -250,25 +264,27 @@ class _Wrapped:
 
 
 def _documented(text: str, options: Iterable[Option]) -> str:
-    """Return a docstring whose section `Args` has each option."""
+    """Return a docstring whose section `Args` has each option: the help of those that it does not explain is added.
+
+    One without such a section is returned as it is.
+    """
     heading = text.find("Args:\n")
-    indent = text[text.rfind("\n", 0, heading) + 1 : heading]
+    start_of_line = text.rfind("\n", 0, heading) + 1
+    indent = text[start_of_line:heading]
     if heading < 0 or indent.strip(" "):
         return text
-    explained = {line.lstrip(" ").partition(": ")[0] for line in text.splitlines()}
+    explained_names = {line.lstrip(" ").partition(": ")[0] for line in text.splitlines()}
     rows = []
     for argument in options:
-        if not argument.python or argument.name in explained:
+        if not argument.python or argument.name in explained_names:
             continue
         # The help of a flag that is on by default says what the command line's `--no-` does.
         value = "`False`: " if argument.default is True else ""
         rows.append(f"{indent}    {argument.name}: {value}{argument.help}.\n")
-    # The rows go to the end of the section: before the next blank line, or at the end of the text.
-    end = text.find("\n\n", heading)
-    if end >= 0:
-        end += 1
-    else:
-        end = len(text.rstrip()) + 1
+    # The rows go to the end of the section: after the newline before the next blank line, or that at the text's end.
+    blank_line = text.find("\n\n", heading)
+    last_newline = blank_line if blank_line >= 0 else len(text.rstrip())
+    end = last_newline + 1
     return text[:end] + "".join(rows) + text[end:]
 
 

@@ -1,4 +1,4 @@
-"""The two records: of what a `.t7` or a `.pt` cannot hold of a value that came from the other.
+"""The two round-trip records: what a `.t7` cannot hold of the `.pt` that it was made from, and the reverse.
 
 In a `.pt` made from a `.t7` the record is that file without the elements of its storages: a stream that `T7Reader`
 reads with the storages supplied. So the way back restores the same bytes, whatever the file contained.
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from ..formats.pt.writer import ValueWriter
 
 
-_MAGIC = "t7bridge pt record 1"
-_MESSAGE = "what the record restores is not what the file shows"
+_PT_RECORD_MAGIC = "t7bridge pt record 1"
+_CONTRADICTION = "what the record restores is not what the file shows"
 _AFTER_PICKLE = -1
 """The place of a storage whose elements follow the pickle in a record, as the `.t7` does not have them."""
 
@@ -79,7 +79,7 @@ class PtRecord:
 
 
 class Hashed(Output):
-    """Hashes what is written, but for the elements of storages, and passes all on.
+    """An output that hashes what is written except the elements of storages, and passes everything to another.
 
     Args:
         target: receives it.
@@ -108,27 +108,32 @@ def structure_hash(value: Value) -> str:
     return structure_of(value, T7Writer)[0]
 
 
-class _AnyDevice(T7Writer):
-    """Writes tensors and storages alike on every device."""
+class _DevicelessWriter(T7Writer):
+    """Writes tensors and storages of every device under the class names of the CPU, so that hashes do not differ."""
 
     @staticmethod
     def _class_name(value: Value) -> str:
         return value.element.name if isinstance(value, (Tensor, Storage)) else T7Writer._class_name(value)
 
 
-def structure_of(value: Value, kind: type[T7Writer] = _AnyDevice) -> tuple[str, list[Storage]]:
-    """Return a hash of a Lua value without the elements of its storages, whatever their devices, and these in order."""
+def structure_of(value: Value, writer_class: type[T7Writer] = _DevicelessWriter) -> tuple[str, list[Storage]]:
+    """Return a hash of a Lua value without the elements of its storages, and the storages in the order of the file.
+
+    Args:
+        value: the Lua value.
+        writer_class: writes it; by default the devices of tensors are not part of the hash.
+    """
     output = Hashed()
-    storages = _write_without_elements(output, [value], T7Layout(), kind)
+    storages = _write_without_elements(output, [value], T7Layout(), writer_class)
     return output.digest.hexdigest(), storages
 
 
 def _write_without_elements(
-    output: Output, roots: list[Value], layout: T7Layout, kind: type[T7Writer] = T7Writer
+    output: Output, roots: list[Value], layout: T7Layout, writer_class: type[T7Writer] = T7Writer
 ) -> list[Storage]:
-    """Write values without the elements of their storages; return these in order."""
+    """Write values without the elements of their storages; return the storages in the order of the file."""
     storages: list[Storage] = []
-    writer = kind(output, layout, payloads=storages)
+    writer = writer_class(output, layout, payloads=storages)
     for root in roots:
         writer.write_object(root)
     output.flush()
@@ -142,7 +147,7 @@ def pickle_of(value: Any) -> tuple[bytes, list[Storage]]:
     return PickleWriter(keys.key_and_device, allow_foreign=True).dumps(value), keys.storages
 
 
-def as_written(value: Any, report: Report, limits: Limits, *, allow_foreign: bool = False) -> Any:
+def value_read_back(value: Any, report: Report, limits: Limits, *, allow_foreign: bool = False) -> Any:
     """Return what a reader finds in a `.pt` to which a value is written: plain data for names that it must not have.
 
     Args:
@@ -157,13 +162,15 @@ def as_written(value: Any, report: Report, limits: Limits, *, allow_foreign: boo
     if writer.plain or writer.blocking:
         note_target(writer, value, report)
     storages = {str(number): storage for number, storage in enumerate(keys.storages)}
-    return read_pickle_with(pickle, storages, limits, forbid=False)[0]
+    # Forbidden names are not refused: the pickle was written here, and reading it calls nothing.
+    read_back, _foreign = read_pickle_with(pickle, storages, limits, forbid=False)
+    return read_back
 
 
 def write_pt_record(
     output: Output, pickle: bytes, storages: list[Storage], structure: str, tree: LuaTree, places: dict[int, int]
 ) -> None:
-    """Append the record of a value to the `.t7` that was made from it.
+    """Append the record of a value to the `.t7` that was made from it: a line of JSON, the pickle, then elements.
 
     Args:
         output: the `.t7`, with everything else in it.
@@ -173,14 +180,14 @@ def write_pt_record(
         tree: the Lua value made from it.
         places: index of each Lua storage, by identity, among those of the `.t7`.
     """
-    rows: list[tuple[str, int, int]] = []
+    types_counts_places: list[tuple[str, int, int]] = []
     after_pickle: list[Storage] = []
     for storage in storages:
         place = _place_in_t7(storage, tree, places)
-        rows.append((storage.element.name, storage.count, place))
+        types_counts_places.append((storage.element.name, storage.count, place))
         if place == _AFTER_PICKLE:
             after_pickle.append(storage)
-    head = encode_head(_MAGIC, structure=structure, storages=rows, pickle_bytes=len(pickle))
+    head = encode_head(_PT_RECORD_MAGIC, structure=structure, storages=types_counts_places, pickle_bytes=len(pickle))
     output.write(head + pickle)
     for storage in after_pickle:
         for chunk in storage.chunks():
@@ -188,7 +195,11 @@ def write_pt_record(
 
 
 def _place_in_t7(storage: Storage, tree: LuaTree, places: dict[int, int]) -> int:
-    """Return the index of the storage of a `.t7` from which one of a `.pt` can be restored exactly."""
+    """Return the index of the storage of a `.t7` from which one of a `.pt` can be restored exactly.
+
+    Returns:
+        `_AFTER_PICKLE` if there is none.
+    """
     if id(storage) not in tree.storages:
         return _AFTER_PICKLE
     _, lua_storage, is_exact = tree.storages[id(storage)]
@@ -203,12 +214,18 @@ def decode_pt_record(data: bytes) -> PtRecord:
     Raises:
         CorruptError: the bytes are not a record.
     """
-    return decode_head(data, _MAGIC, ".pt", _record)
+    return decode_head(data, _PT_RECORD_MAGIC, ".pt", _pt_record_of)
 
 
-def _record(head: Any, rest: bytes) -> PtRecord:
+def _pt_record_of(head: Any, rest: bytes) -> PtRecord:
+    """Return the record of a `.pt` from its first line, decoded, and the bytes after it.
+
+    Raises:
+        ValueError: a value is out of range, as other errors say that one is missing or of another type: `decode_head`
+            makes one error of all.
+    """
     rows = tuple((str(name), int(count), int(place)) for name, count, place in head["storages"])
-    for name, count, _ in rows:
+    for name, count, _place in rows:
         if name not in ELEMENT_TYPES or count < 0:
             raise ValueError("storages")
     pickle_bytes = int(head["pickle_bytes"])
@@ -227,34 +244,41 @@ class RestoredValue(NamedTuple):
 
     Attributes:
         value: the value.
-        foreign: the globals in its pickle that have no meaning here.
-        sources: for each of its storages whose elements are in the `.t7`, by identity, the storage there.
+        foreign: the globals in its pickle that are unknown here: names only.
+        t7_storages: for each of its storages whose elements are in the `.t7`, by identity, the storage there.
     """
 
     value: Any
     foreign: list[str]
-    sources: dict[int, Storage]
+    t7_storages: dict[int, Storage]
 
 
 @define(eq=False)
-class Shown:
-    """What a `.t7` shows of a value that its record restores, without the objects of the `.t7`.
+class T7Fingerprint:
+    """The hash and the storages of the Lua value in a `.t7`, with which the value that its record restores is compared.
+
+    It does not keep the objects of the `.t7` alive.
 
     Attributes:
         structure: hash of the Lua value without the elements of its storages, whatever their devices.
         storages: its storages, in order.
-        sources: for each storage of the value restored whose elements are among them, by identity, the one there.
+        t7_storages: for each storage of the value restored whose elements are among them, by identity, the one there.
     """
 
     structure: str
     storages: list[Storage]
-    sources: dict[int, Storage]
+    t7_storages: dict[int, Storage]
 
-    def agrees(self, value: Any, sources: dict[int, Storage], limits: Limits) -> bool:
+    def matches(self, value: Any, t7_storages: dict[int, Storage], limits: Limits) -> bool:
         """Return whether the Lua value made from a value is the one in the `.t7`.
 
-        Storages are compared in their order: those in `sources` by identity, others by their elements. Everything else
-        is compared by its hash, so that the value of the `.t7` need not be kept.
+        Storages are compared in their order: those in `t7_storages` by identity, others by their elements. Everything
+        else is compared by its hash, so that the value of the `.t7` need not be kept.
+
+        Args:
+            value: of a `.pt`.
+            t7_storages: as the attribute, for the storages of this value.
+            limits: resource limits.
         """
         # The `.t7` does not say whether it was written with tables for keys with dots.
         for nested in (False, True):
@@ -262,11 +286,11 @@ class Shown:
             structure, storages = structure_of(tree.value)
             if structure != self.structure:
                 continue
-            equal_storages: set[tuple[int, int]] = set()
-            for original_id, (_, lua_storage, is_exact) in tree.storages.items():
+            equal_storages: set[tuple[int, int]] = set()  # pairs of identities that need not be compared
+            for original_id, (_original, lua_storage, is_exact) in tree.storages.items():
                 # One that Lua's cannot be turned back into is compared by its elements.
-                if is_exact and original_id in sources:
-                    equal_storages.add((id(lua_storage), id(sources[original_id])))
+                if is_exact and original_id in t7_storages:
+                    equal_storages.add((id(lua_storage), id(t7_storages[original_id])))
             differences = Comparer(limits=limits, equal_storages=equal_storages).run(storages, self.storages)
             if not differences:
                 return True
@@ -278,19 +302,19 @@ class OriginalPt(NamedTuple):
 
     Attributes:
         value: the value.
-        foreign: the globals in its pickle that have no meaning here.
-        shown: what the `.t7` shows of it.
+        foreign: the globals in its pickle that are unknown here: names only.
+        fingerprint: of the `.t7`, with which the value was or is to be compared.
     """
 
     value: Any
     foreign: list[str]
-    shown: Shown
+    fingerprint: T7Fingerprint
 
 
 def restore_value(
     record: PtRecord, storages: list[Storage], limits: Limits = DEFAULT_LIMITS, forbid: bool = True
 ) -> RestoredValue:
-    """Return the value of the original `.pt`.
+    """Return the value of the original `.pt`, which has not been compared with the `.t7`.
 
     Args:
         record: the result of `decode_pt_record`.
@@ -302,23 +326,23 @@ def restore_value(
         CorruptError: the storages do not match.
     """
     storages_by_key: dict[str, Storage] = {}
-    sources: dict[int, Storage] = {}
+    t7_storages: dict[int, Storage] = {}
     raw = ByteSource.from_bytes(record.raw, "<record>")
-    offset = 0
-    for key, (name, count, place) in enumerate(record.storages):
+    raw_offset = 0
+    for key, (element_name, count, place) in enumerate(record.storages):
         if place >= 0:
-            storage = _narrowed(storages, place, name, count)
-            sources[id(storage)] = storages[place]
+            storage = _narrowed(storages, place, element_name, count)
+            t7_storages[id(storage)] = storages[place]
         else:  # the next of those after the pickle
-            element = ELEMENT_TYPES[name]
+            element = ELEMENT_TYPES[element_name]
             size = count * element.itemsize
-            if size > raw.size - offset:
-                raise _misfit(key, count, name)
-            storage = Storage(element, count, Span(raw, offset, element.itemsize))
-            offset += size
+            if size > raw.size - raw_offset:
+                raise _storage_mismatch(key, count, element_name)
+            storage = Storage(element, count, Span(raw, raw_offset, element.itemsize))
+            raw_offset += size
         storages_by_key[str(key)] = storage
     value, foreign = read_pickle_with(record.pickle, storages_by_key, limits, forbid)
-    return RestoredValue(value, foreign, sources)
+    return RestoredValue(value, foreign, t7_storages)
 
 
 def original_pt(
@@ -333,11 +357,11 @@ def original_pt(
         content: the `.t7`, with the record after its value.
         limits: resource limits.
         forbid: whether names that run code are refused.
-        check: whether the value must show what the file does; what is written from one that was not checked must be
-            checked by `check_pt`.
+        check: whether the value is compared with the Lua value in the file; what is written from one that was not must
+            be checked by `check_pt`.
 
     Returns:
-        `None` if anything but weights of the `.t7` was changed since, or the value does not show what the file does.
+        `None` if anything but weights of the `.t7` was changed since, or the value is not that of the file.
 
     Raises:
         CorruptError: the record cannot be read, or the storages do not match.
@@ -347,51 +371,66 @@ def original_pt(
         return None
     storages = [item for item in content.objects if isinstance(item, Storage)]
     try:
-        value, foreign, sources = restore_value(record, storages, limits, forbid)
-    except RecordError:
+        value, foreign, t7_storages = restore_value(record, storages, limits, forbid)
+    except RecordError:  # an element that the recorded type lacks: weights of the `.t7` were changed
         return None
     if not is_simple(value):
         # An earlier release recorded the value before it was simplified.
         from .simplified import simplified
 
         ignored = Report(source_format="pt", target_format="t7")
-        value = simplified(value, ignored, limits, unnamed=WRAPPED)
+        value = simplified(value, ignored, limits, unnamed_data=WRAPPED)
     structure, storages_in_order = structure_of(content.roots[0])
-    shown = Shown(structure, storages_in_order, sources)
-    if check and not shown.agrees(value, sources, limits):
+    fingerprint = T7Fingerprint(structure, storages_in_order, t7_storages)
+    if check and not fingerprint.matches(value, t7_storages, limits):
         return None
-    return OriginalPt(value, foreign, shown)
+    return OriginalPt(value, foreign, fingerprint)
 
 
 def _narrowed(storages: list[Storage], place: int, name: str, count: int) -> Storage:
-    """Return the storage at a place of the `.t7`, with the element type that it had in the `.pt`."""
+    """Return the storage at a place of the `.t7`, with the element type that it had in the `.pt`.
+
+    Args:
+        storages: those of the `.t7`, in order.
+        place: index of the storage there.
+        name: of the element type in the `.pt`.
+        count: number of elements.
+
+    Raises:
+        CorruptError: the storage is not there, or another one.
+    """
     if place >= len(storages):
-        raise _misfit(place, count, name)
+        raise _storage_mismatch(place, count, name)
     element = ELEMENT_TYPES[name]
     storage = storages[place]
     if storage.element is not element:
+        # Lua has the type itself, or the next wider one.
         if storage.element is not wider_type(element):
-            raise _misfit(place, count, name)
+            raise _storage_mismatch(place, count, name)
         storage = narrow(storage, element)
     if storage.count != count:
-        raise _misfit(place, count, name)
+        raise _storage_mismatch(place, count, name)
     return storage
 
 
-def _misfit(place: int, count: int, name: str) -> CorruptError:
+def _storage_mismatch(place: int, count: int, name: str) -> CorruptError:
     return CorruptError(f"storage {place} does not match the record of the original .pt", expected=f"{count} of {name}")
 
 
 @contextmanager
 def _reading_back(output: FileOutput) -> Iterator[ByteSource]:
-    """Open what was written so far; any error in reading it means that the record does not hold."""
+    """Open what was written so far, before the file has its name.
+
+    Raises:
+        RecordError: any error in reading it, as the record was wrong then.
+    """
     output.flush()
-    output.wait()
+    output.wait()  # until copies of elements are complete
     with ByteSource.from_path(output.temporary) as source:
         try:
             yield source
         except T7BridgeError as error:
-            raise RecordError(_MESSAGE) from error
+            raise RecordError(_CONTRADICTION) from error
 
 
 def check_t7(
@@ -412,29 +451,29 @@ def check_t7(
     with _reading_back(output) as file:
         document = formats.open(file, limits=limits)
         if document.format != "t7":
-            raise RecordError(_MESSAGE)
+            raise RecordError(_CONTRADICTION)
         content = document.content
         for storage in content.objects:
             if not isinstance(storage, Storage) or not isinstance(storage.data, Span):
                 continue
             span = storage.data
-            # Single bytes have no order.
+            # Elements of another byte order are not a copy of those written. Single bytes have no order.
             if span.order == layout.byte_order or span.width == 1:
-                _share_elements(storage, places.get(span.offset))
+                _refer_to_written_elements(storage, places.get(span.offset))
         trees = [as_tree(root) for root in content.roots]
         del document, content  # free Lua's objects: only the trees are compared
         value = trees[0] if len(trees) == 1 else trees
         if Comparer(limits=limits).run(value, source.read()):
-            raise RecordError(_MESSAGE)
+            raise RecordError(_CONTRADICTION)
 
 
-def check_pt(output: FileOutput, writer: ValueWriter, shown: Shown, limits: Limits) -> None:
+def check_pt(output: FileOutput, writer: ValueWriter, fingerprint: T7Fingerprint, limits: Limits) -> None:
     """Check that a `.pt`, written by a record, shows the value of the `.t7` that the record was found in.
 
     Args:
         output: the file.
         writer: its writer.
-        shown: what the `.t7` shows.
+        fingerprint: what the `.t7` shows.
         limits: resource limits.
 
     Raises:
@@ -443,17 +482,17 @@ def check_pt(output: FileOutput, writer: ValueWriter, shown: Shown, limits: Limi
     with _reading_back(output) as file:
         reader = PtReader(file, limits=limits)
         value = reader.read()
-        sources: dict[int, Storage] = {}
+        t7_storages: dict[int, Storage] = {}
         for key, written in enumerate(writer.stored):
             storage = reader.storage(str(key))
-            is_same = _share_elements(storage, written)
-            if is_same and id(written) in shown.sources:
-                sources[id(storage)] = shown.sources[id(written)]
-        if not shown.agrees(value, sources, limits):
-            raise RecordError(_MESSAGE)
+            is_same = _refer_to_written_elements(storage, written)
+            if is_same and id(written) in fingerprint.t7_storages:
+                t7_storages[id(storage)] = fingerprint.t7_storages[id(written)]
+        if not fingerprint.matches(value, t7_storages, limits):
+            raise RecordError(_CONTRADICTION)
 
 
-def _share_elements(storage: Storage, written: Storage | None) -> bool:
+def _refer_to_written_elements(storage: Storage, written: Storage | None) -> bool:
     """Let a storage that was read back refer to the elements that were written there, so that they are not compared.
 
     This is sound because a writer copies elements whatever a record says.
@@ -471,7 +510,7 @@ def _share_elements(storage: Storage, written: Storage | None) -> bool:
     return True
 
 
-_T7_MAGIC = "t7bridge record 1"
+_T7_RECORD_MAGIC = "t7bridge record 1"
 Result = TypeVar("Result")
 
 
@@ -497,7 +536,7 @@ class Skeleton:
 def take_skeleton(
     roots: list[Value], layout: T7Layout, trailing: bytes = b""
 ) -> Callable[[Callable[[Storage], str]], Skeleton]:
-    """Write values without the elements of their storages.
+    """Write the values of a `.t7` into memory, without the elements of their storages.
 
     Args:
         roots: the values of the file.
@@ -511,20 +550,20 @@ def take_skeleton(
     # Today's form of objects and numbers: that of the file is kept in `layout`.
     current_form = evolve(layout, vintage="", headless=False, numbers=())
     storages = _write_without_elements(Output(stream), roots, current_form)
-    count = len(roots)  # the function below must not keep the values alive
+    root_count = len(roots)  # the function below must not keep the values alive
 
-    def skeleton(key: Callable[[Storage], str]) -> Skeleton:
-        keys = tuple(map(key, storages))
-        return Skeleton(layout, count, keys, stream.getvalue(), trailing)
+    def skeleton(key_of: Callable[[Storage], str]) -> Skeleton:
+        keys = tuple(map(key_of, storages))
+        return Skeleton(layout, root_count, keys, stream.getvalue(), trailing)
 
     return skeleton
 
 
 def read_skeleton(skeleton: Skeleton, storage: Callable[[str], Storage], limits: Limits = DEFAULT_LIMITS) -> T7File:
-    """Read the values of a skeleton.
+    """Read the values of a skeleton, with storages that are supplied.
 
     Args:
-        skeleton: the result of `take_skeleton`.
+        skeleton: what the function that `take_skeleton` returns has returned.
         storage: returns the storage of a key.
         limits: resource limits.
 
@@ -577,7 +616,13 @@ def encode_head(magic: str, **head: Any) -> bytes:
 
 
 def decode_head(data: bytes, magic: str, original: str, read: Callable[[Any, bytes], Result]) -> Result:
-    """Parse a record with a function of its head and the bytes after it.
+    """Parse a record: a line of JSON, the head, and bytes.
+
+    Args:
+        data: the record.
+        magic: what its head must have as `record`.
+        original: suffix of the file that it is about, for the error.
+        read: returns the record from its head and the bytes after it.
 
     Raises:
         CorruptError: the bytes are not a record.
@@ -593,14 +638,14 @@ def decode_head(data: bytes, magic: str, original: str, read: Callable[[Any, byt
 
 
 def encode_record(skeleton: Skeleton, content_id: str) -> bytes:
-    """Return a record as bytes: one line of JSON, then the stream, then the trailing bytes of the file.
+    """Return the record of a `.t7` as bytes: one line of JSON, then the stream, then the trailing bytes of the file.
 
     Args:
         skeleton: of the `.t7`.
         content_id: a hash of the value in the same file, by which a later change of it is noticed.
     """
     head = encode_head(
-        _T7_MAGIC,
+        _T7_RECORD_MAGIC,
         content=content_id,
         layout=asdict(skeleton.layout),
         roots=skeleton.roots,
@@ -611,7 +656,7 @@ def encode_record(skeleton: Skeleton, content_id: str) -> bytes:
 
 
 def decode_record(data: bytes) -> tuple[Skeleton, str]:
-    """Parse a record.
+    """Parse the record of a `.t7`.
 
     Returns:
         The skeleton, and the hash of the value with which it was written.
@@ -619,10 +664,20 @@ def decode_record(data: bytes) -> tuple[Skeleton, str]:
     Raises:
         CorruptError: the bytes are not a record.
     """
-    return decode_head(data, _T7_MAGIC, ".t7", _skeleton)
+    return decode_head(data, _T7_RECORD_MAGIC, ".t7", _skeleton_of)
 
 
-def _skeleton(head: Any, rest: bytes) -> tuple[Skeleton, str]:
+def _skeleton_of(head: Any, rest: bytes) -> tuple[Skeleton, str]:
+    """Return the skeleton of a `.t7`, and the hash of the value beside it, from a record's decoded first line.
+
+    Args:
+        head: the line.
+        rest: the bytes after it.
+
+    Raises:
+        ValueError: a value is out of range, as other errors say that one is missing or of another type: `decode_head`
+            makes one error of all.
+    """
     stream_bytes = int(head["stream_bytes"])
     fields: dict[str, Any] = {}
     for name, item in head["layout"].items():

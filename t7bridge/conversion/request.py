@@ -1,9 +1,10 @@
-"""The request of a conversion: the options of `convert`, and those of each file of a zoo."""
+"""The request of a conversion, its options and those of each file of a zoo, and an attempt to serve it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ..data import field
 from ..formats import FORMATS, LUA, NAMED, PYTHON, WRITABLE
 from ..graph.dtypes import CAST_TYPES
 from ..io.source import PathLike
@@ -13,17 +14,19 @@ from .options import CLASSES, FORCE, JSON, LIMITS, PART, REQUIRED, STRICT, SYNC,
 
 if TYPE_CHECKING:
     from ..formats.pt.writer import MapLocation
+    from ..formats.table import Document
     from ..report import Report
+    from .edits import Edits
 
 _T7, _PT = ".t7 output", ".pt output"
 _LAYOUT = "the layout of a .t7"
 
 
 def _without_state_dicts(asked: Any, source: str, target: str) -> str:
-    """Return why rules for the keys of state dicts do not apply, empty if they do."""
+    """Return why rules for the keys of state dicts do not apply, empty if they do; see `Option.unless`."""
     if source == target == LUA:
         return "from .t7 to .t7"
-    mode = getattr(asked, "mode", "auto")
+    mode = getattr(asked, "mode", "auto")  # other verbs with these options have no modes
     return f"in mode {mode}" if mode != "auto" else ""
 
 
@@ -154,6 +157,55 @@ class Convert(Conversion):
         return {name: value for name, value in asked.items() if value is not None}
 
 
+@verb
+class Attempt(Convert):
+    """One attempt to serve a request. A second one is made if a record of the source turns out to be wrong.
+
+    Attributes:
+        model: the template, open.
+        trusts_records: whether the source's records are used first and checked while and after the target is written;
+            otherwise they are checked first, or not used.
+        edits: the changes of names and types that are asked for, if any. Then records of the source are checked before
+            they are used, and the target has none of its past.
+    """
+
+    model: Document | None = field(default=None, kw_only=True)
+    trusts_records: bool = field(default=True, kw_only=True)
+    edits: Edits | None = field(default=None, kw_only=True)
+
+    @classmethod
+    def of(cls, request: Convert, **facts: Any) -> Attempt:
+        """Return the first attempt to serve a request.
+
+        Args:
+            request: the options that were asked for.
+            **facts: the fields of an attempt, and options that follow from others.
+        """
+        options = {}
+        for name, argument in options_of(request).items():
+            if argument.python:  # others exist on the command line only
+                options[name] = getattr(request, name)
+        # In `tree` mode there are no state dicts; `note_ignored` says so.
+        has_rules = request.mode == "auto" and bool(request.rename or request.strip)
+        # A template's tensors keep their types; `note_ignored` says so.
+        dtype = request.dtype if request.template is None else None
+        edits: Edits | None = None
+        if has_rules or dtype is not None:
+            from .edits import Edits
+
+            edits = Edits(
+                rename=request.rename if has_rules else (),
+                strip=request.strip if has_rules else (),
+                dtype=dtype,
+            )
+        fields = {**options, "edits": edits, **facts}  # facts come last: they may replace options
+        return cls(**fields)
+
+    def without_records(self) -> Attempt:
+        """Return the second attempt, which follows when a record of the source was found wrong."""
+        return Attempt.of(self, model=self.model, trusts_records=False)
+
+
 def note_ignored(request: Convert, report: Report) -> None:
     """Note the options of a conversion that have a value and do not apply to it.
 
@@ -163,16 +215,16 @@ def note_ignored(request: Convert, report: Report) -> None:
     """
     source, target = report.source_format, report.target_format
     reasons: dict[str, str] = {}
-    for name, field_of_verb in options_of(request).items():
-        default = field_of_verb.default
-        if not field_of_verb.python or default is REQUIRED or default == getattr(request, name):
+    for name, option_of_verb in options_of(request).items():
+        default = option_of_verb.default
+        if not option_of_verb.python or default is REQUIRED or default == getattr(request, name):
             continue
-        reason = field_of_verb.refused(request, source, target)
+        reason = option_of_verb.refused(request, source, target)
         if not reason:
             continue
         # Where no option of the group applies to the target, the group is noted once: "the layout of a .t7".
-        applies_to_target = FORMATS[target].values in field_of_verb.targets
-        noted_name = name if applies_to_target else field_of_verb.noun or name
+        applies_to_target = FORMATS[target].values in option_of_verb.targets
+        noted_name = name if applies_to_target else option_of_verb.noun or name
         reasons[noted_name] = reason
     for noted_name, reason in reasons.items():
         report.note("warning", f"{noted_name} does not apply {reason}, and is ignored", code="option")

@@ -31,11 +31,13 @@ from .targets import named_value
 
 if TYPE_CHECKING:
     from ..formats.table import Document
-    from .attempt import Attempt
+    from .request import Attempt
 
 
 def write_shards(document: Document, goal: FormatSpec, request: Attempt) -> Report:
     """Write the tensors of a file as shards of at most `request.shard_size` bytes, with an index; return the report.
+
+    If a record of the source turns out to be wrong, they are written again without it.
 
     Raises:
         ModelError: the size is not positive.
@@ -43,14 +45,14 @@ def write_shards(document: Document, goal: FormatSpec, request: Attempt) -> Repo
         WriteError: a file cannot be written; none is left behind.
     """
     try:
-        return _written(document, goal, request)
+        return _write_once(document, goal, request)
     except RecordError as error:
-        report = _written(document, goal, request.without_records())
+        report = _write_once(document, goal, request.without_records())
         report.note("warning", f"{error.message}: its record is not used", code="record")
         return report
 
 
-def _written(document: Document, goal: FormatSpec, request: Attempt) -> Report:
+def _write_once(document: Document, goal: FormatSpec, request: Attempt) -> Report:
     size = byte_count(request.shard_size or 0)
     if size < 1:
         raise ModelError("the size of a shard is a positive number of bytes", found=str(size))
@@ -60,13 +62,14 @@ def _written(document: Document, goal: FormatSpec, request: Attempt) -> Report:
     report = Report(document.path, target, document.format, goal.name, "tensors", source_bytes=document.source.size)
     note_ignored(request, report)
     named = named_value(document, goal, request, report)
-    shards = _split(named, size)
+    shards = _shards_of(named, size)
     names = [name]
     index_name = name + INDEX_SUFFIX
     if len(shards) > 1:
         start, suffix = os.path.splitext(name)
         names = [f"{start}-{number:05}-of-{len(shards):05}{suffix}" for number in range(1, len(shards) + 1)]
         names.append(index_name)
+    # Files of the checkpoint that this one replaces, under other names: another number of shards.
     outdated = _files_replaced(folder, name) - set(names)
     if outdated and not request.force:
         check_replaceable(os.path.join(folder, index_name), force=False)
@@ -91,7 +94,7 @@ def _written(document: Document, goal: FormatSpec, request: Attempt) -> Report:
             report.note("info", f"{counted(len(shards), 'shard')}: {names[0]} …", code="shards", count=len(shards))
         if request.edits is not None:
             for output in outputs.values():
-                output.wait()
+                output.wait()  # until all elements are read: only then it is known how many became infinite
             request.edits.note_written(report)
         check_strict(report, request.strict)
     # Readers would take a file or an index of another run for this checkpoint.
@@ -103,7 +106,12 @@ def _written(document: Document, goal: FormatSpec, request: Attempt) -> Report:
 
 
 def _files_replaced(folder: str, name: str) -> set[str]:
-    """Return the names of the files of a checkpoint under this name: one, or an index with its shards."""
+    """Return the names of the files of a checkpoint in a folder: of one file, and of an index with its shards.
+
+    Args:
+        folder: the folder.
+        name: of the checkpoint, `model.safetensors`. Files that an index names otherwise than t7bridge are not listed.
+    """
     names = {name} if os.path.isfile(os.path.join(folder, name)) else set()
     index = os.path.join(folder, name + INDEX_SUFFIX)
     if not os.path.isfile(index):
@@ -117,32 +125,33 @@ def _files_replaced(folder: str, name: str) -> set[str]:
     return names | {os.path.basename(index)}
 
 
-def _split(named: NamedTensors, most_bytes: int) -> list[NamedTensors]:
+def _shards_of(named: NamedTensors, most_bytes: int) -> list[NamedTensors]:
     """Divide tensors into shards of at most so many bytes, in their order; those of one storage stay together."""
-    groups: dict[object, list[Name]] = {}
+    names_by_storage: dict[object, list[Name]] = {}  # a tensor that shares no memory is alone, under its name
     for name in named.tensors:
         view = named.views.get(name)
-        groups.setdefault(name if view is None else view.storage, []).append(name)
-    shards: list[list[Name]] = []
+        names_by_storage.setdefault(name if view is None else view.storage, []).append(name)
+    names_by_shard: list[list[Name]] = []
     current: list[Name] = []
     current_bytes = 0
-    for names in groups.values():
+    for names in names_by_storage.values():
         size = sum(named.tensors[name].nbytes for name in names)
-        if size > most_bytes:
-            shards.append(names)
+        if size > most_bytes:  # a shard of its own
+            names_by_shard.append(names)
             continue
         if current_bytes + size > most_bytes:
-            shards.append(current)
+            names_by_shard.append(current)
             current = []
             current_bytes = 0
         current += names
         current_bytes += size
     if current:
-        shards.append(current)
-    results: list[NamedTensors] = []
-    for shard in shards:
-        tensors = {name: named.tensors[name] for name in shard}
+        names_by_shard.append(current)
+    shards: list[NamedTensors] = []
+    for names in names_by_shard:
+        tensors = {name: named.tensors[name] for name in names}
         # Strings that belong to the whole are in the first file.
-        metadata = named.metadata if not results else {}
-        results.append(NamedTensors(tensors, metadata, plan_views(tensors)[0]))
-    return results
+        metadata = named.metadata if not shards else {}
+        views, _separate = plan_views(tensors)
+        shards.append(NamedTensors(tensors, metadata, views))
+    return shards

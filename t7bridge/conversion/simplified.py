@@ -35,29 +35,33 @@ from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.registry import own_names
 from ..report import Report
 from .state_dicts import Coverage
-from .tree import Plain, Replaced
+from .tree import DROPPED, Plain, Replacement
 from .values import SIMPLE, SIMPLE_SCALARS, array_of, is_simple, note_plain, numpy_content, paths_of
 
-_SHOWN = 200
+_MOST_LETTERS = 200
+"""Characters of the name of a class that a note shows."""
 _MOST_NOTES = 20
+"""Maximum number of classes that have a note of their own."""
 _TENSORS = (Tensor, QuantizedTensor, SparseTensor, Storage, UntypedStorage, python.NumpyArray)
 _NAMESPACES = ("argparse.Namespace", "types.SimpleNamespace")
-_LIKE = ("numpy", "collections.", "frozenset", *_NAMESPACES)
+_LOSSLESS_CLASSES = ("numpy", "collections.", "frozenset", *_NAMESPACES)
 """The beginnings of the names of classes whose plain form has all that they had."""
-_NOTHING: tuple[Any, ...] = (None, python.UNSET)
+_ABSENT_PARTS: tuple[Any, ...] = (None, python.UNSET)
 
 
 class Simplified(Plain):
-    """Builds the simple form of a value.
+    """Builds the simple form of a value: builtins and tensors, with state dicts for modules.
 
     Args:
         limits: bound how often shared modules are repeated.
         keep_classes: whether values of other classes stay as they are: only modules are replaced.
-        unnamed: where the data of a module are if no key names it, as for `as_tree`.
+        unnamed_data: place of the data of a module that no key names: `DROPPED`, `MERGED` or `WRAPPED` of `tree`.
     """
 
-    def __init__(self, limits: Limits = DEFAULT_LIMITS, keep_classes: bool = False, unnamed: str = "") -> None:
-        super().__init__(torch=False, unnamed=unnamed)
+    def __init__(
+        self, limits: Limits = DEFAULT_LIMITS, keep_classes: bool = False, unnamed_data: str = DROPPED
+    ) -> None:
+        super().__init__(torch=False, unnamed_data=unnamed_data)
         self._keep_classes = keep_classes
         self._limits = limits
         self._visited = VisitedModules(limits)  # one for all modules, so that repetitions are counted together
@@ -65,22 +69,22 @@ class Simplified(Plain):
         """The values that became other kinds of values, by class."""
         self.data_fields: set[tuple[int, str]] = set()
         """Attributes that are data: the identity of each module, and the name."""
-        self.modules: dict[int, tuple[python.PythonObject, Replaced]] = {}
-        """Each module and its state dict, by identity."""
+        self.modules: dict[int, tuple[python.PythonObject, Replacement]] = {}
+        """Each module and what replaces it, by identity."""
 
     def scalar(self, value: Any, path: Path | None, key: Any) -> Any:
-        """Return the scalar as it is."""
+        """Return the scalar as it is: Python's stay, also inside Lua values."""
         return value
 
     def make(self, value: Value, path: Path | None) -> Any:
-        """Return the simple form, or one to be filled."""
+        """Return the simple form, or a `Fill`."""
         if isinstance(value, SIMPLE):
             return value
         if is_pickled_module(value):
             state = module_state_dict(value, limits=self._limits, visited=self._visited)
-            replaced = Replaced(self._ordered(state), module_data(value, self.data_fields))
-            self.modules[id(value)] = value, replaced
-            return self.stand_in(value, replaced)
+            replacement = Replacement(value=self._ordered(state), data=module_data(value, self.data_fields))
+            self.modules[id(value)] = (value, replacement)
+            return self.replacement_value(value, replacement)
         if isinstance(value, OrderedDict):
             return self._ordered(value)
         if self._keep_classes:
@@ -88,27 +92,29 @@ class Simplified(Plain):
                 return self.entries(python.DefaultDict(value.factory), value)
             if isinstance(value, python.PythonObject):
                 return self._same_object(value)
+            # Only the containers of Python have modules inside that are to be replaced.
             if type(value) not in (dict, list, tuple, set, frozenset):
                 return value
         if isinstance(value, frozenset):
-            self._change("frozenset", value)
-            # A set, as PyTorch's safe loader has no frozenset.
-            return fill_list(tuple(value), partial(self._finished, set(value)))
+            self._record_change("frozenset", value)
+            # A set, as PyTorch's safe loader has no frozenset: `_completed` returns what its first argument is.
+            return fill_list(tuple(value), partial(self._completed, set(value)))
         if isinstance(value, python.DefaultDict):
-            self._change("collections.defaultdict", value)
+            self._record_change("collections.defaultdict", value)
         return super().make(value, path or Path())
 
     def _ordered(self, value: OrderedDict[Any, Any]) -> Fill:
         """Return an ordered dict to be filled, with its attributes, such as the `_metadata` of a state dict."""
         result: OrderedDict[Any, Any] = OrderedDict()
-        items = self.entries(result, value).parts
-        attributes = self.entries(vars(result), vars(value)).parts
-        return Fill(result, chain(items, attributes))
+        items = self.entries(result, value)
+        attributes = self.entries(vars(result), vars(value))
+        return Fill(result, chain(items.parts, attributes.parts))
 
     def _same_object(self, value: python.PythonObject) -> Fill:
         """Return an object of the same class, to be filled: modules inside it are replaced too."""
         result = evolve(value)
-        names = [name for name in ("args", "kwargs", "state", "items", "pairs") if getattr(value, name) not in _NOTHING]
+        parts_of_object = ("args", "kwargs", "state", "items", "pairs")
+        names = [name for name in parts_of_object if getattr(value, name) not in _ABSENT_PARTS]
         parts: dict[Any, Any] = {}
         fill = fill_dict(parts, names, [getattr(value, name) for name in names])
 
@@ -118,30 +124,35 @@ class Simplified(Plain):
 
         return Fill(result, fill.parts, done=set_parts)
 
-    def _change(self, name: str, value: Any) -> None:
-        """Record a value that becomes one of another kind, for the note on its class."""
+    def _record_change(self, name: str, value: Any) -> None:
+        """Record a value that becomes one of another kind, for the note on its class.
+
+        Args:
+            name: of the class, as the note has it.
+            value: the value before.
+        """
         self.changed.setdefault(name, []).append(value)
 
     def entries(self, result: dict[Any, Any], entries: dict[Any, Any]) -> Fill:
-        """Return a dict to be filled with entries, under keys of simple values only."""
+        """Return a dict, `result`, to be filled with entries, under keys of simple values only."""
         if self._keep_classes or all(isinstance(key, SIMPLE_SCALARS) for key in entries):
             return super().entries(result, entries)
         simple: dict[Any, Any] = {}
-        counts: dict[Any, int] = {}
+        last_numbers: dict[Any, int] = {}
         for key, item in entries.items():
-            wanted = self._key(key)
-            unique = wanted
-            while unique in simple:  # several keys have one text
-                counts[wanted] = counts.get(wanted, 1) + 1
-                unique = f"{wanted} #{counts[wanted]}"
-            simple[unique] = item
+            simple_key = self._simple_key(key)
+            unique_key = simple_key
+            while unique_key in simple:  # several keys have one text: `text #2`, …
+                last_numbers[simple_key] = last_numbers.get(simple_key, 1) + 1
+                unique_key = f"{simple_key} #{last_numbers[simple_key]}"
+            simple[unique_key] = item
         return super().entries(result, simple)
 
-    def _key(self, key: Any) -> Any:
-        """Return a key of simple values only: the key itself, or its text."""
+    def _simple_key(self, key: Any) -> Any:
+        """Return a key that PyTorch's safe loader can read: the key itself, or its text."""
         if isinstance(key, python.NumpyScalar):
             content = self.numpy(key)
-            if isinstance(content, (Fill, list)):  # it cannot be hashed
+            if isinstance(content, (Fill, list)):  # which cannot be hashed
                 return key_text(key)
             return content
         parts = [key]
@@ -149,13 +160,16 @@ class Simplified(Plain):
             if isinstance(part, (tuple, frozenset)):
                 parts += part
             elif not isinstance(part, (*SIMPLE_SCALARS, Tensor, python.Device)):
-                self._change(f"a key with a {type(part).__name__}", key)
+                self._record_change(f"a key with a {type(part).__name__}", key)
                 return key_text(key)
         return key
 
     def python_object(self, value: python.PythonObject) -> Any:
-        """Return a dict of the attributes of an object, or the list that it is."""
-        self._change(value.path, value)
+        """Return a dict of the class and the attributes of an object; of a namespace without its class.
+
+        A `deque` becomes a list, unless it has attributes besides its items.
+        """
+        self._record_change(value.path, value)
         if value.path in _NAMESPACES:
             return self.entries({}, value.attributes)
         if value.path == "collections.deque" and value.state is python.UNSET:
@@ -163,10 +177,10 @@ class Simplified(Plain):
         return super().python_object(value)
 
     def numpy(self, value: python.NumpyArray | python.NumpyScalar) -> Any:
-        """Return a tensor, number, text, or list of text."""
+        """Return a tensor, number, text, or list of text; for elements that only numpy has a dict with their bytes."""
         content = numpy_content(value)
-        self._change("numpy.ndarray" if isinstance(value, python.NumpyArray) else "numpy's scalar", value)
-        if content is None:  # elements that only numpy has
+        self._record_change("numpy.ndarray" if isinstance(value, python.NumpyArray) else "numpy's scalar", value)
+        if content is None:
             array = array_of(value)
             parts = {"dtype": array.dtype.order + array.dtype.code, "shape": array.shape, "data": array.data}
             return self.entries({"__class__": array.cls}, parts)
@@ -174,8 +188,9 @@ class Simplified(Plain):
             return fill_list(content)
         return content
 
-    def name(self, value: Any) -> Any:
-        """Return a name as text, unless PyTorch's safe loader knows it."""
+    def constant(self, value: Any) -> Any:
+        """Return a constant, class or function as its name, unless PyTorch's safe loader knows it; others as given."""
+        # The safe loader knows devices, and all kinds of constants but memory formats.
         if isinstance(value, python.TorchConstant) and value.kind != "memory_format":
             return value
         if isinstance(value, python.Device) or not isinstance(value, NAMED):
@@ -183,14 +198,14 @@ class Simplified(Plain):
         if isinstance(value, python.PythonGlobal):
             if value.path in WEIGHTS_ONLY:
                 return value
-            self._change(name_text(value), value)
+            self._record_change(name_text(value), value)
         else:
-            self._change(type(value).__name__, value)
+            self._record_change(type(value).__name__, value)
         return name_text(value)
 
 
 def module_data(module: python.PythonObject, fields: set[tuple[int, str]]) -> dict[str, Any]:
-    """Return the data of modules that are in no state dict, by prefix and name of the attribute.
+    """Return the data of a module and those inside it that are in no state dict, by path of the attribute.
 
     These are tables, arrays, tensors and scalars in attributes, and buffers that are not saved. What PyTorch's own
     classes set themselves are options. What is in objects of other classes is not data.
@@ -198,6 +213,9 @@ def module_data(module: python.PythonObject, fields: set[tuple[int, str]]) -> di
     Args:
         module: the module.
         fields: receives the identity of each module and the name of its attribute.
+
+    Returns:
+        Values by prefix of the module and name of the attribute, `encoder.vocabulary`; nothing is copied.
     """
     data: dict[str, Any] = {}
     options_by_class: dict[str, frozenset[str]] = {}
@@ -213,22 +231,23 @@ def module_data(module: python.PythonObject, fields: set[tuple[int, str]]) -> di
             if is_pickled_module(inner):
                 stack.append((f"{prefix}{name}.", inner))
         if item.path not in options_by_class:
+            # Of other classes, only `training` is known to be an option: `nn.Module` sets it.
             options_by_class[item.path] = own_names(item.path) if is_torch(item.path) else frozenset(("training",))
         options = options_by_class[item.path]
         for name, value in [*unsaved_buffers(item).items(), *attributes.items()]:
             if name in options or name in MODULE_PARTS:
                 continue
-            shown = name if isinstance(name, str) else repr(name)
+            name_as_text = name if isinstance(name, str) else repr(name)
             # Names with an underscore are those of caches and hooks, but a tensor is more than an option.
-            if shown.startswith("_") and not isinstance(value, _TENSORS):
+            if name_as_text.startswith("_") and not isinstance(value, _TENSORS):
                 continue
-            if _is_data(value):
-                data[prefix + shown] = value
+            if _holds_only_data(value):
+                data[prefix + name_as_text] = value
                 fields.add((id(item), name))
     return data
 
 
-def _is_data(value: Any) -> bool:
+def _holds_only_data(value: Any) -> bool:
     """Return whether a value is a scalar but None, an array or a tensor, or a container of such and nothing else."""
     visited: set[int] = set()
     stack = [value]
@@ -254,7 +273,7 @@ def simplified(
     limits: Limits = DEFAULT_LIMITS,
     *,
     keep_classes: bool = False,
-    unnamed: str = "",
+    unnamed_data: str = DROPPED,
 ) -> Any:
     """Return the simple form of a value; see the module's docstring. It may be the value itself.
 
@@ -262,52 +281,51 @@ def simplified(
         value: the value of a `.pt`, which is not changed.
         report: receives notes about modules and values of other kinds.
         limits: bound how often shared modules are repeated.
-        keep_classes: whether values of other classes stay as they are.
-        unnamed: where the data of a module are if no key names it, as for `as_tree`.
+        keep_classes: whether values of other classes stay as they are: only modules are replaced.
+        unnamed_data: place of the data of a module that no key names: `DROPPED`, `MERGED` or `WRAPPED` of `tree`.
 
     Raises:
         LimitError: modules contain one another endlessly, or are repeated too often.
     """
     if is_simple(value):
         return value
-    builder = Simplified(limits, keep_classes, unnamed)
+    builder = Simplified(limits, keep_classes, unnamed_data)
     simple = builder.run(value)
     if builder.modules or builder.changed:
-        _note(builder, value, simple, report)
+        _note_changes(builder, value, simple, report)
     return simple
 
 
-def _note(builder: Simplified, value: Any, simple: Any, report: Report) -> None:
+def _note_changes(builder: Simplified, value: Any, simple: Any, report: Report) -> None:
     """Note what became of modules and of values of other kinds.
 
     Args:
         builder: has made the simple form.
         value: the value before.
         simple: its simple form.
-        report: receives the notes.
+        report: receives the notes, each with the path of the first value that it is about.
     """
-    noted = {id(items[0]) for items in builder.changed.values()} | set(builder.modules)
-    paths = paths_of(value, noted)
-    coverage = Coverage(apart=builder.data_fields)
-    for module, replaced in builder.modules.values():
-        name = module.path[:_SHOWN]
+    noted_values = {id(items[0]) for items in builder.changed.values()} | set(builder.modules)
+    paths = paths_of(value, noted_values)
+    coverage = Coverage(noted_fields=builder.data_fields)
+    for module, replacement in builder.modules.values():
+        name = module.path[:_MOST_LETTERS]
         path = paths.get(id(module), "")
         message = f"the {name} is written as its state dict"
         report.note("info", message, path, "type", code="state-dict", class_name=name)
-        coverage.add(module, path, name, replaced, report)
+        coverage.add_module(module, path, name, replacement, report)
     coverage.add_notes(report, simple)
     target = FORMATS[report.target_format].values if report.target_format else PYTHON
     hint = "; --allow-foreign (allow_foreign=True) keeps it" if target == PYTHON else ""
     for name, items in list(builder.changed.items())[:_MOST_NOTES]:
-        if _loses_nothing(name, items[0]):
-            if target != LUA:  # which has no names of classes at all
-                note_plain(name, items, paths, report, "info", hint)
-        else:
-            note_plain(name, items, paths, report, "warning", hint)
+        if not _loses_nothing(name, items[0]):
+            note_plain(name, items, paths, report, level="warning", hint=hint)
+        elif target != LUA:  # which has no names of classes at all
+            note_plain(name, items, paths, report, level="info", hint=hint)
 
 
 def _loses_nothing(class_name: str, value: Any) -> bool:
     """Return whether the simple form of a value has all that it had but its class."""
     if isinstance(value, python.PythonGlobal) and is_ordinary(value.path):
         return True
-    return class_name.startswith(_LIKE)
+    return class_name.startswith(_LOSSLESS_CLASSES)

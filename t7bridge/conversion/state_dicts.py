@@ -27,7 +27,7 @@ from ..nn.registry import layer_of
 from ..nn.state_dict import StateDict, note_lost_sharing, state_dict
 from ..report import Report
 from ..text import Step, and_elsewhere, counted, listed
-from .tree import Replaced
+from .tree import Replacement
 
 if TYPE_CHECKING:
     from ..formats.named import NamedTensors
@@ -35,8 +35,12 @@ if TYPE_CHECKING:
 GRADIENTS, OUTPUTS, BUFFERS, OPTIONS, OTHERS = "gradients", "outputs", "buffers", "options of layers", "others"
 ATTRIBUTES = "attributes"
 """The tensors of a PyTorch module that its state dict does not have: each is named."""
-_NAMED = 5
-_LETTERS = 100
+_MOST_NAMED = 5
+"""Tensors that a note names."""
+_MOST_LETTERS = 100
+"""Characters of a tensor's path that a note shows, the last ones."""
+_MOST_CLASS_LETTERS = 200
+"""Characters of the name of a class that a note shows."""
 _GRADIENTS = ("grad", "fgrad", "dgrad", "accGrad", "momGrad", "_grad")
 _OUTPUTS = frozenset(("output", "outputs", "_output", "_outputs"))
 _SCALARS = (bool, int, float, complex, str, bytes, bytearray, type(None), NumpyScalar)
@@ -65,20 +69,29 @@ class Coverage:
     """The modules that became state dicts, and what these hold.
 
     Attributes:
-        reached: views of the tensors that are in the result.
+        written_views: the tensors that are in the result, as views of memory: see `place_of`.
         modules: the modules, with their paths.
-        apart: fields with data that are named one by one, or placed elsewhere: identity of the module, and the name.
+        noted_fields: fields with data that have notes of their own, or are next to the state dict: the identity of the
+            module, and the name. They are not counted.
     """
 
-    reached: set[tuple[object, ...]] = field(factory=set)
+    written_views: set[tuple[object, ...]] = field(factory=set)
     modules: list[Path] = field(factory=list)
-    apart: set[tuple[int, str]] = field(factory=set)
+    noted_fields: set[tuple[int, str]] = field(factory=set)
 
-    def add(self, module: Any, path: str, class_name: str, replaced: Replaced, report: Report) -> None:
-        """Add a module, and note its data."""
+    def add_module(self, module: Any, path: str, class_name: str, replacement: Replacement, report: Report) -> None:
+        """Add a module, and note its data: where they are in the result, or that they are left out.
+
+        Args:
+            module: of Lua, or a pickled one of PyTorch.
+            path: its path.
+            class_name: its class, for notes.
+            replacement: what replaced it in the result, which is complete.
+            report: receives the notes.
+        """
         self.modules.append(Path(None, Step(path), module))
-        rows = [(f"{path}.{name}", class_name, item) for name, item in replaced.beside.items()]
-        note_data(rows, report, "beside the state dict" if replaced.placed else "")
+        data = [(f"{path}.{name}", class_name, item) for name, item in replacement.data.items()]
+        note_data(data, report, "beside the state dict" if replacement.is_data_placed else "")
 
     def add_notes(self, report: Report, result: Any) -> None:
         """Note the leaves of the modules that are not in the result.
@@ -89,18 +102,18 @@ class Coverage:
         """
         if not self.modules:
             return
-        inside = [path for path in map(str, self.modules) if path != "root"]
-        if inside:
-            what = counted(len(inside), "state dict")
-            report.note("info", f"{what} inside the value: {listed(inside)}; --at writes one alone", code="state-dict")
-        self.reached |= {place_of(item) for item in objects(result) if isinstance(item, Tensor)}
+        paths_inside = [path for path in map(str, self.modules) if path != "root"]
+        if paths_inside:
+            message = f"{counted(len(paths_inside), 'state dict')} inside the value: {listed(paths_inside)}"
+            report.note("info", f"{message}; --at writes one alone", code="state-dict")
+        self.written_views |= {place_of(item) for item in objects(result) if isinstance(item, Tensor)}
         counts = {kind: Count() for kind in (GRADIENTS, OUTPUTS, BUFFERS, OPTIONS, OTHERS)}
         attributes: list[str] = []
         arrays: list[Any] = []
         for kind, value, path in self._leaves():
-            if kind == ATTRIBUTES:
+            if kind == ATTRIBUTES:  # of PyTorch's modules, whose leaves have paths
                 assert path is not None
-                attributes.append(path.text()[-_LETTERS:])
+                attributes.append(path.text()[-_MOST_LETTERS:])
             elif isinstance(value, _ARRAYS):
                 counts[kind].tensors += 1
                 arrays.append(value)
@@ -108,37 +121,42 @@ class Coverage:
                 counts[kind].values += 1
         if attributes:
             what = counted(len(attributes), "tensor of a module is", "tensors of modules are")
-            message = f"{what} in no state dict, and left out: {listed(attributes, _NAMED)}"
+            message = f"{what} in no state dict, and left out: {listed(attributes, _MOST_NAMED)}"
             report.note("warning", message, loss="type", code="left-out", count=len(attributes))
         total = sum(count.tensors + count.values for count in counts.values())
         if not total:
             return
-        numbers = "; ".join(f"{kind}: {count}" for kind, count in counts.items() if count.tensors or count.values)
+        counts_by_kind = "; ".join(
+            f"{kind}: {count}" for kind, count in counts.items() if count.tensors or count.values
+        )
         nbytes = self._bytes_left_out(arrays)
-        stored = f" ({nbytes:,} bytes)" if nbytes else ""
-        message = f"not part of a state dict: {numbers}{stored}{_advice(report)}"
+        size = f" ({nbytes:,} bytes)" if nbytes else ""
+        message = f"not part of a state dict: {counts_by_kind}{size}{_advice(report)}"
         report.note("info", message, code="left-out", count=total)
 
     def _bytes_left_out(self, arrays: list[Any]) -> int:
-        """Return the bytes of the storages of arrays, without those that tensors in the result share."""
+        """Return the bytes of the storages of arrays, each counted once, without those of tensors in the result."""
         nbytes = 0
-        counted_storages = {place[0] for place in self.reached}
+        # The first part of a view is the identity of its storage; see `place_of`.
+        storages_done = {view[0] for view in self.written_views}
         for array in arrays:
             storage = array.storage if isinstance(array, Tensor) else array
-            if isinstance(storage, Storage) and id(storage) not in counted_storages:
-                counted_storages.add(id(storage))
+            if isinstance(storage, Storage) and id(storage) not in storages_done:
+                storages_done.add(id(storage))
                 nbytes += storage.nbytes
         return nbytes
 
     def _leaves(self) -> Iterator[tuple[str, Any, Path | None]]:
         """Yield the leaves in the modules that are not in the result: kind, value and, if it may be named, path.
 
-        Lua's modules have more of them than anything else has in a conversion, and they are counted only.
+        The path is `None` inside Lua's modules: these have more leaves than anything else has in a conversion, and they
+        are counted only.
         """
         visited: set[int] = set()
         stack: list[tuple[str, Any, Path | None]] = []
         for module in self.modules:
-            stack.append(("", module.value, None if isinstance(module.value, TorchObject) else module))
+            has_paths = not isinstance(module.value, TorchObject)
+            stack.append(("", module.value, module if has_paths else None))
         while stack:
             kind, value, path = stack.pop()
             # Of PyTorch's modules, only tensors are named one by one; scalars and arrays are options.
@@ -150,57 +168,63 @@ class Coverage:
                 continue
             visited.add(id(value))
             if isinstance(value, LuaFunction):
-                yield OPTIONS, value, path  # and what is in its upvalues
+                yield OPTIONS, value, path  # its upvalues follow below, as parts of it
             if isinstance(value, Tensor):
-                if value.numel and place_of(value) not in self.reached:
+                is_written = place_of(value) in self.written_views
+                if value.numel and not is_written:
                     yield kind or OTHERS, value, path
-            elif isinstance(value, (Storage, NumpyArray)):
+                continue
+            if isinstance(value, (Storage, NumpyArray)):
                 yield kind_of_scalars, value, path
-            elif not isinstance(value, QuantizedTensor) or place_of(value.tensor) not in self.reached:
-                for inner_kind, key, item in _inside(value, kind, self.apart):
-                    stack.append((inner_kind, item, Path(path, key, item) if path is not None else None))
+                continue
+            if isinstance(value, QuantizedTensor) and place_of(value.tensor) in self.written_views:
+                continue
+            for inner_kind, key, item in _inside(value, kind, self.noted_fields):
+                inner_path = Path(path, key, item) if path is not None else None
+                stack.append((inner_kind, item, inner_path))
 
 
-def _inside(value: Any, kind: str, apart: set[tuple[int, str]]) -> Iterator[tuple[str, Any, Any]]:
-    """Yield what is in a value of a module.
+def _inside(value: Any, kind: str, noted_fields: set[tuple[int, str]]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield what is directly in a module, or in a value that a module has.
 
     Args:
         value: a module, or what is in one.
-        kind: of the value; empty if it does not say.
-        apart: fields to leave out, by the identity of the module and the name.
+        kind: of the value, such as `GRADIENTS`; empty if it is not known.
+        noted_fields: fields to leave out, by the identity of the module and the name.
 
     Yields:
         For each part its kind, its key and itself.
     """
     if isinstance(value, TorchObject) and is_module(value):
         layer = layer_of(value.class_name)
-        scratch = layer.scratch if layer is not None else frozenset()
+        scratch_fields = layer.scratch if layer is not None else frozenset()
         for key, item in value.fields.raw_items() if value.fields is not None else ():
             name = _field_name(key) if isinstance(key, bytes) else ""
-            if not apart or (id(value), name) not in apart:
-                yield _kind_of_field(name, name in scratch), key, item
+            if (id(value), name) not in noted_fields:
+                yield _kind_of_field(name, name in scratch_fields), key, item
     elif is_pickled_module(value):
         attributes = attributes_of(value)
         for part in MODULE_PARTS:
             for name, item in attributes[part].items():
-                if (id(value), name) not in apart:
+                if (id(value), name) not in noted_fields:
                     yield ATTRIBUTES, name, item
         for name, item in attributes.items():
-            if name not in MODULE_PARTS and (id(value), name) not in apart:
+            if name not in MODULE_PARTS and (id(value), name) not in noted_fields:
                 yield ATTRIBUTES, name, item
     elif isinstance(value, (set, frozenset)):
         for item in value:
             yield kind, Step("{}"), item
     else:
         for key, item in entries(value):
-            named = _kind_of_key(key) if isinstance(key, (str, bytes)) else ""
-            yield named or kind, key, item
+            kind_of_key = _kind_of_key(key) if isinstance(key, (str, bytes)) else ""
+            yield kind_of_key or kind, key, item
 
 
 @lru_cache(1024)
 def _kind_of_key(key: str | bytes) -> str:
     """Return the kind of what a key of a table holds; empty if it does not say."""
-    return _kind_of(step_name(key)[1:])
+    name = step_name(key).removeprefix(".")  # `gradWeight` of `.gradWeight`
+    return _kind_of(name)
 
 
 @lru_cache(1024)
@@ -214,17 +238,17 @@ def _kind_of_field(name: str, is_scratch_of_class: bool) -> str:
     return _kind_of(name, is_scratch_of_class or is_scratch(name))
 
 
-def _kind_of(name: str, scratch: bool = False) -> str:
+def _kind_of(name: str, is_scratch_field: bool = False) -> str:
     """Return the kind of what a field of this name holds; empty if its name does not say."""
     if name.startswith(_GRADIENTS):
         return GRADIENTS
     if name in _OUTPUTS:
         return OUTPUTS
-    return BUFFERS if scratch else ""
+    return BUFFERS if is_scratch_field else ""
 
 
 def count_leaves(value: Any) -> Count:
-    """Return the numbers of leaves in a value."""
+    """Return the numbers of tensors and scalars in a value; what is shared is counted once."""
     count = Count()
     visited: set[int] = set()
     stack = [value]
@@ -248,10 +272,10 @@ def count_leaves(value: Any) -> Count:
 
 
 def note_texts(written: Written, named: NamedTensors, goal: FormatSpec, report: Report) -> None:
-    """Name the texts for which the metadata of a file had no room.
+    """Note the texts for which the metadata of a file had no room.
 
     Args:
-        written: the result of writing.
+        written: the result of writing, with the names of these texts.
         named: what was to be written.
         goal: the format.
         report: receives the notes.
@@ -260,8 +284,9 @@ def note_texts(written: Written, named: NamedTensors, goal: FormatSpec, report: 
 
     for name in written.left_out:
         try:
+            # The scalars of one table may be one text.
             count = count_leaves(json.loads(named.metadata[name])).values
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError):  # a string of the source, which need not be JSON
             count = 1
         message = f"left out, as the metadata of {goal.title} has no room for it"
         report.note("warning", message, name, code="left-out", count=count)
@@ -269,6 +294,7 @@ def note_texts(written: Written, named: NamedTensors, goal: FormatSpec, report: 
 
 def _advice(report: Report) -> str:
     """Return how what a state dict leaves out is kept; empty if no mode of this conversion keeps it."""
+    # Where no file is read, as in `save`, a value with modules is Lua's.
     source = FORMATS[report.source_format or "t7"].values
     target = FORMATS[report.target_format or "pt"].values
     if target == PYTHON or (source == LUA and target == NAMED):
@@ -277,30 +303,32 @@ def _advice(report: Report) -> str:
 
 
 def note_data(data: Iterable[tuple[str, str, Any]], report: Report, where: str = "") -> None:
-    """Name data of modules: tables one by one, scalars of a class by the names of their fields.
+    """Note data of modules: each table, and all scalars in the same field of a class together.
 
     Args:
         data: for each its path, the class of its module, and its value.
         report: receives the notes.
-        where: where they are in the result; empty if they have no place there.
+        where: where they are in the result; empty if they are left out.
     """
     groups: dict[tuple[str, str], list[tuple[str, Any]]] = {}
     for path, class_name, value in data:
-        name = path.rpartition(".")[2] if isinstance(value, _SCALARS) else path
-        groups.setdefault((class_name[:200], name), []).append((path, value))
-    for (class_name, _), paths_and_values in groups.items():
+        field_or_path = path.rpartition(".")[2] if isinstance(value, _SCALARS) else path
+        groups.setdefault((class_name[:_MOST_CLASS_LETTERS], field_or_path), []).append((path, value))
+    for (class_name, _field_or_path), paths_and_values in groups.items():
         path, value = paths_and_values[0]
         places = len(paths_and_values)
         count = Count(values=places) if isinstance(value, _SCALARS) else count_leaves(value)
         if where:
-            level, code = "info", "beside"
+            level = "info"
+            code = "beside"
             message = f"{where}: {count} of {class_name}"
         else:
-            level, code = "warning", "left-out"
+            level = "warning"
+            code = "left-out"
             message = f"left out, as a state dict has no place for {count} of {class_name}{_advice(report)}"
         message += and_elsewhere(places - 1)
-        number = count.tensors + count.values
-        report.note(level, message, path, code=code, class_name=class_name, count=number)
+        total = count.tensors + count.values
+        report.note(level, message, path, code=code, class_name=class_name, count=total)
 
 
 class StateDicts:
@@ -309,31 +337,39 @@ class StateDicts:
     def __init__(self, roots: list[Value], report: Report) -> None:
         self._report = report
         self.paths = {id(module): path for root in roots for path, module in find_modules(root)}
-        self.state_dicts: list[tuple[TorchObject, StateDict, Replaced]] = []
+        self.state_dicts: list[tuple[TorchObject, StateDict, Replacement]] = []
         """Each module with its state dict, and with what replaced it."""
 
-    def replace(self, obj: TorchObject) -> Replaced | None:
-        """Return the state dict of a module, and its tables of data; `None` for any other object."""
+    def replace(self, obj: TorchObject) -> Replacement | None:
+        """Return the state dict of a module, and its other data; `None` for any other object. For `as_tree`."""
         if not is_module(obj):
             return None
-        result = state_dict(obj, self.paths.get(id(obj), "root"))
-        self._report.notes += result.notes
-        replaced = Replaced(OrderedDict(result), result.data)
-        self.state_dicts.append((obj, result, replaced))
-        return replaced
+        state = state_dict(obj, self.paths.get(id(obj), "root"))
+        self._report.notes += state.notes
+        replacement = Replacement(value=OrderedDict(state), data=state.data)
+        self.state_dicts.append((obj, state, replacement))
+        return replacement
 
     def states(self) -> list[tuple[str, OrderedDict[str, Any]]]:
-        """Return the state dicts in the result, with the paths of their modules; those without tensors last."""
-        states = [(self.paths.get(id(obj), "root"), replaced.value) for obj, _, replaced in self.state_dicts]
-        return [state for state in states if state[1]] or states
+        """Return the state dicts in the result, with the paths of their modules: those with tensors, if any has."""
+        states: list[tuple[str, OrderedDict[str, Any]]] = []
+        for module, _, replacement in self.state_dicts:
+            path = self.paths.get(id(module), "root")
+            states.append((path, replacement.value))
+        with_tensors = [(path, state) for path, state in states if state]
+        return with_tensors or states
 
-    def note_rest(self, value: Any) -> None:
-        """Note what the state dicts leave out."""
+    def note_left_out(self, value: Any) -> None:
+        """Note what the state dicts leave out.
+
+        Args:
+            value: the value written, with the state dicts in it.
+        """
         coverage = Coverage()
-        for obj, result, replaced in self.state_dicts:
+        for obj, result, replacement in self.state_dicts:
             origins = (origin.tensor for origin in result.origins.values())
-            coverage.reached |= {place_of(tensor) for tensor in origins if tensor is not None}
-            coverage.apart |= result.data_fields
-            coverage.add(obj, self.paths.get(id(obj), "root"), obj.class_name, replaced, self._report)
+            coverage.written_views |= {place_of(tensor) for tensor in origins if tensor is not None}
+            coverage.noted_fields |= result.data_fields
+            coverage.add_module(obj, self.paths.get(id(obj), "root"), obj.class_name, replacement, self._report)
         coverage.add_notes(self._report, value)
         note_lost_sharing([result for _, result, _ in self.state_dicts], self._report)

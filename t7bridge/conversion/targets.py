@@ -25,9 +25,8 @@ from ..limits import Limits
 from ..report import Report
 from ..values.casts import Casts
 from ..values.compare import same_bytes
-from .attempt import Attempt
-from .request import Convert
-from .tree import MERGED, WRAPPED, as_tree
+from .request import Attempt, Convert
+from .tree import DROPPED, MERGED, WRAPPED, as_tree
 from .values import note_foreign, note_states, note_target, value_of
 
 if TYPE_CHECKING:
@@ -35,12 +34,16 @@ if TYPE_CHECKING:
     from ..formats.pt.writer import LegacyPtWriter, PtWriter, ValueWriter
     from ..formats.t7.file import T7File
     from ..formats.table import Document
-    from .records import Shown
+    from .records import T7Fingerprint
     from .state_dicts import StateDicts
 
 
 def write_python_values(document: Document, output: FileOutput, request: Attempt, report: Report) -> None:
-    """Write the values of a file as Python values."""
+    """Write the values of a file as a `.pt`: with state dicts in place of modules, as a tree, or from its record.
+
+    Raises:
+        RecordError: a record in the source was wrong; the output is not usable.
+    """
     writer = pt_writer(
         output,
         request.pt_format,
@@ -63,7 +66,7 @@ def write_python_values(document: Document, output: FileOutput, request: Attempt
     with_record = request.record and request.pt_format == "zip" and not compact and request.edits is None
     converted = python_value(document.content, request, report, has_record=with_record)
     value = converted.value
-    if converted.shown is not None:
+    if converted.fingerprint is not None:
         document.forget()
         if not request.allow_foreign:
             from .simplified import simplified
@@ -76,21 +79,21 @@ def write_python_values(document: Document, output: FileOutput, request: Attempt
     elif compact:
         report.note("warning", "compact does not apply to a value from its record, and is ignored", code="option")
     if converted.modules is not None:
-        converted.modules.note_rest(value)
+        converted.modules.note_left_out(value)
     value = _edited(value, request, report, converted.modules)
     if converted.record is not None:
         document.forget()  # before the value is pickled: the writer holds every list and dict
         writer.write(value)
-        value = converted.value = None
+        value = converted.value = None  # free it: the record needs its storages only
         report.tensors, report.storages = writer.tensors, writer.storages
         writer.finish(converted.record(writer))  # type: ignore[call-arg]
         return
     _finish_pt(writer, value, report)
-    if converted.shown is not None and request.edits is None:
+    if converted.fingerprint is not None and request.edits is None:
         from .records import check_pt
 
         value = converted.value = None  # release it first: the written file is read again as a whole
-        check_pt(output, writer, converted.shown, request.limits)
+        check_pt(output, writer, converted.fingerprint, request.limits)
 
 
 def _edited(value: Any, request: Attempt, report: Report, modules: StateDicts | None = None) -> Any:
@@ -107,7 +110,7 @@ _Record = Callable[["ValueWriter"], Callable[[str], bytes]]
 
 
 def _record_of(content: T7File) -> _Record:
-    """Return a function from the writer of a value to one that returns the record of a `.t7`, without the `.t7`."""
+    """Return the function for `PythonValue.record`, which does not keep the values of the `.t7` alive."""
     from .records import encode_record, take_skeleton
 
     skeleton = take_skeleton(content.roots, content.layout, content.trailing)
@@ -130,19 +133,19 @@ class PythonValue:
     Attributes:
         value: the value.
         modules: the modules that were replaced by their state dicts; `None` if there are none.
-        shown: of a value from a record that is checked in the file written: what the `.t7` shows.
-        record: of the `.t7`; `None` if none was asked for, or there are modules: a state dict leaves out what only Lua
-            needs, so the same bytes cannot be restored.
+        fingerprint: of a value from a record that is to be checked in the file written: of the `.t7`.
+        record: makes the record of the `.t7`; `None` if none was asked for, or there are modules: a state dict leaves
+            out what only Lua needs, so the same bytes cannot be restored.
     """
 
     value: Any
     modules: StateDicts | None = None
-    shown: Shown | None = None
+    fingerprint: T7Fingerprint | None = None
     record: _Record | None = None
 
 
 def python_value(
-    content: T7File, request: Attempt, report: Report, *, has_record: bool = False, unnamed: str = ""
+    content: T7File, request: Attempt, report: Report, *, has_record: bool = False, unnamed_data: str = DROPPED
 ) -> PythonValue:
     """Return the Python-side value of a `.t7`: from its record, with state dicts in place of modules, or as a tree.
 
@@ -151,13 +154,13 @@ def python_value(
         request: of the conversion.
         report: receives the mode and notes.
         has_record: whether a record of the `.t7` is to be written.
-        unnamed: where the data of a module are if no key names it, as for `as_tree`.
+        unnamed_data: place of the data of a module that no key names: `DROPPED`, `MERGED` or `WRAPPED` of `tree`.
     """
-    if request.record and request.believed and request.mode == "auto" and content.has_pt_record:
+    if request.record and request.trusts_records and request.mode == "auto" and content.has_pt_record:
         restored = _restored(content, request, report)
         if restored is not None:
             return restored
-    # The meaning of layers is not even loaded for a file without objects.
+    # The table of layers is not even imported for a file without objects.
     modules: StateDicts | None = None
     if request.mode == "auto" and any(isinstance(item, TorchObject) for item in content.objects):
         from .state_dicts import StateDicts
@@ -166,11 +169,11 @@ def python_value(
     has_modules = modules is not None and bool(modules.paths)
     record: _Record | None = None
     if has_record and not has_modules:
-        # Before the tree is there, as the writer of the record holds every object.
+        # Before the tree is there, which needs as much memory: the writer of the record holds every object.
         record = _record_of(content)
     replace = modules.replace if modules is not None else None
-    roots = [as_tree(root, replace, unnamed) for root in content.roots]
-    _note_rest(content, report)
+    roots = [as_tree(root, replace, unnamed_data) for root in content.roots]
+    _note_several_and_trailing(content, report)
     value = roots if len(roots) > 1 else roots[0]
     if modules is not None and modules.state_dicts:
         report.mode = "state dict"
@@ -179,8 +182,8 @@ def python_value(
     return PythonValue(value, record=record)
 
 
-def _note_rest(content: T7File, report: Report) -> None:
-    """Note several values of a `.t7`, and the bytes after them."""
+def _note_several_and_trailing(content: T7File, report: Report) -> None:
+    """Note that a `.t7` holds several values, and that there are bytes after them, if so."""
     target = FORMATS[report.target_format].suffix if report.target_format else "target"
     count = len(content.roots)
     if count > 1:
@@ -194,7 +197,7 @@ def _restored(content: T7File, request: Attempt, report: Report) -> PythonValue 
     """Return the value of the `.pt` that a `.t7` was made from; `None` if the `.t7` was changed since."""
     from .records import original_pt
 
-    # A file made by a record is read back, but one of named tensors only.
+    # A `.pt` made by a record is read back and compared. Other targets and edited values are not: they are checked now.
     is_read_back = report.target_format == "pt" and request.pt_format != "torchscript" and request.edits is None
     original = original_pt(content, request.limits, check=not is_read_back)
     if original is None:
@@ -204,7 +207,7 @@ def _restored(content: T7File, request: Attempt, report: Report) -> PythonValue 
     note_foreign(original.foreign, report)
     report.mode = "record"
     if is_read_back:
-        return PythonValue(original.value, shown=original.shown)
+        return PythonValue(original.value, fingerprint=original.fingerprint)
     return PythonValue(original.value)
 
 
@@ -231,24 +234,24 @@ def named_value(document: Document, goal: FormatSpec, request: Attempt, report: 
     return named
 
 
-def plain_value(document: Document, request: Attempt, report: Report, unnamed: str = MERGED) -> Any:
+def plain_value(document: Document, request: Attempt, report: Report, unnamed_data: str = MERGED) -> Any:
     """Return the value of a file as builtins with tensors in them, with notes about the rest.
 
     Args:
         document: the file.
         request: of the conversion.
         report: receives the notes.
-        unnamed: where the data of a module are if no key names it, as for `as_tree`.
+        unnamed_data: place of the data of a module that no key names: `DROPPED`, `MERGED` or `WRAPPED` of `tree`.
     """
     if document.spec.values != LUA:
         from .simplified import simplified
 
-        simple = simplified(value_of(document, request, report), report, request.limits, unnamed=unnamed)
+        simple = simplified(value_of(document, request, report), report, request.limits, unnamed_data=unnamed_data)
         note_states(simple, report)
         return _edited(simple, request, report)
-    converted = python_value(document.content, request, report, unnamed=unnamed)
+    converted = python_value(document.content, request, report, unnamed_data=unnamed_data)
     if converted.modules is not None:
-        converted.modules.note_rest(converted.value)
+        converted.modules.note_left_out(converted.value)
     return _edited(converted.value, request, report, converted.modules)
 
 
@@ -265,15 +268,16 @@ def differences(source: str, target: str, limits: Limits, **options: Any) -> lis
         UnsupportedError: the library is not installed.
     """
     with open_document(target, limits=limits) as written, open_document(source, limits=limits) as document:
-        for believed in (True, False):
+        # As `convert`: without trust if the record of the source turns out to be wrong.
+        for trusts_records in (True, False):
             report = Report(document.path, target, document.format, written.format)
-            attempt = Attempt.of(Convert(source, target, limits=limits, **options), believed=believed)
+            attempt = Attempt.of(Convert(source, target, limits=limits, **options), trusts_records=trusts_records)
             named = named_value(document, written.spec, attempt, report)
             try:
                 messages: list[str] = home(written.format).differences(target, named)
                 break
             except RecordError:
-                if not believed:
+                if not trusts_records:
                     raise
         return messages
 
@@ -289,25 +293,27 @@ def edited_differences(source: str, target: str, limits: Limits, **options: Any)
     """
     from .named_tensors import flatten
 
-    def tensors_of(file: Document, asked: dict[str, Any], unnamed: str) -> dict[str, Tensor]:
-        # As for a file of named tensors, so that records are checked at once.
+    def tensors_of(file: Document, asked: dict[str, Any], unnamed_data: str) -> dict[str, Tensor]:
+        # Records of a `.t7` are checked at once where the target is no `.pt` that is read back, as for TorchScript.
         request = Convert(file.path, "", limits=limits, **{**asked, "pt_format": "torchscript"})
-        value = plain_value(file, Attempt.of(request), Report(file.path, target_format="pt"), unnamed)
+        value = plain_value(file, Attempt.of(request), Report(file.path, target_format="pt"), unnamed_data)
         return {".".join(name): tensor for name, tensor in flatten(value, limits).tensors.items()}
 
     with open_document(target, limits=limits) as written, open_document(source, limits=limits) as document:
-        has_wrapper = written.spec.values == LUA != document.spec.values
-        expected = tensors_of(document, options, WRAPPED if has_wrapper else "")
-        found = tensors_of(written, {}, "")
+        is_wrapped = written.spec.values == LUA != document.spec.values
+        expected = tensors_of(document, options, WRAPPED if is_wrapped else DROPPED)
+        found = tensors_of(written, {}, DROPPED)
         messages = [f"{name} is missing" for name in expected if name not in found]
         for name in expected.keys() & found.keys():
-            one = expected[name]
-            other = found[name]
-            if other.element.name != "bfloat16" == one.element.name:  # Lua has it as float32
-                other = Casts("bfloat16").tensor(other)
-            if one.element is not other.element or (one.shape or (1,)) != (other.shape or (1,)):
-                messages.append(f"{name} is {other.element.name} of shape {other.shape}")
-            elif not same_bytes(rows(one), rows(other)):
+            wanted = expected[name]
+            tensor = found[name]
+            if wanted.element.name == "bfloat16" and tensor.element.name != "bfloat16":  # Lua has it as float32
+                tensor = Casts("bfloat16").tensor(tensor)
+            # Lua has no tensors without dimensions: there they have one of size 1.
+            has_shape = (tensor.shape or (1,)) == (wanted.shape or (1,))
+            if wanted.element is not tensor.element or not has_shape:
+                messages.append(f"{name} is {tensor.element.name} of shape {tensor.shape}")
+            elif not same_bytes(rows(wanted), rows(tensor)):
                 messages.append(f"{name} has different elements")
         return messages
 

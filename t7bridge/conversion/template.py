@@ -44,33 +44,37 @@ from .tree import as_tree, to_torch
 
 MAX_LISTED = 50
 """Maximum number of keys listed in an error or a note."""
+_MAX_SHOWN_KEYS = 10
+"""Keys or paths that describe a value found or a template."""
+_MAX_KEY_LETTERS = 200
+"""Characters of a key that a message shows."""
 
-_WRAPPERS = ("state_dict", "model_state_dict", "model")
+_WRAPPER_KEYS = ("state_dict", "model_state_dict", "model")
 """The keys under which checkpoints keep a state dict."""
-_MAX_WRAPPERS = 4
+_MAX_WRAPPER_LEVELS = 4
 """Levels of such keys."""
-_BATCHES = "num_batches_tracked"
+_BATCH_COUNTER = "num_batches_tracked"
 """PyTorch's batch counter; Lua has none."""
-_ABSENT: Any = object()
+_NO_STATE: Any = object()
 """The state dict of a path that the `.pt` does not have."""
 _Note = Callable[[str, str], None]
-_PREFIXES = ("module.", "_orig_mod.")
+_WRAPPER_PREFIXES = ("module.", "_orig_mod.")
 """Prefixes that `DataParallel` and `torch.compile` add to every key."""
 
 
 @define(eq=False)
 class _Model:
-    """A module of the template.
+    """A module of the template, and the state dicts that are to be put into it.
 
     Attributes:
         obj: the module.
-        result: its state dict: the keys and shapes expected.
+        expected: its state dict: the keys and shapes expected.
         path: its first path.
         states: the state dicts in the `.pt` for it; several if it occurs at several paths.
     """
 
     obj: TorchObject
-    result: StateDict = field(repr=False)
+    expected: StateDict = field(repr=False)
     path: str = "root"
     states: list[dict[str, Any]] = field(factory=list, repr=False)
 
@@ -81,7 +85,7 @@ class _Model:
     @property
     def has_tensors(self) -> bool:
         """Return whether there is anything to fill."""
-        return any(origin.tensor is not None for origin in self.result.origins.values())
+        return any(origin.tensor is not None for origin in self.expected.origins.values())
 
 
 def fill_template(roots: list[Value], value: Any, partial: bool = False) -> list[Note]:
@@ -113,57 +117,80 @@ def state_dict_in(value: Any, depth: int = 0) -> dict[str, Any] | None:
         return module_state_dict(value)
     if not isinstance(value, dict):
         return None
-    wrapped: dict[str, dict[str, Any]] = {}
-    if depth < _MAX_WRAPPERS:
-        for name in _WRAPPERS:
+    states: dict[str, dict[str, Any]] = {}
+    if depth < _MAX_WRAPPER_LEVELS:
+        for name in _WRAPPER_KEYS:
             state = state_dict_in(value.get(name), depth + 1)
             if state:  # an empty one is no reason to prefer it
-                wrapped[name] = state
-    names = list(wrapped)
-    if any(value[name] is not value[names[0]] for name in names):
-        raise ModelError("the .pt holds several state dicts", found=", ".join(names), hint="Save the one to be used.")
-    if names:
-        return wrapped[names[0]]
+                states[name] = state
+    if states:
+        first, *others = states
+        # One object under several keys is one state dict.
+        if any(value[name] is not value[first] for name in others):
+            found = ", ".join(states)
+            raise ModelError("the .pt holds several state dicts", found=found, hint="Save the one to be used.")
+        return states[first]
+    # An empty dict is the state dict of a module without parameters.
     if not value or any(isinstance(item, Tensor) for item in value.values()):
         return value
     return None
 
 
 def _places_inside(template: Any, value: Any) -> list[tuple[Any, Any, Any]]:
-    """Return the places in a dict or list of the template: key, content there, and the `.pt`'s value there."""
+    """Return the places in a dict or list of the template: key, content there, and the `.pt`'s value there.
+
+    The value is `_NO_STATE` where the `.pt` has no such place.
+    """
     if isinstance(template, dict):
         values = value if isinstance(value, dict) else {}
-        return [(key, item, values.get(key, _ABSENT)) for key, item in template.items()]
+        return [(key, item, values.get(key, _NO_STATE)) for key, item in template.items()]
     items = value if isinstance(value, (list, tuple)) else ()
-    # Lua counts from 1.
-    return list(zip(count(1), template, chain(items, repeat(_ABSENT))))
+    # Keys from 1, as paths in Lua; a list of the `.pt` that is shorter lacks the places after its end.
+    return list(zip(count(1), template, chain(items, repeat(_NO_STATE))))
 
 
-class _Places:
-    """The modules of a template with the state dicts at their places, and the `.pt`'s other content beside these."""
+class _ModulesAndStates:
+    """A walk through the template and the `.pt` together, which finds the state dict at the place of each module."""
 
     def __init__(self) -> None:
         self._models: dict[int, _Model] = {}
         self._visited: set[tuple[int, int]] = set()
         self._keys_to_states: dict[int, tuple[Path, set[Any]]] = {}
-        """For each container of the `.pt`, by the identity of its path, the keys that led to a state dict."""
-        self._ignored: list[str] = []
+        """For each container of the `.pt`, by the identity of its path: it, and the keys that led to state dicts."""
+        self._ignored_names: list[str] = []
 
     def find(self, roots: list[Value], value: Any) -> tuple[list[_Model], list[str]]:
-        """Return the modules, and the names of the `.pt`'s content that is ignored."""
+        """Return the modules, and the names of the `.pt`'s content that is ignored.
+
+        Args:
+            roots: the values of the template.
+            value: of the `.pt`.
+        """
+        # The form that `auto` mode gives them, with a `_Model` at each place of a state dict; several roots are a list.
         trees = [as_tree(root, self._replace) for root in roots]
-        pairwise(trees if len(trees) > 1 else trees[0], value, self._visit)
-        return list(self._models.values()), [*self._ignored, *self._beside_containers()]
+        pairwise(trees if len(trees) > 1 else trees[0], value, self._compare_place)
+        return list(self._models.values()), [*self._ignored_names, *self._beside_containers()]
 
     def _replace(self, obj: TorchObject) -> _Model | None:
         if not is_module(obj):
             return None
         if id(obj) not in self._models:
-            self._models[id(obj)] = _Model(obj, state_dict(obj, own_keys=True), "")
+            self._models[id(obj)] = _Model(obj, state_dict(obj, own_keys=True), path="")  # which `_add_state` sets
         return self._models[id(obj)]
 
-    def _visit(self, path: Path, template: Any, value: Any) -> list[tuple[Any, Any, Any]] | None:
-        """Return the places inside a part of the template that may lead to modules, with the values of the `.pt`."""
+    def _compare_place(self, path: Path, template: Any, value: Any) -> list[tuple[Any, Any, Any]] | None:
+        """Return the places inside a part of the template that may lead to modules, with the values of the `.pt`.
+
+        Called by `pairwise`.
+
+        Args:
+            path: of both; its value becomes that of the `.pt`, for `_beside_containers`.
+            template: the part.
+            value: of the `.pt`, at the same place.
+
+        Returns:
+            `None` if nothing inside is to be compared.
+        """
         path.value = value
         if isinstance(template, _Model):
             self._add_state(template, path, value)
@@ -175,16 +202,16 @@ class _Places:
         return _places_inside(template, value)
 
     def _add_state(self, model: _Model, path: Path, value: Any) -> None:
-        """Add the state dict at the place of a module, if there is one."""
-        model.path = model.path or path.text()
-        state = None if value is _ABSENT else state_dict_in(value)
+        """Add the state dict at the place of a module, if there is one, and note the keys that led to it."""
+        model.path = model.path or path.text()  # the first of several places
+        state = None if value is _NO_STATE else state_dict_in(value)
         if state is None:
             return
         if not any(state is other for other in model.states):
             model.states.append(state)
-            self._ignored += _beside(value, state)
+            self._ignored_names += _keys_beside(value, state)
         while path.parent is not None:
-            _, keys = self._keys_to_states.setdefault(id(path.parent), (path.parent, set()))
+            _container, keys = self._keys_to_states.setdefault(id(path.parent), (path.parent, set()))
             keys.add(path.key)
             path = path.parent
 
@@ -194,62 +221,83 @@ class _Places:
         for path, keys in self._keys_to_states.values():
             if isinstance(path.value, dict):
                 place = path.text().removeprefix("root")
-                names += [f"{place}.{_name(key)}".lstrip(".") for key in path.value if key not in keys]
+                names += [f"{place}.{_key_as_text(key)}".lstrip(".") for key in path.value if key not in keys]
         return names
 
 
 class _Filling:
-    """One filling: the assignments, the mismatches and the notes."""
+    """One filling of a template: all keys are compared before anything is assigned; and the notes.
+
+    Args:
+        partial: whether missing and extra keys are allowed.
+    """
 
     def __init__(self, partial: bool) -> None:
         self._partial = partial
         self._notes: list[Note] = []
-        self._items: list[Assignment] = []
-        self._wrong: list[str] = []
+        self._assignments: list[Assignment] = []
+        self._mismatches: list[str] = []
+        """A line for each tensor of another shape or kind."""
         self._missing: list[str] = []
+        """A line for each key that the `.pt` does not have."""
         self._extra: list[str] = []
-        self._batches = 0
-        self._sums: list[str] = []
-        self._fitting = 0
+        """A line for each key that the template does not have."""
+        self._batch_counters = 0
+        """Number of PyTorch's batch counters in the `.pt`, which Lua does not have."""
+        self._added_biases: list[str] = []
+        """The keys of biases that were added to another one."""
+        self._fitting_count = 0
         """Number of tensors of the `.pt` that have the key and the shape of one in the template."""
         self._derived: list[tuple[str, Origin, Any, Tensor | None]] = []
         """Derived tensors: name, origin, the result from the old values, the `.pt`'s value."""
 
     def run(self, roots: list[Value], value: Any) -> list[Note]:
-        """Fill the template."""
-        models, ignored = _Places().find(roots, value)
+        """Fill the template, whose tensors change; return the notes.
+
+        Raises:
+            ModelError: see `fill_template`.
+        """
+        models, ignored = _ModulesAndStates().find(roots, value)
         if not models:
             raise ModelError("the template holds no nn module")
         if not any(model.states for model in models):
-            ignored = self._take_flat(models, value)
+            ignored = self._assign_only_state(models, value)
         for model in models:
             for state in model.states or [{}]:  # all keys of a module without a state dict are missing
-                self._compare(model, state)
-        self._check(any(model.has_tensors for model in models))
+                self._compare_keys(model, state)
+        self._check_keys(any(model.has_tensors for model in models))
         if ignored:
             self._note("info", f"ignored besides the state dicts of the .pt: {_listed(ignored)}")
-        clashes = assign(self._items)
+        clashes = assign(self._assignments)
         if clashes:
-            lines = [_clash(one, other) for one, other in clashes]
-            raise ModelError(_report("tensors that share memory in the Lua model have different values", lines))
-        self._update_derived()
-        self._note_losses()
-        if self._sums:
-            self._note("info", f"Lua has one bias where PyTorch has two; these are added to it: {_listed(self._sums)}")
-        if self._batches:
-            self._note("info", f"{_BATCHES} is left out, {self._batches} times: Lua does not count batches")
+            head = "tensors that share memory in the Lua model have different values"
+            raise ModelError(_message_with_lines(head, [_clash(one, other) for one, other in clashes]))
+        self._update_derived()  # from the values just assigned
+        self._note_lossy_elements()
+        if self._added_biases:
+            names = _listed(self._added_biases)
+            self._note("info", f"Lua has one bias where PyTorch has two; these are added to it: {names}")
+        if self._batch_counters:
+            times = self._batch_counters
+            self._note("info", f"{_BATCH_COUNTER} is left out, {times} times: Lua does not count batches")
         return self._notes
 
     def _note(self, level: str, message: str, loss: str = "", code: str = "template") -> None:
         self._notes.append(Note(level, "", message, loss, code=code))
 
-    def _take_flat(self, models: list[_Model], value: Any) -> list[str]:
-        """Assign the `.pt`'s one state dict to the template's one module; return what is ignored."""
+    def _assign_only_state(self, models: list[_Model], value: Any) -> list[str]:
+        """Add the `.pt`'s only state dict to the template's only module with tensors; return the keys that are ignored.
+
+        The `.pt` has no state dict where `auto` mode would have put it. Other modules keep their values.
+
+        Raises:
+            ModelError: there is no state dict, or there are several modules.
+        """
         candidates = [model for model in models if model.has_tensors] or models
         if len(candidates) > 1:  # criterions may have weights too
             candidates = [model for model in candidates if not _is_criterion(model.obj)] or candidates
         state = state_dict_in(value)
-        places = ", ".join(model.path for model in candidates[:10])
+        places = ", ".join(model.path for model in candidates[:_MAX_SHOWN_KEYS])
         expected = f"state dicts where the template has modules: {places}"
         if len(candidates) == 1:
             expected += ", or one state dict"
@@ -262,26 +310,26 @@ class _Filling:
         for model in models:
             if not model.states and model.has_tensors:
                 self._note("info", f"{model.path} keeps its values")
-                model.result = StateDict()
-        return _beside(value, state)
+                model.expected = StateDict()
+        return _keys_beside(value, state)
 
     # Keys
 
-    def _compare(self, model: _Model, state: dict[str, Any]) -> None:
-        """Determine the target of each key of a state dict, and the mismatches."""
-        origins = model.result.origins
-        expected = model.result.tensors
-        state = plain_keys(model.obj, model.result, state, self._note)
+    def _compare_keys(self, model: _Model, state: dict[str, Any]) -> None:
+        """Compare the keys of a state dict with those of a module, and plan the assignments of tensors that fit."""
+        origins = model.expected.origins
+        expected = model.expected.tensors
+        state = plain_keys(model.obj, model.expected, state, self._note)
         tensors: dict[str, Tensor] = {}
         for key, origin in origins.items():
             value = state.get(key)
             is_derived = _is_derived(origin)
             if value is None:
-                if not is_derived:
+                if not is_derived:  # else it is computed from others
                     self._missing.append(f"{model.label(key)}: expected {_shown(expected[key])}")
                 continue
-            if isinstance(value, Tensor) and key.endswith(_BATCHES) and is_derived:
-                self._batches += 1
+            if isinstance(value, Tensor) and key.endswith(_BATCH_COUNTER) and is_derived:
+                self._batch_counters += 1
                 continue
             tensor = self._fitting_tensor(model.label(key), value, expected[key])
             if tensor is not None:
@@ -290,29 +338,48 @@ class _Filling:
             if key in origins:
                 continue
             if _counts_batches(key):
-                self._batches += 1
+                self._batch_counters += 1
             else:
-                self._extra.append(f"{model.label(_name(key))}: found {_shown(value)}")
-        self._fitting += len(tensors)
-        self._plan(model, tensors)
+                self._extra.append(f"{model.label(_key_as_text(key))}: found {_shown(value)}")
+        self._fitting_count += len(tensors)
+        self._plan_assignments(model, tensors)
 
     def _fitting_tensor(self, name: str, value: Any, wanted: Tensor) -> Tensor | None:
-        """Return a value of the `.pt` as a tensor with one of Lua's element types, if it matches."""
+        """Return a value of the `.pt` as a tensor with one of Lua's element types, if it matches.
+
+        Args:
+            name: the key, as messages name it.
+            value: of the `.pt`.
+            wanted: the tensor of the template.
+
+        Returns:
+            `None` if it does not match; `_mismatches` says why.
+        """
         if not isinstance(value, Tensor) or value.shape != wanted.shape:
-            self._wrong.append(f"{name}: expected {_shown(wanted)}; found {_shown(value)}")
+            self._mismatches.append(f"{name}: expected {_shown(wanted)}; found {_shown(value)}")
             return None
         if value.storage is None:
-            self._wrong.append(f"{name}: a tensor without elements (device {value.device})")
+            self._mismatches.append(f"{name}: a tensor without elements (device {value.device})")
             return None
         try:
             return native(value)
         except UnsupportedError as error:
-            self._wrong.append(f"{name}: expected {wanted.element.name}; found {error.found}")
+            self._mismatches.append(f"{name}: expected {wanted.element.name}; found {error.found}")
             return None
 
-    def _check(self, has_tensors: bool) -> None:
-        """Raise the error, or add the notes, about mismatched keys."""
-        wrong, missing, extra = self._wrong, self._missing, self._extra
+    def _check_keys(self, has_tensors: bool) -> None:
+        """Raise the error, or add the notes, about mismatched keys.
+
+        Args:
+            has_tensors: whether there is anything to fill.
+
+        Raises:
+            ModelError: a tensor is of another shape or kind; keys are missing or extra and this is not allowed; or no
+                key fits.
+        """
+        wrong = self._mismatches
+        missing = self._missing
+        extra = self._extra
         wrong_lines = [f"wrong {line}" for line in wrong]
         unmatched_lines = [*(f"missing {line}" for line in missing), *(f"extra {line}" for line in extra)]
         head = (
@@ -320,12 +387,12 @@ class _Filling:
             f"{len(wrong)} of another shape or kind"
         )
         if wrong:
-            raise ModelError(_report(head, wrong_lines if self._partial else wrong_lines + unmatched_lines))
+            raise ModelError(_message_with_lines(head, wrong_lines if self._partial else wrong_lines + unmatched_lines))
         if unmatched_lines and not self._partial:
             head += " (--partial, partial=True, allows missing and extra keys)"
-            raise ModelError(_report(head, unmatched_lines))
-        if unmatched_lines and has_tensors and not self._fitting:
-            raise ModelError(_report("no key of the .pt is in the template", unmatched_lines))
+            raise ModelError(_message_with_lines(head, unmatched_lines))
+        if unmatched_lines and has_tensors and not self._fitting_count:
+            raise ModelError(_message_with_lines("no key of the .pt is in the template", unmatched_lines))
         if missing:
             self._note("warning", f"{len(missing)} keys are missing and keep Lua's values: {_listed(missing)}")
         if extra:
@@ -333,61 +400,68 @@ class _Filling:
 
     # Values
 
-    def _plan(self, model: _Model, tensors: dict[str, Tensor]) -> None:
-        """Plan which of Lua's tensors receive which values."""
-        origins = model.result.origins
-        current = model.result.tensors
+    def _plan_assignments(self, model: _Model, tensors: dict[str, Tensor]) -> None:
+        """Plan which of Lua's tensors receive which values.
+
+        Args:
+            model: the module.
+            tensors: those of the `.pt` that fit, by key; those that follow from others in Lua are removed, and biases
+                that Lua does not have are added to another one.
+        """
+        origins = model.expected.origins
+        current = model.expected.tensors
         for key, origin in origins.items():
             param = origin.param
-            if param is None or param.kind != "derived" or key.endswith(_BATCHES):
+            if param is None or param.kind != "derived" or key.endswith(_BATCH_COUNTER):
                 continue
             tensor = tensors.pop(key, None)
             if not param.adds_to:
                 self._derived.append((model.label(key), origin, recomputed(origin), tensor))
             elif tensor is not None:
                 # Lua has one bias where PyTorch has two, whose sum it is.
-                other = key.removesuffix(param.name) + param.adds_to
-                if other not in current:
+                key_of_sum = key.removesuffix(param.name) + param.adds_to
+                if key_of_sum not in current:
                     continue
-                total = added(tensors.get(other, current[other]), tensor)
-                if total is not None:
-                    tensors[other] = total
-                    self._sums.append(model.label(key))
+                total = added(tensors.get(key_of_sum, current[key_of_sum]), tensor)
+                if total is not None:  # else all of the second bias is 0
+                    tensors[key_of_sum] = total
+                    self._added_biases.append(model.label(key))
         for key, tensor in tensors.items():
-            self._items.append(assignment(model.label(key), origins[key], tensor, current[key]))
+            self._assignments.append(assignment(model.label(key), origins[key], tensor, current[key]))
         # A container that runs copies of a module in parallel: each copy receives the same values.
         for key, path, origin, copy in learned_copies(model.obj):
             if key in tensors and tensors[key].shape == copy.shape:
-                self._items.append(assignment(f"{model.label(key)} (copy {path})", origin, tensors[key], copy))
+                name = f"{model.label(key)} (copy {path})"
+                self._assignments.append(assignment(name, origin, tensors[key], copy))
 
     def _update_derived(self) -> None:
-        """Recompute what Lua stores although it follows from other tensors."""
-        items = []
+        """Recompute what Lua stores although it follows from other tensors, which have their new values now."""
+        assignments = []
         for name, origin, before, pt_tensor in self._derived:
             after = recomputed(origin)
-            if after is None:
+            if after is None:  # the fields of the object do not fit together
                 continue
             # Where PyTorch's tensor is computed from others, Lua may store it too, and read it in evaluation.
             lua_tensor = origin.tensor or existing_field(origin, after)
             # What does not change keeps Lua's own bits.
             has_changed = before is None or not same_elements(before, after)
             if lua_tensor is not None and has_changed:
-                items.append(Assignment(name, lua_tensor, after))
+                assignments.append(Assignment(name, lua_tensor, after))
             if pt_tensor is not None and not is_close(pt_tensor, after):
                 self._note("warning", f"{name} follows from other tensors in Lua; the .pt's own value is not taken")
-        assign(items)
+        assign(assignments)
 
-    def _note_losses(self) -> None:
+    def _note_lossy_elements(self) -> None:
         """Note the tensors that Lua's element types cannot hold exactly."""
-        names: dict[str, list[str]] = {"": [], "rounded": [], "changed": []}
-        for item in self._items:
-            names[item.loss].append(f"{item.name} ({item.source.element.name} to {item.target.element.name})")
-        self._note_loss("info", "rounded to Lua's element type", names["rounded"])
-        self._note_loss("warning", "with numbers that Lua's element type cannot hold", names["changed"])
+        names_by_loss: dict[str, list[str]] = {"": [], "rounded": [], "changed": []}
+        for item in self._assignments:
+            names_by_loss[item.loss].append(f"{item.name} ({item.source.element.name} to {item.target.element.name})")
+        self._note_precision("info", "rounded to Lua's element type", names_by_loss["rounded"])
+        self._note_precision("warning", "with numbers that Lua's element type cannot hold", names_by_loss["changed"])
 
-    def _note_loss(self, level: str, what: str, names: list[str]) -> None:
+    def _note_precision(self, level: str, what_happened: str, names: list[str]) -> None:
         if names:
-            message = f"{counted(len(names), 'tensor')} {what}: {_listed(names)}"
+            message = f"{counted(len(names), 'tensor')} {what_happened}: {_listed(names)}"
             self._note(level, message, loss="precision", code="precision")
 
 
@@ -404,7 +478,7 @@ def _is_derived(origin: Origin) -> bool:
 
 
 def _counts_batches(key: Any) -> bool:
-    return isinstance(key, str) and key.rpartition(".")[2] == _BATCHES
+    return isinstance(key, str) and key.rpartition(".")[2] == _BATCH_COUNTER
 
 
 def _is_criterion(obj: TorchObject) -> bool:
@@ -412,18 +486,19 @@ def _is_criterion(obj: TorchObject) -> bool:
     return layer is not None and layer.kind == "criterion"
 
 
-def _beside(value: Any, state: dict[str, Any]) -> list[str]:
-    """Return the keys of a checkpoint other than its state dict."""
+def _keys_beside(value: Any, state: dict[str, Any]) -> list[str]:
+    """Return the keys of a checkpoint besides those that may hold its state dict; none if it is the state dict."""
     if not isinstance(value, dict) or value is state:
         return []
-    return [_name(key) for key in value if key not in _WRAPPERS]
+    return [_key_as_text(key) for key in value if key not in _WRAPPER_KEYS]
 
 
-def _name(key: Any) -> str:
+def _key_as_text(key: Any) -> str:
     """Return a key of a `.pt` as messages name it, whatever its type."""
     if isinstance(key, str):
-        return key[:200] if key.isprintable() else repr(key[:200])
-    if isinstance(key, (int, float)) and abs(key) < 2**63:
+        start = key[:_MAX_KEY_LETTERS]
+        return start if key.isprintable() else repr(start)
+    if isinstance(key, (int, float)) and abs(key) < 2**63:  # Python's integers may have millions of digits
         return str(key)
     return f"<{type(key).__name__}>"
 
@@ -436,8 +511,8 @@ def _shown(value: Any) -> str:
         return type(value).__name__
     if not value:
         return "an empty dict"
-    keys = ", ".join(_name(key) for key in list(value)[:10])
-    more = ", …" if len(value) > 10 else ""
+    keys = ", ".join(_key_as_text(key) for key in list(value)[:_MAX_SHOWN_KEYS])
+    more = ", …" if len(value) > _MAX_SHOWN_KEYS else ""
     return f"a dict with the keys {keys}{more}"
 
 
@@ -445,12 +520,12 @@ def _listed(names: list[str]) -> str:
     return listed(names, MAX_LISTED)
 
 
-def _report(head: str, lines: list[str]) -> str:
+def _message_with_lines(head: str, lines: list[str]) -> str:
     """Return a message with a line for each thing to report, up to a maximum."""
-    shown = [f"{head}:", *lines[:MAX_LISTED]]
+    shown_lines = [f"{head}:", *lines[:MAX_LISTED]]
     if len(lines) > MAX_LISTED:
-        shown.append(f"… and {len(lines) - MAX_LISTED} more")
-    return "\n  ".join(shown)
+        shown_lines.append(f"… and {len(lines) - MAX_LISTED} more")
+    return "\n  ".join(shown_lines)
 
 
 def plain_keys(obj: TorchObject, wanted: StateDict, state: dict[Any, Any], note: _Note) -> dict[Any, Any]:
@@ -468,10 +543,11 @@ def plain_keys(obj: TorchObject, wanted: StateDict, state: dict[Any, Any], note:
     Raises:
         ModelError: tensors under recorded keys, or those of `model.py`, have other shapes, or tied ones differ.
     """
-    for prefix in _PREFIXES:
+    for prefix in _WRAPPER_PREFIXES:
         if not state or not all(isinstance(key, str) and key.startswith(prefix) for key in state):
             continue
-        if not any(key.startswith(prefix) for key in wanted.origins):
+        is_own_prefix = any(key.startswith(prefix) for key in wanted.origins)
+        if not is_own_prefix:
             state = {key.removeprefix(prefix): value for key, value in state.items()}
             note("info", f"all keys begin with {prefix}, which is left out")
     if not state:
@@ -487,21 +563,26 @@ def plain_keys(obj: TorchObject, wanted: StateDict, state: dict[Any, Any], note:
         if renamed is not None:
             state = renamed
             break
-    if record is not None and set(state) <= set(record.keys):
+    if record is not None and set(state) <= set(record.keys):  # keys may be missing
         if not set(state) <= set(wanted.origins):
             note("info", "the keys are those that the module had in PyTorch")
         state = _with_lua_types(state)
         wrong = record.differences(state)
         if wrong:
-            raise ModelError(_report("the tensors do not match the template", wrong))
-        state = record.inner(state, wanted)
+            raise ModelError(_message_with_lines("the tensors do not match the template", wrong))
+        state = record.to_own(state, wanted)
     if set(state) <= set(wanted.origins):
         return state
+    # Neither the keys of `auto` mode nor recorded ones: perhaps those of a `model.py`.
     return _from_model_file(obj, state, note)
 
 
 def _from_model_file(obj: TorchObject, state: dict[Any, Any], note: _Note) -> dict[Any, Any]:
-    """Return a state dict with the keys of a module's `model.py` under those of `auto` mode, others as they are."""
+    """Return a state dict that has the keys of a module's `model.py` under those of `auto` mode; another as it is.
+
+    Raises:
+        ModelError: its tensors have other shapes than those of the `model.py`, or tied ones differ.
+    """
     for lift in (True, False):  # a `model.py` may have been written with cells of torch.nn, or without
         try:
             model_file = generate(obj, lift=lift, only_keys=True)
@@ -517,13 +598,16 @@ def _from_model_file(obj: TorchObject, state: dict[Any, Any], note: _Note) -> di
         file_state = _with_lua_types(file_state)
         wrong = _differences_of_model_file(model_file, file_state)
         if wrong:
-            raise ModelError(_report("the tensors do not match the model.py of the template", wrong))
+            raise ModelError(_message_with_lines("the tensors do not match the model.py of the template", wrong))
         return {**model_file.converted(file_state)}
     return state
 
 
 def _differences_of_model_file(model_file: Generated, state: dict[Any, Any]) -> list[str]:
-    """Return what does not fit in a state dict with the keys of a `model.py`: other shapes, and ties that are none."""
+    """Return what does not fit in a state dict with the keys of a `model.py`, a line each.
+
+    These are tensors of other shapes; if there are none, keys of one tensor in the model that have different values.
+    """
     wrong: list[str] = []
     for key, expected in model_file.tensors.items():
         value = state[key]
@@ -545,7 +629,9 @@ def _with_lua_types(state: dict[Any, Any]) -> dict[Any, Any]:
         result[key] = value
         if not isinstance(value, Tensor) or value.storage is None:
             continue
-        if not value.element.lua and not value.element.name.startswith("complex"):
+        has_lua_type = value.element.lua
+        is_complex = value.element.name.startswith("complex")  # which Lua has not, in any type
+        if not has_lua_type and not is_complex:
             result[key] = native(value)
     return result
 
@@ -561,29 +647,33 @@ def _with_prefix(state: dict[Any, Any], wanted: Iterable[str], note: _Note) -> d
     Returns:
         `None` if the keys fit as they are, or no prefix makes all fit.
     """
-    names = set(wanted)
+    wanted_keys = set(wanted)
     keys = [key for key in state if not _counts_batches(key)]  # Lua has no such counters
-    if not keys or not names or not all(isinstance(key, str) for key in keys):
+    if not keys or not wanted_keys or not all(isinstance(key, str) for key in keys):
         return None
-    if names.issuperset(keys):
+    if wanted_keys.issuperset(keys):
         return None
-    for own in _prefixes(keys):
-        for other in _prefixes(names):
-            fits = all(other + key.removeprefix(own) in names for key in keys)
-            if own != other and fits:
-                note("info", f"all keys begin with {other or 'no prefix'} in the template, not with {own or 'none'}")
-                return {_with_other_prefix(key, own, other): value for key, value in state.items()}
+    for old in _common_prefixes(keys):
+        for new in _common_prefixes(wanted_keys):
+            fits = all(new + key.removeprefix(old) in wanted_keys for key in keys)
+            if old != new and fits:
+                note("info", f"all keys begin with {new or 'no prefix'} in the template, not with {old or 'none'}")
+                return {_with_other_prefix(key, old, new): value for key, value in state.items()}
     return None
 
 
-def _with_other_prefix(key: Any, own: str, other: str) -> Any:
-    if isinstance(key, str) and key.startswith(own):
-        return other + key[len(own) :]
-    return key
+def _with_other_prefix(key: Any, old: str, new: str) -> Any:
+    if isinstance(key, str) and key.startswith(old):
+        return new + key.removeprefix(old)
+    return key  # a batch counter that is named otherwise
 
 
-def _prefixes(keys: Iterable[str]) -> list[str]:
-    """Return the prefixes that all keys have in common, the empty one first: whole steps, `net.` and `net.0.`."""
+def _common_prefixes(keys: Iterable[str]) -> list[str]:
+    """Return the prefixes that all keys have in common, the empty one first: whole steps, `net.` and `net.0.`.
+
+    Args:
+        keys: at least one.
+    """
     # What the first and the last in order have in common, all between them have.
     in_order = sorted(keys)
     first = in_order[0]

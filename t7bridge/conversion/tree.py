@@ -54,30 +54,31 @@ _EXACT = 2.0**53
 
 
 @define(eq=False)
-class Replaced:
-    """What stands for an object, and what stands beside it.
+class Replacement:
+    """The state dict that replaces an nn module, and the module's other data, which are placed next to it.
 
     Attributes:
-        value: in place of the object; a `Fill` where its content is still to be converted.
-        beside: values that go into the dict that holds the object, under `<its key>.<name>`.
-        placed: whether they are in the result.
-        unnamed: what stands for the object at the root and in lists, where no key names it; `None` if it did not occur
-            there.
+        value: the state dict; a `Fill` where its content is still to be converted.
+        data: by name, values that go into the dict that holds the module, under `<its key>.<name>`.
+        is_data_placed: whether they are in the result; changed by `Tree.put`.
+        value_without_key: what replaces the module at the root and in lists, where no key names it: the state dict, or
+            a dict around it. `None` if the module did not occur there; changed by `Tree.put`.
     """
 
     value: Any
-    beside: dict[str, Any] = field(factory=dict)
-    placed: bool = False
-    unnamed: Any = None
+    data: dict[str, Any] = field(factory=dict)
+    is_data_placed: bool = False
+    value_without_key: Any = None
 
 
 Replace = Callable[[TorchObject], Any]
-"""Returns what stands for an object, a `Replaced` where something stands beside it; `None` to use its fields."""
+"""Returns the replacement of an object: a `Replacement` where it has other data; `None` to use its fields."""
 
 
-def plain(value: Value) -> Any:
-    """Return a Lua scalar as the equal Python value."""
+def python_scalar(value: Value) -> Any:
+    """Return a Lua scalar as the equal Python value; see the module's table."""
     if type(value) is float:
+        # Python's int has no -0.
         is_negative_zero = value == 0 and str(value) == "-0.0"
         if value.is_integer() and abs(value) <= _EXACT and not is_negative_zero:
             return int(value)
@@ -90,8 +91,9 @@ def plain(value: Value) -> Any:
     return value
 
 
-MERGED, WRAPPED = "merged", "wrapped"
-"""Where values beside an object are if no key names it, as at the root: in its dict; or in `{state_dict, …}`."""
+DROPPED, MERGED, WRAPPED = "", "merged", "wrapped"
+"""Places of the data of a module that no key names, as at the root or in a list: nowhere; in its state dict; or in a
+dict around it, `{state_dict, …}`."""
 
 
 class Tree(Rebuilder):
@@ -99,45 +101,54 @@ class Tree(Rebuilder):
 
     Args:
         replace: as for `as_tree`.
-        unnamed: `MERGED`, `WRAPPED`, or empty: values beside an object that no key names are not in the result.
+        unnamed_data: place of the data of a module that no key names: `DROPPED`, `MERGED` or `WRAPPED`.
     """
 
     has_paths = False
 
-    def __init__(self, replace: Replace | None = None, unnamed: str = "") -> None:
+    def __init__(self, replace: Replace | None = None, unnamed_data: str = DROPPED) -> None:
         super().__init__()
         self._replace = replace
-        self._unnamed = unnamed
-        self._replaced: dict[int, Replaced] = {}
-        """What stands for objects that have something beside them, by the identity of each."""
+        self._unnamed_data = unnamed_data
+        self._replacements: dict[int, Replacement] = {}
+        """The replacements that have data to place, by the identity of the object replaced."""
 
     def scalar(self, value: Any, path: Path | None, key: Any) -> Any:
         """Return Python's scalar."""
-        return plain(value)
+        return python_scalar(value)
 
     def put(self, target: Any, place: Any, result: Any, value: Any) -> None:
-        """Put what a value became at its place, and what stands beside it."""
+        """Put what a value became at its place, and the data of a module next to its state dict.
+
+        Args:
+            target: the list or dict that receives the result.
+            place: the index or key there.
+            result: what the value became.
+            value: the value; a module occurs at several places if it is shared.
+        """
         target[place] = result
-        replaced = self._replaced.get(id(value)) if self._replaced else None
-        if replaced is None:
+        replacement = self._replacements.get(id(value)) if self._replacements else None
+        if replacement is None:
             return
         if isinstance(target, dict) and isinstance(place, str):
-            if replaced.unnamed is not result:  # else they are in its dict already
-                self._add(target, f"{place}.", replaced)
-        elif self._unnamed == MERGED:
-            if not replaced.placed:
-                replaced.unnamed = result
-                self._add(result, "", replaced)
-        elif self._unnamed == WRAPPED:
-            if replaced.unnamed is None:  # one wrapper for all places where the object is shared
-                replaced.unnamed = {"state_dict": result}
-                self._add(replaced.unnamed, "", replaced)
-            target[place] = replaced.unnamed
+            is_merged = replacement.value_without_key is result
+            if not is_merged:  # else the data are in the state dict already
+                self._add_data(target, f"{place}.", replacement)
+        elif self._unnamed_data == MERGED:
+            # Data that are next to a key already are not repeated.
+            if not replacement.is_data_placed:
+                replacement.value_without_key = result
+                self._add_data(result, "", replacement)
+        elif self._unnamed_data == WRAPPED:
+            if replacement.value_without_key is None:  # one wrapper for all places where the module is shared
+                replacement.value_without_key = {"state_dict": result}
+                self._add_data(replacement.value_without_key, "", replacement)
+            target[place] = replacement.value_without_key
 
-    def _add(self, target: dict[Any, Any], prefix: str, replaced: Replaced) -> None:
-        """Add what stands beside an object to a dict, under keys that are free."""
-        replaced.placed = True
-        for name, item in replaced.beside.items():
+    def _add_data(self, target: dict[Any, Any], prefix: str, replacement: Replacement) -> None:
+        """Convert the data of a module and add them to a dict, as `name~2` where the key `name` is taken."""
+        replacement.is_data_placed = True
+        for name, item in replacement.data.items():
             wanted = prefix + name
             key = wanted
             number = 2
@@ -146,62 +157,79 @@ class Tree(Rebuilder):
                 number += 1
             target[key] = self.run(item)
 
-    def stand_in(self, value: Any, replaced: Any) -> Any:
-        """Return what stands for an object."""
-        if not isinstance(replaced, Replaced):
-            return replaced
-        if replaced.beside:
-            self._replaced[id(value)] = replaced
-        stand_in = replaced.value
-        if isinstance(stand_in, Fill):  # to be filled once; then it is what it fills
-            replaced.value = stand_in.value
-        return stand_in
+    def replacement_value(self, value: Any, replacement: Any) -> Any:
+        """Return what replaces an object in the result, a `Fill` if it is still to be filled.
+
+        Args:
+            value: the object.
+            replacement: a `Replacement`, whose data `put` will place; or the value itself.
+        """
+        if not isinstance(replacement, Replacement):
+            return replacement
+        if replacement.data:
+            self._replacements[id(value)] = replacement
+        state_dict = replacement.value
+        if isinstance(state_dict, Fill):
+            # The rebuilder fills it now; later users of the replacement receive the dict itself.
+            replacement.value = state_dict.value
+        return state_dict
 
     def make(self, value: Value, path: Path) -> Any:
-        """Return the list or dict that a value becomes."""
+        """Return the list or dict that a value becomes, to be filled; a tensor or storage as it is."""
         if isinstance(value, Table):
             items = value.sequence()
-            if items is None:
+            if items is None:  # the keys are not 1 to n
                 return self._dict({}, value)
             return fill_list(items)
         if isinstance(value, TorchObject):
-            replaced = self._replace(value) if self._replace is not None else None
-            if replaced is not None:
-                return self.stand_in(value, replaced)
+            replacement = self._replace(value) if self._replace is not None else None
+            if replacement is not None:
+                return self.replacement_value(value, replacement)
             return self._object(value)
         if isinstance(value, LuaFunction):
             upvalues = [entry.value for entry in value.upvalue_list()]
             return _list_in({"__class__": "function", "code": value.code}, "upvalues", upvalues)
         if isinstance(value, (TdsHash, TdsVec)):
-            head = {"__class__": value.lua_class, "__version__": value.version}
+            class_and_version = {"__class__": value.lua_class, "__version__": value.version}
             if isinstance(value, TdsVec):
-                return _list_in(head, "items", value.elements)
-            return self._dict(head, value.content)
+                return _list_in(class_and_version, "items", value.elements)
+            return self._dict(class_and_version, value.content)
         if isinstance(value, (Tensor, Storage)):
             return value
         raise TypeError(f"{type(value).__name__} is not a Lua value")
 
     def _object(self, value: TorchObject) -> Fill:
-        """Return a dict to be filled with the class and the fields of an object."""
+        """Return a dict with the class of an object, to be filled with its fields, and its payload if it has one."""
         result: dict[str, Any] = {"__class__": value.class_name, "__version__": value.version}
         table = value.fields or Table()
         if value.payload is None:
             return self._dict(result, table)
         payload = fill_dict(result, ["__payload__"], [value.payload])
-        return Fill(result, chain(payload.parts, self._dict(result, table).parts))
+        # The payload comes first, so that a field of the same name becomes one of a list of pairs.
+        fields = self._dict(result, table)
+        return Fill(result, chain(payload.parts, fields.parts))
 
     def _dict(self, result: dict[Any, Any], table: Table) -> Fill:
-        """Add a table's entries to a dict, or as a list of pairs if they cannot be its keys."""
-        keys = [plain(key) for key in table.raw_keys]
-        if _fit_as_keys(keys, set(result)):
+        """Return a dict to be filled with a table's entries: under its keys, or as a list of pairs under `pairs`.
+
+        Args:
+            result: the dict, which has the class of an object already; empty for a table.
+            table: the entries.
+        """
+        keys = [python_scalar(key) for key in table.raw_keys]
+        if _can_be_dict_keys(keys, set(result)):
             return fill_dict(result, keys, table.raw_values)
+        # Without a class, the dict with the pairs would be taken for a table with this key.
         result.setdefault("__class__", "table")
         pairs: list[Value] = [Table.from_list([key, value]) for key, value in table.raw_items()]
         return _list_in(result, "pairs", pairs)
 
 
-def _fit_as_keys(keys: list[Any], other_keys: set[Any]) -> bool:
-    """Return whether keys of Lua can be keys of one dict, beside others: in Python, 1 and True are one key."""
+def _can_be_dict_keys(keys: list[Any], other_keys: set[Any]) -> bool:
+    """Return whether the keys of a Lua table can be keys of one Python dict, together with its other keys.
+
+    Keys that differ in Lua may be one in Python: 1 and True are.
+    """
     for key in keys:
         # Tensors and storages are hashed by identity, as in Lua.
         if isinstance(key, COMPOSITE) and not isinstance(key, (Tensor, Storage)):
@@ -213,37 +241,44 @@ def _fit_as_keys(keys: list[Any], other_keys: set[Any]) -> bool:
 
 
 def _list_in(result: dict[Any, Any], key: str, items: list[Value]) -> Fill:
-    """Return a dict with a list, to be filled from items, under a key."""
+    """Add an empty list to a dict under a key; return the dict, whose list is to be filled from items."""
     inner = fill_list(items)
     result[key] = inner.value
     return Fill(result, inner.parts)
 
 
-def as_tree(value: Value, replace: Replace | None = None, unnamed: str = "") -> Any:
+def as_tree(value: Value, replace: Replace | None = None, unnamed_data: str = DROPPED) -> Any:
     """Convert a Lua value; see the module's docstring.
 
     Args:
         value: the result of `T7Reader.read_object`. Tensors and storages are reused, not copied.
-        replace: returns what stands for a Torch object, or `None` to use its fields.
-        unnamed: where what stands beside an object is, if no key names it: `MERGED`, `WRAPPED`, or empty for nowhere.
+        replace: returns the replacement of a Torch object, or `None` to use its fields.
+        unnamed_data: place of the data of a module that no key names: `DROPPED`, `MERGED` or `WRAPPED`.
 
     Returns:
         Builtins with `Tensor` and `Storage` in them; shared objects are shared, cycles are cycles.
     """
-    return Tree(replace, unnamed).run(value)
+    return Tree(replace, unnamed_data).run(value)
 
 
 class Plain(Tree):
-    """Builds plain values. Tuples and sets are made after their content.
+    """Builds values of builtins and of arrays, or of PyTorch's tensors and constants, from those of a `.t7` or `.pt`.
 
-    Scalars inside Lua values become Python's; those inside Python's containers and objects stay as they are.
+    Tuples and sets are made after their content, as they cannot be filled. Scalars inside Lua values become Python's;
+    those inside Python's containers and objects stay as they are.
+
+    Args:
+        torch: whether tensors, sizes and constants become PyTorch's; else arrays of numpy, tuples and text.
+        unnamed_data: as for `Tree`.
     """
 
-    def __init__(self, torch: bool, unnamed: str = "") -> None:
-        super().__init__(unnamed=unnamed)
+    def __init__(self, torch: bool, unnamed_data: str = DROPPED) -> None:
+        super().__init__(unnamed_data=unnamed_data)
         self._torch = torch
         self._storages: dict[int, Any] = {}
+        """The loaded form of each storage, by identity, so that tensors of one storage share memory."""
         self._is_lua = False
+        """Whether the value being converted is Lua's."""
 
     def run(self, root: Value) -> Any:
         """Convert a value and everything in it."""
@@ -252,20 +287,21 @@ class Plain(Tree):
 
     def scalar(self, value: Any, path: Path | None, key: Any) -> Any:
         """Return Python's scalar."""
-        return plain(value) if self._is_lua else value
+        return python_scalar(value) if self._is_lua else value
 
     def make(self, value: Value, path: Path) -> Any:
-        """Return the plain value, or one to be filled."""
+        """Return the plain value, or a `Fill`; a value of no class below stays as it is."""
+        # Subclasses come before their base classes: Counter and OrderedDict are dicts.
         if isinstance(value, (Tensor, Storage)):
             return self._tensor(value)
         if isinstance(value, COMPOSITE):
             return super().make(value, path)
         if isinstance(value, (tuple, set, frozenset)):
-            return fill_list(tuple(value), partial(self._finished, value))
+            return fill_list(tuple(value), partial(self._completed, value))
         if isinstance(value, list):
             return fill_list(value)
         if isinstance(value, Counter):
-            return Counter(value)
+            return self.entries(Counter(), value)
         if isinstance(value, dict):
             return self.entries(OrderedDict() if isinstance(value, OrderedDict) else {}, value)
         if isinstance(value, UntypedStorage):
@@ -284,15 +320,16 @@ class Plain(Tree):
             return self.python_object(value)
         if isinstance(value, bytearray):
             return bytearray(value)
-        return self.name(value)
+        return self.constant(value)
 
-    def _finished(self, original: Any, parts: list[Any]) -> Any:
-        """Return a tuple or set of parts that are complete."""
+    def _completed(self, original: Any, parts: list[Any]) -> Any:
+        """Return a tuple or set of the original's kind, of its parts, which are converted and filled."""
         if isinstance(original, (set, frozenset)):
             kind = frozenset if isinstance(original, frozenset) else set
             try:
                 return kind(parts)
-            except TypeError:  # an item has become a list or dict
+            except TypeError:
+                # An item has become a list or dict, which cannot be hashed: the items stay as they were.
                 return kind(original)
         if isinstance(original, python.TorchSize) and self._torch:
             import torch
@@ -301,19 +338,23 @@ class Plain(Tree):
         return tuple(parts)
 
     def _tensor(self, value: Tensor | Storage) -> Any:
-        """Return an array or a PyTorch tensor; all of one storage share memory."""
-        tensor = value if isinstance(value, Tensor) else Tensor(value.element, value, (value.count,), (1,))
+        """Return a tensor, or a storage as one of one dimension, as an array or a PyTorch tensor.
+
+        Tensors of one storage share memory, as they do in the file.
+        """
+        tensor = value if isinstance(value, Tensor) else Tensor(value.element, value, size=(value.count,), stride=(1,))
         if self._torch:
             return torch_tensor(tensor, self._storages)
         storage = tensor.storage
         if storage is None:
             return tensor.numpy()
         if id(storage) not in self._storages:
-            self._storages[id(storage)] = evolve(storage, data=storage_array(storage))
+            loaded = storage_array(storage)
+            self._storages[id(storage)] = evolve(storage, data=loaded)
         return evolve(tensor, storage=self._storages[id(storage)]).numpy()
 
     def entries(self, result: dict[Any, Any], entries: dict[Any, Any]) -> Fill:
-        """Return a dict to be filled with entries."""
+        """Return a dict, `result`, to be filled with converted entries."""
         return fill_dict(result, entries, entries.values())
 
     def python_object(self, value: python.PythonObject) -> Any:
@@ -321,17 +362,22 @@ class Plain(Tree):
         return self.entries({}, plain_data(value))
 
     def numpy(self, value: python.NumpyArray | python.NumpyScalar) -> Any:
-        """Return an array, a list of objects, or a number or text."""
+        """Return a numpy array, a list for an array of objects, or Python's number or text for a scalar."""
         array = value.array if isinstance(value, python.NumpyScalar) else value
-        if isinstance(array.data, list):
+        if isinstance(array.data, list):  # of objects, which may have tensors in them
             return fill_list(array.data)
-        whole = numpy_value(array)
-        if isinstance(value, python.NumpyScalar):
-            return whole[()].item()
-        return whole
+        numpy_array = numpy_value(array)
+        return numpy_array.item() if isinstance(value, python.NumpyScalar) else numpy_array
 
-    def name(self, value: Any) -> Any:
-        """Return what a name stands for: torch's own value, or its text."""
+    def constant(self, value: Any) -> Any:
+        """Return a device, dtype or other constant, a class or a function: torch's own value, or its name as text.
+
+        Returns:
+            The value itself if it is none of these.
+
+        Raises:
+            UnsupportedError: the installed PyTorch has no such device.
+        """
         if not isinstance(value, NAMED):
             return value
         if self._torch and isinstance(value, python.Device):
@@ -344,6 +390,7 @@ class Plain(Tree):
         if self._torch and isinstance(value, python.TorchConstant):
             import torch
 
+            # One that the installed PyTorch does not have is its name, as for `to_python`.
             return getattr(torch, value.name, name_text(value))
         return name_text(value)
 

@@ -21,11 +21,15 @@ if TYPE_CHECKING:
     from ..formats.pt.writer import LegacyPtWriter, PtWriter
     from ..formats.table import Document
 
-from .attempt import Attempt
+from .request import Attempt
 
 
 def value_of(document: Document, request: Attempt, report: Report) -> Any:
-    """Return the value of a file that holds Python values or named tensors."""
+    """Return the value of a file that holds Python values or named tensors, and note what the file has besides.
+
+    Raises:
+        UnsupportedError: a tensor is one process's part of a tensor.
+    """
     value = document.value
     if any(name.startswith("torch.distributed") for name in document.foreign):
         from ..formats.pt.pickle.tensors import check_whole
@@ -41,12 +45,15 @@ def _use_metadata(value: Any, document: Document, request: Attempt, report: Repo
     from ..values.widened import HINTS, NUMBERS_KEY, restore_values
 
     goal = FORMATS[report.target_format]
-    # As numbers they would be text in a file of tensors only, where readers of the source see arrays.
-    unused = {NUMBERS_KEY} if goal.values == NAMED and not goal.numbers else set()
-    hints = {name: text for name, text in document.metadata.items() if name in HINTS - unused}
+    used_hints = set(HINTS)
+    if goal.values == NAMED and not goal.numbers:
+        # Tensors that were numbers stay tensors, as readers of the source see them: the target has numbers as text.
+        used_hints.discard(NUMBERS_KEY)
+    hints = {name: text for name, text in document.metadata.items() if name in used_hints}
     if request.record and hints:
-        check = not request.believed or request.edits is not None
-        value, refused = restore_values(value, hints, check=check)
+        # Edits change what is written, so that it could not be compared with the source afterwards.
+        is_checked_now = not request.trusts_records or request.edits is not None
+        value, refused = restore_values(value, hints, check=is_checked_now)
         if refused:
             others = f", and {len(refused) - 1} more tensors" if len(refused) > 1 else ""
             report.note(
@@ -69,12 +76,14 @@ def _use_metadata(value: Any, document: Document, request: Attempt, report: Repo
 
 def note_states(value: Any, report: Report) -> None:
     """Note which state dicts are inside a value, unless it is one, or a note on modules says so already."""
-    if not isinstance(value, (dict, list, tuple)) or any(note.code == "state-dict" for note in report.notes):
+    is_noted = any(note.code == "state-dict" for note in report.notes)
+    if is_noted or not isinstance(value, (dict, list, tuple)):
         return
     from .checkpoints import plain_states
 
     paths = [path for path, _ in plain_states(value)]
-    if paths and "root" not in paths:
+    is_state_dict = "root" in paths
+    if paths and not is_state_dict:
         message = f"{counted(len(paths), 'state dict')} inside the value: {listed(paths)}; --at writes one alone"
         report.note("info", message, code="state-dict", count=len(paths))
 
@@ -92,19 +101,22 @@ def metadata_left_out(names: list[str]) -> str:
     return f"{strings} of the file's metadata left out: {few(names)}"
 
 
-_MOST_NOTES, _SHOWN = 20, 200
+_MOST_NOTES = 20
+"""Maximum number of classes and names that have a note of their own."""
+_MOST_LETTERS = 200
+"""Characters of a name that a note shows: a file may have names of any length."""
 
 
 def note_foreign(names: list[str], report: Report) -> None:
     """Note the classes and functions of other packages that a pickle names, if there are any."""
     if not names:
         return
-    shown = [name[:_SHOWN] for name in names]
+    shown = [name[:_MOST_LETTERS] for name in names]
     report.note(
         "warning",
         f"the pickle names what is not data; nothing was called: {listed(shown, _MOST_NOTES)}",
         code="foreign-name",
-        class_name=names[0][:_SHOWN],
+        class_name=names[0][:_MOST_LETTERS],
         count=len(names),
     )
 
@@ -113,9 +125,10 @@ def note_target(writer: PtWriter | LegacyPtWriter | PickleWriter, value: Any, re
     """Note the objects that were written as plain data, and whether `torch.load(weights_only=True)` reads the file.
 
     Args:
-        writer: of the target, after it has written the value.
+        writer: of the target, after it has written the value. Its `plain` has the objects by class; its `blocking` one
+            object for each name that PyTorch's safe loader refuses.
         value: the value written.
-        report: receives the notes.
+        report: receives the notes, each with the path of the first object that it is about.
     """
     first_items = [items[0] for items in writer.plain.values() if items]
     noted = {id(item) for item in (*first_items, *writer.blocking.values())}
@@ -125,31 +138,45 @@ def note_target(writer: PtWriter | LegacyPtWriter | PickleWriter, value: Any, re
     for name, item in list(writer.blocking.items())[:_MOST_NOTES]:
         report.note(
             "info",
-            f"torch.load(weights_only=True) refuses the file, as it names {name[:_SHOWN]}",
+            f"torch.load(weights_only=True) refuses the file, as it names {name[:_MOST_LETTERS]}",
             paths.get(id(item), ""),
             code="not-weights-only",
-            class_name=name[:_SHOWN],
+            class_name=name[:_MOST_LETTERS],
         )
 
 
 def note_plain(
     name: str, items: list[Any], paths: dict[int, str], report: Report, level: str = "warning", hint: str = ""
 ) -> None:
-    """Note the values of a class that were written as plain data, with the path of the first."""
+    """Note the values of a class that were written as plain data, with the path of the first.
+
+    Args:
+        name: of the class.
+        items: the values, at least one.
+        paths: of the values, by identity.
+        report: receives the note.
+        level: of the note.
+        hint: the end of the message: how the class could be kept.
+    """
     more = and_more(len(items) - 1)
     report.note(
         level,
-        f"{name[:_SHOWN]} is written as plain data, not as a name that a reader would import{more}{hint}",
+        f"{name[:_MOST_LETTERS]} is written as plain data, not as a name that a reader would import{more}{hint}",
         paths.get(id(items[0]), ""),
         "type",
         code="plain-data",
-        class_name=name[:_SHOWN],
+        class_name=name[:_MOST_LETTERS],
         count=len(items),
     )
 
 
 def paths_of(value: Any, wanted: set[int]) -> dict[int, str]:
-    """Return the first path to each of some values, by their identities."""
+    """Return the first path to each of some values, by their identities.
+
+    Args:
+        value: what contains them.
+        wanted: their identities.
+    """
     paths: dict[int, str] = {}
     for path in walk(value, kinds=object):
         if id(path.value) in wanted and id(path.value) not in paths:
@@ -160,14 +187,15 @@ def paths_of(value: Any, wanted: set[int]) -> dict[int, str]:
 
 
 def array_of(value: NumpyArray | NumpyScalar, path: str = "") -> NumpyArray:
-    """Return a numpy array; of a scalar one without dimensions.
+    """Return a numpy array as it is, and a numpy scalar as an array without dimensions.
 
     Raises:
         CorruptError: a scalar's bytes do not fit its type.
     """
     if isinstance(value, NumpyArray):
         return value
-    if isinstance(value.data, bytes) and len(value.data) != max(value.dtype.itemsize, 1):
+    size = max(value.dtype.itemsize, 1)  # the code `?` of booleans states no size
+    if isinstance(value.data, bytes) and len(value.data) != size:
         raise CorruptError("a numpy scalar's bytes do not fit its type", path=path)
     return value.array
 
@@ -175,16 +203,20 @@ def array_of(value: NumpyArray | NumpyScalar, path: str = "") -> NumpyArray:
 def numpy_content(value: NumpyArray | NumpyScalar, path: str = "") -> Any:
     """Return an array as a tensor, or a list of text or objects; a scalar as a number or text.
 
+    Args:
+        value: the array or scalar.
+        path: of the value, for the error.
+
     Returns:
-        `None` for elements that only numpy has.
+        `None` for elements that only numpy has, such as dates.
 
     Raises:
         CorruptError: a scalar's bytes do not fit its type.
     """
     array = array_of(value, path)
-    if isinstance(array.data, list):
+    if isinstance(array.data, list):  # objects
         return array.data
-    texts = text_items(array)
+    texts = text_items(array)  # `None` for other elements than text
     if texts is not None:
         return texts if array.shape else texts[0]
     element = NUMPY_ELEMENTS.get(array.dtype.code)
@@ -204,7 +236,10 @@ SIMPLE_SCALARS = (bool, int, float, complex, str, bytes, bytearray, type(None))
 
 
 def is_simple(root: Any) -> bool:
-    """Return whether a value is its simple form already, as most state dicts are: a copy would take time and memory."""
+    """Return whether a value is already what `simplified` makes of it, as most state dicts are.
+
+    A copy of these would take time and memory.
+    """
     visited: set[int] = set()
     stack = [root]
     while stack:

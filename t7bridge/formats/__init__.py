@@ -77,7 +77,7 @@ def open(source: Readable | ByteSource, *, limits: Limits | None = None, **optio
         >>> with t7bridge.open("model.t7") as document:
         ...     document.format, len(document.roots)
     """
-    limits = limits or DEFAULT_LIMITS
+    limits = DEFAULT_LIMITS if limits is None else limits
     folder = _folder_of(source) if isinstance(source, (str, os.PathLike)) else ""
     if folder:
         return module_of(_folder_format(folder)).read_folder(folder, limits, **options)  # type: ignore[no-any-return]
@@ -101,7 +101,7 @@ class OtherArchive(NamedTuple):
     """A zip archive of none of the formats, which may have models inside.
 
     Attributes:
-        source: its file.
+        source: the open file of the archive.
         archive: its members.
     """
 
@@ -178,8 +178,10 @@ class _Inside(PiecesSource):
     def __init__(self, source: ByteSource, archive: ZipArchive, name: str) -> None:
         archive.check(name)
         inner, start = archive.span(name)
+        # `inner` is the archive's file, or the inflated bytes of the member.
         super().__init__(address_inside(source.name, name), [(inner, start, archive.members[name].size)])
         self._archive_source = source
+        """The archive's file, which is closed with the member."""
 
     def close(self) -> None:
         """Close the file of the archive."""
@@ -223,7 +225,8 @@ def format_of(source: ByteSource, limits: Limits | None = None, *, installed: bo
     head = source.read(0, HEAD_BYTES)
     signature = identify(head, installed=installed)
     specs = formats_with(signature.kind) if signature is not None else []
-    # An HDF5 file may begin with anything. Most files are spared the search by their first bytes.
+    # An HDF5 file may begin with anything. Most files are spared the search by their first bytes: those of a format,
+    # and those of a `.t7`.
     if not specs and not T7_HEAD.match(head):
         spec = _behind_user_block(source)
         if spec is not None:
@@ -324,7 +327,8 @@ def _folder_format(path: PathLike) -> FormatSpec:
         names = sorted(os.listdir(path))
     except OSError as error:
         raise T7BridgeError(f"cannot be read: {error.strerror}", file=os.fspath(path)) from error
-    # Our own come first. `FORMATS` has those of installed packages only once they are loaded.
+    # Our own come first. `FORMATS` has those of installed packages only once they are loaded: `added_formats` loads
+    # them, after the first round.
     for formats in (list(FORMATS.values()), added_formats()):
         for spec in formats:
             if spec.folder is not None and spec.folder(names):
@@ -341,17 +345,26 @@ def _folder_format(path: PathLike) -> FormatSpec:
             file=os.fspath(path),
             hint="Save its weights with numpy.savez in TensorFlow.",
         )
-    hint = FOLDER_HINT
-    for name in names[:_MOST_LOOKED_INTO]:
-        inner = os.path.join(os.fspath(path), name)
-        if os.path.isdir(inner) and is_unpacked(os.listdir(inner)):
-            hint = f"{inner} is an unpacked checkpoint of PyTorch: give that path."
-            break
+    hint = _hint_for_folder(path, names)
     raise UnknownFormatError("is a folder, and no checkpoint in several files", file=os.fspath(path), hint=hint)
 
 
 _MOST_LOOKED_INTO = 100
 """Names of a folder that are tried as folders."""
+
+
+def _hint_for_folder(path: PathLike, names: list[str]) -> str:
+    """Return advice about a folder of no format: the path of an unpacked checkpoint in it, if there is one.
+
+    Args:
+        path: of the folder.
+        names: of the files and folders in it.
+    """
+    for name in names[:_MOST_LOOKED_INTO]:
+        inner = os.path.join(os.fspath(path), name)
+        if os.path.isdir(inner) and is_unpacked(os.listdir(inner)):
+            return f"{inner} is an unpacked checkpoint of PyTorch: give that path."
+    return FOLDER_HINT
 
 
 def formats_with(kind: str) -> list[FormatSpec]:
@@ -377,7 +390,7 @@ def format_for(path: PathLike, to: str | None = None) -> FormatSpec:
     """
     if to is not None:
         if to not in WRITABLE:
-            written = " or ".join(name for name, spec in FORMATS.items() if spec.suffixes)
+            written = " or ".join(name for name, spec in FORMATS.items() if spec.suffixes)  # others are read only
             raise ModelError(f"unknown output format {to!r}", expected=written)
         return FORMATS[to]
     name = os.fspath(path)

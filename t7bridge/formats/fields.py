@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from ..errors import CorruptError
 
+_MAX_DEPTH = 500
+"""Python's own parser ends somewhere from 990 on, other by version and place: a browser's stack is the smallest."""
+_TOKEN = re.compile(rb'"(?:[^"\\]+|\\.?)*"?|[][{}]', re.DOTALL)
+"""A string, whose brackets do not count, or a bracket. One that does not end matches, too: nothing is tried twice."""
 _TYPE_NAMES = {dict: "an object", list: "a list", str: "text", int: "a whole number", tuple: "a tuple"}
 """What types are called in errors."""
 
@@ -19,8 +24,8 @@ class Fields:
         path: its place in the file, for messages.
 
     Attributes:
-        values: the mapping.
-        path: its place.
+        values: the mapping, for fields that may have any type, or be missing.
+        path: its place, for messages about those.
 
     Raises:
         CorruptError: it is not a mapping.
@@ -43,7 +48,8 @@ class Fields:
         Args:
             name: of the field.
             kind: its type, or several; `int` excludes truth values, which Python has as integers.
-            *default: the value of a missing field; without it, one that is missing is an error.
+            *default: at most one: the value of a missing field. Without it, one that is missing is an error. (Not a
+                keyword, as `None` is a default, too.)
 
         Raises:
             CorruptError: it is missing or has another type.
@@ -77,14 +83,31 @@ def parse_json(text: bytes | None, path: str) -> Any:
     """Return the value of a JSON text.
 
     Raises:
-        CorruptError: it is not JSON.
+        CorruptError: it is not JSON, or nested deeper than any program.
     """
     import json
 
+    text = text or b""
     try:
-        return json.loads(text or b"")
+        if _depth(text) > _MAX_DEPTH:
+            raise ValueError(f"more than {_MAX_DEPTH} lists and objects in each other")
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise CorruptError(f"{path} is not in PyTorch's format", expected="JSON", found=str(error)[:80]) from error
+
+
+def _depth(text: bytes) -> int:
+    """Return the largest number of lists and objects that are open at once in a JSON text."""
+    depth = 0
+    largest = 0
+    for match in _TOKEN.finditer(text):
+        token = match[0]
+        if token in b"[{":
+            depth += 1
+            largest = max(largest, depth)
+        elif token in b"]}":
+            depth -= 1
+    return largest
 
 
 def shown(value: Any) -> str:

@@ -37,9 +37,9 @@ class TensorView:
     """Position of a tensor in a storage shared by several names.
 
     Attributes:
-        storage: number of the storage in the file.
-        count: its elements.
-        offset: of the first element, 0-based.
+        storage: number of the storage in the file, which all its views state.
+        count: number of elements of the storage.
+        offset: of the tensor's first element in the storage, 0-based, in elements.
         stride: elements between neighbours along each dimension.
     """
 
@@ -74,7 +74,8 @@ class NamedTensors:
     Attributes:
         tensors: each under the steps of its path.
         metadata: strings by name.
-        views: of the tensors that share memory with others.
+        views: by the steps of each tensor that shares memory with others: its place there. `plan_views` computes them;
+            without them each tensor is written for itself.
     """
 
     tensors: dict[Name, Tensor]
@@ -133,14 +134,14 @@ def plan_views(tensors: Mapping[Name, Tensor]) -> tuple[dict[Name, TensorView], 
     for name, tensor in tensors.items():
         # One that is conjugated or negated when it is read has other elements than its storage.
         if tensor.storage is not None and tensor.numel and not is_changed(tensor):
-            first, end = tensor.reach()
+            first, end = tensor.reach()  # its first element, and the one after its last
             ranges_by_storage.setdefault(id(tensor.storage), []).append((first, end, name))
     views: dict[Name, TensorView] = {}
     not_shared: list[Name] = []
     number = 0
     for ranges in ranges_by_storage.values():
         for group in _overlapping(ranges):
-            if len(group) == 1:
+            if len(group) == 1:  # it shares nothing
                 continue
             start = min(first for first, _, _ in group)
             count = max(end for _, end, _ in group) - start
@@ -251,19 +252,11 @@ def _tied(
         views: of the tensors.
         names: of those that are on the storage; of all others nothing is returned.
     """
-    first_name = names[0]
-    element = tensors[first_name].element
-    count = views[first_name].count
-    # A storage is never larger than its tensors together: see `plan_views`.
-    if count > sum(tensors[name].numel for name in names):
+    if not _are_of_one_storage(tensors, views, names):
         return None
-    for name in names:
-        tensor = tensors[name]
-        view = views[name]
-        if view.count != count or tensor.element is not element:
-            return None
-        if view_fault(tensor.size, view.stride, view.offset, count, tensor.is_scalar):
-            return None
+    first_name = names[0]
+    count = views[first_name].count
+    # Without copying, if the bytes in the file make up the storage; otherwise in memory.
     pieces = _covering_pieces(tensors, views, names, count)
     storage = _storage_of_pieces(tensors, views, pieces, count) if pieces else None
     # The bytes of a tensor that is a piece from its first element on are those of the storage already.
@@ -280,6 +273,24 @@ def _tied(
         if name not in equal_names and not same_rows(tied_tensors[name], tensors[name]):
             return None
     return tied_tensors
+
+
+def _are_of_one_storage(tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], names: list[_Key]) -> bool:
+    """Return whether tensors and their views, judging by types and shapes, may be those of one storage."""
+    first_name = names[0]
+    element = tensors[first_name].element
+    count = views[first_name].count
+    # A storage is never larger than its tensors together: see `plan_views`. A file could claim any size.
+    if count > sum(tensors[name].numel for name in names):
+        return False
+    for name in names:
+        tensor = tensors[name]
+        view = views[name]
+        if view.count != count or tensor.element is not element:
+            return False
+        if view_fault(tensor.size, view.stride, view.offset, count, tensor.is_scalar):
+            return False
+    return True
 
 
 def _covering_pieces(
@@ -434,11 +445,15 @@ def compared(
         by_library: the library's tensors by name.
         described: returns element type, shape and bytes of one of these.
         name_of_element: returns the library's name of a tensor's element type.
+
+    Returns:
+        One text for each tensor that is missing, unexpected or different; empty if all agree.
     """
     faults = [f"{name} is missing" for name in expected if name not in by_library]
     faults += [f"{name} is unexpected" for name in by_library if name not in expected]
-    for name in expected.keys() & by_library.keys():
-        tensor = expected[name]
+    for name, tensor in expected.items():
+        if name not in by_library:
+            continue
         kind, shape, data = described(by_library[name])
         if (kind, tuple(shape)) != (name_of_element(tensor), tensor.shape):
             faults.append(f"{name} is {kind} of shape {shape}")

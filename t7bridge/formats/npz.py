@@ -136,7 +136,7 @@ def _read_comment(archive: ZipArchive, limits: Limits) -> tuple[dict[str, str], 
         unpacker = zlib.decompressobj()
         most_bytes = max(limits.header_bytes, 1)  # 0 would mean no maximum to zlib
         text = unpacker.decompress(comment[len(_COMMENT_START) :], most_bytes)
-        if unpacker.unconsumed_tail:
+        if unpacker.unconsumed_tail:  # it would become more
             raise limits.exceeded("header_bytes", "the metadata in the comment are too long")
         data = json.loads(text)
         metadata = data["metadata"]
@@ -194,7 +194,8 @@ def left_out(named: NamedTensors) -> tuple[str, ...]:
 def _comment(named: NamedTensors) -> tuple[bytes, tuple[str, ...]]:
     """Return the archive's comment: shared memory and strings; and the names of strings for which there is no room.
 
-    The largest strings are left out first, an eighth of them at a time; then the views of shared memory.
+    The largest strings are left out first, an eighth of them at a time; then the views of shared memory, without which
+    the arrays are read as copies.
     """
     if not named.metadata and not named.views:
         return b"", ()
@@ -207,10 +208,10 @@ def _comment(named: NamedTensors) -> tuple[bytes, tuple[str, ...]]:
         comment = _COMMENT_START + zlib.compress(text.encode("utf-8", "backslashreplace"), 9)
         if len(comment) <= _LONGEST_COMMENT:
             return comment, tuple(left_out)
-        if not metadata:
+        if not metadata:  # it is too long for the views alone; without them it has room
             views = {"views": {}}
             continue
-        # As many at once that the text is not packed again for each of very many.
+        # An eighth at once: packing the text again for each of very many strings would take long.
         for _ in range(max(1, len(names_by_size) // 8)):
             name = names_by_size.pop()
             left_out.append(name)

@@ -20,6 +20,7 @@ from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Note
 from .named import (
     METADATA_KEY,
+    Name,
     NamedTensors,
     compared,
     content,
@@ -81,6 +82,7 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
         tensors[name] = tensor
         ranges.append((begin, end, name))
     _check_ranges(opened, start, ranges)
+    # Our entry says which tensors share memory: it is no metadata of the user.
     views = parse_views(metadata.pop(METADATA_KEY)) if METADATA_KEY in metadata else {}
     notes: list[Note] = []
     return Document("safetensors", opened, lambda: [tie(tensors, views, notes)], metadata=metadata, notes=notes)
@@ -190,12 +192,30 @@ def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written
             raise UnsupportedError(f"safetensors has no elements of type {element.name}", path=name)
         if name == _METADATA:
             raise UnsupportedError("safetensors reserves this name", path=name)
-    # transformers reads only files that name the library of their tensors.
+    order = write_order(named)
+    text = _header(named, order)
+    if len(text) > _MOST_HEADER_BYTES:
+        expected = f"at most {_MOST_HEADER_BYTES} in a safetensors file"
+        raise WriteError(f"the names take {len(text)} bytes", expected=expected)
+    output.write(len(text).to_bytes(_LENGTH_BYTES, "little") + text)
+    for steps in order:
+        output.append(content(named.tensors[steps]))
+    output.flush()
+    return Written(len(order), named.storages)
+
+
+def _header(named: NamedTensors, order: list[Name]) -> bytes:
+    """Return the header of a file with tensors in an order: JSON, padded with spaces.
+
+    Args:
+        named: the tensors and their metadata.
+        order: the steps of each tensor's path, in the order of their elements in the file.
+    """
+    # transformers reads only files that name the library of their tensors. The user's own entry of this name counts.
     metadata = {"format": "pt", **dict(sorted(named.metadata.items()))}
     if named.views:
         metadata[METADATA_KEY] = format_views({".".join(steps): view for steps, view in named.views.items()})
     header: dict[str, Any] = {_METADATA: metadata}
-    order = write_order(named)
     position = 0
     for steps in order:
         tensor = named.tensors[steps]
@@ -206,16 +226,9 @@ def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written
             "data_offsets": [position, end],
         }
         position = end
+    # A name with a lone surrogate, which UTF-8 cannot encode, is written with an escape of JSON.
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "backslashreplace")
-    text += b" " * (-len(text) % 8)  # the library aligns the tensors to 8 bytes, too
-    if len(text) > _MOST_HEADER_BYTES:
-        expected = f"at most {_MOST_HEADER_BYTES} in a safetensors file"
-        raise WriteError(f"the names take {len(text)} bytes", expected=expected)
-    output.write(len(text).to_bytes(_LENGTH_BYTES, "little") + text)
-    for steps in order:
-        output.append(content(named.tensors[steps]))
-    output.flush()
-    return Written(len(order), named.storages)
+    return text + b" " * (-len(text) % 8)  # the library aligns the tensors to 8 bytes, too
 
 
 def differences(path: str, named: NamedTensors) -> list[str]:
@@ -232,7 +245,7 @@ def differences(path: str, named: NamedTensors) -> list[str]:
         ) from error
     library: Any = safetensors  # partly untyped
     with open(path, "rb") as file:
-        entries = dict(library.deserialize(file.read()))
+        entries = dict(library.deserialize(file.read()))  # by name: type, shape and bytes
 
     def described(entry: Any) -> tuple[Any, Any, bytes]:
         return entry["dtype"], entry["shape"], bytes(entry["data"])

@@ -29,7 +29,7 @@ def read_folder(folder: PathLike, limits: Limits = DEFAULT_LIMITS) -> Document:
     """
     path = os.fspath(folder)
     indices = sorted(name for name in os.listdir(path) if name.endswith(INDEX_SUFFIX))
-    if len(indices) != 1:
+    if len(indices) != 1:  # several: a folder without one is not of this format
         raise UnsupportedError(
             "the folder has several indices",
             file=path,
@@ -65,29 +65,45 @@ def _tensors(index: ByteSource, limits: Limits, metadata: dict[str, str], notes:
     """
     weight_map = _weight_map(index, limits)
     folder = os.path.dirname(index.name)
-    state_dicts: dict[str, Any] = {}
-    """The content of each file, by its name."""
-    for file in files_of(index, limits):
-        shard = open_file(join(folder, file), limits=limits)
-        value = shard.value
-        if not isinstance(value, dict):
-            raise CorruptError("a file of a checkpoint is not a state dict", file=join(folder, file))
-        state_dicts[file] = value
-        # What is said of the whole stands in one file, the first of those that `convert` writes.
-        for name, text in shard.metadata.items():
-            metadata.setdefault(name, text)
+    state_dicts = _state_dicts(index, limits, metadata)
     tensors: dict[str, Tensor] = {}
     for name, file in weight_map.items():
         tensor = state_dicts[file].get(name)
         if not isinstance(tensor, Tensor):
             raise CorruptError("the file lacks a tensor that the index names", file=join(folder, file), path=name)
         tensors[name] = tensor
+    # A tensor that the index maps to another file is a copy there, and not noted.
     for file, state_dict in state_dicts.items():
         names = [str(name) for name in state_dict if name not in weight_map]
         if names:
             text = f"{file} has {len(names)} values that the index does not name; they are left out"
             notes.append(Note("warning", names[0], text, code="left-out", count=len(names)))
     return tensors
+
+
+def _state_dicts(index: ByteSource, limits: Limits, metadata: dict[str, str]) -> dict[str, dict[Any, Any]]:
+    """Return the content of each file that an index names, by the name of the file.
+
+    Args:
+        index: the index.
+        limits: resource limits.
+        metadata: receives the strings of the files, see `_tensors`.
+
+    Raises:
+        CorruptError: a file is not a state dict.
+    """
+    folder = os.path.dirname(index.name)
+    state_dicts: dict[str, dict[Any, Any]] = {}
+    for file in files_of(index, limits):
+        shard = open_file(join(folder, file), limits=limits)
+        value = shard.value  # reading it adds to the metadata, which come after
+        if not isinstance(value, dict):
+            raise CorruptError("a file of a checkpoint is not a state dict", file=join(folder, file))
+        state_dicts[file] = value
+        # What is said of the whole stands in one file, the first of those that `convert` writes.
+        for name, text in shard.metadata.items():
+            metadata.setdefault(name, text)
+    return state_dicts
 
 
 def files_of(index: ByteSource, limits: Limits) -> list[str]:

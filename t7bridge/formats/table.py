@@ -43,7 +43,7 @@ class Signature(NamedTuple):
         kind: short name: `zip`, `pickle`, `tar`.
         title: description in messages.
         pattern: an expression that matches the first bytes; `.` is any byte.
-        hint: advice if such a file is not supported.
+        hint: advice if such a file is not supported; empty for one that is.
         late: whether it is tried after all others, as its pattern is weak.
     """
 
@@ -66,14 +66,15 @@ class FormatSpec(NamedTuple):
         values: `LUA`, `PYTHON` or `NAMED`.
         signatures: first bytes of its files; a `.t7` has none, and is the fallback.
         members: for a zip archive: whether one with these member names has this format. Of several matching formats the
-            first in the table is chosen.
-        folder: for folders: whether one with these names of files and folders in it has this format.
+            first in the table is chosen. `None` if its files are not zip archives.
+        folder: for folders: whether one with these names of files and folders in it has this format. `None` if the
+            format has no folders.
         inside: names of files that are read as a part of the folder in which they are, if that has this format.
         links: whether two names may refer to one tensor.
         tree: whether names are nested, as groups; else a tensor's name is its path, joined by dots.
         elements: names of its element types; empty for all.
         fit: for formats of named tensors: a name as the format can hold it.
-        text_bytes: size of a text in its metadata, in bytes; 0 if it has no metadata, so that sharing is lost.
+        text_bytes: maximum size of a text in its metadata, in bytes; 0 if it has no metadata, so that sharing is lost.
         shards: whether a checkpoint may be several such files, with an index.
         numbers: whether numbers, and lists of numbers, are tensors for its users, too.
     """
@@ -110,10 +111,11 @@ class Document:
     Args:
         format: name of the format.
         source: the file.
-        load: reads all values of the file.
-        content: the result of the format's own reader: a `T7File`, a `PtReader`; `None` if it adds nothing.
-        metadata: strings besides the values; `load` may add some.
-        notes: what reading left out, filled by `load`.
+        load: reads all values of the file; called when they are asked for first, and again after `forget`.
+        content: returns the result of the format's own reader: a `T7File`, a `PtReader`; `None` if it adds nothing.
+        layout: returns the attribute of this name.
+        metadata: strings besides the values; `load` may add some to this dictionary.
+        notes: what reading left out; `load` may add some to this list.
         warn: issues a warning if the file is incomplete; receives the stack depth.
         forget: releases what `load` and `content` keep.
 
@@ -122,7 +124,8 @@ class Document:
         source: the file.
         layout: how the values are encoded: a `T7Layout`; of a `.pt` its kind (`zip`, `legacy`, …); else `None`.
         metadata: strings stored in the file besides its values; of a checkpoint in several files once these are read.
-        described: what the file is, where its reader knows more than the format's title: `a Keras model, an HDF5 file`.
+        described: what the file is, where its reader knows more than the format's title: `a Keras model, an HDF5 file`;
+            empty where it does not.
     """
 
     def __init__(
@@ -149,6 +152,7 @@ class Document:
         self._content = content
         self._layout = layout
         self._roots: list[Any] | None = None
+        """The values; `None` until they are read."""
 
     @property
     def spec(self) -> FormatSpec:
@@ -257,7 +261,7 @@ class Written:
 
     Attributes:
         tensors: number of tensors.
-        storages: number of storages.
+        storages: number of storages; tensors that share memory have one together.
         left_out: names of texts of the metadata for which there was no room.
     """
 
@@ -552,7 +556,7 @@ def identify(head: bytes, *, installed: bool = False) -> Signature | None:
 
     Args:
         head: the first `HEAD_BYTES` bytes.
-        installed: whether formats of installed packages are known too, where it is none of ours.
+        installed: whether to try the formats of installed packages, too, if none of ours matches.
 
     Returns:
         `None` for a file without a signature, such as a `.t7`.

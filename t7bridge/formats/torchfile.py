@@ -105,7 +105,7 @@ def _compare(ours: Value, theirs: Any) -> list[str]:
 
     def compare(path: Path, our: Value, their: Any) -> list[tuple[Any, Value, Any]]:
         """Note how two values differ, and return the pairs inside them that are to be compared."""
-        if id(our) in counterparts:  # an object that was compared before
+        if id(our) in counterparts:  # an object that was compared before: what is inside is not compared again
             if counterparts[id(our)] != id(their):
                 faults.append(f"{path}: an object shared here is not shared in torchfile")
             return []
@@ -169,6 +169,7 @@ def _common_entries(path: Path, table: Table, other: dict[Any, Any], faults: lis
     zeros_and_ones = {key for key in table.raw_keys if isinstance(key, (bool, float)) and key in (0, 1)}
     has_boolean = any(isinstance(key, bool) for key in zeros_and_ones)
     for key, value in table.raw_items():
+        # Booleans are left out as keys, and beside one also the numbers that it may have replaced.
         if not isinstance(key, (float, bytes)) or (has_boolean and key in (0, 1)):
             continue
         if key in other:

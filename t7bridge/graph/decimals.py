@@ -20,7 +20,7 @@ _INTEGER_BYTES = b"0123456789- \n"
 _TO_INTEGERS = bytes.maketrans(b"eE", b"  ")
 """Makes two words of a number with an exponent."""
 _POINT, _SPACE, _MINUS, _PLUS, _SMALL_E, _ZERO, _NINE = b". -+e09"
-_EXACT = 2**53
+_EXACT_INTEGERS = 2**53
 """Up to here each integer is a double."""
 _LARGE = 10**18
 """From here on an integer of a text may be one that does not fit 64 bits, which numpy makes the largest there is."""
@@ -36,8 +36,8 @@ _TIE = 0x400
 """These bits where a number lies between two doubles."""
 _TEXT_AT_ONCE = 1 << 17
 """Bytes of text read at once, so that all intermediate arrays stay in the processor's cache."""
-_RARE = 4
-"""One number in this many may be uncertain for the fast path to pay off."""
+_ONE_UNSURE_IN = 4
+"""One number in this many may need Python's own conversion, so that the fast path pays off."""
 
 
 HALF_NAN = 0x7FFF
@@ -48,15 +48,21 @@ HALF_NAN = 0x7FFF
 
 
 def parse_numbers(text: bytes, native: np.dtype[Any]) -> np.ndarray:
-    """Return the numbers of a text. `float32` and `float16` are rounded from double, as 9 digits never lie between two.
+    """Return the numbers of a text, separated by white space, as elements of a numpy type.
 
+    float32 and float16 are rounded from double: of the 9 digits that Torch writes of them, that is their own rounding.
     numpy, which is asked first, reads `1-2` as two numbers: callers that read a whole storage count them.
+
+    Args:
+        text: decimal numbers.
+        native: the type, in the machine's byte order.
 
     Raises:
         ValueError: the text has something else.
         OverflowError: an integer is beyond the type.
     """
     if native.kind == "f":
+        # From the fastest way to the one that reads everything.
         array = parse_floats(text)
         if array is None:
             array = _parse_by_numpy(text)
@@ -74,9 +80,9 @@ def parse_numbers(text: bytes, native: np.dtype[Any]) -> np.ndarray:
 
 
 def _rounded(array: np.ndarray, native: np.dtype[Any]) -> np.ndarray:
-    """Doubles of a text as floats of a storage: beyond the type is inf, as C's scanf has it.
+    """Return the doubles of a text as floats of a storage; what is beyond the type is infinite, as C's scanf has it.
 
-    Source: torch7 lib/TH/THHalf.c `TH_float2halfbits`, which has one nan, 0x7fff.
+    Every NaN of a half is the one that Torch makes. Source: torch7 lib/TH/THHalf.c `TH_float2halfbits`.
     """
     with np.errstate(over="ignore"):
         floats = array.astype(native, copy=False)
@@ -108,6 +114,7 @@ def parse_integers(text: bytes) -> np.ndarray | None:
 
 
 def _from_text(text: bytes, dtype: str) -> np.ndarray | None:
+    """Return the numbers of a text as numpy reads them; `None` where it has something else."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # numpy stops at the first non-number, with a warning
         try:
@@ -122,7 +129,7 @@ def parse_floats(text: bytes) -> np.ndarray | None:
     Digits are read as integers, much faster than as doubles, and divided by an exact power of ten.
     """
     text = text.strip()
-    if not text or text.translate(None, _FLOAT_BYTES):
+    if not text or text.translate(None, _FLOAT_BYTES):  # other characters are left
         return None
     parts: list[np.ndarray] = []
     start = 0
@@ -138,7 +145,7 @@ def parse_floats(text: bytes) -> np.ndarray | None:
 
 
 def _parse_floats(text: bytes) -> np.ndarray | None:
-    """See `parse_floats`, which has checked the characters."""
+    """Return the doubles of a part of the text that `parse_floats` got, whose characters it has checked."""
     # `-1.25e-3 7` are three words, read as the integers -125, -3 and 7: points are left out, and exponents are words.
     has_exponents = b"e" in text or b"E" in text
     words = text.translate(_TO_INTEGERS, b".") if has_exponents else text.replace(b".", b"")
@@ -159,6 +166,7 @@ def _parse_floats(text: bytes) -> np.ndarray | None:
         return None
     if not has_exponents:
         return _scaled(integers, -decimals, text, starts, ends)
+    # A word behind an `e`, not a space, is the exponent of the word before it.
     is_exponent = np.zeros(count, bool)
     is_exponent[1:] = data[breaks] != _SPACE
     exponents = integers[is_exponent]
@@ -176,16 +184,22 @@ def _parse_floats(text: bytes) -> np.ndarray | None:
 
 
 def _decimals(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray | None:
-    """Return the number of decimals of each word; `None` where a word has several points, or is not a number."""
+    """Return the number of decimals of each word; `None` where a word has several points, or is not a number.
+
+    Args:
+        data: the characters.
+        starts: of each word, positions in these.
+        ends: of each word, behind it.
+    """
     first = data[starts]
     is_signed = (first == _MINUS) | (first == _PLUS)
-    if starts[-1] + is_signed[-1] == len(data):
+    if starts[-1] + is_signed[-1] == len(data):  # the last word is a sign alone
         return None
     first = data[starts + is_signed]
     if ((first < _POINT) | (first > _NINE)).any():  # numpy reads a lone sign as 0
         return None
     points = np.flatnonzero(data == _POINT)
-    if points.size:
+    if points.size:  # each needs a digit behind it
         if points[-1] == len(data) - 1:
             return None
         behind = data[points + 1]
@@ -205,11 +219,20 @@ def _decimals(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndar
 def _scaled(
     integers: np.ndarray, powers: np.ndarray, text: bytes, starts: np.ndarray, ends: np.ndarray
 ) -> np.ndarray | None:
-    """Return each integer times ten to its power, rounded once; `None` where too many are not certain."""
+    """Return each integer times ten to its power, rounded once; `None` where too many are not certain.
+
+    Args:
+        integers: the digits of each number, with its sign.
+        powers: of ten, for each.
+        text: the text, for Python's conversion of numbers that are not certain.
+        starts: of each number, positions in the text.
+        ends: of each number, behind it.
+    """
     # An exact integer times or divided by an exact power of ten is rounded once.
-    is_sure = (integers <= _EXACT) & (integers >= -_EXACT) & (powers >= -22) & (powers <= 22)
+    is_sure = (integers <= _EXACT_INTEGERS) & (integers >= -_EXACT_INTEGERS) & (powers >= -22) & (powers <= 22)
     unsure = np.flatnonzero(~is_sure)
-    if _EXTENDED and len(unsure) * 2 > len(integers):  # all at once is faster than to pick out most of them
+    if _EXTENDED and len(unsure) * 2 > len(integers):
+        # With 64 bits of mantissa all at once, which is faster than to pick out most of them.
         values, unsure = _scale_wide(integers, powers)
     else:
         values = _times(integers.astype("f8"), powers, _POWERS)
@@ -217,11 +240,11 @@ def _scaled(
             values[unsure], still_unsure = _scale_wide(integers[unsure], powers[unsure])
             unsure = unsure[still_unsure]
     if len(unsure):
-        if len(unsure) * _RARE > len(values):
+        if len(unsure) * _ONE_UNSURE_IN > len(values):
             return None
         for place in unsure.tolist():
             values[place] = float(text[starts[place] : ends[place]])
-    # Integers have no -0.
+    # Integers have no -0: the sign is in the text.
     zeros = np.flatnonzero(integers == 0)
     if zeros.size:
         values[zeros] = np.where(np.frombuffer(text, "u1")[starts[zeros]] == _MINUS, -0.0, 0.0)
@@ -229,7 +252,13 @@ def _scaled(
 
 
 def _times(numbers: np.ndarray, powers: np.ndarray, tens: np.ndarray) -> Any:
-    """Return numbers times ten to their powers, for powers within the exact table."""
+    """Return numbers times ten to their powers.
+
+    Args:
+        numbers: floats.
+        powers: for each; beyond the table, either way, the result is wrong.
+        tens: the table: the powers of ten from 0 that are exact.
+    """
     factors = tens[np.minimum(np.abs(powers), len(tens) - 1)]
     if powers.max() <= 0:  # the usual case, in half the time
         return numbers / factors
@@ -237,9 +266,14 @@ def _times(numbers: np.ndarray, powers: np.ndarray, tens: np.ndarray) -> Any:
 
 
 def _scale_wide(integers: np.ndarray, powers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Scale with 64 bits of mantissa; also return where rounding these to 53 bits is not certain."""
+    """Return integers times ten to their powers, with 64 bits of mantissa; and where rounding to 53 is not certain.
+
+    Returns:
+        The doubles, and the positions of those that may be wrong.
+    """
     wide = _times(integers.astype(np.longdouble), powers, _WIDE_POWERS)
-    is_tie = wide.view("u8")[::2] & _BELOW_DOUBLE == _TIE
+    mantissas = wide.view("u8")[::2]  # the first 8 of 16 bytes
+    is_tie = mantissas & _BELOW_DOUBLE == _TIE
     is_large = (integers >= _LARGE) | (integers <= -_LARGE)  # may be saturated
     return wide.astype("f8"), np.flatnonzero(is_tie | is_large | (powers < -27) | (powers > 27))
 
@@ -262,7 +296,12 @@ def count_odd_nans(array: np.ndarray) -> int:
 
 
 def _digit_tables() -> tuple[np.ndarray, np.ndarray]:
-    """Return four digits of each number below 10 000 as 4 bytes: with and without leading zeros, then trailing ones."""
+    """Return the digits of numbers as blocks of 4 bytes, in which a digit that is not printed is a zero byte.
+
+    Returns:
+        Two tables of 20 000 blocks: each has the numbers below 10 000 with all four digits, and behind these once more,
+        in the first table without leading zeros, in the second without trailing ones.
+    """
     numbers = np.arange(10_000)
     digits = np.stack([numbers // 10**place % 10 for place in (3, 2, 1, 0)], axis=1)
     whole = (digits + _ZERO).astype("u1")
@@ -275,8 +314,8 @@ def _digit_tables() -> tuple[np.ndarray, np.ndarray]:
 
 
 _LEADING, _TRAILING = _digit_tables()
-_MOST = 10_000
-"""How many numbers four digits have."""
+_BLOCK_NUMBERS = 10_000
+"""How many numbers the four digits of a block have; from here on, the tables are without zeros."""
 _AT_ONCE = 1 << 13
 """Numbers formatted at once, so that all intermediate arrays stay in the processor's cache."""
 
@@ -286,9 +325,12 @@ def _block(text: bytes) -> int:
     return int(np.frombuffer(text.rjust(4, b"\0"), "u4")[0])
 
 
+# By whether a number is negative.
 _SIGNS = np.array([_block(b""), _block(b"-")], "u4")
+# Nothing; or the point, with so many zeros behind it as the number has before its first digit.
 _POINTS = np.array([_block(b""), *(_block(b"." + b"0" * zeros) for zeros in range(4))], "u4")
 _EXPONENTS = np.array([_block(b"e%+03d" % power) for power in range(-99, 100)], "u4")
+"""By the power, and 99."""
 
 
 def format_integers(array: np.ndarray) -> bytes:
@@ -296,7 +338,7 @@ def format_integers(array: np.ndarray) -> bytes:
     if not array.size:
         return b""
     largest = max(int(array.max()), -int(array.min()))
-    if largest >= 10**16:  # more than four columns: such are rare
+    if largest >= 10**16:  # more than four blocks: such are rare
         return str(array.tolist())[1:-1].replace(",", "").encode()
     sizes = np.abs(array.astype("i8"))
     columns = (len(str(largest)) + 3) // 4
@@ -308,13 +350,18 @@ def format_integers(array: np.ndarray) -> bytes:
 
 
 def _write_whole(blocks: np.ndarray, sizes: np.ndarray) -> None:
-    """Write whole numbers without leading zeros, 0 as one digit; a column has four digits."""
+    """Write whole numbers into rows of blocks without leading zeros, 0 as one digit.
+
+    Args:
+        blocks: of shape (numbers, blocks of four digits), which are written.
+        sizes: the numbers, not negative.
+    """
     rest = sizes
     for column in range(blocks.shape[1] - 1, -1, -1):
-        higher = rest // _MOST
-        digits = rest - higher * _MOST
+        higher = rest // _BLOCK_NUMBERS
+        digits = rest - higher * _BLOCK_NUMBERS
         # The second half of the table has no leading zeros: for the first digits of a number.
-        blocks[:, column] = _LEADING[digits + _MOST * (higher == 0)]
+        blocks[:, column] = _LEADING[digits + _BLOCK_NUMBERS * (higher == 0)]
         rest = higher
     zeros = np.flatnonzero(sizes == 0)
     if zeros.size:
@@ -347,9 +394,9 @@ def format_floats(array: np.ndarray, digits: int) -> bytes | None:
 
 
 def _as_integers(array: np.ndarray, digits: int) -> np.ndarray | None:
-    """Return floats as integers where each prints as an integer."""
+    """Return floats as integers if all print as integers, else `None`."""
     largest = np.abs(array).max()
-    if not largest < min(10**digits, _EXACT):  # NaN, too; from 10**digits on there is an exponent
+    if not largest < min(10**digits, _EXACT_INTEGERS):  # NaN, too; from 10**digits on there is an exponent
         return None
     has_negative_zero = (np.signbit(array) & (array == 0)).any()
     if has_negative_zero or (array != np.rint(array)).any():
@@ -358,10 +405,16 @@ def _as_integers(array: np.ndarray, digits: int) -> np.ndarray | None:
 
 
 def _format_floats(array: np.ndarray, digits: int, bits: int) -> bytes | None:
-    """See `format_floats`; `bits` are those of a number's mantissa."""
+    """Return a part of the floats as text, see `format_floats`.
+
+    Args:
+        array: the part, as doubles.
+        digits: number of digits.
+        bits: of the mantissa of the type that the floats had.
+    """
     number, power, is_sure = _digits_and_powers(np.abs(array), digits, bits)
     unsure = np.flatnonzero(~is_sure)
-    if len(unsure) * _RARE > len(array):
+    if len(unsure) * _ONE_UNSURE_IN > len(array):
         return None
     rows = _rows(array, number, power, digits)
     if unsure.size:
@@ -386,7 +439,7 @@ def _digits_and_powers(size: np.ndarray, digits: int, bits: int) -> tuple[np.nda
     is_sure = np.isfinite(power) & (np.abs(power) < 90)  # the table of exponents has two digits
     power = np.where(is_sure, power, 0).astype("i8")
     number, is_exact, error = _significant(size, power, digits, bits)
-    wrong = np.flatnonzero(error)  # where the logarithm is off by one
+    wrong = np.flatnonzero(error)  # where the rounded logarithm is off by one
     if wrong.size:
         power[wrong] += error[wrong]
         number[wrong], is_exact[wrong], error[wrong] = _significant(size[wrong], power[wrong], digits, bits)
@@ -415,7 +468,8 @@ def _significant(
     """
     shift = digits - 1 - power
     powers: np.ndarray
-    # How near to a tie a rounded product decides nothing: some units in its last place, at the most digits.
+    # How near to a tie a rounded product decides nothing: some units in the last place of the largest, which has 9 or
+    # 17 digits before its point.
     if digits <= 9:
         powers = _POWERS
         doubt = 1e-6
@@ -447,45 +501,63 @@ def _significant(
 def _rows(array: np.ndarray, number: np.ndarray, power: np.ndarray, digits: int) -> np.ndarray:
     """Return a row of 4-byte blocks for each number, with zero bytes where nothing is printed.
 
+    The blocks are the sign, the digits before the point, the point with the zeros behind it, the other decimals, the
+    exponent, and a space.
+
     Args:
         array: the numbers, for their signs.
-        number: their significant digits.
+        number: their significant digits, as integers.
         power: of ten, of the first of these.
         digits: how many.
     """
     tens = 10 ** np.arange(digits + 1)
-    is_small = (power < -4) | (power >= digits)  # these have an exponent
-    place = np.where(is_small, 0, power)
-    before = np.maximum(place, -1)  # the power of the last digit before the point; -1 where there is none
-    unit = tens[digits - 1 - before]
+    has_exponent = (power < -4) | (power >= digits)  # as C's %g has it
+    # With an exponent, the point is behind the first digit.
+    first_power = np.where(has_exponent, 0, power)
+    # Digits before the point, less one; -1 where the first digit is behind it.
+    last_whole = np.maximum(first_power, -1)
+    unit = tens[digits - 1 - last_whole]
     whole = number // unit
-    fraction = (number - whole * unit) * tens[before + 1]
-    columns = max(1, (len(str(int(whole.max(initial=0)))) + 3) // 4)
-    behind = (digits + 3) // 4
-    rows = np.empty((len(array), columns + behind + 4), "u4")
+    fraction = (number - whole * unit) * tens[last_whole + 1]
+    zeros_behind_point = np.maximum(-first_power - 1, 0)
+
+    whole_blocks = max(1, (len(str(int(whole.max(initial=0)))) + 3) // 4)
+    decimal_blocks = (digits + 3) // 4
+    rows = np.empty((len(array), whole_blocks + decimal_blocks + 4), "u4")
     rows[:, 0] = _SIGNS[np.signbit(array).view("u1")]
-    _write_whole(rows[:, 1 : 1 + columns], whole)
-    rows[:, 1 + columns] = _POINTS[np.where(fraction == 0, 0, 1 + np.maximum(-place - 1, 0))]
-    # Decimals from the last block to the first; zeros at the end, where all behind is zero, are not printed.
-    start = 2 + columns
-    if 4 * behind <= 18:
-        rest = fraction * 10 ** (4 * behind - digits)
-        is_end = np.ones(len(array), bool)
+    point = 1 + whole_blocks
+    _write_whole(rows[:, 1:point], whole)
+    rows[:, point] = _POINTS[np.where(fraction == 0, 0, 1 + zeros_behind_point)]
+    _write_decimals(rows[:, point + 1 : -2], fraction, digits)
+    rows[:, -2] = 0
+    with_exponent = np.flatnonzero(has_exponent)
+    rows[with_exponent, -2] = _EXPONENTS[power[with_exponent] + 99]
+    rows[:, -1] = _block(b" ")
+    return rows
+
+
+def _write_decimals(blocks: np.ndarray, fraction: np.ndarray, digits: int) -> None:
+    """Write decimals into rows of blocks; zeros at their end are not printed.
+
+    Args:
+        blocks: of shape (numbers, blocks of four digits), which are written.
+        fraction: the decimals of each number as an integer.
+        digits: how many these are.
+    """
+    count = blocks.shape[1]
+    if 4 * count <= 18:
+        rest = fraction * 10 ** (4 * count - digits)
+        is_end = np.ones(len(fraction), bool)
     else:  # 20 digits are more than 64 bits: the last block has one digit
         rest = fraction // 10
         last_digit = fraction - rest * 10
         is_end = last_digit == 0
-        rows[:, start + behind - 1] = np.where(is_end, 0, _TRAILING[last_digit * 1000 + _MOST])
-        behind -= 1
-    for column in range(behind - 1, -1, -1):
-        higher = rest // _MOST
-        block_digits = rest - higher * _MOST
-        rows[:, start + column] = _TRAILING[block_digits + _MOST * is_end]
+        blocks[:, -1] = np.where(is_end, 0, _TRAILING[last_digit * 1000 + _BLOCK_NUMBERS])
+        count -= 1
+    # From the last block to the first: `is_end` is true where all behind is zero, and not printed.
+    for column in range(count - 1, -1, -1):
+        higher = rest // _BLOCK_NUMBERS
+        block_digits = rest - higher * _BLOCK_NUMBERS
+        blocks[:, column] = _TRAILING[block_digits + _BLOCK_NUMBERS * is_end]
         is_end &= block_digits == 0
         rest = higher
-    exponent = rows.shape[1] - 2
-    rows[:, exponent] = 0
-    small = np.flatnonzero(is_small)
-    rows[small, exponent] = _EXPONENTS[power[small] + 99]
-    rows[:, -1] = _block(b" ")
-    return rows

@@ -12,7 +12,7 @@ from ..errors import ModelError, UnsupportedError
 
 @define(frozen=True)
 class ElementType:
-    """One type of tensor element.
+    """A type of the elements of tensors and storages.
 
     Attributes:
         name: PyTorch's name, `float32`.
@@ -37,6 +37,7 @@ class ElementType:
 
 
 def _element_type(name: str) -> ElementType:
+    """Return an element type by its name, for pickles and copies."""
     return ELEMENT_TYPES[name]
 
 
@@ -88,7 +89,7 @@ ORDER_SIGNS = {"little": "<", "big": ">"}
 NUMPY_ELEMENTS = {element.code: element for element in ELEMENT_TYPES.values() if element.native}
 """The element types that numpy has too, by its codes."""
 PACKED = {"quint4x2": 2, "quint2x4": 4}
-"""Elements of a tensor in one element of its storage, where that is not 1."""
+"""How many elements of a tensor are in one element of its storage, a byte, where that is not one."""
 
 CAST_TYPES = ("float16", "bfloat16", "float32")
 """The types to which floating-point elements are rounded on request."""
@@ -105,12 +106,16 @@ BY_TORCH_STORAGE: dict[str, ElementType] = {
 
 
 def _lua_classes() -> dict[str, tuple[ElementType, str]]:
-    """Map `FloatTensor` to float32 on the CPU, `CudaLongTensor` to int64 on a GPU; `CudaTensor` is float32."""
+    """Return element type and device of each class of tensors and storages in Lua Torch.
+
+    `torch.FloatTensor` is float32 on the CPU, `torch.CudaLongTensor` int64 on a GPU, where float32 has no word.
+    """
     classes: dict[str, tuple[ElementType, str]] = {}
     for word, element in BY_LUA_WORD.items():
         for kind in ("Tensor", "Storage"):
+            word_on_gpu = "" if word == "Float" else word
             classes[f"torch.{word}{kind}"] = (element, "cpu")
-            classes[f"torch.Cuda{word if word != 'Float' else ''}{kind}"] = (element, "cuda:0")
+            classes[f"torch.Cuda{word_on_gpu}{kind}"] = (element, "cuda:0")
     return classes
 
 
@@ -134,7 +139,8 @@ def lua_class_name(element: ElementType, device: str, kind: str) -> str | None:
         device: PyTorch's name of the device; every `cuda` device is the same class in Lua.
         kind: `Tensor` or `Storage`.
     """
-    return _LUA_NAMES.get((element.name, "cuda:0" if device.startswith("cuda") else "cpu", kind))
+    class_device = "cuda:0" if device.startswith("cuda") else "cpu"
+    return _LUA_NAMES.get((element.name, class_device, kind))
 
 
 def element_of(dtype: np.dtype[Any]) -> ElementType:
@@ -150,7 +156,13 @@ def element_of(dtype: np.dtype[Any]) -> ElementType:
 
 
 def dtype_of(element: ElementType, order: str = "little", width: int | None = None) -> np.dtype[Any]:
-    """Return the numpy dtype of elements in a byte order, `width` bytes each where they are narrowed C longs."""
+    """Return the numpy dtype of elements in a byte order; of types that numpy lacks, that of their bits.
+
+    Args:
+        element: the element type.
+        order: `little` or `big`.
+        width: bytes of one element: the type's own, or those of a C long in which it is written.
+    """
     code = element.code if width in (None, element.itemsize) else f"i{width}"
     return np.dtype(ORDER_SIGNS[order] + code)
 
@@ -161,6 +173,7 @@ def numpy_dtype(element: ElementType) -> np.dtype[Any]:
     Raises:
         UnsupportedError: neither has one, or ml_dtypes is not installed.
     """
+    # Quantized elements are their integers, as long as each has a byte of its own.
     if element.native or element.name in ("quint8", "qint8", "qint32"):
         return np.dtype(element.code)
     try:

@@ -85,7 +85,7 @@ Value = Any
 """None, bool, float, bytes, or one of `COMPOSITE`; when written also int and str."""
 
 _MISSING = object()
-_EXACT = 2.0**53
+_EXACT_INTEGERS = 2.0**53
 """Up to here each integer is a double."""
 _FEW_KEYS = 2
 """Most keys of a table that are searched one by one, without an index."""
@@ -94,7 +94,10 @@ _SEARCHED = 100
 
 
 def index_key(key: Value) -> Value:
-    """Return the key for a Python dict: Lua's `true` and `1` are different keys, Python's are not."""
+    """Return a key for a Python dict, in which, unlike in Lua, `True` is the same key as 1, and text is not its bytes.
+
+    Numbers stay as they are: equal ones are one key in both.
+    """
     kind = type(key)
     if kind is bytes or kind is float:  # nearly all keys
         return key
@@ -108,7 +111,7 @@ def index_key(key: Value) -> Value:
 def plain_key(key: Value) -> Value:
     """Return a key as Python shows it: `int` where a number is integral and exact, `str` where a string is UTF-8."""
     if type(key) is float:
-        is_exact = -_EXACT <= key <= _EXACT and key.is_integer()
+        is_exact = -_EXACT_INTEGERS <= key <= _EXACT_INTEGERS and key.is_integer()
         return int(key) if is_exact else key
     if type(key) is bytes:
         try:
@@ -119,7 +122,7 @@ def plain_key(key: Value) -> Value:
 
 
 class _Entries(Holder):
-    """The methods of a mapping, from `_table()`: common to tables, objects and `tds.Hash`.
+    """The methods of a mapping, common to tables, objects and tds collections: a subclass has a table in `_table`.
 
     Not a subclass of `Mapping`, whose `isinstance` would slow every walk down; registered as one below.
     """
@@ -127,6 +130,7 @@ class _Entries(Holder):
     __slots__ = ()
 
     def _table(self) -> Table:
+        """Return the table that has the entries."""
         raise NotImplementedError
 
     def _inside(self) -> Iterable[tuple[Any, Any]]:
@@ -144,7 +148,7 @@ class _Entries(Holder):
 
     def __iter__(self) -> Iterator[Key]:
         table = self._table()
-        if len(table._positions()) == len(table.raw_keys):
+        if len(table._positions()) == len(table.raw_keys):  # no key occurs twice
             return map(plain_key, table.raw_keys)
         return (plain_key(table.raw_keys[place]) for place in table._positions().values())
 
@@ -181,6 +185,7 @@ class _Entries(Holder):
         return values
 
     def __getattr__(self, name: str) -> Field:
+        """Return the value of a key that is text, where the class has no attribute of that name."""
         # Names of the class's own slots arrive here only while an object is created or copied.
         if not name.startswith("__") and name not in _SLOTS:
             place = self._table()._place(name)
@@ -200,10 +205,11 @@ class _Entries(Holder):
 
 
 _NUMBERS = [float(number) for number in range(1, 1001)]
+"""The keys of short lists: one object for all tables, since each float takes memory."""
 
 
 def numbers(count: int) -> list[float]:
-    """Return the keys of a list of Lua: 1 to n; the small ones are the same objects each time."""
+    """Return the keys of a list of Lua: 1 to n."""
     return _NUMBERS[:count] if count <= len(_NUMBERS) else list(map(float, range(1, count + 1)))
 
 
@@ -223,6 +229,7 @@ class Table(_Entries):
     raw_keys: list[Value] = field(factory=list)
     raw_values: list[Value] = field(factory=list)
     _index: dict[Value, int] | None = field(default=None, init=False, repr=False)
+    """The position of each key, by `index_key`; `None` before many keys, or a new one, are looked up."""
 
     @classmethod
     def of(cls, pairs: Mapping[Any, Value] | list[tuple[Value, Value]]) -> Table:
@@ -254,26 +261,30 @@ class Table(_Entries):
         return f"Table: {counted(len(self.raw_keys), 'entry', 'entries')}"
 
     def _positions(self) -> dict[Value, int]:
-        """Return the position of each key; of a duplicate key the last counts, as in Lua."""
+        """Return the position of each key, by `index_key`; of a duplicate key the last counts, as in Lua."""
         if self._index is None or len(self._index) > len(self.raw_keys):
             self._index = {index_key(key): place for place, key in enumerate(self.raw_keys)}
         return self._index
 
     def _place(self, key: Value) -> int:
-        """Return the position of a key, -1 if it is not there; of few keys without an index, which takes memory."""
+        """Return the position of a key, -1 if it is not there; few keys are searched, as an index takes memory."""
         wanted = index_key(key)
         if self._index is None and len(self.raw_keys) <= _FEW_KEYS:
-            places = [place for place, raw_key in enumerate(self.raw_keys) if index_key(raw_key) == wanted]
-            return places[-1] if places else -1
+            place = len(self.raw_keys) - 1  # of equal keys the last counts
+            while place >= 0 and index_key(self.raw_keys[place]) != wanted:
+                place -= 1
+            return place
         return self._positions().get(wanted, -1)
 
     def _value(self, key: Value) -> Field:
+        """Return the value of a key, or raise a KeyError."""
         place = self._place(key)
         if place < 0:
             raise KeyError(key)
         return cast("Field", self.raw_values[place])
 
     def __setitem__(self, key: Value, value: Value) -> None:
+        """Set the value of a key; a new key is the last one, in Lua's types."""
         place = self._positions().get(index_key(key))
         if place is not None:
             self.raw_values[place] = value
@@ -298,7 +309,7 @@ class Table(_Entries):
         keys = self.raw_keys
         if not all(type(key) is float or type(key) is int for key in keys):
             return None
-        if keys == list(range(1, count + 1)):
+        if keys == list(range(1, count + 1)):  # as most lists are written
             return list(self.raw_values)
         positions = self._positions()
         if len(positions) != count or any(float(number) not in positions for number in range(1, count + 1)):
@@ -400,7 +411,7 @@ class LuaFunction(Holder):
         if not isinstance(self.upvalues, Table):
             return upvalues
         while (entry := self.upvalues.get(len(upvalues) + 1, _MISSING)) is not _MISSING:
-            if self.tag == 8 and isinstance(entry, Table):
+            if self.tag == 8 and isinstance(entry, Table):  # with a name, and the number of a shared variable
                 upvalues.append(_upvalue(entry))
             else:
                 upvalues.append(Upvalue(b"", entry))
@@ -415,7 +426,7 @@ def _upvalue(entry: Table) -> Upvalue:
     elif not isinstance(name, bytes):
         name = b""
     number = entry.get("id")
-    has_number = isinstance(number, (int, float)) and abs(number) < 2**53
+    has_number = isinstance(number, (int, float)) and abs(number) < _EXACT_INTEGERS
     return Upvalue(name, entry.get("value"), int(number) if has_number else None)
 
 
@@ -481,9 +492,9 @@ class TdsVec(_Entries):
 
     def get(self, key: Key, default: Any = None) -> Any:
         """Return the value at an index from 1 to n, or `default`."""
-        if isinstance(key, bool) or not isinstance(key, (int, float)) or not 1 <= key <= len(self.elements):
+        if isinstance(key, bool) or not isinstance(key, (int, float)):
             return default
-        if key != int(key):
+        if not 1 <= key <= len(self.elements) or key != int(key):
             return default
         return self.elements[int(key) - 1]
 
@@ -498,6 +509,7 @@ class TdsVec(_Entries):
         return list(self.elements)
 
     def __getattr__(self, name: str) -> Any:
+        """Raise an AttributeError: unlike those of other collections, the keys are numbers only."""
         raise AttributeError(f"TdsVec has no attribute {name[:60]!r}")
 
     def __dir__(self) -> list[str]:
@@ -525,6 +537,7 @@ Key = bool | int | float | str | bytes | Table | TorchObject | Tensor | Storage 
 LuaValue = Key | None
 """Any Lua value, for type checkers. Strings are read as `bytes`, numbers as `float`."""
 
+# The attributes of the classes with entries, which are no keys of these.
 _SLOTS = frozenset(name for kind in (Table, TorchObject, TdsHash, TdsVec) for name in kind.__slots__)
 for _kind in (Table, TorchObject, TdsHash, TdsVec):
     Mapping.register(_kind)
@@ -532,24 +545,24 @@ for _kind in (Table, TorchObject, TdsHash, TdsVec):
 
 # How values print: `str` of objects and tables as Lua's `print` has it, and tables for notebooks
 
-_ENTRIES = 100
+_PRINTED_ENTRIES = 100
 """Most entries printed of a table."""
 _HTML_ENTRIES = 2000
 """Most entries of the whole table for a notebook."""
 _HTML_DEPTH = 40
 """Its most levels."""
-_HTML_WIDE = 200
-"""Most entries of each of its objects."""
+_HTML_ENTRIES_OF_ONE = 200
+"""Most entries of each table and object in it."""
 
 _printed = face("t7bridge", {"nn.texts": "layer_text module_text"})
-"""What Lua prints of a layer stands in its entry; the entries are loaded when a module is printed."""
+"""Return a function of `nn.texts` by its name; the module, which knows what Lua prints of layers, is loaded then."""
 
 
 def _text(value: Value) -> str:
     """Return the output of `print` for a Lua object, table or collection; of tables the first entries, one per line."""
     if isinstance(value, TorchObject):
         return cast("str", _printed("module_text")(value))
-    lines = [f"  {_key_text(key)} : {short(item)}" for key, item in islice(value._inside(), _ENTRIES)]
+    lines = [f"  {_key_text(key)} : {short(item)}" for key, item in islice(value._inside(), _PRINTED_ENTRIES)]
     entries = value.elements if isinstance(value, TdsVec) else value._table().raw_keys
     omitted = len(entries) - len(lines)
     if omitted > 0:
@@ -558,7 +571,7 @@ def _text(value: Value) -> str:
 
 
 def _key_text(key: Value) -> str:
-    """Return a key as Lua's `print` has it: numbers with 14 digits."""
+    """Return a key as Lua's `print` has it, a number with 14 digits as by its `%.14g`; bounded, and escaped."""
     if isinstance(key, bytes):
         key = key.decode("utf-8", "backslashreplace")
     if isinstance(key, str):
@@ -575,8 +588,9 @@ def _html(root: Value) -> str:
 
     html: list[str] = []
     opened: set[int] = set()
+    """Identities of the values whose entries are shown."""
     entries_left = _HTML_ENTRIES
-    # The next one last: a value with the HTML of its key and its depth, or HTML to be written as it is.
+    # What is to be written, the next one last: values with the HTML of their keys and their depth, or HTML as it is.
     stack: list[tuple[str, Value, int] | str] = [("", root, 0)]
     while stack:
         item = stack.pop()
@@ -597,7 +611,7 @@ def _html(root: Value) -> str:
         is_open = " open" if depth == 0 else ""
         html.append(f"<details{is_open}><summary>{key_html}{title}</summary>")
         html.append("<div style='margin-left:1.5em'>")
-        count = min(len(table.raw_keys), _HTML_WIDE, entries_left)
+        count = min(len(table.raw_keys), _HTML_ENTRIES_OF_ONE, entries_left)
         entries_left -= count
         stack.append("</div></details>")
         if len(table.raw_keys) > count:

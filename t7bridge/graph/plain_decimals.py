@@ -11,7 +11,12 @@ HALF_NAN = 0x7FFF
 
 
 def parse_numbers(text: bytes, native: Any) -> Any:
-    """See `decimals.parse_numbers`."""
+    """Return the numbers of a text, separated by white space, as elements of a numpy type; as `decimals` does.
+
+    Raises:
+        ValueError: the text has something else.
+        OverflowError: an integer is beyond the type.
+    """
     if native.kind != "f":
         return np.array([int(token) for token in text.split()], native)
     floats = np.array([float(token) for token in text.split()], "f8").astype(native, copy=False)
@@ -21,9 +26,10 @@ def parse_numbers(text: bytes, native: Any) -> Any:
 
 
 def count_odd_nans(array: Any) -> int:
-    """See `decimals.count_odd_nans`."""
+    """Count the NaNs whose bits, sign aside, are not the canonical ones; as `decimals` does."""
     bits = array.view(f"u{array.itemsize}")
     if array.itemsize == 2:
+        # A NaN has more than the exponent of all ones, 0x7C00.
         return sum(pattern & 0x7FFF > 0x7C00 and pattern != HALF_NAN for pattern in bits.tolist())
     canonical = np.array(np.nan, array.dtype).view(bits.dtype).item()
     sign = 1 << (8 * array.itemsize - 1)
@@ -37,5 +43,5 @@ def format_floats(array: Any, digits: int) -> None:
 
 
 def format_integers(array: Any) -> bytes:
-    """See `decimals.format_integers`."""
+    """Return integers as text, separated by single spaces."""
     return " ".join(map(str, array.tolist())).encode()

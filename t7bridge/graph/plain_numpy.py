@@ -27,11 +27,12 @@ _CODES = {
     "b1": "?", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q",
     "f2": "e", "f4": "f", "f8": "d", "c8": "f", "c16": "d",
 }  # fmt: skip
-"""The letter of `struct` for each type; complex numbers are two of theirs."""
-_LETTERS = {"?": "b1", "b": "i1", "B": "u1", "float16": "f2", "float32": "f4", "float64": "f8", "int64": "i8"}
+"""The letter of `struct` for each type; a complex number is two of these."""
+_OTHER_NAMES = {"?": "b1", "b": "i1", "B": "u1", "float16": "f2", "float32": "f4", "float64": "f8", "int64": "i8"}
+"""Other names of types, as numpy has them."""
 _NATIVE = "<" if sys.byteorder == "little" else ">"
-_HALF_NAN = 0x7C00
-"""From these bits on, sign aside, a half is infinite or a NaN."""
+_HALF_EXPONENT = 0x7C00
+"""The bits of the exponent of a float16: all are set in infinities and NaNs only."""
 
 
 class dtype:
@@ -40,7 +41,8 @@ class dtype:
     Attributes:
         kind: `b`, `i`, `u`, `f` or `c`.
         itemsize: in bytes.
-        byteorder: `<` or `>`.
+        byteorder: `<` or `>`, also where numpy has `=` or `|`.
+        letter: of `struct`.
     """
 
     hasobject = False
@@ -51,12 +53,14 @@ class dtype:
         if isinstance(code, dtype):
             code = code.str
         if isinstance(code, type):
-            code = _LETTERS[code.__name__]
+            code = _OTHER_NAMES[code.__name__]
         if not isinstance(code, str):
             raise TypeError(f"there is no type {code!r}")
-        order = code[0] if code[:1] in ("<", ">", "=", "|") else "="
-        code = code[1:] if code[:1] in ("<", ">", "=", "|") else code
-        code = _LETTERS.get(code, code)
+        order = "="
+        if code.startswith(("<", ">", "=", "|")):
+            order = code[0]
+            code = code[1:]
+        code = _OTHER_NAMES.get(code, code)
         if code not in _CODES:
             raise TypeError(f"data type {code!r} not understood")
         self.kind = code[0]
@@ -113,21 +117,22 @@ class dtype:
 # Bytes and numbers
 
 
-def _halves(data: bytes, order: str) -> list[float]:
+def _floats_of_halves(data: bytes, order: str) -> list[float]:
+    """Return the numbers of bytes of float16 in a byte order; a NaN keeps its sign and its fraction."""
     numbers: list[float] = list(struct.unpack(f"{order}{len(data) // 2}e", data))
     for place, number in enumerate(numbers):
         if number != number:
             bits = int.from_bytes(data[2 * place : 2 * place + 2], "little" if order == "<" else "big")
-            # The fraction of a NaN keeps its bits, at the top.
+            # As a double: sign, exponent, and the 10 bits of the fraction at the top of its 52.
             wide = (bits & 0x8000) << 48 | 0x7FF << 52 | (bits & 0x3FF) << 42
-            numbers[place] = struct.unpack("<d", wide.to_bytes(8, "little"))[0]
+            (numbers[place],) = struct.unpack("<d", wide.to_bytes(8, "little"))
     return numbers
 
 
 def _decode(data: bytes, kind: dtype) -> list[Any]:
-    """Return the Python numbers of bytes."""
+    """Return the elements of a type that bytes are, as Python's numbers."""
     if kind.letter == "e":
-        return _halves(data, kind.byteorder)
+        return _floats_of_halves(data, kind.byteorder)
     count = len(data) // struct.calcsize(f"<{kind.letter}")
     numbers = list(struct.unpack(f"{kind.byteorder}{count}{kind.letter}", data))
     if kind.kind == "c":
@@ -135,8 +140,11 @@ def _decode(data: bytes, kind: dtype) -> list[Any]:
     return numbers
 
 
-def _single(value: Any) -> float:
-    """Round an integer to 24 bits at once: by way of a double it would be rounded twice."""
+def _rounded_to_single(value: Any) -> float:
+    """Return a number for a float32: an integer beyond the exact ones of a double, which would round it first, rounded.
+
+    To the nearest number of 24 bits; of two equally near ones to the even.
+    """
     if type(value) is not int or -(1 << 53) < value < 1 << 53:
         return float(value)
     size = abs(value)
@@ -147,11 +155,13 @@ def _single(value: Any) -> float:
     return math.copysign(float(quotient) * 2.0**shift, value)
 
 
-def _half(value: float) -> bytes:
+def _half_bytes(value: float) -> bytes:
+    """Return the bytes of a float16, little-endian; what is too large is infinite, and a NaN stays one."""
     if value != value:
         (bits,) = struct.unpack("<Q", struct.pack("<d", value))
-        fraction = bits >> 42 & 0x3FF
-        return int(bits >> 48 & 0x8000 | _HALF_NAN | (fraction or 1)).to_bytes(2, "little")
+        sign = bits >> 48 & 0x8000
+        fraction = bits >> 42 & 0x3FF or 1  # 0 would be infinity
+        return int(sign | _HALF_EXPONENT | fraction).to_bytes(2, "little")
     try:
         return struct.pack("<e", value)
     except OverflowError:
@@ -172,7 +182,7 @@ def _encode(values: list[Any], kind: dtype) -> bytearray:
     if kind.kind == "b":
         return bytearray(bool(value) for value in values)
     if kind.kind in "iu":
-        if any(type(value) is not int for value in values) or _outside(values, kind):
+        if any(type(value) is not int for value in values) or _has_out_of_bounds(values, kind):
             values = [_integer(value, kind) for value in values]
         return bytearray(struct.pack(f"{kind.byteorder}{len(values)}{kind.letter}", *values))
     if kind.kind == "c":
@@ -180,15 +190,16 @@ def _encode(values: list[Any], kind: dtype) -> bytearray:
         return _encode(parts, dtype(f"{kind.byteorder}f{kind.itemsize // 2}"))
     values = [value.real if isinstance(value, complex) else value for value in values]
     if kind.letter == "e":
-        data = bytearray(b"".join([_half(float(value)) for value in values]))
+        data = bytearray(b"".join([_half_bytes(float(value)) for value in values]))
         return _swapped(data, 2) if kind.byteorder == ">" else data
-    floats = typed_array(kind.letter, map(_single, values) if kind.letter == "f" else map(float, values))
+    floats = typed_array(kind.letter, map(_rounded_to_single, values) if kind.letter == "f" else map(float, values))
     if not kind.isnative:
         floats.byteswap()
     return bytearray(floats.tobytes())
 
 
-def _outside(values: list[int], kind: dtype) -> bool:
+def _has_out_of_bounds(values: list[int], kind: dtype) -> bool:
+    """Return whether some integers are out of the bounds of a type."""
     if not values:
         return False
     bounds = iinfo(kind)
@@ -196,14 +207,14 @@ def _outside(values: list[int], kind: dtype) -> bool:
 
 
 def _swapped(data: bytes | bytearray, width: int) -> bytearray:
-    """Return bytes in the other order in each word of some bytes."""
+    """Return bytes with those of each word of `width` bytes in the other order."""
     swapped = bytearray(len(data))
     for place in range(width):
         swapped[place::width] = data[width - 1 - place :: width]
     return swapped
 
 
-def _steps(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
+def _contiguous_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
     """Return the strides in bytes of contiguous elements."""
     strides: list[int] = []
     step = itemsize
@@ -214,7 +225,15 @@ def _steps(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
 
 
 class ndarray:
-    """An array: a view of bytes, with a shape and strides in bytes."""
+    """An array: a view of bytes, with a shape and strides in bytes.
+
+    Args:
+        data: the bytes; an array of read-only ones is read-only.
+        kind: the type of the elements.
+        shape: extents of the dimensions.
+        strides: in bytes; by default those of contiguous elements.
+        offset: of the first element in the bytes, 0-based.
+    """
 
     def __init__(
         self, data: Any, kind: dtype, shape: Sequence[int], strides: Sequence[int] | None = None, offset: int = 0
@@ -222,7 +241,7 @@ class ndarray:
         self._data = data
         self.dtype = kind
         self._extents = tuple(shape)
-        self.strides = _steps(shape, kind.itemsize) if strides is None else tuple(strides)
+        self.strides = _contiguous_strides(shape, kind.itemsize) if strides is None else tuple(strides)
         self._offset = offset
         self._is_writeable = not memoryview(data).readonly
 
@@ -259,10 +278,12 @@ class ndarray:
         return SimpleNamespace(writeable=self._is_writeable, aligned=True, c_contiguous=self._is_contiguous())
 
     def _is_contiguous(self) -> bool:
-        wanted = _steps(self.shape, self.itemsize)
+        """Return whether the elements follow one another in index order; the stride of an extent of 1 is ignored."""
+        wanted = _contiguous_strides(self.shape, self.itemsize)
         if not self.size:
             return True
-        return all(extent == 1 or step == want for extent, step, want in zip(self.shape, self.strides, wanted))
+        dims = zip(self.shape, self.strides, wanted)
+        return all(extent == 1 or step == wanted_step for extent, step, wanted_step in dims)
 
     @property
     def data(self) -> memoryview:
@@ -275,6 +296,7 @@ class ndarray:
         return self._view(self.shape[::-1], self.strides[::-1], self._offset)
 
     def _view(self, shape: Sequence[int], strides: Sequence[int], offset: int) -> ndarray:
+        """Return a view of the same bytes with the same type."""
         view = ndarray(self._data, self.dtype, shape, strides, offset)
         view._is_writeable = self._is_writeable
         return view
@@ -287,14 +309,14 @@ class ndarray:
             return bytes(self.data)
         memory = memoryview(self._data)
         width = self.itemsize
-        return b"".join([memory[place : place + width] for place in self._places()])
+        return b"".join([memory[offset : offset + width] for offset in self._byte_offsets()])
 
-    def _places(self) -> list[int]:
+    def _byte_offsets(self) -> list[int]:
         """Return the offset in bytes of each element, in index order."""
-        places = [self._offset] if self.size else []
+        offsets = [self._offset] if self.size else []
         for extent, step in zip(self.shape, self.strides):
-            places = [place + number * step for place in places for number in range(extent)]
-        return places
+            offsets = [offset + number * step for offset in offsets for number in range(extent)]
+        return offsets
 
     def values(self) -> list[Any]:
         """Return the elements in index order as Python numbers."""
@@ -353,7 +375,7 @@ class ndarray:
         if order == "F":
             return self.ravel("F").reshape(extents[::-1]).T
         source = self if self._is_contiguous() else self.copy()
-        return source._view(extents, _steps(extents, self.itemsize), source._offset)
+        return source._view(extents, _contiguous_strides(extents, self.itemsize), source._offset)
 
     def ravel(self, order: str = "C") -> ndarray:
         """Return the elements in one dimension; `F` with the first index changing fastest, `K` as they are stored."""
@@ -370,7 +392,7 @@ class ndarray:
         kind = dtype(kind)
         if kind == self.dtype:
             return self.copy() if copy else self
-        if kind.newbyteorder("=") == self.dtype.newbyteorder("="):
+        if kind.newbyteorder("=") == self.dtype.newbyteorder("="):  # the same in the other byte order
             width = kind.itemsize if kind.kind != "c" else kind.itemsize // 2
             return ndarray(_swapped(self.tobytes(), width), kind, self.shape)
         return ndarray(_encode(self.values(), kind), kind, self.shape)
@@ -384,11 +406,11 @@ class ndarray:
             return view
         if not self._is_contiguous() or not self.shape:
             raise ValueError("only contiguous elements can be seen as others of another size")
-        last = self.shape[-1] * self.itemsize
-        if last % kind.itemsize:
+        row_bytes = self.shape[-1] * self.itemsize
+        if row_bytes % kind.itemsize:
             raise ValueError("the bytes are no whole number of elements")
-        shape = (*self.shape[:-1], last // kind.itemsize)
-        view = ndarray(self._data, kind, shape, None, self._offset)
+        shape = (*self.shape[:-1], row_bytes // kind.itemsize)
+        view = ndarray(self._data, kind, shape, offset=self._offset)
         view._is_writeable = self._is_writeable
         return view
 
@@ -405,18 +427,19 @@ class ndarray:
         """Return the conjugates."""
         if self.dtype.kind != "c":
             return self
-        return _from([value.conjugate() for value in self.values()], self.dtype, self.shape)
+        return _from_values([value.conjugate() for value in self.values()], self.dtype, self.shape)
 
     # Parts
 
-    def _basic(self, index: tuple[Any, ...]) -> ndarray:
+    def _basic_view(self, index: tuple[Any, ...]) -> ndarray:
         """Return a view by integers, slices, `None` and `...`."""
         count = sum(part is not None and part is not Ellipsis for part in index)
         if count > self.ndim:
             raise IndexError("too many indices for array")
-        rest = [slice(None)] * (self.ndim - count)
+        # Dimensions without an index are whole: in place of `...`, or at the end.
+        whole = [slice(None)] * (self.ndim - count)
         at = next((number for number, part in enumerate(index) if part is Ellipsis), None)
-        parts = [*index, *rest] if at is None else [*index[:at], *rest, *index[at + 1 :]]
+        parts = [*index, *whole] if at is None else [*index[:at], *whole, *index[at + 1 :]]
         shape: list[int] = []
         strides: list[int] = []
         offset = self._offset
@@ -433,7 +456,7 @@ class ndarray:
                 length = len(range(start, stop, stride))
                 shape.append(length)
                 strides.append(step * stride)
-                offset += start * step if length else 0
+                offset += start * step if length else 0  # the start of an empty slice may lie outside
                 continue
             number = operator.index(part)
             if not -extent <= number < extent:
@@ -442,27 +465,30 @@ class ndarray:
         return self._view(shape, strides, offset)
 
     def __getitem__(self, index: Any) -> ndarray:
-        chosen = _chosen(index)
+        """Return a view for integers, slices, `None` and `...`; new memory for an array of numbers or truth values."""
+        chosen = _chosen_indices(index)
         if chosen is None:
-            return self._basic(index if isinstance(index, tuple) else (index,))
-        places, shape = chosen
-        parts = [self._basic(place).tobytes() for place in places]
+            return self._basic_view(index if isinstance(index, tuple) else (index,))
+        indices, shape = chosen
+        parts = [self._basic_view(index_of_part).tobytes() for index_of_part in indices]
+        # Truth values are for as many dimensions as they have, numbers for the first.
         dims = index.ndim if isinstance(index, ndarray) and index.dtype.kind == "b" else 1
         return ndarray(bytearray(b"".join(parts)), self.dtype, (*shape, *self.shape[dims:]))
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        chosen = _chosen(index)
+        """Write elements, converted and repeated, to the parts that an index chooses."""
+        chosen = _chosen_indices(index)
         if chosen is None:
-            part = self._basic(index if isinstance(index, tuple) else (index,))
+            part = self._basic_view(index if isinstance(index, tuple) else (index,))
             part._fill(asarray(value))
             return
-        places, _ = chosen
+        indices, _ = chosen
         values = asarray(value)
-        for number, place in enumerate(places):
-            self._basic(place)._fill(values[number] if values.shape else values)
+        for number, index_of_part in enumerate(indices):
+            self._basic_view(index_of_part)._fill(values[number] if values.shape else values)
 
     def _fill(self, values: ndarray) -> None:
-        """Write elements, converted and repeated."""
+        """Write elements into this view, converted to its type and repeated to its shape."""
         if not self._is_writeable:
             raise ValueError("assignment destination is read-only")
         data = broadcast(values, self.shape).astype(self.dtype, copy=False).tobytes()
@@ -471,8 +497,8 @@ class ndarray:
             memory[self._offset : self._offset + self.nbytes] = data
             return
         width = self.itemsize
-        for number, place in enumerate(self._places()):
-            memory[place : place + width] = data[number * width : (number + 1) * width]
+        for number, offset in enumerate(self._byte_offsets()):
+            memory[offset : offset + width] = data[number * width : (number + 1) * width]
 
     # Reductions
 
@@ -485,30 +511,32 @@ class ndarray:
         return all(self.values())
 
     def min(self) -> ndarray:
-        """Return the smallest element, or a NaN."""
-        return _from([_extreme(self.values(), min)], self.dtype, ())
+        """Return the smallest element, or a NaN where there is one."""
+        return _from_values([_extreme(self.values(), min)], self.dtype, ())
 
     def max(self) -> ndarray:
-        """Return the largest element, or a NaN."""
-        return _from([_extreme(self.values(), max)], self.dtype, ())
+        """Return the largest element, or a NaN where there is one."""
+        return _from_values([_extreme(self.values(), max)], self.dtype, ())
 
     def argmax(self) -> int:
         """Return the number of the first largest element, or of the first NaN."""
         values = self.values()
-        return next((number for number, value in enumerate(values) if value != value), None) or values.index(
-            max(values)
-        )
+        for number, value in enumerate(values):
+            if value != value:
+                return number
+        return values.index(max(values))
 
     def sum(self, axis: int | None = None, keepdims: bool = False) -> ndarray:
         """Return the sum of all elements, or along the last axis; integers and truth values are counted in 64 bits."""
-        kind = self.dtype if self.dtype.kind in "fc" else dtype("u8" if self.dtype.kind == "u" else "i8")
+        wide_integer = dtype("u8" if self.dtype.kind == "u" else "i8")
+        kind = self.dtype if self.dtype.kind in "fc" else wide_integer
         if axis is None:
-            return _from([_pairwise(self.values(), kind)], kind, ())
+            return _from_values([_pairwise_sum(self.values(), kind)], kind, ())
         if axis not in (-1, self.ndim - 1):
             raise NotImplementedError("sums along the last axis only")
         rows = self.reshape(-1, self.shape[-1]) if self.size else self
-        sums = [_pairwise(row.values(), kind) for row in rows]
-        return _from(sums, kind, (*self.shape[:-1], 1) if keepdims else self.shape[:-1])
+        sums = [_pairwise_sum(row.values(), kind) for row in rows]
+        return _from_values(sums, kind, (*self.shape[:-1], 1) if keepdims else self.shape[:-1])
 
     def mean(self) -> ndarray:
         """Return the mean."""
@@ -547,10 +575,11 @@ class ndarray:
         return _arithmetic(operator.mod, self, other)
 
     def __pow__(self, other: Any) -> ndarray:
+        # A square is a product, as in numpy: `pow` may round it otherwise.
         return _arithmetic(operator.mul, self, self) if other == 2 else _arithmetic(_power, self, other)
 
     def __neg__(self) -> ndarray:
-        return _each(operator.neg, self)
+        return _map_elements(operator.neg, self)
 
     def __abs__(self) -> ndarray:
         return absolute(self)
@@ -575,7 +604,7 @@ class ndarray:
         return _arithmetic(operator.rshift, self, other)
 
     def __invert__(self) -> ndarray:
-        return _each(operator.not_ if self.dtype.kind == "b" else operator.invert, self)
+        return _map_elements(operator.not_ if self.dtype.kind == "b" else operator.invert, self)
 
     def __eq__(self, other: Any) -> Any:
         return _compared(operator.eq, self, other)
@@ -598,30 +627,38 @@ class ndarray:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _from(values: list[Any], kind: dtype, shape: Sequence[int]) -> ndarray:
+def _from_values(values: list[Any], kind: dtype, shape: Sequence[int]) -> ndarray:
+    """Return an array of Python's numbers in index order, converted to a type."""
     return ndarray(_encode(values, kind), kind, shape)
 
 
-def _chosen(index: Any) -> tuple[list[tuple[int, ...]], tuple[int, ...]] | None:
-    """Return the places that an index of truth values or numbers chooses, and its shape; `None` for another index."""
+def _chosen_indices(index: Any) -> tuple[list[tuple[int, ...]], tuple[int, ...]] | None:
+    """Return the index of each part that an array of truth values or numbers chooses, and the shape of these parts.
+
+    `None` for an index of another kind.
+    """
     if isinstance(index, list):
         index = asarray(index)
     if not isinstance(index, ndarray) or not index.shape:
         return None
     if index.dtype.kind != "b":
         return [(number,) for number in index.values()], index.shape
-    everywhere = product(*map(range, index.shape))
-    places = [place for place, is_chosen in zip(everywhere, index.values()) if is_chosen]
-    return places, (len(places),)
+    all_indices = product(*map(range, index.shape))
+    indices = [part for part, is_chosen in zip(all_indices, index.values()) if is_chosen]
+    return indices, (len(indices),)
 
 
 def _extreme(values: list[Any], choose: Callable[[list[Any]], Any]) -> Any:
+    """Return the number that `min` or `max` chooses; the first NaN where there is one."""
     if not values:
         raise ValueError("zero-size array to reduction operation")
-    return next((value for value in values if value != value), None) or choose(values)
+    for value in values:
+        if value != value:
+            return value
+    return choose(values)
 
 
-def _pairwise(values: list[Any], kind: dtype) -> Any:
+def _pairwise_sum(values: list[Any], kind: dtype) -> Any:
     """Return a sum as numpy rounds it: eight sums in turn, of halves of more than 128 elements.
 
     Source: numpy `loops_utils.h.src` `pairwise_sum`.
@@ -629,10 +666,17 @@ def _pairwise(values: list[Any], kind: dtype) -> Any:
     if kind.kind not in "fc":
         return sum(values)
 
+    is_double = kind.kind == "f" and kind.itemsize == 8
+
     def rounded(value: Any) -> Any:
-        return value if kind.itemsize == 8 and kind.kind == "f" else _decode(bytes(_encode([value], kind)), kind)[0]
+        """Return a number as an element of the type, to which each sum is rounded."""
+        if is_double:  # as Python's own floats
+            return value
+        (element,) = _decode(bytes(_encode([value], kind)), kind)
+        return element
 
     def total(start: int, count: int) -> Any:
+        """Return the sum of so many elements from one on."""
         if count < 8:
             result = values[start] if count else 0.0
             for value in values[start + 1 : start + count]:
@@ -659,6 +703,7 @@ def _pairwise(values: list[Any], kind: dtype) -> Any:
 
 
 def _quotient(one: Any, other: Any) -> Any:
+    """Return a quotient as IEEE 754 has it, also by zero."""
     try:
         return one / other
     except ZeroDivisionError:
@@ -668,6 +713,7 @@ def _quotient(one: Any, other: Any) -> Any:
 
 
 def _power(one: float, other: float) -> float:
+    """Return a power as C has it, where Python raises an error."""
     try:
         return math.pow(one, other)
     except OverflowError:
@@ -681,14 +727,16 @@ def result_type(*kinds: Any) -> dtype:
     types = [kind.dtype if isinstance(kind, ndarray) else dtype(kind) for kind in kinds]
     result = types[0]
     for other in types[1:]:
-        result = _common(result, other)
+        result = _common_type(result, other)
     return result.newbyteorder("=")
 
 
-def _common(one: dtype, other: dtype) -> dtype:
+def _common_type(one: dtype, other: dtype) -> dtype:
+    """Return the smallest type that has the numbers of both; where there is none, one of doubles (NEP 50)."""
     order = "buifc"
     if order.index(one.kind) > order.index(other.kind):
         one, other = other, one
+    # Now `one` is of the same kind as `other`, or of one further left in `order`.
     if one.kind == other.kind:
         return one if one.itemsize >= other.itemsize else other
     if one.kind == "b":
@@ -697,15 +745,18 @@ def _common(one: dtype, other: dtype) -> dtype:
         size = max(other.itemsize, 2 * one.itemsize)
         return dtype("f8" if size > 8 else f"i{size}")
     if one.kind in "ui":
-        floating = min(8, 2 * one.itemsize)
+        floating = min(8, 2 * one.itemsize)  # bytes of the float with all these integers; of 8 bytes there is none
         if other.kind == "f":
             return dtype(f"f{max(other.itemsize, floating)}")
-        return dtype(f"c{max(other.itemsize, 2 * max(4, floating))}")
+        return dtype(f"c{max(other.itemsize, 2 * max(4, floating))}")  # complex numbers are of two float32 at least
     return dtype(f"c{max(other.itemsize, 2 * max(4, one.itemsize))}")
 
 
 def _operands(one: Any, other: Any) -> tuple[ndarray, ndarray, dtype]:
-    """Return two operands in one shape, and the type of their result; numbers of Python adopt the array's type."""
+    """Return two operands in one shape, and the type of their result.
+
+    One of them may be a number of Python, which adopts the array's type, or the default type of a higher kind (NEP 50).
+    """
     if isinstance(one, ndarray) and isinstance(other, ndarray):
         kind = result_type(one, other)
     else:
@@ -721,24 +772,32 @@ def _operands(one: Any, other: Any) -> tuple[ndarray, ndarray, dtype]:
 
 
 def _arithmetic(function: Callable[[Any, Any], Any], one: Any, other: Any) -> ndarray:
+    """Return the results of a function of two numbers, for each pair of elements of two operands."""
     left, right, kind = _operands(one, other)
-    if function is _quotient and kind.kind not in "fc":
+    if function is _quotient and kind.kind not in "fc":  # `/` of integers
         kind = dtype("f8")
     first = left.astype(kind, copy=False).values()
     second = right.astype(kind, copy=False).values()
-    return _from(list(map(function, first, second)), kind, left.shape)
+    return _from_values(list(map(function, first, second)), kind, left.shape)
 
 
 def _compared(function: Callable[[Any, Any], bool], one: Any, other: Any) -> ndarray:
+    """Return the truth values of a comparison, for each pair of elements of two operands."""
     left, right, _ = _operands(one, other)
-    return _from(list(map(function, left.values(), right.values())), dtype("?"), left.shape)
+    return _from_values(list(map(function, left.values(), right.values())), dtype("?"), left.shape)
 
 
-def _each(function: Callable[[Any], Any], array: ndarray, kind: dtype | None = None) -> ndarray:
-    return _from(list(map(function, array.values())), kind or array.dtype.newbyteorder("="), array.shape)
+def _map_elements(function: Callable[[Any], Any], array: ndarray, kind: dtype | None = None) -> ndarray:
+    """Return the results of a function for each element, of a type or of the array's own."""
+    return _from_values(list(map(function, array.values())), kind or array.dtype.newbyteorder("="), array.shape)
 
 
 def _common_shape(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape of two operands together: extents of 1 repeat, and missing ones come first.
+
+    Raises:
+        ValueError: extents differ, and neither is 1.
+    """
     dims = max(len(one), len(other))
     first = (1,) * (dims - len(one)) + tuple(one)
     second = (1,) * (dims - len(other)) + tuple(other)
@@ -748,7 +807,11 @@ def _common_shape(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
 
 
 def broadcast(array: ndarray, shape: Sequence[int]) -> ndarray:
-    """Return a view that repeats dimensions of one element."""
+    """Return a view in another shape, which repeats dimensions of one element, and has further ones before them.
+
+    Raises:
+        ValueError: the array has other extents, or more dimensions.
+    """
     if array.shape == tuple(shape):
         return array
     missing = len(shape) - array.ndim
@@ -790,8 +853,8 @@ def full(shape: Any, value: Any, kind: Any) -> ndarray:
 
 
 def arange(count: int) -> ndarray:
-    """Return the numbers from 0."""
-    return _from(list(range(count)), dtype("i8"), (count,))
+    """Return the numbers from 0 to `count - 1`."""
+    return _from_values(list(range(count)), dtype("i8"), (count,))
 
 
 def array(values: Any, kind: Any = None) -> ndarray:
@@ -815,15 +878,18 @@ def array(values: Any, kind: Any = None) -> ndarray:
     if any(not isinstance(number, (bool, int, float, complex)) for number in numbers):
         raise ValueError("setting an array element with a sequence or an object")
     if kind is None:
+        # The first type that has all the numbers; of no numbers a double.
         kind = "f8"
         for letter, types in (("?", bool), ("i8", (bool, int)), ("f8", (bool, int, float)), ("c16", complex)):
             if numbers and all(isinstance(number, types) for number in numbers):
                 kind = letter
                 break
     kind = dtype(kind)
-    if kind.kind in "iu" and any(type(number) is int for number in numbers) and _outside([*map(int, numbers)], kind):
+    has_int = any(type(number) is int for number in numbers)
+    # numpy refuses ints out of bounds, and wraps floats.
+    if kind.kind in "iu" and has_int and _has_out_of_bounds([*map(int, numbers)], kind):
         raise OverflowError(f"an integer is out of bounds for {kind.name}")
-    return _from(numbers, kind, shape)
+    return _from_values(numbers, kind, shape)
 
 
 def asarray(values: Any) -> ndarray:
@@ -832,7 +898,7 @@ def asarray(values: Any) -> ndarray:
 
 
 def ascontiguousarray(values: ndarray) -> ndarray:
-    """Return an array whose elements follow one another; of no dimensions, one of one."""
+    """Return an array whose elements follow one another; one without dimensions gets one, as in numpy."""
     values = values if values._is_contiguous() else values.copy()
     return values if values.shape else values.reshape(1)
 
@@ -881,9 +947,13 @@ def stack(arrays: Sequence[ndarray], axis: int) -> ndarray:
 
 def moveaxis(values: ndarray, source: int, target: int) -> ndarray:
     """Return a view with one dimension elsewhere."""
-    order = [dim for dim in range(values.ndim) if dim != source % values.ndim]
-    order.insert(target % values.ndim, source % values.ndim)
-    return values._view([values.shape[dim] for dim in order], [values.strides[dim] for dim in order], values._offset)
+    source %= values.ndim  # negative ones count from the end
+    target %= values.ndim
+    order = [dim for dim in range(values.ndim) if dim != source]
+    order.insert(target, source)
+    shape = [values.shape[dim] for dim in order]
+    strides = [values.strides[dim] for dim in order]
+    return values._view(shape, strides, values._offset)
 
 
 def where(condition: ndarray, one: Any, other: Any) -> ndarray:
@@ -891,7 +961,8 @@ def where(condition: ndarray, one: Any, other: Any) -> ndarray:
     left, right, kind = _operands(one, other)
     shape = _common_shape(condition.shape, left.shape)
     conditions, first, second = (broadcast(values, shape).values() for values in (condition, left, right))
-    return _from([a if holds else b for holds, a, b in zip(conditions, first, second)], kind, shape)
+    chosen = [a if holds else b for holds, a, b in zip(conditions, first, second)]
+    return _from_values(chosen, kind, shape)
 
 
 def copyto(target: ndarray, source: ndarray, casting: str) -> None:
@@ -902,19 +973,19 @@ def copyto(target: ndarray, source: ndarray, casting: str) -> None:
 
 def isnan(values: Any) -> ndarray:
     """Return where there is a NaN."""
-    return _each(lambda value: value != value, asarray(values), dtype("?"))
+    return _map_elements(lambda value: value != value, asarray(values), dtype("?"))
 
 
 def isfinite(values: ndarray) -> ndarray:
     """Return where there is neither a NaN nor an infinite number."""
-    return _each(lambda value: abs(value) < inf, values, dtype("?"))
+    return _map_elements(lambda value: abs(value) < inf, values, dtype("?"))
 
 
 def absolute(values: Any) -> ndarray:
     """Return the absolute values; those of complex numbers are floats."""
     values = asarray(values)
     kind = dtype(f"f{values.itemsize // 2}") if values.dtype.kind == "c" else None
-    return _each(abs, values, kind)
+    return _map_elements(abs, values, kind)
 
 
 def negative(values: ndarray) -> ndarray:
@@ -924,7 +995,7 @@ def negative(values: ndarray) -> ndarray:
 
 def sqrt(values: Any) -> ndarray:
     """Return the square roots; a NaN of negative numbers."""
-    return _each(lambda value: math.sqrt(value) if value >= 0 else nan, asarray(values))
+    return _map_elements(lambda value: math.sqrt(value) if value >= 0 else nan, asarray(values))
 
 
 def maximum(one: Any, other: Any) -> ndarray:
@@ -961,7 +1032,8 @@ def allclose(one: Any, other: Any, rtol: float, atol: float, equal_nan: bool = F
     for a, b in zip(left.values(), right.values()):
         if a == b or (equal_nan and a != a and b != b):
             continue
-        if not abs(a - b) <= atol + rtol * abs(b) or abs(b) == inf or abs(a) == inf:
+        # The tolerance of an infinite number is infinite, too: such are close to equal ones only. `not <=`: of a NaN.
+        if abs(a) == inf or abs(b) == inf or not abs(a - b) <= atol + rtol * abs(b):
             return False
     return True
 
@@ -969,13 +1041,13 @@ def allclose(one: Any, other: Any, rtol: float, atol: float, equal_nan: bool = F
 def isin(values: ndarray, wanted: ndarray) -> ndarray:
     """Return which elements are among others."""
     others = set(wanted.values())
-    return _each(others.__contains__, values, dtype("?"))
+    return _map_elements(others.__contains__, values, dtype("?"))
 
 
 def can_cast(source: Any, target: Any) -> bool:
     """Return whether a type holds all numbers of another."""
     source, target = dtype(source), dtype(target)
-    return bool(_common(source, target).newbyteorder("=") == target.newbyteorder("="))
+    return bool(_common_type(source, target).newbyteorder("=") == target.newbyteorder("="))
 
 
 def unravel_index(number: int, shape: Sequence[int]) -> tuple[int, ...]:
@@ -988,7 +1060,7 @@ def unravel_index(number: int, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def nditer(values: ndarray, flags: Sequence[str], order: str, buffersize: int) -> Iterator[ndarray]:
-    """Yield the elements in index order, some at once."""
+    """Yield the elements in index order, `buffersize` at once."""
     assert order == "C"
     flat = values.reshape(-1)
     for start in range(0, len(flat), buffersize):
@@ -996,7 +1068,11 @@ def nditer(values: ndarray, flags: Sequence[str], order: str, buffersize: int) -
 
 
 def histogram(values: ndarray, bins: int, limits: tuple[float, float]) -> tuple[ndarray, None]:
-    """Return how many elements are in each of equal bins; the last one has its upper edge."""
+    """Return how many elements are in each of equal bins, of which the last includes its upper edge; and nothing.
+
+    numpy returns the edges, too, which nobody asks for. As there, the bin that a quotient gives is corrected where the
+    edges, which are rounded otherwise, put the element into another one.
+    """
     low, high = limits
     edges = [low + (high - low) / bins * number for number in range(bins)] + [high]
     counts = [0] * bins
@@ -1007,7 +1083,7 @@ def histogram(values: ndarray, bins: int, limits: tuple[float, float]) -> tuple[
         elif value >= edges[number + 1] and number < bins - 1:
             number += 1
         counts[number] += 1
-    return _from(counts, dtype("i8"), (bins,)), None
+    return _from_values(counts, dtype("i8"), (bins,)), None
 
 
 def _sum(arrays: Sequence[ndarray], axis: int) -> ndarray:

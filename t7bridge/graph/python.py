@@ -34,6 +34,8 @@ MODULE_PARTS = ("_parameters", "_buffers", "_modules")
 
 
 class _Unset:
+    """The class of `UNSET`, which is not `None`: a state in a file may be `None`."""
+
     def __repr__(self) -> str:
         return "UNSET"
 
@@ -154,7 +156,7 @@ class PythonObject(Holder):
     def cls(self) -> PythonGlobal | None:
         """The class: the constructor, or the class passed to `copyreg`; None if it is not a name."""
         cls = self.constructor
-        # `copyreg._reconstructor` and `__newobj__` have the class as their first argument.
+        # `copyreg._reconstructor` and `__newobj__`, `copy_reg` in Python 2, have the class as their first argument.
         is_of_copyreg = isinstance(cls, PythonGlobal) and cls.module in ("copy_reg", "copyreg")
         if is_of_copyreg and isinstance(self.args, tuple) and self.args:
             cls = self.args[0]
@@ -170,11 +172,13 @@ class PythonObject(Holder):
     def attributes(self) -> dict[str, Any]:
         """The result of `vars()` of the object, where the file states it in the usual form; else empty."""
         state = self.state
-        if isinstance(state, tuple) and len(state) == 2 and isinstance(state[1], dict):
+        if isinstance(state, tuple) and len(state) == 2:
+            # Of a class with `__slots__`: its `__dict__`, or None, and the values of its slots.
             variables, slots = state
-            attributes = dict(variables) if isinstance(variables, dict) else {}
-            attributes.update((name, value) for name, value in slots.items() if isinstance(name, str))
-            return attributes
+            if isinstance(slots, dict):
+                attributes = dict(variables) if isinstance(variables, dict) else {}
+                attributes.update((name, value) for name, value in slots.items() if isinstance(name, str))
+                return attributes
         return state if isinstance(state, dict) else {}
 
     @property
@@ -184,6 +188,7 @@ class PythonObject(Holder):
         return all(isinstance(attributes.get(name), dict) for name in MODULE_PARTS)
 
     def _inside(self) -> Iterator[tuple[Any, Any]]:
+        """Yield names and values of the attributes, of a module first its parts; then what else it is made of."""
         attributes = self.attributes
         parts = MODULE_PARTS if self.is_module else ()
         for part in parts:
@@ -245,7 +250,7 @@ class NumpyDtype(Shown):
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one element according to the code; 0 for structured types and objects."""
+        """Bytes of one element according to the code; 0 for structured types, objects, and codes without a size."""
         digits = self.code.lstrip("?biufcmMSUVOa")
         if self.code.startswith(("V", "O")):
             return 0
@@ -296,7 +301,7 @@ class NumpyScalar(Shown):
     @property
     def array(self) -> NumpyArray:
         """The same as an array without dimensions."""
-        return NumpyArray(self.dtype, (), False, self.data)
+        return NumpyArray(self.dtype, (), fortran=False, data=self.data)
 
     def _short(self) -> str:
         return f"NumpyScalar {clean(self.dtype.code, 40)}"
@@ -307,6 +312,7 @@ NAMED = (NumpyDtype, TorchConstant, Device, PythonGlobal)
 
 _SCALARS = (bool, int, float, complex, str, bytes, type(None))
 _SHOWN_PARTS = 100
+"""Most parts that the text of a key shows, at all depths together."""
 
 
 def name_text(value: Any) -> str:
@@ -323,12 +329,13 @@ def key_text(key: Any, marks: dict[int, bytes] | None = None) -> str:
 
     Args:
         key: the key.
-        marks: the hashes of parts seen in earlier keys, see `in_order`.
+        marks: the hashes of parts of earlier keys, see `in_order`; new ones are added.
     """
     marks = {} if marks is None else marks
     parts_left = _SHOWN_PARTS
 
     def text(part: Any) -> str:
+        """Return the text of the key or of a part of it, and count it."""
         nonlocal parts_left
         parts_left -= 1
         if isinstance(part, (tuple, frozenset)) and parts_left > 0:
@@ -338,7 +345,7 @@ def key_text(key: Any, marks: dict[int, bytes] | None = None) -> str:
                 texts.append("…")
             joined = ", ".join(texts)
             if isinstance(part, frozenset):
-                return f"frozenset({{{joined}}})"
+                return f"frozenset({{{joined}}})" if part else "frozenset()"
             return f"({joined},)" if len(part) == 1 else f"({joined})"
         if isinstance(part, _SCALARS):
             return repr(part)
@@ -350,19 +357,20 @@ def key_text(key: Any, marks: dict[int, bytes] | None = None) -> str:
 
 
 def in_order(items: Iterable[Any], marks: dict[int, bytes] | None = None) -> list[Any]:
-    """Return the items of a set: numbers, then text, then bytes, each sorted, then the rest.
+    """Return the items of a set in an order that does not depend on Python's hashes.
 
-    Objects of unknown classes are ordered by class name only.
+    It is numbers, text, bytes, then the rest, each sorted; objects of unknown classes by class name only.
 
     Args:
         items: of the set.
-        marks: the hashes of parts seen in earlier sets, which must still exist; new ones are added.
+        marks: the hashes of the content of parts of earlier sets, by identity, so that shared parts are hashed once;
+            new ones are added. The parts must still exist.
     """
     marks = {} if marks is None else marks
-    return sorted(items, key=lambda item: _key(item, marks))
+    return sorted(items, key=lambda item: _sort_key(item, marks))
 
 
-def _key(item: Any, marks: dict[int, bytes]) -> tuple[int, Any]:
+def _sort_key(item: Any, marks: dict[int, bytes]) -> tuple[int, Any]:
     """Return the key of an item for sorting: the number of its kind, then what orders items of this kind."""
     if isinstance(item, (int, float)) and item == item:  # NaN, which is not equal to itself, has no order
         return 0, item
@@ -370,11 +378,15 @@ def _key(item: Any, marks: dict[int, bytes]) -> tuple[int, Any]:
         return 1, item
     if isinstance(item, bytes):
         return 2, item
-    return 3, _mark(item, marks)
+    return 3, _content_hash(item, marks)
 
 
-def _mark(root: Any, marks: dict[int, bytes]) -> bytes:
-    """Return a hash of an item's content. Shared parts are hashed once; tuples and frozensets hold no cycles."""
+def _content_hash(root: Any, marks: dict[int, bytes]) -> bytes:
+    """Return a hash of an item's content, and add it and those of its parts to the marks.
+
+    Each part is hashed once, without recursion: below it on the stack is what it is a part of. Tuples and frozensets
+    hold no cycles.
+    """
     stack = [root]
     while stack:
         item = stack[-1]
@@ -385,15 +397,17 @@ def _mark(root: Any, marks: dict[int, bytes]) -> bytes:
             if missing:
                 stack += missing
                 continue
-            parts = [marks[id(part)] for part in item]
-            parts = sorted(parts) if isinstance(item, frozenset) else parts
-            marks[id(item)] = sha256(type(item).__name__.encode() + b"".join(parts)).digest()
+            hashes = [marks[id(part)] for part in item]
+            if isinstance(item, frozenset):  # whose parts have no order
+                hashes.sort()
+            marks[id(item)] = sha256(type(item).__name__.encode() + b"".join(hashes)).digest()
         else:
-            marks[id(item)] = sha256(_leaf(item).encode("utf-8", "surrogatepass")).digest()
+            marks[id(item)] = sha256(_leaf_text(item).encode("utf-8", "surrogatepass")).digest()
     return marks[id(root)]
 
 
-def _leaf(item: Any) -> str:
+def _leaf_text(item: Any) -> str:
+    """Return a text that tells items without parts apart: class and value, or the class alone."""
     if isinstance(item, (PythonGlobal, PythonObject)):
         return f"{type(item).__name__} {item.path}"
     if isinstance(item, (*_SCALARS, Device, TorchConstant)):

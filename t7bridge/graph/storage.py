@@ -28,18 +28,19 @@ from .dtypes import (
 
 CHUNK_BYTES = 1 << 19
 """Bytes converted at a time: they fit the processor's cache."""
-_BUFFER_BYTES = 1 << 20
-"""Bytes that numpy converts at a time, of the source or the target, whichever has more."""
-_STEP_BYTES = 1 << 18
-"""The same where elements are converted in steps, each of which asks for memory: more would go back to the system."""
-_MOST_TOGETHER = 1 << 12
-"""Most elements that a conversion in steps takes as one: a buffer holds a multiple of them."""
+_CAST_BYTES = 1 << 20
+"""Bytes that numpy casts at a time, of the source or the target, whichever has more."""
+_CONVERT_BYTES = 1 << 18
+"""The same where functions convert elements, each of which allocates its result: the memory of larger ones would go
+back to the system each time."""
+_MOST_IN_GROUP = 1 << 12
+"""Most elements that must be converted together: a buffer holds a multiple of them."""
 _WORDS = (2, 4, 8)
 """Bytes of words whose bytes a copy can reverse."""
-_LONGS = {4: "i", 8: "q"}
+_LONG_CODES = {4: "i", 8: "q"}
 """The codes of `struct` for longs of so many bytes."""
-_FEW = 256
-"""Up to how many longs are converted without numpy."""
+_FEW_LONGS = 256
+"""Up to how many longs are converted without numpy, which takes long to load."""
 
 
 class Elements:
@@ -72,25 +73,31 @@ class Span(Elements):
     crc: int | None = None
 
     def change(self, element: ElementType, order: str, width: int) -> Change | None:
-        """Return how a copy of the bytes becomes what a target wants: as they are, or by reversing words.
+        """Return the change by which the bytes become what a target wants: none, or reversing words.
+
+        Args:
+            element: the type of the elements.
+            order: byte order of the target, `little` or `big`.
+            width: bytes of one element in the target.
 
         Returns:
-            `None` where that does not suffice.
+            `None` where numpy must convert them.
         """
         if self.width != width:
             return None
         if self.order == order or width == 1:
             return NO_CHANGE
-        word = width // 2 if element.code[0] == "c" else width  # a complex number is two words
+        is_complex = element.code.startswith("c")
+        word = width // 2 if is_complex else width  # a complex number is two words
         return reversal(word) if word in _WORDS else None
 
-    def taken(self, count: int, change: Change) -> Extent:
-        """The bytes of `count` elements, with a change of them and the check of their CRC-32."""
+    def extent(self, count: int, change: Change) -> Extent:
+        """Return where the bytes of `count` elements are, with a change of them and the check of their CRC-32."""
         check = None if self.crc is None else self.check
         return Extent(self.source, self.offset, count * self.width, change, check)
 
     def arrays(self, storage: Storage) -> Iterator[np.ndarray]:
-        """See `Elements.arrays`."""
+        """Yield the elements as the file has them, in the machine's byte order, see `Elements.arrays`."""
         dtype_in_file = dtype_of(storage.element, self.order, self.width)
         for piece in self.pieces(storage.count):
             yield np.frombuffer(piece, dtype_in_file).astype(storage.element.code, copy=False)
@@ -147,7 +154,11 @@ class TextSpan(Elements):
     is_plain: bool = True
 
     def arrays(self, storage: Storage) -> Iterator[np.ndarray]:
-        """See `Elements.arrays`."""
+        """Yield the numbers of the text.
+
+        Raises:
+            CorruptError: it has others than the storage's, or not as many.
+        """
         parse_numbers = decimal_text().parse_numbers
         missing = storage.count
         for piece in self.pieces():
@@ -159,11 +170,11 @@ class TextSpan(Elements):
                 raise self._wrong(f"numbers of type {storage.element.name}", str(error)) from error
             missing -= len(array)
             yield array
-        if missing:  # negative if there are too many
+        if missing:  # a negative number if there are too many
             raise self._wrong(f"{storage.count} numbers", f"{storage.count - missing}")
 
     def _wrong(self, expected: str, found: str) -> CorruptError:
-        """Return the error for text that is not the storage's numbers."""
+        """Return the error for text that is not numbers of the storage's type, as many as it has."""
         return CorruptError(
             "a storage's text is not its numbers",
             file=self.source.name,
@@ -173,7 +184,12 @@ class TextSpan(Elements):
         )
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the text in pieces of about a chunk, never cutting a number."""
+        """Yield the text in pieces of at most 512 KiB, which end between numbers.
+
+        Raises:
+            TruncatedError: the file has become shorter.
+            CorruptError: a piece would have no end: it has neither a space nor a newline.
+        """
         position = self.offset
         end = self.offset + self.length
         while position < end:
@@ -202,7 +218,11 @@ class Derived(Elements):
     group: int = 1
 
     def arrays(self, storage: Storage) -> Iterator[np.ndarray]:
-        """See `Elements.arrays`; elements that do not fill a group are an error."""
+        """Yield the elements computed from those of the other storage, in pieces of whole groups.
+
+        Raises:
+            CorruptError: the elements of the other storage are not whole groups.
+        """
         rest: np.ndarray | None = None  # the elements of a group that continues in the next chunk
         for chunk in array_chunks(self.origin):
             array = chunk if rest is None or not rest.size else np.concatenate((rest, chunk))
@@ -215,7 +235,7 @@ class Derived(Elements):
 
 @define(eq=False)
 class _Part(Elements):
-    """Consecutive elements of another storage.
+    """Consecutive elements of another storage, which can only be read from its beginning.
 
     Attributes:
         origin: the other storage.
@@ -226,8 +246,11 @@ class _Part(Elements):
     first: int
 
     def arrays(self, storage: Storage) -> Iterator[np.ndarray]:
-        """See `Elements.arrays`; the other storage is read to its end, which may be an error."""
-        # Counted from the beginning of each array in turn: negative once they lie before it.
+        """Yield the elements, and empty arrays where a piece of the other storage has none of them.
+
+        The other storage is read to its end, as only there an error in it may show.
+        """
+        # Where the elements begin and end, from the beginning of each array in turn; negative behind them.
         start = self.first
         end = self.first + storage.count
         for array in array_chunks(self.origin):
@@ -241,7 +264,7 @@ Data = Union[Elements, "np.ndarray"]
 
 @define(eq=False)
 class Storage(Holder):
-    """A contiguous run of elements in memory, shared by the tensors that are views of it.
+    """A sequence of elements of one type, shared by the tensors that are views of it, as memory is in Lua and PyTorch.
 
     Two tensors share memory if and only if they have the same `Storage` object.
 
@@ -354,8 +377,8 @@ class Storage(Holder):
         data = self.data
         if isinstance(data, Span):
             change = data.change(self.element, order, width)
-            if change is not None:
-                return data.taken(self.count, change)
+            if change is not None:  # numpy need not be loaded
+                return data.extent(self.count, change)
         if self.nbytes < WORTH_BYTES or not isinstance(data, (Span, Derived)):
             return None
         return _converted_extent(self, order, width)
@@ -374,17 +397,17 @@ class Storage(Holder):
         if isinstance(self.data, Span) and self.data.change(self.element, order, width) is NO_CHANGE:
             yield from self.data.pieces(self.count)
             return
-        if isinstance(self.data, Span) and self.count <= _FEW and self.data.width != width:
-            yield _few_longs(self.data, self.count, order, width)
+        if isinstance(self.data, Span) and self.count <= _FEW_LONGS and self.data.width != width:
+            yield _resized_longs(self.data, self.count, order, width)
             return
         target_dtype = dtype_of(self.element, order, width)
         for array in array_chunks(self):
-            if target_dtype.itemsize < array.dtype.itemsize:
+            if target_dtype.itemsize < array.dtype.itemsize:  # longs as 4 bytes
                 _check_fits(array, target_dtype)
             yield array.astype(target_dtype, copy=False).tobytes()
 
     def crc32(self) -> int:
-        """CRC-32 of the elements' little-endian bytes."""
+        """Return the CRC-32 of the elements' little-endian bytes; all are read."""
         crc = 0
         for chunk in self.chunks():
             crc = crc32(chunk, crc)
@@ -392,17 +415,27 @@ class Storage(Holder):
 
 
 def integers(storage: Storage) -> list[int]:
-    """Return the elements of a storage of signed integers; few are read without numpy."""
-    raw = b"".join(storage.chunks())
+    """Return the elements of a storage of signed integers; numpy is loaded only where they must be converted."""
+    data = b"".join(storage.chunks())
     width = storage.element.itemsize
-    words = (raw[at : at + width] for at in range(0, len(raw), width))
+    words = (data[start : start + width] for start in range(0, len(data), width))
     return [int.from_bytes(word, "little", signed=True) for word in words]
 
 
-def _few_longs(span: Span, count: int, order: str, width: int) -> bytes:
-    """Return longs in another size, without loading numpy for a few numbers."""
-    source_format = f"{ORDER_SIGNS[span.order]}{count}{_LONGS[span.width]}"
-    target_format = f"{ORDER_SIGNS[order]}{count}{_LONGS[width]}"
+def _resized_longs(span: Span, count: int, order: str, width: int) -> bytes:
+    """Return the bytes of longs in another size, by `struct`.
+
+    Args:
+        span: where they are.
+        count: how many.
+        order: byte order of the result.
+        width: bytes of one in the result.
+
+    Raises:
+        ModelError: one does not fit 4 bytes.
+    """
+    source_format = f"{ORDER_SIGNS[span.order]}{count}{_LONG_CODES[span.width]}"
+    target_format = f"{ORDER_SIGNS[order]}{count}{_LONG_CODES[width]}"
     numbers = struct.unpack(source_format, b"".join(span.pieces(count)))
     try:
         return struct.pack(target_format, *numbers)
@@ -411,7 +444,7 @@ def _few_longs(span: Span, count: int, order: str, width: int) -> bytes:
 
 
 def too_large(least: int, greatest: int) -> ModelError:
-    """The error for longs that do not fit 4 bytes, with the least and the greatest of them."""
+    """Return the error for longs of which the least or the greatest does not fit 4 bytes."""
     return ModelError(
         "a LongStorage holds numbers beyond 4-byte longs",
         expected=f"{-(1 << 31)} to {(1 << 31) - 1}",
@@ -421,10 +454,10 @@ def too_large(least: int, greatest: int) -> ModelError:
 
 
 def storage_for_class(name: str) -> tuple[ElementType, str, str | None] | None:
-    """Return what the class name of a Lua tensor or storage means.
+    """Return what the class name of a Lua tensor or storage means; `None` for any other class.
 
     Returns:
-        The element type, the device and the alias to keep, or `None` for any other class.
+        The element type, the device, and the alias to keep: the name, if it is one of `LUA_ALIASES`, else `None`.
     """
     if name in LUA_CLASSES:
         element, device = LUA_CLASSES[name]
@@ -446,10 +479,11 @@ def part_of(storage: Storage, first: int, count: int) -> Storage:
     data: Data = storage.data
     if count == storage.count and not first:
         return storage
-    if isinstance(data, Span):  # without the CRC-32, which is that of the whole
+    if isinstance(data, Span):
+        # Without the CRC-32, which is that of the whole.
         data = Span(data.source, data.offset + first * data.width, data.width, data.order)
     elif isinstance(data, Derived) and data.group == 1 and data.origin.count == storage.count:
-        # Each element comes from one: only these are read.
+        # Each element is computed from one of the other storage: only these are read.
         data = Derived(part_of(data.origin, first, count), data.convert)
     elif isinstance(data, Elements):
         data = _Part(storage, first)
@@ -459,7 +493,10 @@ def part_of(storage: Storage, first: int, count: int) -> Storage:
 
 
 def storage_array(storage: Storage) -> np.ndarray:
-    """The elements as an array: that of the storage itself, a read-only view of its memory, or a new one."""
+    """Return the elements as an array, shape (count,), in the machine's byte order.
+
+    It is that of the storage itself, a read-only view of the file's memory map or of the caller's bytes, or a new one.
+    """
     data = storage.data
     native = np.dtype(storage.element.code)
     if isinstance(data, np.ndarray):
@@ -475,14 +512,15 @@ def storage_array(storage: Storage) -> np.ndarray:
     if array.flags.writeable and dtype_in_file == native.newbyteorder():
         array.byteswap(inplace=True)
         array = array.view(native)
-    # A view only where the machine's own loads can use it; PyTorch takes neither swapped nor unaligned arrays.
+    # PyTorch takes neither swapped nor unaligned arrays.
     return array if dtype_in_file == native and array.flags.aligned else array.astype(native)
 
 
 def own_array(storage: Storage) -> np.ndarray:
-    """Return the elements as an array of the caller's own, which may be written to."""
+    """Return the elements as an array that is nobody else's, and may be written to."""
     array = storage_array(storage)
-    return array if array.flags.writeable and array is not storage.data else array.copy()
+    is_new = array.flags.writeable and array is not storage.data
+    return array if is_new else array.copy()
 
 
 def array_chunks(storage: Storage) -> Iterator[np.ndarray]:
@@ -497,7 +535,11 @@ def array_chunks(storage: Storage) -> Iterator[np.ndarray]:
 
 
 def _check_fits(array: np.ndarray, narrower: np.dtype[Any]) -> None:
-    """Refuse integers, shape (n,), that a narrower type does not have."""
+    """Check that a narrower type has all of some integers, shape (n,).
+
+    Raises:
+        ModelError: it has not.
+    """
     bounds = np.iinfo(narrower)
     if array.size:
         least, greatest = int(array.min()), int(array.max())
@@ -506,7 +548,19 @@ def _check_fits(array: np.ndarray, narrower: np.dtype[Any]) -> None:
 
 
 def _converted_extent(storage: Storage, order: str, width: int) -> Extent | None:
-    """See `Storage.extent`: elements in a file that numpy converts on their way to another."""
+    """Return where elements are in a file, with their conversion by numpy on the way to another; see `Storage.extent`.
+
+    Elements may be derived from others in several steps. The file's are converted in groups, each of the least number
+    that becomes a whole number of elements.
+
+    Args:
+        storage: has the elements.
+        order: byte order of the result.
+        width: bytes of one element in the result.
+
+    Returns:
+        `None` where they are not in a file, or their groups are too large for a buffer.
+    """
     steps: list[Derived] = []
     origin = storage
     while isinstance(origin.data, Derived):
@@ -515,47 +569,50 @@ def _converted_extent(storage: Storage, order: str, width: int) -> Extent | None
     span = origin.data
     if not isinstance(span, Span) or not origin.count:
         return None
-    # The least number of elements of the file that become a whole number of elements, and make up whole groups.
-    common = math.gcd(origin.count, storage.count)
-    together = math.lcm(origin.count // common, *(step.group for step in steps))
-    if origin.count % together or together > _MOST_TOGETHER:
+    # Also a multiple of the groups of each step.
+    ratio_denominator = origin.count // math.gcd(origin.count, storage.count)
+    group = math.lcm(ratio_denominator, *(step.group for step in steps))
+    if origin.count % group or group > _MOST_IN_GROUP:
         return None
     source_dtype = dtype_of(origin.element, span.order, span.width)
     target_dtype = dtype_of(storage.element, order, width)
     converts = tuple(step.convert for step in steps)
     if not converts:
-        return span.taken(origin.count, _change_of_type(source_dtype, target_dtype))
-    target_bytes = storage.count * target_dtype.itemsize // (origin.count // together)
-    buffer = partial(_ArrayBuffer, together, source_dtype, target_dtype, converts)
-    return span.taken(origin.count, Change(together * span.width, target_bytes, buffer))
+        return span.extent(origin.count, _change_of_type(source_dtype, target_dtype))
+    groups = origin.count // group
+    bytes_of_group = storage.count * target_dtype.itemsize // groups  # in the target
+    buffer = partial(_ArrayBuffer, group, source_dtype, target_dtype, converts)
+    return span.extent(origin.count, Change(group * span.width, bytes_of_group, buffer))
 
 
 @cache
 def _change_of_type(source_dtype: np.dtype[Any], target_dtype: np.dtype[Any]) -> Change:
-    """One change for all storages of the same types, so that they share the memory for it."""
-    buffer = partial(_ArrayBuffer, 1, source_dtype, target_dtype)
+    """Return the change that casts elements: one object for the same types, so that copies share the memory for it."""
+    buffer = partial(_ArrayBuffer, 1, source_dtype, target_dtype)  # each element by itself
     return Change(source_dtype.itemsize, target_dtype.itemsize, buffer)
 
 
 class _ArrayBuffer(Buffer):
-    """The memory in which numpy converts elements.
+    """The memory through which elements go from file to file, and in which numpy converts them.
 
     Args:
-        together: how many elements of the source always come together, or a multiple of it.
-        source_dtype: their type in the source.
-        target_dtype: that of the elements in the target.
-        converts: what makes elements in the machine's byte order from such, one after the other.
+        group: number of elements of the source that must be converted together; the buffer holds a multiple of it.
+        source_dtype: the type of elements in the source, in its byte order.
+        target_dtype: that of elements in the target.
+        converts: functions that convert an array, shape (n,), in the machine's byte order, one after the other; the
+            result is cast to the target's type. Without any, elements are only cast.
     """
 
     def __init__(
         self,
-        together: int,
+        group: int,
         source_dtype: np.dtype[Any],
         target_dtype: np.dtype[Any],
         converts: tuple[Callable[[np.ndarray], np.ndarray], ...] = (),
     ) -> None:
-        most_bytes = _STEP_BYTES if converts else _BUFFER_BYTES
-        count = max(1, most_bytes // max(source_dtype.itemsize, target_dtype.itemsize) // together) * together
+        most_bytes = _CONVERT_BYTES if converts else _CAST_BYTES
+        most_elements = most_bytes // max(source_dtype.itemsize, target_dtype.itemsize)
+        count = max(1, most_elements // group) * group
         self._source = np.empty(count, source_dtype.newbyteorder("="))
         self._swaps_source = not source_dtype.isnative
         self._swaps_target = not target_dtype.isnative
@@ -565,14 +622,18 @@ class _ArrayBuffer(Buffer):
         self.view = self._source.view("u1").data
 
     def changed(self, length: int) -> memoryview:
-        """See `Buffer.changed`."""
+        """Return the bytes for the target that the first `length` bytes of the view become.
+
+        Raises:
+            ModelError: a 64-bit integer does not fit 4 bytes, or a conversion refuses an element.
+        """
         array = self._source[: length // self._source.itemsize]
         if self._swaps_source:
             array.byteswap(inplace=True)
         for convert in self._converts:
             array = convert(array)
         if array.dtype != self._native or not array.flags.c_contiguous:
-            if array.dtype.kind == "i" and self._native.itemsize < array.itemsize:
+            if array.dtype.kind == "i" and self._native.itemsize < array.itemsize:  # longs as 4 bytes
                 _check_fits(array, self._native)
             if len(self._target) < len(array):  # a conversion may return more elements than it receives
                 self._target = np.empty(len(array), self._native)
@@ -580,5 +641,5 @@ class _ArrayBuffer(Buffer):
             np.copyto(target, array, casting="unsafe")
             array = target
         if self._swaps_target:
-            array = array.byteswap(inplace=array.flags.writeable)
+            array = array.byteswap(inplace=array.flags.writeable)  # a conversion may return a read-only one
         return array.view("u1").data

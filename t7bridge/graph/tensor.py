@@ -9,7 +9,7 @@ import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from attrs import evolve, field
 
@@ -23,16 +23,18 @@ from .storage import CHUNK_BYTES, Derived, Elements, Span, Storage, TextSpan, ar
 if TYPE_CHECKING:
     import torch
 
-_EDGE = 3
+_EDGE_INDICES = 3
 """Indices printed at each end of a long dimension."""
-_ROWS = 1000
+_PRINTED_LINES = 1000
 """Most lines of a printed tensor."""
-_SHOWN = 10
+_PRINTED_DIMS = 8
+"""Most dimensions of a tensor whose elements are printed."""
+_NOTEBOOK_ELEMENTS = 10
 """Elements shown in a notebook."""
-_FIGURES_BYTES = 1 << 24
-"""Size of a tensor up to which a notebook shows its minimum, maximum and mean."""
-_TEXT_BYTES = 1 << 20
-"""Size of a storage up to which all of it is converted to print some elements."""
+_STATISTICS_BYTES = 1 << 24
+"""Bytes to be read up to which a notebook shows minimum, maximum and mean of a tensor."""
+_CONVERTED_BYTES = 1 << 20
+"""Bytes of a storage up to which all of it is converted to print some elements."""
 Scalar = bool | int | float | complex
 """An element as a Python value."""
 
@@ -132,19 +134,22 @@ class Tensor(Holder):
             np.empty((0,) * len(self.size))
             storage = self.storage
             first = 0
-            if isinstance(storage.data, Span):  # only these elements are read from the file
+            if isinstance(storage.data, Span):
+                # Only the elements from the first to the last of the view are read from the file.
                 first, end = self.reach()
                 storage = part_of(storage, first, end - first)
-            base = storage.array[self.offset - first :]
-            strides = byte_strides(self.size, self.stride, base.dtype.itemsize)
-            view = np.lib.stride_tricks.as_strided(base, self.size, strides, writeable=base.flags.writeable)
+            from_offset = storage.array[self.offset - first :]
+            strides = byte_strides(self.size, self.stride, from_offset.dtype.itemsize)
+            is_writeable = from_offset.flags.writeable
+            view = np.lib.stride_tricks.as_strided(from_offset, self.size, strides, writeable=is_writeable)
             return view if self.extras is None else _with_bits(view, self)
         except (ValueError, OverflowError) as error:
-            if isinstance(error, T7BridgeError):
+            if isinstance(error, T7BridgeError):  # some of these are a ValueError, too
                 raise
             raise UnsupportedError(f"numpy has no array of shape {self.shape}: {error}") from error
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """Return the elements for numpy's `asarray`, as numpy's protocol has it: `copy=False` refuses to copy."""
         array = self.numpy()
         if dtype is not None and array.dtype != dtype:
             if copy is False:
@@ -174,8 +179,8 @@ class Tensor(Holder):
         """
         if self.numel != 1:
             raise ModelError("only a tensor of one element is a scalar", found=f"{self.numel} elements")
-        value: Scalar = elements(self, 1)[0]
-        return value
+        (value,) = elements(self, 1)
+        return cast("Scalar", value)
 
     def __getitem__(self, key: Any) -> Any:
         """Return a view of the same storage, or the element as a Python value if every dimension is indexed.
@@ -261,7 +266,7 @@ class Tensor(Holder):
         return is_dense(self.size, self.stride)
 
     def reach(self) -> tuple[int, int]:
-        """Return the first element of the storage that the view covers, and the one after the last."""
+        """Return the position in the storage of the first element that the view covers, and that behind the last."""
         return _reach(self.size, self.stride, self.offset)
 
     def check(self) -> None:
@@ -270,9 +275,8 @@ class Tensor(Holder):
         Raises:
             ModelError: it does not; the message names the first element outside it.
         """
-        reason = view_fault(
-            self.size, self.stride, self.offset, self.storage.count if self.storage else 0, self.is_scalar
-        )
+        count = self.storage.count if self.storage else 0
+        reason = view_fault(self.size, self.stride, self.offset, count, self.is_scalar)
         if reason:
             raise ModelError(f"a tensor is not a view of its storage: {reason}")
 
@@ -301,7 +305,10 @@ def view_fault(
 
 
 def _reach(size: tuple[int, ...], stride: tuple[int, ...], offset: int) -> tuple[int, int]:
-    """Return the first element of the storage that a view covers, and the one after the last."""
+    """Return the position in the storage of the first element that a view covers, and that behind the last.
+
+    The view must have elements. Strides may be negative: then the first of these is not at the offset.
+    """
     first = offset
     last = offset
     for extent, step in zip(size, stride):
@@ -324,9 +331,9 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def covered(ranges: Iterable[tuple[int, int]]) -> int:
-    """Return the number of elements in a union of ranges, each its first element and the one after its last."""
+    """Return the number of elements in a union of ranges, each its first element, 0-based, and that behind its last."""
     total = 0
-    covered_to = 0
+    covered_to = 0  # all before it is counted, or in no range
     for first, end in sorted(ranges):
         total += max(end - max(first, covered_to), 0)
         covered_to = max(covered_to, end)
@@ -334,14 +341,14 @@ def covered(ranges: Iterable[tuple[int, int]]) -> int:
 
 
 def place_of(tensor: Tensor) -> tuple[object, ...]:
-    """Return a key that is equal for tensors that are the same view of the same memory; an empty one has its own."""
+    """Return a key that is equal for tensors that are the same view of one storage; an empty one has its own."""
     if tensor.storage is None or not tensor.numel:
         return (id(tensor),)
     return id(tensor.storage), tensor.offset, tensor.size, tensor.stride
 
 
 def _asks_for_view(key: Any) -> bool:
-    """Return whether a key selects a view even if it has one element."""
+    """Return whether a key selects a view even where no dimension is left: one with `...` or `None`, as in numpy."""
     parts = key if isinstance(key, tuple) else (key,)
     return any(part is Ellipsis or part is None for part in parts)
 
@@ -349,7 +356,7 @@ def _asks_for_view(key: Any) -> bool:
 def _view_of(
     size: tuple[int, ...], stride: tuple[int, ...], offset: int, key: Any
 ) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """Return sizes, strides and offset of the view that a key selects, as numpy's basic indexing does.
+    """Return sizes, strides and offset of the view that a key selects from another, as numpy's basic indexing does.
 
     Raises:
         IndexError: the key has more parts than the tensor has dimensions, or one is out of range.
@@ -381,7 +388,7 @@ def _view_of(
             count = len(range(start, stop, step))
             new_size.append(count)
             new_stride.append(stride[dim] * step)
-            if count:  # the start of an empty slice may lie outside
+            if count:  # the start of an empty slice may lie outside of the storage
                 offset += start * stride[dim]
             dim += 1
         else:
@@ -392,7 +399,7 @@ def _view_of(
             number = part.__index__()
             if not -size[dim] <= number < size[dim]:
                 raise IndexError(f"index {number} is out of range for a dimension of {size[dim]}")
-            offset += (number % size[dim]) * stride[dim]
+            offset += (number % size[dim]) * stride[dim]  # `%` counts a negative index from the end
             dim += 1
     return tuple(new_size), tuple(new_stride), offset
 
@@ -411,19 +418,20 @@ class Assembled(Elements):
     parts: tuple[tuple[tuple[int, ...], Tensor], ...]
 
     def arrays(self, storage: Storage) -> Iterator[np.ndarray]:
-        """See `Elements.arrays`: as many rows at a time as make up about 1 MiB, at least one."""
+        """Yield the elements of the whole in C order: as many rows at a time as make up about 1 MiB, at least one."""
         rows = self.size[0]
         shape_of_row = self.size[1:]
         step = max(1, CHUNK_BYTES // max(1, math.prod(shape_of_row) * storage.element.itemsize))
-        for row in range(0, rows, step):
-            block = np.empty((min(step, rows - row), *shape_of_row), np.dtype(storage.element.code))
-            for start, tensor in self.parts:
-                first = max(row, start[0])
-                end = min(row + len(block), start[0] + tensor.shape[0])
+        for first_row in range(0, rows, step):
+            block = np.empty((min(step, rows - first_row), *shape_of_row), np.dtype(storage.element.code))
+            for (start, *other_starts), tensor in self.parts:
+                # The rows of the part that are in this block, counted in the whole.
+                first = max(first_row, start)
+                end = min(first_row + len(block), start + tensor.shape[0])
                 if first < end:
-                    columns = tuple(slice(at, at + extent) for at, extent in zip(start[1:], tensor.shape[1:]))
-                    place = (slice(first - row, end - row), *columns)
-                    block[place] = tensor[first - start[0] : end - start[0]].array
+                    columns = [slice(at, at + extent) for at, extent in zip(other_starts, tensor.shape[1:])]
+                    place = (slice(first - first_row, end - first_row), *columns)
+                    block[place] = tensor[first - start : end - start].array
             yield block.reshape(-1)
 
 
@@ -505,7 +513,8 @@ class UntypedStorage(Holder):
 
 def is_dense(size: Sequence[int], stride: Sequence[int]) -> bool:
     """Return whether a view covers consecutive elements in order, row by row."""
-    return all(extent == 1 or step == row for extent, step, row in zip(size, stride, contiguous(size)))
+    # The stride of a dimension of one element has no meaning.
+    return all(extent == 1 or step == dense for extent, step, dense in zip(size, stride, contiguous(size)))
 
 
 def is_changed(tensor: Tensor) -> bool:
@@ -514,7 +523,10 @@ def is_changed(tensor: Tensor) -> bool:
 
 
 def as_stored(tensor: Tensor) -> Storage | None:
-    """Return a storage with exactly a tensor's elements, row by row, if they are contiguous; nothing is read."""
+    """Return a storage with exactly a tensor's elements, row by row; nothing is read.
+
+    `None` if they are not consecutive in the tensor's storage, or are to be negated or conjugated.
+    """
     if tensor.storage is None or not tensor.numel:
         return Storage.empty(tensor.element)
     if is_changed(tensor) or not is_dense(tensor.size, tensor.stride):
@@ -523,9 +535,9 @@ def as_stored(tensor: Tensor) -> Storage | None:
 
 
 def blocks(tensor: Tensor, count: int) -> Iterator[np.ndarray]:
-    """Yield the elements as `array` has them, in index order, each time the next `count` of them; the rest at last.
+    """Yield the elements as `array` has them, in index order, in blocks of `count`, the last of which may be shorter.
 
-    A block is valid until the next one. Of contiguous elements no others are read.
+    A block is valid until the next one. Of contiguous elements no others are read from a file; else those of the array.
     """
     stored = as_stored(tensor)
     if stored is not None:
@@ -548,7 +560,7 @@ def blocks(tensor: Tensor, count: int) -> Iterator[np.ndarray]:
 
 
 def byte_strides(size: Sequence[int], stride: Sequence[int], itemsize: int) -> tuple[int, ...]:
-    """Strides in bytes; 0 along dimensions of one element whose stride is more than numpy can hold."""
+    """Return strides in bytes; 0 along dimensions of one element whose stride is more than numpy can hold."""
     return tuple(
         0 if extent == 1 and abs(step) > sys.maxsize // itemsize else step * itemsize
         for extent, step in zip(size, stride)
@@ -556,7 +568,11 @@ def byte_strides(size: Sequence[int], stride: Sequence[int], itemsize: int) -> t
 
 
 def _with_bits(view: np.ndarray, tensor: Tensor) -> np.ndarray:
-    """Carry out what PyTorch only marks on a tensor: conjugation and negation."""
+    """Return elements of a tensor conjugated and negated, where PyTorch only marks it so.
+
+    Raises:
+        UnsupportedError: numpy cannot compute with such elements.
+    """
     assert tensor.extras is not None
     if (tensor.extras.conj or tensor.extras.neg) and not tensor.element.native:
         raise UnsupportedError(f"numpy cannot conjugate {tensor.element.name}")
@@ -568,6 +584,7 @@ def _with_bits(view: np.ndarray, tensor: Tensor) -> np.ndarray:
 def _python_values(array: np.ndarray) -> Any:
     """Return the elements as Python values, those of ml_dtypes as floats."""
     is_of_numpy = array.dtype.kind in "biufc" and array.dtype.isbuiltin == 1
+    # float32 has all numbers of the types of ml_dtypes.
     return (array if is_of_numpy else array.astype("f4")).tolist()
 
 
@@ -581,22 +598,23 @@ def elements(tensor: Tensor, count: int) -> list[Any]:
     if not count or storage is None:
         return []
     dtype = numpy_dtype(tensor.element)
-    # The places of the elements in the storage, from their numbers in index order: the last index is the remainder by
-    # the last extent, and so on.
+    # The positions of the elements in the storage, from their numbers in index order: the last index is the remainder
+    # by the last extent, and so on.
     numbers = np.arange(count)
-    places = np.full(count, tensor.offset, "i8")
+    positions = np.full(count, tensor.offset, "i8")
     for extent, step in zip(reversed(tensor.size), reversed(tensor.stride)):
-        places += (numbers % extent) * step
+        positions += (numbers % extent) * step
         numbers = numbers // extent
     data = storage.data
     if isinstance(data, Span):
         dtype_in_file = dtype_of(storage.element, data.order, data.width)
-        pieces = [
-            data.source.read_exact(data.offset + int(place) * data.width, data.width, "an element") for place in places
-        ]
+        pieces: list[bytes] = []
+        for position in positions:
+            offset = data.offset + int(position) * data.width
+            pieces.append(data.source.read_exact(offset, data.width, "an element"))
         array = np.frombuffer(b"".join(pieces), dtype_in_file).astype(storage.element.code)
     else:
-        array = storage.array[places]
+        array = storage.array[positions]
     if tensor.extras is not None:
         array = _with_bits(array, tensor)
     values: list[Any] = _python_values(array if array.dtype == dtype else array.view(dtype))
@@ -606,37 +624,45 @@ def elements(tensor: Tensor, count: int) -> list[Any]:
 def _is_readable(tensor: Tensor) -> bool:
     """Return whether single elements can be read without converting a large part of the storage."""
     storage = tensor.storage
-    return storage is None or not isinstance(storage.data, (Derived, TextSpan)) or storage.nbytes <= _TEXT_BYTES
+    return storage is None or not isinstance(storage.data, (Derived, TextSpan)) or storage.nbytes <= _CONVERTED_BYTES
 
 
 def _number(value: Any) -> str:
+    """Return an element as text, a float with five digits."""
     return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
 def _text(tensor: Tensor) -> str:
-    """Return the elements, `…` where some are left out, and a last line with type and shape.
+    """Return a tensor as Lua prints one: the elements, `…` where some are left out, and a line with type and sizes.
+
+    Where elements cannot be read, the reason is in their place.
 
     Rows show at most six elements of the last dimension; other dimensions the first three and the last three.
     """
     size = "x".join(map(str, tensor.shape[:20])) or "no dimensions"
     last_line = f"[{tensor.lua_class or tensor.dtype} of size {size}]"
     try:
-        if not tensor.numel or not _is_readable(tensor) or len(tensor.shape) > 8:
+        if not tensor.numel or not _is_readable(tensor) or len(tensor.shape) > _PRINTED_DIMS:
             return last_line
-        return "\n".join([*islice(_rows(tensor), _ROWS), last_line])
+        return "\n".join([*islice(_rows(tensor), _PRINTED_LINES), last_line])
     except T7BridgeError as error:
         return f"<{clean(str(error), 200)}>\n{last_line}"
 
 
 def _edges(extent: int) -> list[int | None]:
-    """Return the indices shown along a dimension; `None` is the gap."""
-    if extent <= 2 * _EDGE:
+    """Return the indices shown along a dimension, the first and the last ones; `None` is the gap between them."""
+    if extent <= 2 * _EDGE_INDICES:
         return list(range(extent))
-    return [*range(_EDGE), None, *range(extent - _EDGE, extent)]
+    return [*range(_EDGE_INDICES), None, *range(extent - _EDGE_INDICES, extent)]
 
 
 def _rows(tensor: Tensor, place: str = "") -> Iterator[str]:
-    """Yield the lines of a tensor, each after its indices; those of a matrix, which are plain to see, without."""
+    """Yield the lines of a tensor, a row each, after its indices; those of a matrix, which are plain to see, without.
+
+    Args:
+        tensor: the tensor, or a part of one.
+        place: the indices of the part: `[0][2]`.
+    """
     if not tensor.shape:
         yield _number(tensor.item())
     elif len(tensor.shape) == 1:
@@ -654,10 +680,10 @@ def _rows(tensor: Tensor, place: str = "") -> Iterator[str]:
                 yield from _rows(tensor[at], "" if is_matrix else f"{place}[{at}]")
 
 
-_MOST = 1 << 24
-"""Elements read of one tensor; of a larger one the first."""
-_PIECE = 1 << 16
-"""Elements read at once."""
+_MOST_ELEMENTS = 1 << 24
+"""Elements of one tensor that statistics read; of a larger one the first."""
+_PIECE_ELEMENTS = 1 << 16
+"""Elements that they read at once."""
 
 
 def statistics_of(tensor: Tensor, *, bins: int = 0) -> dict[str, Any]:
@@ -669,24 +695,25 @@ def statistics_of(tensor: Tensor, *, bins: int = 0) -> dict[str, Any]:
 
     Returns:
         `min`, `max`, `mean`, `std` of the finite elements, counts `nan`, `inf` and `zeros`, `read` if not all elements
-        were read, and `bins`, a list of counts between `min` and `max`. Empty for types without order.
+        were read, and `bins`, a list of counts between `min` and `max`. Empty for types without order, and for a
+        tensor too large to be read that repeats its storage, of which the first elements say little.
     """
     # Elements that a stride of 0 repeats are read once and counted as often as they occur.
     size = tuple(1 if step == 0 else extent for extent, step in zip(tensor.size, tensor.stride))
     times = math.prod(tensor.size) // math.prod(size)
     tensor = evolve(tensor, size=size)
     count = math.prod(size)
-    if tensor.storage is None or (count > _MOST and count > tensor.storage.count):
+    if tensor.storage is None or (count > _MOST_ELEMENTS and count > tensor.storage.count):
         return {}
     if numpy_dtype(tensor.element).kind not in "fiub":
         return {}
-    read = min(count, _MOST)
+    read = min(count, _MOST_ELEMENTS)
     with np.errstate(all="ignore"):  # signaling NaNs, and sums beyond the type
         finite, mean, squares, least, greatest, zeros, nans = _moments(_pieces(tensor))
         infinities = read - finite - nans
         statistics: dict[str, Any] = {}
         if finite:
-            std = float(np.sqrt(squares / finite))
+            std = float(np.sqrt(squares / finite))  # of the elements as a population
             statistics |= {"min": least, "max": greatest, "mean": mean, "std": std}
         statistics["zeros"] = zeros * times
         if nans:
@@ -697,18 +724,26 @@ def statistics_of(tensor: Tensor, *, bins: int = 0) -> dict[str, Any]:
             statistics["read"] = read * times
         if bins and finite and 0 < greatest - least < np.inf:
             limits = (least, greatest)
-            counts = [np.histogram(piece[np.isfinite(piece)], bins, limits)[0] for piece in _pieces(tensor)]
-            statistics["bins"] = (np.sum(counts, axis=0) * times).tolist()
+            counts_of_pieces = []
+            for piece in _pieces(tensor):
+                counts, _edges = np.histogram(piece[np.isfinite(piece)], bins, limits)
+                counts_of_pieces.append(counts)
+            statistics["bins"] = (np.sum(counts_of_pieces, axis=0) * times).tolist()
     return statistics
 
 
 def _pieces(tensor: Tensor) -> Iterator[Any]:
-    """Yield the first `_MOST` elements as doubles, some at once."""
-    return (block.astype(np.float64) for block in islice(blocks(tensor, _PIECE), _MOST // _PIECE))
+    """Yield the elements, of many the first `_MOST_ELEMENTS`, as doubles in pieces."""
+    pieces = islice(blocks(tensor, _PIECE_ELEMENTS), _MOST_ELEMENTS // _PIECE_ELEMENTS)
+    return (piece.astype(np.float64) for piece in pieces)
 
 
 def _moments(pieces: Iterator[Any]) -> tuple[int, float, float, float, float, int, int]:
-    """Return number, mean, sum of squared distances from it, least and greatest of finite elements; zeros; NaNs.
+    """Return what statistics need of elements, in one pass over them.
+
+    Returns:
+        Number, mean, sum of squared distances from the mean, least and greatest of the finite elements; number of
+        zeros; number of NaNs.
 
     Source: T. Chan, G. Golub, R. LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances"
     (1979), for the sum of squares of two sets of numbers.
@@ -741,13 +776,16 @@ def _moments(pieces: Iterator[Any]) -> tuple[int, float, float, float, float, in
 
 
 def _figures(tensor: Tensor) -> dict[str, str]:
-    """Return minimum, maximum, mean and number of NaNs and infinities; empty for large tensors and other types."""
+    """Return minimum, maximum, mean and number of NaNs and infinities as text, for notebooks, by name.
+
+    Empty for tensors that are large, or of types without order.
+    """
     storage = tensor.storage
     if storage is None or not tensor.numel or not tensor.element.native:
         return {}
     # Of a span only the tensor's elements are read; anything else is converted as a whole.
     bytes_read = tensor.nbytes if isinstance(storage.data, Span) else max(tensor.nbytes, storage.nbytes)
-    if bytes_read > _FIGURES_BYTES:
+    if bytes_read > _STATISTICS_BYTES:
         return {}
     statistics = statistics_of(tensor)
     figures: dict[str, str] = {}
@@ -773,7 +811,7 @@ def _html(tensor: Tensor) -> str:
     try:
         rows.update(_figures(tensor))
         if _is_readable(tensor):
-            texts = [_number(value) for value in elements(tensor, _SHOWN)]
+            texts = [_number(value) for value in elements(tensor, _NOTEBOOK_ELEMENTS)]
             rows[f"first {counted(len(texts), 'value')}"] = ", ".join(texts)
     except T7BridgeError as error:
         rows["error"] = str(error)
@@ -803,7 +841,8 @@ def torch_tensor(tensor: Tensor, storages: dict[int, Any]) -> torch.Tensor:
         raise UnsupportedError("PyTorch has no tensors of these sizes", found="x".join(map(str, tensor.shape))[:80])
     name = tensor.element.name
     dtype = getattr(torch, name, None)
-    if name in PACKED or name.startswith(("quint", "qint")):  # as integers, without scale and zero point
+    if name in PACKED or name.startswith(("quint", "qint")):
+        # As integers, without scale and zero point; packed ones as the bytes that hold them.
         dtype = {"quint8": torch.uint8, "qint8": torch.int8, "qint32": torch.int32}.get(name, torch.uint8)
     if not isinstance(dtype, torch.dtype):
         raise UnsupportedError(f"this release of PyTorch has no {name}")
@@ -829,7 +868,12 @@ def torch_tensor(tensor: Tensor, storages: dict[int, Any]) -> torch.Tensor:
 
 
 def _flat(storage: Storage, storages: dict[int, Any]) -> Any:
-    """Return all elements of a storage as a 1-D tensor."""
+    """Return all elements of a storage as a PyTorch tensor of one dimension, the same memory each time.
+
+    Args:
+        storage: ours.
+        storages: see `torch_tensor`.
+    """
     import torch
 
     flat = storages.get(id(storage))
@@ -847,11 +891,11 @@ def _flat(storage: Storage, storages: dict[int, Any]) -> Any:
 
 
 def rows(tensor: Tensor) -> Iterator[bytes | memoryview]:
-    """Yield a tensor's elements row by row, little-endian, in pieces of bounded size."""
+    """Yield the bytes of a tensor's elements in index order, little-endian, in pieces of at most about 1 MiB."""
     storage = as_stored(tensor)
     if storage is not None:
         yield from storage.chunks()
         return
-    little = dtype_of(tensor.element)
+    little_endian = dtype_of(tensor.element)
     for block in blocks(tensor, CHUNK_BYTES // tensor.element.itemsize):
-        yield block.astype(little, copy=False).tobytes()
+        yield block.astype(little_endian, copy=False).tobytes()

@@ -20,18 +20,24 @@ SCALARS = frozenset((bytes, str, float, int, bool, type(None)))
 """The types of values without parts and identity."""
 _SETS = (set, frozenset)
 _WALKED = (Holder, dict, list, tuple, *_SETS)
+"""The types of values with an identity, or with parts."""
 _WORD = pattern(r"[A-Za-z_]\w*\Z")
+# A text in quotes of either kind, with escapes.
 _QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
+# One step as `step_name` writes it, in this order: `.weight`, `.<state>`; `[3]`, `["odd key"]`; the step to a key with
+# parts; `<upvalues>`; what is none of these.
 _STEP = pattern(rf"\.<?\w+>?|\[(?:{_QUOTED}|[^\]]*)\]|<key (?:\.\w+|\[.*?\])>|<\w+>|.+", re.DOTALL)
 ROOT = Step("root")
 _SHOWN_STEPS = 50
+"""Last steps that a long path shows."""
 _SHOWN_LETTERS = 200
+"""Characters of a step that a path shows."""
 _SHOWN_CHOICES = 12
 """Steps that the error for a wrong path lists."""
 
 
 class KeyStep:
-    """The step from a table or dict to a key that is an object."""
+    """The step from a table or dict to a key that is an object, as a key has parts as well as its value."""
 
     __slots__ = ("key",)
 
@@ -40,9 +46,13 @@ class KeyStep:
 
 
 def step_name(key: Any) -> str:
-    """Return one step of a path: `.weight`, `[3]`, `["odd key"]`."""
+    """Return one step of a path as text: `.weight`, `[3]`, `["odd key"]`.
+
+    Args:
+        key: of a table, dict or list, or a `Step` or `KeyStep`.
+    """
     if isinstance(key, (bytes, str)):
-        if type(key) is Step:
+        if type(key) is Step:  # a step as text already
             return key
         text = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else key
         return f".{text}" if _WORD.match(text) else f"[{text[:60]!r}]"
@@ -88,7 +98,7 @@ class Path:
         return path
 
     def steps(self, most: int = sys.maxsize) -> list[Path]:
-        """Return the paths from the root to this one, each one step longer; the last `most` of them."""
+        """Return the paths from the root to this one, each one step longer; of more than `most` the last."""
         paths: list[Path] = []
         path: Path | None = self
         while path is not None and len(paths) < most:
@@ -114,8 +124,10 @@ class Path:
         """
         first, *rest = self.steps()
         path = Path(None, first.key, root)
-        for step in (step_name(ancestor.key) for ancestor in rest):
-            entry = next((entry for entry in entries(path.value) if step_name(entry[0]) == step), None)
+        for ancestor in rest:
+            step = step_name(ancestor.key)
+            matches = ((key, value) for key, value in entries(path.value) if step_name(key) == step)
+            entry = next(matches, None)
             if entry is None:
                 steps = ", ".join(step_name(key) for key, _ in islice(entries(path.value), _SHOWN_CHOICES))
                 raise ModelError(
@@ -137,11 +149,13 @@ class Path:
 
 
 def entries(value: Value, marks: dict[int, bytes] | None = None) -> Iterator[tuple[Any, Value]]:
-    """Yield the values directly inside a value, each with its key, or the step to it; before it a key with parts.
+    """Yield the values directly inside a value, each with its key, or the step to it.
+
+    A key with parts is yielded itself, too, before its value: with a `KeyStep`.
 
     Args:
-        value: any value.
-        marks: of the parts of sets, for `in_order`.
+        value: any value; nothing is inside of those that are not of `_WALKED`.
+        marks: of the parts of sets, see `in_order`.
     """
     pairs: Iterable[tuple[Any, Any]] = ()
     if isinstance(value, Holder):
@@ -159,12 +173,12 @@ def entries(value: Value, marks: dict[int, bytes] | None = None) -> Iterator[tup
 
 
 def walk(root: Value, name: str = "root", kinds: Any = _WALKED) -> Iterator[Path]:
-    """Yield every value with an identity once, with its path, an object before what is inside it.
+    """Yield every value with an identity or parts once, with its path, an object before what is inside it.
 
     Args:
         root: where the walk begins.
         name: its path.
-        kinds: types of the values to visit.
+        kinds: types of the values to visit; what is inside others is not visited.
     """
     seen: set[int] = set()
     marks: dict[int, bytes] = {}
@@ -177,11 +191,12 @@ def walk(root: Value, name: str = "root", kinds: Any = _WALKED) -> Iterator[Path
         seen.add(id(value))
         yield path
         inside = [(key, item) for key, item in entries(value, marks) if type(item) not in SCALARS]
+        # The stack returns the last first.
         stack += [Path(path, key, item) for key, item in reversed(inside)]
 
 
 def objects(root: Value) -> Iterator[Value]:
-    """Yield every value with an identity once, in arbitrary order: `walk` without paths, in a third of the time."""
+    """Yield every value with an identity or parts once, in any order: `walk` without paths, in a third of the time."""
     seen: set[int] = set()
     stack = [root]
     while stack:
@@ -213,10 +228,11 @@ def unfinished_step(value: Any) -> str:
 
 
 _NO_PATH = Path()
+"""The path of every value for a `Rebuilder` without paths."""
 
 
 class Fill:
-    """A new container, and how to fill it.
+    """A new container whose parts are still to be made, and how to fill it.
 
     Attributes:
         value: the container, or what it will be part of.
@@ -242,14 +258,25 @@ class Fill:
 
 
 def fill_list(items: list[Any] | tuple[Any, ...], finish: Callable[[Any], Any] | None = None) -> Fill:
-    """Return a new list to be filled from items."""
+    """Return a new list to be filled with what items become.
+
+    Args:
+        items: the items.
+        finish: see `Fill`.
+    """
     target: list[Any] = [None] * len(items)
     places = range(len(items))
     return Fill(target, zip(repeat(target), places, places, items), finish)
 
 
 def fill_dict(target: dict[Any, Any], keys: Iterable[Any], values: Iterable[Any]) -> Fill:
-    """Return a dict to be filled under new keys, whose order is fixed at once."""
+    """Return a dict to be filled with what values become, under new keys: these are put into it at once, in order.
+
+    Args:
+        target: the dict, which may have other keys.
+        keys: the new keys.
+        values: the value for each.
+    """
     keys = list(keys)
     target.update(dict.fromkeys(keys))
     return Fill(target, zip(repeat(target), keys, keys, values))
@@ -273,9 +300,9 @@ class Rebuilder:
         """These values: no other value gets the identity of one."""
 
     def make(self, value: Any, path: Path) -> Any:
-        """Return what a value that is not a scalar becomes, or a `Fill`.
+        """Return what a value that is not a scalar becomes, or a `Fill` where this has parts to be made.
 
-        What it becomes where it occurs again may be put into `results`.
+        If it becomes something else where it occurs again, `make` puts that into `results`.
         """
         raise NotImplementedError
 
@@ -284,7 +311,7 @@ class Rebuilder:
         return value
 
     def put(self, target: Any, place: Any, result: Any, value: Any) -> None:
-        """Put what a value became at its place."""
+        """Put what a value became at its place in a list or dict."""
         target[place] = result
 
     @collector_paused()
@@ -342,7 +369,12 @@ class Rebuilder:
         return root_holder[0]
 
     def _close(self, fill: Fill, places: list[tuple[Any, Any, Any]]) -> None:
-        """Finish a container that is filled, and put what it becomes at the places that wait for it."""
+        """Finish a container that is filled, and put what it becomes at the places that wait for it.
+
+        Args:
+            fill: the container.
+            places: list or dict, place in it, and the value that the container was made from.
+        """
         if fill.done is not None:
             fill.done()
         if fill.finish is not None:
@@ -354,7 +386,7 @@ class Rebuilder:
 
 
 class _Places(list[Any]):
-    """The places of a value that is made once its parts are."""
+    """The places that wait for a value which is made once its parts are: in `results` until then."""
 
 
 @collector_paused()

@@ -1,4 +1,4 @@
-"""Addresses of files: the URLs of all file systems that fsspec knows, and what answers there.
+"""Addresses of files, the URLs of all file systems that fsspec knows, and the servers that answer there.
 
 The only importer of fsspec.
 """
@@ -21,31 +21,38 @@ from ..errors import MissingFileError, T7BridgeError, TruncatedError, Unsupporte
 ARCHIVES = ("zip", "tar", "libarchive")
 """File systems whose files are members of an archive, which cannot be read by ranges where they are compressed."""
 MOST_BYTES = 1 << 23
-"""Bytes that one request asks for at most."""
+"""Most bytes that one request asks for, and so the most of an answer that is kept in memory."""
 _FIRST_BYTES = 1 << 20
 """Bytes that the first request asks for: all of a small file."""
-_IN_MEMORY = 1 << 24
+_COPY_BYTES_IN_MEMORY = 1 << 24
 """Bytes of a copy that are kept in memory; a larger one goes to a temporary file."""
-_STAMPS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "Last-Modified", "last_modified", "created", "CRC")
+_STAMP_KEYS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "Last-Modified", "last_modified", "created", "CRC")
+"""Keys under which file systems of fsspec, and headers of web servers, have a tag or time of a file; tags first."""
 _TOO_MUCH = "the server sends more than it was asked for"
-CHECK = "Check the address and the connection; or download the file, and give its path."
+ADDRESS_HINT = "Check the address and the connection; or download the file, and give its path."
 
 
 def protocol_of(address: str) -> str:
-    """Return `s3` for `s3://bucket/key`, `zip` for `zip://member::s3://bucket/key`; nothing for a path."""
-    match = re.match(r"([\w+.-]{2,}):[:/]", address)  # one letter is a drive of Windows
+    """Return `s3` for `s3://bucket/key`, `zip` for `zip://member::s3://bucket/key`; an empty text for a path."""
+    # One letter would be a drive of Windows. `zip::s3://bucket/key` names no member.
+    match = re.match(r"([\w+.-]{2,}):[:/]", address)
     return match[1] if match else ""
 
 
 @contextmanager
 def errors_of(address: str, what: str, kind: type[T7BridgeError] = T7BridgeError, hint: str = "") -> Iterator[None]:
-    """Make an error of ours from any other: each file system has its own.
+    """Raise any error in the block as one of the package: each file system of fsspec has its own.
+
+    A missing file is a `MissingFileError` only where no other class is asked for.
 
     Args:
         address: named by the error.
         what: participle of what is done with it: `read`.
         kind: class of the error.
         hint: what to do next.
+
+    Raises:
+        T7BridgeError: an error occurred, with its reason.
     """
     try:
         yield
@@ -53,10 +60,14 @@ def errors_of(address: str, what: str, kind: type[T7BridgeError] = T7BridgeError
         raise
     except Exception as error:
         cause: Any = error
-        if isinstance(error, FileNotFoundError) and error.__cause__ is not None:
-            cause = error.__cause__  # over HTTP, a server that does not answer is a missing file for fsspec
+        is_missing = isinstance(error, FileNotFoundError)
+        if is_missing and error.__cause__ is not None:
+            # Over HTTP, fsspec calls every answer that is no file a missing one; the cause tells what it was.
+            cause = error.__cause__
         status = getattr(cause, "status", None)
-        if kind is T7BridgeError and isinstance(error, FileNotFoundError) and (cause is error or status in (404, 410)):
+        if cause is not error:
+            is_missing = is_missing and status in (404, 410)  # Not Found, Gone
+        if is_missing and kind is T7BridgeError:
             raise MissingFileError(f"cannot be {what}: no such file", file=address, hint=hint) from error
         reason = f"{status} {cause.message}" if status else " ".join(str(cause).split()) or type(cause).__name__
         raise kind(f"cannot be {what}: {reason.rstrip('.')}", file=address, hint=hint) from error
@@ -72,6 +83,9 @@ _LIBRARIES = {
 def connect(address: str) -> tuple[Any, str]:
     """Return the fsspec file system of a URL, and the path in it.
 
+    A server outside must not redirect into the network that this computer is in: only an address that is itself of a
+    private network, as the user gave it, is connected to there.
+
     Raises:
         UnsupportedError: fsspec, or the library for this kind of file system, is not installed.
         T7BridgeError: the URL is invalid.
@@ -85,8 +99,8 @@ def connect(address: str) -> tuple[Any, str]:
     for part in address.split("::"):
         protocol = protocol_of(part)
         if protocol in ("http", "https"):
-            is_inside = _is_inside(urlsplit(part).hostname or "")
-            options[protocol] = {"get_client": _client if is_inside else _client_of_public_hosts}
+            is_private = _is_private(urlsplit(part).hostname or "")
+            options[protocol] = {"get_client": _client if is_private else _client_of_public_hosts}
     with errors_of(address, "reached"):
         try:
             system, path = url_to_fs(address, **options)
@@ -103,38 +117,47 @@ def _library_of(address: str) -> str:
     return _LIBRARIES.get(protocol_of(address.split("::")[-1]), "")
 
 
-def _is_inside(host: str) -> bool:
-    """Return whether a host is one of a private network, or this computer."""
+def _is_private(host: str) -> bool:
+    """Return whether a host is this computer, or in a network around it; false for a name that nobody knows."""
     try:
-        places = {str(place[0]) for _, _, _, _, place in socket.getaddrinfo(host, None)}
+        # A socket address begins with the IP address.
+        addresses = {str(address) for _, _, _, _, (address, *_) in socket.getaddrinfo(host, None)}
     except (OSError, UnicodeError):
         return False
-    return not all(map(_is_public, places))
+    return not all(map(_is_public, addresses))
 
 
-def _is_public(number: str) -> bool:
+def _is_public(ip_address: str) -> bool:
     """Return whether an IP address is one of the public internet, not of this computer or a network around it."""
-    place = ipaddress.ip_address(number.partition("%")[0])
-    place = getattr(place, "ipv4_mapped", None) or place
-    return place.is_global
+    without_zone, _, _ = ip_address.partition("%")  # `fe80::1%eth0`
+    address = ipaddress.ip_address(without_zone)
+    # `::ffff:127.0.0.1` is connected to as IPv4.
+    address = getattr(address, "ipv4_mapped", None) or address
+    return address.is_global
 
 
-def _require_public(number: str) -> None:
+def _require_public(ip_address: str) -> None:
     """Refuse a redirect into a private network, where a server outside could read what only this computer may.
 
     Raises:
         T7BridgeError: the IP address is not public.
     """
-    if not _is_public(number):
-        raise T7BridgeError(f"it leads to a private address, {number}, without being one itself")
+    if not _is_public(ip_address):
+        raise T7BridgeError(f"it leads to a private address, {ip_address}, without being one itself")
 
 
 async def _client(**options: Any) -> Any:
-    """Return an HTTP client, which keeps no more of an answer in memory than is ever asked for."""
+    """Return an HTTP client whose answers are refused where they are longer than anything that is asked for.
+
+    Args:
+        options: of `aiohttp.ClientSession`.
+    """
     import aiohttp
 
     class Response(aiohttp.ClientResponse):
         async def read(self) -> bytes:
+            """Return the whole answer."""
+            # As aiohttp's, which would keep an endless answer in memory.
             if self._body is None:
                 parts = []
                 size = 0
@@ -150,17 +173,23 @@ async def _client(**options: Any) -> Any:
 
 
 async def _client_of_public_hosts(**options: Any) -> Any:
-    """Return an HTTP client that connects to public addresses only, wherever a server redirects it."""
+    """Return an HTTP client that connects to public addresses only, wherever a server redirects it.
+
+    Names are checked when they are resolved. An IP address is not resolved, so that one to which a server redirects is
+    checked before it is followed.
+    """
     import aiohttp
 
     async def check_redirect(session: Any, context: Any, answer: Any) -> None:
+        """Refuse a redirect to a private IP address; aiohttp calls it with each redirect, before it follows it."""
         headers = answer.response.headers
-        url = answer.url.join(type(answer.url)(headers.get("Location") or headers.get("URI") or ""))
+        location = headers.get("Location") or headers.get("URI") or ""  # as aiohttp looks for it
+        url = answer.url.join(type(answer.url)(location))
         try:
-            number = str(ipaddress.ip_address(url.host or ""))
-        except ValueError:  # a name, which the resolver checks
+            ip_address = str(ipaddress.ip_address(url.host or ""))
+        except ValueError:  # a name
             return
-        _require_public(number)
+        _require_public(ip_address)
 
     redirects = aiohttp.TraceConfig()
     redirects.on_request_redirect.append(check_redirect)
@@ -180,11 +209,15 @@ class _PublicResolver:
         self._resolver = resolver
 
     async def resolve(self, host: str, port: int = 0, family: int = socket.AF_INET) -> Any:
-        """Return the addresses of a host."""
-        places = await self._resolver.resolve(host, port, family)
-        for place in places:
-            _require_public(place["host"])
-        return places
+        """Return the addresses of a host, as aiohttp's resolver does.
+
+        Raises:
+            T7BridgeError: one is not public.
+        """
+        addresses = await self._resolver.resolve(host, port, family)
+        for address in addresses:
+            _require_public(address["host"])
+        return addresses
 
     async def close(self) -> None:
         """Close the resolver."""
@@ -192,17 +225,18 @@ class _PublicResolver:
 
 
 _MOST_UNANNOUNCED = 1 << 31
+"""Most bytes of a file whose size is not known before it is there."""
 _MOST_RATIO = 100
-"""Bytes of a file whose size is not known before it is there, or that grows to more than this multiple of its own."""
+"""Multiple of its compressed size from which on the size that an archive states of a member is not believed."""
 
 
 class _BoundedFile:
-    """A file that is written, up to a number of bytes.
+    """A file to write into that refuses more than a number of bytes.
 
     Args:
         file: the file.
         most: bytes that it may get.
-        name: of the source, for errors.
+        name: the address of what is copied, for errors.
     """
 
     def __init__(self, file: IO[bytes], most: int, name: str) -> None:
@@ -210,7 +244,7 @@ class _BoundedFile:
         self._left = most
         self._most = most
         self._name = name
-        # fsspec writes into what has these.
+        # fsspec takes what has these for an open file.
         self.read, self.tell, self.close = file.read, file.tell, file.close
 
     def write(self, data: bytes) -> int:
@@ -230,7 +264,7 @@ class _BoundedFile:
 
 
 def copy_whole(system: Any, path: str, target: str | IO[bytes], name: str) -> None:
-    """Copy a file of a file system, unless it turns out to be larger than it says.
+    """Copy a file of a file system whole, unless it turns out to be larger than it says.
 
     A server that does not say how large an answer is may send without end; an archive may have a member of a few bytes
     that become very many.
@@ -245,7 +279,7 @@ def copy_whole(system: Any, path: str, target: str | IO[bytes], name: str) -> No
         T7BridgeError: it is larger.
     """
     protocol = protocol_of(name)
-    if protocol not in ("http", "https", *ARCHIVES):  # stores know the sizes of their files
+    if protocol not in ("http", "https", *ARCHIVES):  # stores know the sizes of their files, and send no more
         system.get_file(path, target)
         return
     if isinstance(target, str):
@@ -256,11 +290,11 @@ def copy_whole(system: Any, path: str, target: str | IO[bytes], name: str) -> No
         _Web(system, path, name).write_to(target)
         return
     info = system.info(path)
-    size = info.get("size")
-    packed = info.get("compress_size")
-    if size is None or (packed is not None and size > _MOST_RATIO * packed):
-        size = _most_unannounced()
-    system.get_file(path, _BoundedFile(target, size, name))
+    most = info.get("size")
+    packed = info.get("compress_size")  # of a zip archive
+    if most is None or (packed is not None and most > _MOST_RATIO * packed):
+        most = _most_unannounced()
+    system.get_file(path, _BoundedFile(target, most, name))
 
 
 def head_of(address: str, count: int) -> bytes:
@@ -273,49 +307,62 @@ def head_of(address: str, count: int) -> bytes:
 
 
 def stamp_of(info: dict[str, Any]) -> str:
-    """Return what a file system says of the version of a file; empty if nothing."""
-    return next((str(info[key]) for key in _STAMPS if info.get(key) is not None), "")
+    """Return the tag or time by which a file system, or a web server, tells versions of a file apart; empty if none.
+
+    Args:
+        info: what fsspec says about the file, or the headers of an answer.
+    """
+    return next((str(info[key]) for key in _STAMP_KEYS if info.get(key) is not None), "")
 
 
 class NoRangesError(Exception):
     """A server sends the whole file, whatever part of it is asked for."""
 
 
-def changed(name: str) -> T7BridgeError:
+def changed_error(name: str) -> T7BridgeError:
     """Return the error for a file that is not the one any more that was opened."""
     return T7BridgeError("has changed while it was read", file=name, hint="Run it again.")
 
 
-def not_all(name: str, arrived: int, requested: int, offset: int | None = None) -> TruncatedError:
-    """Return the error for fewer bytes than were requested."""
+def missing_bytes_error(name: str, arrived: int, requested: int, offset: int | None = None) -> TruncatedError:
+    """Return the error for fewer bytes than were requested.
+
+    Args:
+        name: the address.
+        arrived: count of bytes that arrived.
+        requested: count of bytes that were asked for.
+        offset: of the first, 0-based; `None` for a whole file.
+    """
     return TruncatedError(
         "not all bytes arrived",
         file=name,
         offset=offset,
         expected=f"{requested} bytes",
         found=f"{arrived}",
-        hint=CHECK,
+        hint=ADDRESS_HINT,
     )
 
 
 Copy = tempfile.SpooledTemporaryFile[bytes]
+"""A copy of a whole file."""
 
 
 def _new_copy() -> Copy:
-    return tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # closed by who reads it
+    """Return an empty copy; who reads it closes it."""
+    return tempfile.SpooledTemporaryFile(max_size=_COPY_BYTES_IN_MEMORY)
 
 
 class Server:
-    """What answers at the address of a file.
+    """What answers at the address of a file: a web server, or another file system of fsspec.
 
     Attributes:
         size: of the file, in bytes; `None` before `begin`, and if the server does not state it.
-        vouches: whether each answer is of the file that was opened, or an error, so that nothing has to be checked at
-            the end.
+        refuses_other_versions: whether each request names the version of the file that was opened, and fails for
+            another one, so that nothing has to be checked at the end.
     """
 
     size: int | None = None
-    vouches = False
+    refuses_other_versions = False
 
     def begin(self) -> bytes | Copy:
         """Return the first bytes of the file, or a copy of the whole where it cannot be read by ranges.
@@ -328,6 +375,10 @@ class Server:
 
     def fetch(self, start: int, end: int) -> bytes:
         """Return bytes of the file; several threads may ask at once.
+
+        Args:
+            start: of the first byte, 0-based.
+            end: behind the last one.
 
         Raises:
             NoRangesError: the server sends the whole file only.
@@ -356,7 +407,7 @@ class Server:
 
 
 def server_of(name: str) -> Server:
-    """Return what answers at an address.
+    """Return the server at an address, to which nothing has been sent yet.
 
     Raises:
         UnsupportedError: a library is not installed.
@@ -413,14 +464,21 @@ class _Web(Server):
         """
         self._run(self._write_to, target)
 
+    # aiohttp has coroutines only: each method has one of the same name, with an underscore.
+
     def _run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return the result of a coroutine, which fsspec's own thread runs."""
+        """Return the result of a coroutine, which the thread runs that fsspec has for its connections."""
         from fsspec.asyn import sync
 
         return sync(self._system.loop, function, *arguments)
 
     async def _answer(self, start: int | None = None, end: int | None = None, method: str = "get") -> Any:
-        """Return the context of an answer: to a request for a range, or for the whole.
+        """Return an answer, a context manager that ends it: to a request for a range, or for the whole.
+
+        Args:
+            start: of the first byte, 0-based.
+            end: behind the last one; `None` for the whole file.
+            method: of HTTP.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -432,28 +490,31 @@ class _Web(Server):
             headers["Range"] = f"bytes={start}-{end - 1}"
         session = await self._system.set_session()
         answer = await session.request(method, self._url, headers=headers, allow_redirects=True, **options)
-        if answer.status in (404, 410):
+        if answer.status in (404, 410):  # Not Found, Gone
             answer.release()
             raise FileNotFoundError(self._path)
         return answer
 
     async def _begin(self) -> bytes | Copy:
+        """Return the first bytes, if the server says that it sends a part, and how large the file is; else a copy."""
         async with await self._answer(0, _FIRST_BYTES) as answer:
-            if answer.status == 200:
+            if answer.status == 200:  # OK: the whole, as the server has no ranges
                 return await self._copied(answer)
-            if answer.status != 416:  # no part of an empty file can be asked for
+            if answer.status != 416:  # Range Not Satisfiable: the file is empty, and is copied below
                 answer.raise_for_status()
                 data = await _body(answer, _FIRST_BYTES)
-                first, size = _range_of(answer)
-                if first == 0 and size is not None:
-                    if len(data) != min(size, _FIRST_BYTES):
-                        raise not_all(self._name, len(data), min(size, _FIRST_BYTES), 0)
+                start, size = _range_of(answer)
+                if start == 0 and size is not None:
+                    expected = min(size, _FIRST_BYTES)
+                    if len(data) != expected:
+                        raise missing_bytes_error(self._name, len(data), expected, 0)
                     self.size = size
                     self._stamp = stamp_of(answer.headers)
                     return data
         return await self._copy()
 
     async def _head(self, count: int) -> bytes:
+        """Return the first bytes, at most `count`, without anything else."""
         async with await self._answer(0, count) as answer:
             if answer.status == 416:  # no part of an empty file can be asked for
                 return b""
@@ -467,20 +528,22 @@ class _Web(Server):
             return data[:count]
 
     async def _fetch(self, start: int, end: int) -> bytes:
+        """Return the bytes of a range of the file, see `Server.fetch`; an answer about another version is an error."""
         async with await self._answer(start, end) as answer:
+            # Precondition Failed; Range Not Satisfiable: the file is shorter than it was.
             if answer.status in (412, 416):
-                raise changed(self._name)
+                raise changed_error(self._name)
             answer.raise_for_status()
-            if answer.status == 200:
-                self._compare(_announced(answer), answer)
+            if answer.status == 200:  # OK: it sends the whole
+                self._compare(_announced_size(answer), answer)
                 raise NoRangesError
-            first, size = _range_of(answer)
+            start_of_answer, size = _range_of(answer)
             self._compare(size, answer)
-            if first not in (start, None):
+            if start_of_answer not in (start, None):  # `None` if it is not stated
                 raise T7BridgeError("the server sends another part than it was asked for", file=self._name)
             data = await _body(answer, end - start)
         if len(data) != end - start:
-            raise not_all(self._name, len(data), end - start, start)
+            raise missing_bytes_error(self._name, len(data), end - start, start)
         return data
 
     async def _copy(self) -> Copy:
@@ -489,8 +552,12 @@ class _Web(Server):
             return await self._copied(answer)
 
     async def _copied(self, answer: Any) -> Copy:
-        """Return a copy of an answer that is the whole file, the same file as before if there was an answer before."""
-        size = _announced(answer)
+        """Return a copy of an answer that is the whole file.
+
+        Raises:
+            T7BridgeError: it is of another version than an answer before; or the file is larger than it may be.
+        """
+        size = _announced_size(answer)
         if self._stamp is not None:
             self._compare(size, answer)
         self.size = size
@@ -509,35 +576,46 @@ class _Web(Server):
             await _stream(answer, target, self._name)
 
     def _compare(self, size: int | None, answer: Any) -> None:
-        """Refuse an answer about another file than that of the first.
+        """Refuse an answer about another version of the file than that of the first answer.
+
+        Args:
+            size: of the file, as this answer states it; `None` if it does not.
+            answer: with the tag or time in its headers.
 
         Raises:
             T7BridgeError: it is.
         """
-        other_size = None not in (size, self.size) and size != self.size
-        if other_size or stamp_of(answer.headers) != self._stamp:
-            raise changed(self._name)
+        are_both_stated = size is not None and self.size is not None
+        has_other_size = are_both_stated and size != self.size
+        if has_other_size or stamp_of(answer.headers) != self._stamp:
+            raise changed_error(self._name)
 
     async def _check(self) -> None:
+        """Check that the file is still the one that was opened, by a request for its headers or its first byte."""
         try:
             async with await self._answer(method="head") as answer:
                 answer.raise_for_status()
-                self._compare(_announced(answer), answer)
+                self._compare(_announced_size(answer), answer)
                 return
         except Exception:
-            # Some servers answer no HEAD, or with other headers. What they say when they send the file counts.
+            # Some servers answer no HEAD, or with other headers, so that no error of it counts, that of `_compare`
+            # neither. What they say when they send the file does: ask for its first byte.
             pass
         async with await self._answer(0, 1) as answer:
-            if answer.status == 416 and not self.size:
+            if answer.status == 416 and not self.size:  # Range Not Satisfiable: it is still empty
                 return
             answer.raise_for_status()
-            size = _announced(answer) if answer.status == 200 else _range_of(answer)[1]
+            if answer.status == 200:  # OK: it sends the whole
+                size = _announced_size(answer)
+            else:
+                _, size = _range_of(answer)
             self._compare(size, answer)
             answer.close()  # a server without ranges would send the whole
 
 
-def _announced(answer: Any) -> int | None:
+def _announced_size(answer: Any) -> int | None:
     """Return the size of the file that a web server sends whole; `None` if it does not state it."""
+    # The length of a compressed answer is not that of the file.
     if answer.headers.get("Content-Encoding", "identity") not in ("identity", ""):
         return None
     text = answer.headers.get("Content-Length", "")
@@ -545,7 +623,10 @@ def _announced(answer: Any) -> int | None:
 
 
 def _range_of(answer: Any) -> tuple[int | None, int | None]:
-    """Return where a part of a file begins that a web server sends, and the size of the file; `None` if not stated."""
+    """Return the 0-based start of the part of a file that a web server sends, and the size of the file, in bytes.
+
+    Either is `None` if it is not stated.
+    """
     match = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", answer.headers.get("Content-Range", "").strip())
     if match is None:
         return None, None
@@ -553,10 +634,10 @@ def _range_of(answer: Any) -> tuple[int | None, int | None]:
 
 
 async def _body(answer: Any, most: int) -> bytes:
-    """Return the bytes of an answer.
+    """Return the bytes of an answer to a request for at most `most`.
 
     Raises:
-        T7BridgeError: they are more than were asked for.
+        T7BridgeError: they are more.
     """
     body = bytearray()
     while part := await answer.content.readany():
@@ -567,22 +648,28 @@ async def _body(answer: Any, most: int) -> bytes:
 
 
 async def _stream(answer: Any, target: Any, name: str) -> None:
-    """Write the bytes of an answer that is a whole file to another.
+    """Write the bytes of an answer that is a whole file into a file.
+
+    Args:
+        answer: of a web server.
+        target: an open file.
+        name: the address, for errors.
 
     Raises:
         T7BridgeError: they are more than it announced, or than may be if it did not.
+        TruncatedError: they are fewer than it announced.
     """
-    size = _announced(answer)
+    size = _announced_size(answer)
     bounded = _BoundedFile(target, _most_unannounced() if size is None else size, name)
     written = 0
     while part := await answer.content.readany():
         written += bounded.write(part)
     if size is not None and written != size:
-        raise not_all(name, written, size)
+        raise missing_bytes_error(name, written, size)
 
 
 def _most_unannounced() -> int:
-    """Return how many bytes a file may have whose size is not known before it is there."""
+    """Return the most bytes of a file whose size is not known before it is there: at most half of the free disk."""
     free = shutil.disk_usage(tempfile.gettempdir()).free
     return min(_MOST_UNANNOUNCED, free // 2)
 
@@ -601,53 +688,61 @@ class _Store(Server):
         self._path = path
         self._name = name
         self._file: Any = None
+        """The open file of fsspec; `None` for a member of an archive."""
         self._lock = allocate_lock()
-        self._state: tuple[int | None, str] = (None, "")
+        """Held while the position of the file is used."""
+        self._version: tuple[int | None, str] = (None, "")
+        """Size, and tag or time, of the file that was opened."""
         # Its files are opened by their tag, which each of their requests repeats (`If-Match`).
-        self.vouches = protocol_of(name) in ("s3", "s3a")
+        self.refuses_other_versions = protocol_of(name) in ("s3", "s3a")
 
     def begin(self) -> bytes | Copy:
+        """Open the file, and return its first bytes; a copy of a member of an archive, or of a file of unknown size."""
         is_member = protocol_of(self._name) in ARCHIVES
-        self._system.invalidate_cache()
+        self._system.invalidate_cache()  # fsspec's lists of files, of an earlier call
         info = None
         if not is_member:
             try:
                 self._file = self._system.open(self._path, "rb", cache_type="none")
             except Exception:
-                info = self._system.info(self._path)  # an error that says more, or a folder
+                # Why it cannot be opened: asking for its state raises an error that says more, or it is a folder.
+                info = self._system.info(self._path)
                 if info.get("type") != "directory":
                     raise
         if info is None:
-            # Where opening asked for it, it is not asked for again.
+            # A file that is open has the state that opening asked for.
             info = getattr(self._file, "details", None) or self._system.info(self._path)
         if info.get("type") == "directory":
             hint = "Give the address of a file; t7bridge zoo takes folders."
             raise UnsupportedError("is a folder", file=self._name, hint=hint)
         self.size = info.get("size")
-        self._state = self.size, stamp_of(info)
+        self._version = self.size, stamp_of(info)
         if is_member or self.size is None:
             return self.copy()
         return self.fetch(0, min(self.size, _FIRST_BYTES))
 
     def fetch(self, start: int, end: int) -> bytes:
+        """Return the bytes of a range of the open file, see `Server.fetch`."""
         if start == end:
             return b""
         if getattr(self._system, "async_impl", False) and hasattr(self._file, "_fetch_range"):
-            data = self._file._fetch_range(start, end)  # needs no position, so that two may be under way
+            # What `read` of such a file calls: it needs no position, so that two requests may be under way.
+            data = self._file._fetch_range(start, end)
         else:
             with self._lock:
                 self._file.seek(start)
                 data = self._file.read(end - start)
         if len(data) != end - start:
-            raise not_all(self._name, len(data), end - start, start)
+            raise missing_bytes_error(self._name, len(data), end - start, start)
         return bytes(data)
 
     def copy(self) -> Copy:
+        """Return a copy of the whole file; fewer bytes than its size are an error."""
         copy = _new_copy()
         try:
             copy_whole(self._system, self._path, copy, self._name)
             if self.size is not None and copy.tell() != self.size:
-                raise not_all(self._name, copy.tell(), self.size)
+                raise missing_bytes_error(self._name, copy.tell(), self.size)
         except BaseException:
             copy.close()
             raise
@@ -656,8 +751,8 @@ class _Store(Server):
     def check(self) -> None:
         self._system.invalidate_cache()
         info = self._system.info(self._path)
-        if (info.get("size"), stamp_of(info)) != self._state:
-            raise changed(self._name)
+        if (info.get("size"), stamp_of(info)) != self._version:
+            raise changed_error(self._name)
 
     def close(self) -> None:
         if self._file is not None:

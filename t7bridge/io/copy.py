@@ -27,7 +27,7 @@ MAX_THREADS = 2
 
 
 class Run:
-    """An extent to copy to a place of a target, piece by piece, and the CRC-32 of the pieces copied so far.
+    """The copy of one extent to a position of a target, piece by piece, in any order and by any thread.
 
     Args:
         extent: the bytes, and their change.
@@ -76,7 +76,7 @@ class Run:
 
         Raises:
             TruncatedError: the source has become shorter than it was.
-            WriteError: the target cannot hold what the bytes mean.
+            WriteError: the target cannot hold the elements that the bytes are.
         """
         extent = self.extent
         at = start
@@ -85,6 +85,7 @@ class Run:
         while at < end:
             room = len(buffer.view)
             if self._plain:
+                # Chunks end where the target has a multiple of their size, as pieces do.
                 room = CHUNK_BYTES - (self._position + at) % CHUNK_BYTES
             chunk = buffer.view[: min(room, end - at)]
             if extent.source.read_into(extent.offset + at, chunk) != len(chunk):
@@ -103,7 +104,7 @@ class Run:
         self._crcs[start] = source_crc, target_crc
 
     def finish(self) -> None:
-        """Compute the CRC-32 of the whole from those of its pieces, and call `check` and `done`."""
+        """Compute the CRC-32 of the whole from those of its pieces, and call `check` and `done`; all are copied now."""
         source_crc = 0
         target_crc = 0
         if self.has_crc:
@@ -141,9 +142,10 @@ class Transfers:
         self._started = 0
         """Helpers that were started, or were about to be when a signal arrived."""
         self._ended: list[None] = []
+        """An item for each helper that has ended: several threads append to it, and could not all count up a number."""
         self._at_work: list[LockType] = []
-        """For each helper that may have a piece the lock that it holds. One that is missing here has not begun, and
-        finds nothing to do after an error or when all is done."""
+        """For each helper that may have a piece, the lock that it holds. A helper whose lock is not here yet has not
+        begun, and will find nothing to do after an error or when all is done."""
 
     def add(self, extent: Extent, position: int, done: Done = None) -> None:
         """Begin a copy.
@@ -159,6 +161,7 @@ class Transfers:
             _fast_crc32()
         self._runs.append(run)
         self._pieces.extend((run, start, end) for start, end in run.pieces())
+        # One thread is the caller's, which works in `wait`.
         if self._started - len(self._ended) < min(MAX_THREADS, cores()) - 1:
             self._started += 1
             threading.Thread(target=self._help).start()
@@ -168,7 +171,7 @@ class Transfers:
 
         Raises:
             TruncatedError: a source has become shorter.
-            WriteError: the target does not take the bytes, or cannot hold what they mean.
+            WriteError: the target does not take the bytes, or cannot hold the elements that they are.
         """
         try:
             self._work()
@@ -188,11 +191,13 @@ class Transfers:
         self._join()
 
     def _join(self) -> None:
+        """Wait for all helpers that may have a piece: each holds its lock until it ends."""
         for lock in list(self._at_work):
             with lock:
                 pass
 
     def _help(self) -> None:
+        """Work as a helper, in a thread of its own."""
         lock = allocate_lock()
         with lock:
             self._at_work.append(lock)
@@ -207,7 +212,7 @@ class Transfers:
     def _work(self) -> None:
         """Copy pieces until there are no more, or an error occurs in any thread."""
         change: Change | None = None
-        buffer: Buffer | None = None  # half a megabyte, which most files do without
+        buffer: Buffer | None = None  # half a megabyte, made for the first piece only: most files have none
         while self._error is None and self._pieces:
             try:
                 run, start, end = self._pieces.popleft()
@@ -269,12 +274,15 @@ class Buffer:
         self.view = memoryview(bytearray(nbytes))
 
     def changed(self, length: int) -> memoryview:
-        """Return the bytes for the target that the first `length` bytes of the view become."""
+        """Return the bytes for the target that the first `length` bytes of the view become; here they stay the same.
+
+        They are valid until the view gets other bytes.
+        """
         return self.view[:length]
 
 
 class _ReversingBuffer(Buffer):
-    """Reverses the bytes of each word.
+    """A buffer that reverses the bytes of each word.
 
     The standard library's arrays do that as fast as numpy, which takes longer to load than 200 MB to copy.
 
@@ -289,7 +297,7 @@ class _ReversingBuffer(Buffer):
         self.view = memoryview(self._array).cast("B")
 
     def changed(self, length: int) -> memoryview:
-        """Reverse the words of the whole buffer."""
+        """See `Buffer`. The words of the whole buffer are reversed, those behind the first `length` bytes in vain."""
         self._array.byteswap()
         return self.view[:length]
 
@@ -319,7 +327,7 @@ NO_CHANGE = Change(1, 1, Buffer)
 
 @cache
 def reversal(word: int) -> Change:
-    """The change that reverses the bytes of each word of 2, 4 or 8 bytes."""
+    """Return the change that reverses the bytes of each word of 2, 4 or 8 bytes: one object for each size."""
     return Change(word, word, partial(_ReversingBuffer, word))
 
 
@@ -388,6 +396,8 @@ def combine(first: int, second: int, length: int) -> int:
 
 def _product(first: int, second: int) -> int:
     """Return the product of two polynomials over GF(2), modulo that of CRC-32."""
+    # Bits are reversed: the highest is the coefficient of 1. `second` is multiplied by x from step to step, and added
+    # for each power of x that `first` has.
     product = 0
     bit = 1 << 31
     while bit:
@@ -400,8 +410,8 @@ def _product(first: int, second: int) -> int:
 
 @cache
 def _shift(length: int) -> int:
-    """Return x to the power of this many bytes: the factor of a CRC-32 that they follow."""
-    # Polynomials have their bits reversed: the highest is that of 1, the next that of x.
+    """Return x to the power of 8 times `length`, by which a CRC-32 is multiplied when so many bytes follow."""
+    # By squaring. Bits are reversed, as in `_product`: the highest is that of 1, the next that of x.
     power = 1 << 31  # 1
     square = 1 << 23  # x to the eighth: a byte
     while length:
@@ -420,7 +430,9 @@ def sha256(data: bytes | memoryview = b"") -> _Hash:
 
 
 def digest(path: str | os.PathLike[str] | ByteSource) -> tuple[str, int]:
-    """Return SHA-256 in hexadecimal and size in bytes of a file; of a folder, of its files by name.
+    """Return SHA-256 in hexadecimal and size in bytes of a file.
+
+    Of a folder, they are those of the names and checksums of all in it, by name, and of all its files together.
 
     Raises:
         OSError: it cannot be read.

@@ -24,15 +24,16 @@ from .copy import (
     unwritable,
     write_at,
 )
-from .platform import BINARY, CAN_RESERVE, flush, inherited_mode, link
+from .platform import BINARY, CAN_RESERVE, copy_owner, flush, link
 from .source import PathLike, check_inputs, check_target, is_address
 
 _FLUSH_BYTES = 1 << 18
+"""Bytes that are collected before they are written."""
 _SMALL_BYTES = 1 << 16
 """Bytes of an extent up to which a small buffer is made."""
 
 Content = Union[bytes, Extent, "Iterable[bytes | memoryview]"]
-"""Bytes, where they are, or pieces of them."""
+"""What can be appended: bytes, the extent of an open file that has them, or pieces of them."""
 
 
 def _first_buffer(extent: Extent) -> Buffer:
@@ -43,7 +44,11 @@ def _first_buffer(extent: Extent) -> Buffer:
 
 
 class Output:
-    """A growing run of bytes, written to a binary file object in large pieces.
+    """An output of bytes from first to last, written to a binary file object in large pieces.
+
+    Args:
+        file: the file object.
+        name: for messages; by default the file object's.
 
     Attributes:
         name: for messages.
@@ -56,9 +61,11 @@ class Output:
         self._changing: tuple[Change, Buffer] | None = None
         """The last change that was made, and the memory for it."""
         self._flushed = 0
+        """Bytes that were given to the file, or to `_transfers`."""
         self._blocks: Blocks | None = None
+        """Reserves space on the disk, of a `FileOutput`."""
         self._transfers: Transfers | None = None
-        """Copies bytes to any position of the file, if it is seekable."""
+        """Copies bytes to any position of the file, of a `FileOutput`."""
         self.name = name or str(getattr(file, "name", ""))
 
     @property
@@ -95,13 +102,18 @@ class Output:
             self._blocks.reserve(self._flushed, size)
 
     def _write_all(self, data: bytes | bytearray | memoryview) -> None:
+        """Write bytes to the file object at once, which may take several calls.
+
+        Raises:
+            WriteError: the file does not accept them.
+        """
         try:
             view = memoryview(data).cast("B")
             self._reserve(len(view))
             done = 0
             while done < len(view):
                 count = self._file.write(view[done:])
-                done += len(view) - done if count is None else count
+                done += len(view) - done if count is None else count  # `None`: of objects that take all
         except OSError as error:
             raise WriteError(f"cannot be written: {error.strerror}", file=self.name, offset=self._flushed) from error
 
@@ -117,14 +129,14 @@ class Output:
 
         Raises:
             TruncatedError: the source has become shorter than it was.
-            WriteError: the file does not take the bytes, or cannot hold what they mean.
+            WriteError: the file does not take the bytes, or cannot hold the elements that they are.
         """
         if self._transfers is not None and extent.source.fd is not None and extent.length >= WORTH_BYTES:
             self._reserve(len(self._pending) + extent.nbytes)
             self.flush()
             self._transfers.add(extent, self._flushed, done)
             self._flushed += extent.nbytes
-            self._file.seek(self._flushed)
+            self._file.seek(self._flushed)  # the copy goes to its own position, and what follows behind it
             return
         for _, data in self._copied(Run(extent, self.position, done)):
             self.write(data)
@@ -133,30 +145,35 @@ class Output:
         """Append bytes, bytes of an open file, or pieces; `done` as in :meth:`copy`.
 
         Raises:
-            WriteError: the file does not accept the bytes, or cannot hold what they mean.
+            WriteError: the file does not accept the bytes, or cannot hold the elements that they are.
         """
         if isinstance(content, Extent):
             self.copy(content, done)
             return
         crc = 0
         try:
-            for piece in (content,) if isinstance(content, bytes) else content:
-                crc = crc32(piece, crc) if done is not None else 0
+            pieces = (content,) if isinstance(content, bytes) else content
+            for piece in pieces:
+                if done is not None:
+                    crc = crc32(piece, crc)
                 self.write(piece)
-        except ModelError as error:
+        except ModelError as error:  # of the iterator that makes the pieces
             raise unwritable(error, self.name) from error
         if done is not None:
             done(crc)
 
     def _copied(self, run: Run) -> Iterator[tuple[int, memoryview]]:
         """Yield what the extent of a run becomes, with the position of each part; then finish the run."""
+        # The buffer of the last run is used again, unless it is for another change, or too small.
         change = run.extent.change
-        if self._changing is None or self._changing[0] is not change:
-            self._changing = (change, _first_buffer(run.extent))
-        elif len(self._changing[1].view) <= _SMALL_BYTES < run.extent.length:
-            self._changing = (change, change.buffer())
+        last_change, buffer = self._changing or (None, None)
+        if buffer is None or last_change is not change:
+            buffer = _first_buffer(run.extent)
+        elif len(buffer.view) <= _SMALL_BYTES < run.extent.length:
+            buffer = change.buffer()
+        self._changing = (change, buffer)
         for start, end in run.pieces():
-            yield from run.copied(start, end, self._changing[1], self.name)
+            yield from run.copied(start, end, buffer, self.name)
         run.finish()
 
     def wait(self) -> None:
@@ -184,7 +201,7 @@ class Output:
 
 
 def check_replaceable(path: str, force: bool) -> os.stat_result | None:
-    """Refuse a target that must not be replaced; return the status of one that will be.
+    """Refuse a target that must not be replaced; return the status of one that will be, `None` if there is none.
 
     Raises:
         TargetExistsError: it exists and `force` is not set, it is an input, or no regular file.
@@ -202,6 +219,7 @@ def check_replaceable(path: str, force: bool) -> os.stat_result | None:
 
 
 def _exists(path: str) -> TargetExistsError:
+    """Return the error for a target that exists."""
     hint = "Choose another name, or overwrite it with --force (force=True)."
     return TargetExistsError("exists already", file=path, hint=hint)
 
@@ -246,16 +264,18 @@ class FileOutput(Output):
         self._force = force
         replaced = check_replaceable(self.path, force)
         self._sync = sync or replaced is not None
+        # In the same folder, and so on the same disk: otherwise it could not be renamed.
         folder = os.path.dirname(self.path)
         self._temporary = os.path.join(folder, temporary_name())
-        # Whatever ends this object: an error or a signal here or before `with` has begun, or a program that forgets it.
+        # Removed whatever ends this object: an error or a signal here or before `with` has begun, or a program that
+        # forgets it.
         self._remove = weakref.finalize(self, _remove, self._temporary)
         try:
             # Mode 0o666 minus the umask, as any other program's new file.
             fd = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | BINARY, 0o666)
             super().__init__(os.fdopen(fd, "r+b", buffering=0), self.path)
             if replaced is not None:
-                os.chmod(self._temporary, inherited_mode(fd, replaced))
+                os.chmod(self._temporary, copy_owner(fd, replaced))
             self._blocks = Blocks(fd)
             self._transfers = Transfers(fd, self.path)
         except FileNotFoundError as error:
@@ -278,17 +298,18 @@ class FileOutput(Output):
 
         Raises:
             TruncatedError: the source has become shorter.
-            WriteError: the file does not take the bytes, or cannot hold what they mean.
+            WriteError: the file does not take the bytes, or cannot hold the elements that they are.
         """
         if not isinstance(content, Extent):
-            for piece in (content,) if isinstance(content, bytes) else content:
+            pieces = (content,) if isinstance(content, bytes) else content
+            for piece in pieces:
                 self.put(position, piece)
                 position += len(piece)
         elif self._transfers is not None and content.source.fd is not None and content.length >= WORTH_BYTES:
             self._transfers.add(content, position)
         else:
-            for place, data in self._copied(Run(content, position, None)):
-                self.put(place, data)
+            for piece_position, data in self._copied(Run(content, position, done=None)):
+                self.put(piece_position, data)
 
     def commit(self) -> None:
         """Flush, fsync if requested, and rename the file to its name.
@@ -316,13 +337,19 @@ class FileOutput(Output):
                 flush(os.path.dirname(self.path) or os.curdir)
 
     def _take_name(self) -> None:
+        """Give the complete temporary file its name.
+
+        Raises:
+            TargetExistsError: the name was taken meanwhile, and `force` is not set; or it is that of an input.
+            OSError: the system refuses it.
+        """
         check_target(self.path)  # files may have been read since this one was begun
         if not self._force:
             try:
                 link(self._temporary, self.path)  # unlike a rename, fails if the name is taken
             except FileExistsError:
                 raise _exists(self.path) from None
-            except OSError:  # file systems without links: the name was free when we began
+            except OSError:  # a file system without links: look before the rename, which would replace a file
                 if os.path.lexists(self.path):
                     raise _exists(self.path) from None
             else:
@@ -331,7 +358,7 @@ class FileOutput(Output):
         os.replace(self._temporary, self.path)
 
     def restart(self) -> None:
-        """Remove everything written so far.
+        """Remove everything written so far, so that the output can be written again from its first byte.
 
         Raises:
             WriteError: the file does not accept it.
@@ -360,6 +387,7 @@ class FileOutput(Output):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
+        """Commit; discard the file after an error in the block, or in the commit."""
         if kind is not None:
             self.discard()
             return
@@ -392,18 +420,18 @@ def flush_to_disk(path: str) -> None:
     Raises:
         OSError: the disk reports an error.
     """
-    inside = [os.path.join(path, name) for name in os.listdir(path)] if os.path.isdir(path) else []
-    for name in (*inside, path, os.path.dirname(path) or os.curdir):
+    files = [os.path.join(path, name) for name in os.listdir(path)] if os.path.isdir(path) else []
+    # A name is in the folder that contains it.
+    for name in (*files, path, os.path.dirname(path) or os.curdir):
         flush(name)
 
 
 _PROBE_BYTES = 1 << 16
+"""Bytes that are reserved to see whether a file system can reserve at all."""
 
 
 class Blocks:
-    """The blocks of a growing file.
-
-    Writing to allocated blocks is faster.
+    """The blocks of a growing file on the disk, which are allocated ahead: writing to them is faster then.
 
     Args:
         file: its descriptor.
@@ -412,7 +440,9 @@ class Blocks:
     def __init__(self, file: int) -> None:
         self._file = file
         self._end = 0
+        """Bytes up to which blocks are allocated."""
         self._works = CAN_RESERVE
+        """Whether allocating does what it should, as far as known."""
 
     def reserve(self, position: int, size: int) -> None:
         """Allocate blocks beyond those allocated so far.
@@ -424,7 +454,7 @@ class Blocks:
         if not self._works or position + size <= self._end:
             return
         try:
-            if not self._end:
+            if not self._end:  # the first time
                 self._works = self._probe(position, min(size, _PROBE_BYTES))
             if self._works:
                 os.posix_fallocate(self._file, position, size)
@@ -433,13 +463,16 @@ class Blocks:
         self._end = position + size
 
     def _probe(self, position: int, size: int) -> bool:
-        """Return whether blocks are reserved and not written. glibc writes a byte to each where a file system cannot,
-        which takes longer than all the rest; those bytes are data, and blocks that are only reserved are not."""
+        """Reserve the first blocks, and return whether they are only reserved, and not written.
+
+        glibc writes a byte to each block where a file system cannot reserve them, which takes longer than all the rest.
+        Those bytes are data for `SEEK_DATA`, and blocks that are only reserved are not.
+        """
         os.posix_fallocate(self._file, position, size)
         here = os.lseek(self._file, 0, os.SEEK_CUR)
         try:
             os.lseek(self._file, position + size - 1, os.SEEK_DATA)
-        except OSError:  # ENXIO: no data from there on
+        except OSError:  # ENXIO: no data from there on; the position has not moved
             return True
         os.lseek(self._file, here, os.SEEK_SET)
         return False
@@ -447,9 +480,20 @@ class Blocks:
 
 @contextlib.contextmanager
 def outputs_in(path: str, names: Iterable[str], *, force: bool, sync: bool = False) -> Iterator[dict[str, FileOutput]]:
-    """Create files in a folder. They are renamed in the opposite order: a source never exists without its weights.
+    """Create files in a folder, which appear under their names at the end of the block, in the opposite order.
 
-    On failure, folders that were created are removed.
+    So the first never exists without the others: `model.py` without its weights, say. On failure, folders that were
+    created are removed again.
+
+    Args:
+        path: of the folder, which is created if it is missing.
+        names: of the files.
+        force: whether existing files are replaced.
+        sync: as of `FileOutput`.
+
+    Raises:
+        TargetExistsError: a file exists, and `force` is not set.
+        WriteError: the folder or a file cannot be created.
     """
     new_folders: list[str] = []  # the innermost first
     folder = os.path.abspath(path)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 IS_WINDOWS = os.name == "nt"
 HAS_SYNCFS = sys.platform == "linux"
 CLOSED_PIPE = errno.EINVAL if IS_WINDOWS else errno.EPIPE
-"""Error of writing to a pipe that nobody reads."""
+"""`errno` of writing to a pipe that nobody reads any more."""
 BINARY = getattr(os, "O_BINARY", 0)
 READING = os.O_RDONLY | BINARY | getattr(os, "O_NONBLOCK", 0)
 """Flags for opening a file to read it. Without O_NONBLOCK, opening a named pipe would wait for a writer."""
@@ -37,14 +37,21 @@ STOPPING = frozenset(getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SI
 """Signals that ask a process to end. On Windows SIGBREAK is what a closed window sends."""
 ALONE: dict[str, Any] = {"creationflags": 0x200} if IS_WINDOWS else {"start_new_session": True}
 """Arguments of `Popen` for a process that Ctrl-C does not reach; 0x200 is CREATE_NEW_PROCESS_GROUP."""
+# The second tells whether reserving does what it should, see `io.output.Blocks`.
 CAN_RESERVE = hasattr(os, "posix_fallocate") and hasattr(os, "SEEK_DATA")
 
 _seeking = allocate_lock()
+"""Held while the position of any file is moved, where a system can read only there."""
 
 
 @contextlib.contextmanager
 def _at(fd: int, position: int) -> Iterator[None]:
-    """Move the position of an open file, which a duplicate of the descriptor may share, for one call."""
+    """Move the position of an open file for the block, and back: a duplicate of the descriptor may share it.
+
+    Args:
+        fd: its descriptor.
+        position: in bytes, 0-based.
+    """
     with _seeking:
         before = os.lseek(fd, 0, os.SEEK_CUR)
         try:
@@ -55,7 +62,7 @@ def _at(fd: int, position: int) -> Iterator[None]:
 
 
 def link(file: str, name: str) -> None:
-    """Give a file another name.
+    """Give a file another name besides its own (a hard link).
 
     Raises:
         FileExistsError: the name is taken.
@@ -97,9 +104,11 @@ def flush(path: str) -> None:
     Raises:
         OSError: the disk reports an error.
     """
-    if os.path.isdir(path) and IS_WINDOWS:
+    if IS_WINDOWS and os.path.isdir(path):
         return  # there, folders cannot be opened, and names are written with the files
-    fd = os.open(path, os.O_RDWR | BINARY if IS_WINDOWS else os.O_RDONLY)  # there, only a writer may flush
+    # On Windows, only who may write may flush; elsewhere, a file without permission to write is flushed too.
+    mode = os.O_RDWR | BINARY if IS_WINDOWS else os.O_RDONLY
+    fd = os.open(path, mode)
     try:
         os.fsync(fd)
     finally:
@@ -120,7 +129,7 @@ def flush_file_system(folder: str) -> bool:
         return False
     import ctypes  # not in os
 
-    library = ctypes.CDLL(None, use_errno=True)
+    library = ctypes.CDLL(None, use_errno=True)  # the C library that this process has loaded
     if not hasattr(library, "syncfs"):
         return False
     fd = os.open(folder, os.O_RDONLY)
@@ -133,8 +142,12 @@ def flush_file_system(folder: str) -> bool:
     return True
 
 
-def inherited_mode(fd: int, replaced: os.stat_result) -> int:
+def copy_owner(fd: int, replaced: os.stat_result) -> int:
     """Copy owner and group of the file to be replaced to the new one, where the system allows it.
+
+    Args:
+        fd: descriptor of the new file.
+        replaced: the status of the other.
 
     Returns:
         The mode for the new file: that of the other, without setuid and setgid if owner or group differ.
@@ -145,6 +158,7 @@ def inherited_mode(fd: int, replaced: os.stat_result) -> int:
         try:
             os.fchown(fd, replaced.st_uid, replaced.st_gid)
         except (OSError, AttributeError):  # not the superuser; Windows
+            # A program must not run with the rights of another owner than the one who gave it these bits.
             mode &= ~(stat.S_ISUID | stat.S_ISGID)
     return mode
 
@@ -164,7 +178,10 @@ def cores() -> int:
 
 @contextlib.contextmanager
 def memory_limit(allowed: int | None) -> Iterator[None]:
-    """Limit further memory allocation of this process to a number of bytes, where the system supports it.
+    """Limit what this process allocates in the block, beyond what it has, where the system supports it.
+
+    Args:
+        allowed: bytes that may be allocated; `None` for no limit.
 
     On Linux that is `RLIMIT_DATA`, which counts allocations and not mapped files; elsewhere `RLIMIT_AS`, which counts
     both.
@@ -178,7 +195,7 @@ def memory_limit(allowed: int | None) -> Iterator[None]:
     limit = used + allowed
     if hard != resource.RLIM_INFINITY:
         limit = min(limit, hard)
-    resource.setrlimit(kind, (limit, hard))
+    resource.setrlimit(kind, (limit, hard))  # the soft limit only, which can be raised again
     try:
         yield
     finally:
@@ -186,10 +203,14 @@ def memory_limit(allowed: int | None) -> Iterator[None]:
 
 
 def _memory_limit_kind(resource: Any) -> tuple[int, int]:
-    """Return the limit of memory that the system has, and the bytes of this process that count already."""
+    """Return which limit of memory the system has, and the bytes of this process that count towards it already.
+
+    Args:
+        resource: the module of the standard library, which Windows does not have.
+    """
     try:
         return resource.RLIMIT_DATA, _allocated("self")
-    except OSError:  # not Linux, which alone tells how much is allocated
+    except OSError:  # not Linux, which alone tells how much is allocated: what there is already is not added
         return resource.RLIMIT_AS, 0
 
 
@@ -198,6 +219,9 @@ def confine(memory: int) -> None:
 
     It can open no file, grow none, leave no image of its memory, and allocate no more than so many bytes beyond those
     that it has (see `memory_limit`), or fewer if its parent's limit is lower.
+
+    Args:
+        memory: bytes that it may allocate.
     """
     if IS_WINDOWS:
         return
@@ -210,7 +234,8 @@ def confine(memory: int) -> None:
         resource.RLIMIT_NOFILE: 0,
     }
     for kind, limit in limits.items():
-        for present in resource.getrlimit(kind):
+        soft_and_hard = resource.getrlimit(kind)
+        for present in soft_and_hard:
             if present != resource.RLIM_INFINITY:
                 limit = min(limit, present)
         with contextlib.suppress(OSError, ValueError):  # macOS refuses some
@@ -218,7 +243,7 @@ def confine(memory: int) -> None:
 
 
 def limit_processor_time(seconds: int) -> None:
-    """End this process by a signal when it has used so many seconds of the processor from now, where the system can."""
+    """Have the system, if it can, end this process when it has used so many more seconds of the processor."""
     if IS_WINDOWS:
         return
     resource = import_module("resource")
@@ -230,16 +255,25 @@ def limit_processor_time(seconds: int) -> None:
 
 
 def _allocated(process: int | str) -> int:
-    """Return the bytes of memory that a process has allocated, as Linux counts them."""
+    """Return the bytes of memory that a process has allocated, as Linux counts them for `RLIMIT_DATA`.
+
+    Args:
+        process: its id; `self` for this one.
+
+    Raises:
+        OSError: the process has ended, or this is not Linux.
+    """
     with open(f"/proc/{process}/statm", "rb") as file:
-        return int(file.read().split()[5]) * int(import_module("resource").getpagesize())
+        # The sixth number is that of pages of data and stack (man 5 proc).
+        _, _, _, _, _, pages, *_ = file.read().split()
+    return int(pages) * int(import_module("resource").getpagesize())
 
 
 class MemoryWatch:
-    """Gives another process that stays at its `memory_limit` what it needs to raise `MemoryError`; on Linux only.
+    """Watches a process with a `memory_limit`, and raises the limit where the process hangs at it; on Linux only.
 
     CPython 3.11 and later allocate a number while they unwind the stack (ceval.c, `exception_unwind`). If there is no
-    memory for it, they try again for ever, and handle no signals.
+    memory for it, they try again for ever, and handle no signals. With a little more memory, `MemoryError` is raised.
 
     Args:
         pid: of the process.
@@ -248,40 +282,44 @@ class MemoryWatch:
     _FULL_BYTES = 2 << 20
     """Most bytes left to a process at its limit: two arenas of CPython's allocator."""
     _STUCK_SECONDS = 2.0
-    """Seconds without a change after which it is stuck."""
+    """Seconds without a change after which it is taken to be stuck."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._room: int | None = None
-        self._since = 0.0
+        self._left: int | None = None
+        """Bytes that the process could still allocate when it was looked at last; `None` without a limit."""
+        self._changed_at = 0.0
+        """When this was last another number, or enough, on the clock of `time.monotonic`."""
 
-    def relieve(self) -> None:
-        """Look at the process, to be called often; raise its limit if it is stuck. It may have ended."""
+    def raise_limit_if_stuck(self) -> None:
+        """Look at the process, and raise its limit if it is stuck; to be called often. It may have ended."""
         with contextlib.suppress(ImportError, OSError, ValueError):
             used = _allocated(self._pid)
             resource = import_module("resource")
             allowed, hard = resource.prlimit(self._pid, resource.RLIMIT_DATA)
-            room_before = self._room
-            self._room = None if allowed == resource.RLIM_INFINITY else allowed - used
-            if self._room is None or self._room != room_before or self._room > self._FULL_BYTES:
-                self._since = time.monotonic()
-            elif time.monotonic() - self._since > self._STUCK_SECONDS:
+            left_before = self._left
+            self._left = None if allowed == resource.RLIM_INFINITY else allowed - used
+            if self._left is None or self._left != left_before or self._left > self._FULL_BYTES:
+                self._changed_at = time.monotonic()
+            elif time.monotonic() - self._changed_at > self._STUCK_SECONDS:
                 resource.prlimit(self._pid, resource.RLIMIT_DATA, (allowed + 2 * self._FULL_BYTES, hard))
 
 
 def bytes_written() -> int | None:
-    """Return the bytes that the process has written so far, as counted by Linux; `None` elsewhere."""
+    """Return the bytes that this process has written so far, as counted by Linux; `None` elsewhere."""
     with contextlib.suppress(OSError, ValueError, StopIteration), open("/proc/self/io", "rb") as file:
-        return int(next(line for line in file if line.startswith(b"wchar:")).split()[1])
+        _, count = next(line for line in file if line.startswith(b"wchar:")).split()
+        return int(count)
     return None
 
 
 _FORBIDDEN = pattern(r'[<>:"|?*\x00-\x1f]|[. ]+$')
+"""What no name of a file on Windows may have: characters, and dots or spaces at its end."""
 _DEVICE = pattern(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])(?=\.|\s*$)", re.IGNORECASE)
 
 
 def windows_name(name: str) -> str:
-    """Return a name of a file that Windows can have for one that it may not (Win32, "Naming Files").
+    """Return the name of a file, changed where Windows does not allow it (Win32, "Naming Files").
 
     Characters that it forbids become `_`, as do dots and spaces at the end; the name of a device gets one in front.
     """

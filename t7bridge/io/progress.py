@@ -6,32 +6,39 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from .platform import bytes_written
 from .source import sizes
 
-_PATIENCE_SECONDS, _REDRAW_SECONDS = 2.0, 0.2
-_WIDE = 30
-"""Characters of the bar."""
-_one = threading.Lock()
+_PATIENCE_SECONDS = 2.0
+"""Seconds before the bar appears."""
+_REDRAW_SECONDS = 0.2
+"""Seconds between two drawings of it."""
+_BAR_CHARACTERS = 30
+_MOVING_CHARACTERS = 5
+"""Characters of what moves through a bar that knows no end."""
+_shown = threading.Lock()
+"""Held by the one bar that is shown."""
 
 
 def in_notebook() -> bool:
     """Return whether a kernel of Jupyter runs this program."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return hasattr(shell, "kernel")
+    ipython = sys.modules.get("IPython")  # not imported: a notebook has it already
+    get_shell = getattr(ipython, "get_ipython", None)
+    return get_shell is not None and hasattr(get_shell(), "kernel")
 
 
 @contextmanager
 def progress(text: str, path: str = "") -> Iterator[None]:
-    """Show activity on standard error until the verb ends or prints.
+    """Show a bar on standard error during the block, until something is printed in it.
 
     Args:
         text: description of the operation.
-        path: of the input, if the output will have about the same size: the bar then shows the fraction done.
+        path: of the input, if the output will have about the same size: the bar then shows the fraction done. Empty
+            for a bar that only moves.
     """
     done = threading.Event()
     terminal = _Cell() if in_notebook() else sys.stderr
@@ -52,9 +59,14 @@ def progress(text: str, path: str = "") -> Iterator[None]:
 
 
 class _Watched:
-    """A stream whose first output removes the bar, as both share a terminal."""
+    """A standard stream whose first output removes the bar, as both share a terminal.
 
-    def __init__(self, stream: Any, end: Any) -> None:
+    Args:
+        stream: what writes to the terminal.
+        end: removes the bar, if there is still one.
+    """
+
+    def __init__(self, stream: Any, end: Callable[[], None]) -> None:
         self._stream = stream
         self._end = end
 
@@ -69,46 +81,57 @@ class _Watched:
             self.write(line)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "buffer":
+        if name == "buffer":  # bytes will be written to it
             self._end()
         return getattr(self._stream, name)
 
 
 class _Cell:
-    """A display in a notebook's cell, which shows the last line only: a saved stream would hold all of them."""
+    """A display in a notebook's cell, which shows the last line only; a notebook would save all lines of a stream."""
 
     encoding = "utf-8"
 
     def __init__(self) -> None:
-        self._shown: Any = None
+        self._display: Any = None
+        """IPython's handle of the display, once there is one."""
 
     def write(self, line: str) -> None:
         """Replace the line."""
         data = {"text/plain": line.strip("\r ")}
-        if self._shown is None:
-            self._shown = sys.modules["IPython"].display.display(data, raw=True, display_id=True)
+        if self._display is None:
+            self._display = sys.modules["IPython"].display.display(data, raw=True, display_id=True)
         else:
-            self._shown.update(data, raw=True)
+            self._display.update(data, raw=True)
 
     def flush(self) -> None:
         """Do nothing: what is displayed is shown."""
 
 
 def _watch(done: threading.Event, text: str, path: str, terminal: Any) -> None:
-    """Draw the bar until a verb is done; see `progress`. It grows with the bytes written, or else moves."""
+    """Draw the bar until an operation is done, and remove it then; runs in a thread, see `progress`.
+
+    Args:
+        done: set when the operation is done, or prints.
+        text: description of the operation.
+        path: of the input; empty, or one whose size is unknown, for a bar that only moves.
+        terminal: what to write to.
+    """
     from shutil import get_terminal_size
 
     began = time.monotonic()
     written_before = bytes_written() if path else None
-    if done.wait(_PATIENCE_SECONDS) or not _one.acquire(blocking=False):  # a verb within another has no bar of its own
+    if done.wait(_PATIENCE_SECONDS):
+        return
+    if not _shown.acquire(blocking=False):  # an operation within another has no bar of its own
         return
     total: int | None = None
     if written_before is not None:
         total = sizes.get(path)
-        with suppress(OSError):  # no local file
+        with suppress(OSError):  # an address
             total = os.path.getsize(path)
     mark = "━" if "utf" in str(getattr(terminal, "encoding", "")).lower() else "#"
-    width_of_text = max(get_terminal_size().columns - _WIDE - 18, 8)  # beside the bar, the share and the seconds
+    # Beside the bar, there are 18 characters for spaces, the share and the seconds.
+    width_of_text = max(get_terminal_size().columns - _BAR_CHARACTERS - 18, 8)
     step = 0
     line = ""
     with suppress(OSError, ValueError):  # a closed terminal
@@ -118,13 +141,13 @@ def _watch(done: threading.Event, text: str, path: str, terminal: Any) -> None:
             if total and written_before is not None:
                 written = (bytes_written() or written_before) - written_before
                 share = min(written / total, 1.0)
-                bar = mark * int(share * _WIDE)
+                bar = mark * int(share * _BAR_CHARACTERS)
                 status = f"{share:4.0%}  {status}"
             else:
-                bar = " " * (step % (_WIDE - 5)) + mark * 5
-            line = f"\r{text[:width_of_text]}  {bar:{_WIDE}}  {status}"
+                bar = " " * (step % (_BAR_CHARACTERS - _MOVING_CHARACTERS)) + mark * _MOVING_CHARACTERS
+            line = f"\r{text[:width_of_text]}  {bar:{_BAR_CHARACTERS}}  {status}"
             terminal.write(line)
             terminal.flush()
-        terminal.write("\r" + " " * len(line) + "\r")
+        terminal.write("\r" + " " * len(line) + "\r")  # spaces over the last line
         terminal.flush()
-    _one.release()
+    _shown.release()

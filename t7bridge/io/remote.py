@@ -11,9 +11,10 @@ from concurrent.futures import Future
 from typing import Any
 
 from ..errors import T7BridgeError
-from .addresses import CHECK, MOST_BYTES, Copy, NoRangesError, errors_of, server_of
+from .addresses import ADDRESS_HINT, MOST_BYTES, Copy, NoRangesError, errors_of, server_of
 
 _BLOCK_BYTES = 1 << 14
+"""Bytes of a block, the unit of requests and of the cache; blocks are numbered from 0."""
 _MOST_BLOCKS = MOST_BYTES // _BLOCK_BYTES
 """Blocks that one request asks for at most."""
 _KEPT_BLOCKS = 1 << 10
@@ -21,8 +22,9 @@ _KEPT_BLOCKS = 1 << 10
 _MOST_KEPT_BLOCKS = 1 << 14
 """Blocks that are kept of a file that is read whole: 256 MiB. In a larger one a reader goes from header to header."""
 _MOST_RUNS = 8
+"""Runs of requests in order that are remembered: readers go through several parts of a file in turn."""
 _NEAR_BLOCKS = 16
-"""So many blocks are fetched with those behind them rather than left out: 256 KiB take no longer than a request."""
+"""Blocks between two requests up to which both are of one run: 256 KiB take no longer than another request."""
 _AHEAD = 2
 """Ranges that are under way while an earlier one is used."""
 
@@ -55,25 +57,30 @@ class Remote:
         self._server = server_of(name)
         self._blocks = _Blocks()
         self._runs: OrderedDict[int, int] = OrderedDict()
-        """For each run of requests in order, the block that comes next, the count of blocks of the last."""
+        """Runs of requests in order: by the block that comes next, the count of blocks of the last request."""
         self._requests: OrderedDict[int, tuple[int, Future[bytes]]] = OrderedDict()
-        """By the first block of a range that is under way, or not needed yet: the block behind it, and its bytes."""
+        """Ranges that are under way, or not needed yet: by the first block, the block behind it, and the answer."""
         self._reads_all = False
         self._is_closed = False
         self._copy: Copy | None = None
-        self._is_unchecked = not self._server.vouches
-        with errors_of(name, "read", hint=CHECK):
-            first = self._server.begin()
+        """A copy of the whole file, once that is what is read."""
+        self._is_unchecked = not self._server.refuses_other_versions
+        with errors_of(name, "read", hint=ADDRESS_HINT):
+            beginning = self._server.begin()
             self.size = self._server.size or 0
-            if isinstance(first, bytes):
-                self._blocks.put(0, first)
-                self._runs[len(first) // _BLOCK_BYTES] = len(first) // _BLOCK_BYTES
+            if isinstance(beginning, bytes):
+                self._blocks.put(0, beginning)
+                count = len(beginning) // _BLOCK_BYTES
+                self._runs[count] = count
             else:
-                self._use(first)
+                self._read_from(beginning)
             self._check_range()
 
     def read_all(self) -> None:
-        """Expect that all of the file will be read: ask for large ranges from now on, and keep them."""
+        """Expect that all of the file will be read: ask for large ranges from now on, and keep them.
+
+        It changes nothing for a file that is too large to be kept.
+        """
         with self._lock:
             if self.size <= _MOST_KEPT_BLOCKS * _BLOCK_BYTES:
                 self._reads_all = True
@@ -89,13 +96,13 @@ class Remote:
         filled = 0
         with self._lock:
             while filled < length:
-                if self._copy is not None:
+                if self._copy is not None:  # since the beginning, or since the last request
                     return self._read_copy(offset, buffer[:length])
-                place = offset + filled
-                count = self._blocks.read_into(place, buffer[filled:length])
+                position = offset + filled
+                count = self._blocks.read_into(position, buffer[filled:length])
                 if not count:
-                    number, start = divmod(place, _BLOCK_BYTES)
-                    self._fetch(number, -(-(start + length - filled) // _BLOCK_BYTES))  # rounded up
+                    number, start = divmod(position, _BLOCK_BYTES)
+                    self._fetch(number, _blocks_of(start + length - filled))
                 filled += count
         return filled
 
@@ -107,7 +114,7 @@ class Remote:
         """
         with self._lock:
             if self._is_unchecked:
-                with errors_of(self.name, "read", hint=CHECK):
+                with errors_of(self.name, "read", hint=ADDRESS_HINT):
                     self._server.check()
                 self._is_unchecked = False
 
@@ -122,16 +129,20 @@ class Remote:
             self._copy = None
 
     def _check_range(self) -> None:
-        """Check the file after a request, unless that is done at the end."""
-        if self._server.vouches:
+        """Check that the file is still the same after a request, unless `check` will be called for all.
+
+        Raises:
+            T7BridgeError: it is not.
+        """
+        if self._server.refuses_other_versions:
             return
         self._is_unchecked = True
         if not self.deferred:
             self._server.check()
             self._is_unchecked = False
 
-    def _use(self, copy: Copy) -> None:
-        """Read from a copy of the whole from now on."""
+    def _read_from(self, copy: Copy) -> None:
+        """Read from a copy of the whole file from now on, which this object closes."""
         self._copy = copy
         weakref.finalize(self, copy.close)
         self.size = copy.seek(0, 2) or copy.tell()  # `seek` of Python 3.10 returns nothing
@@ -139,6 +150,7 @@ class Remote:
         self._blocks.close()
 
     def _read_copy(self, offset: int, buffer: memoryview) -> int:
+        """Fill `buffer` from the copy; return the number of bytes, as `read_into`."""
         copy: Any = self._copy
         copy.seek(offset)
         data = copy.read(len(buffer))
@@ -146,11 +158,11 @@ class Remote:
         return len(data)
 
     def _fetch(self, number: int, needed: int) -> None:
-        """Ask for a block, and for others that will be needed, and keep them.
+        """Get a block into the cache, with others that will be needed; wait for the answer.
 
         Args:
             number: of the block.
-            needed: number of blocks that will be asked for, this one first.
+            needed: count of blocks that are needed at least, this one first.
 
         Raises:
             T7BridgeError: the file cannot be read, or has changed.
@@ -159,19 +171,21 @@ class Remote:
             raise T7BridgeError("has been closed", file=self.name, offset=number * _BLOCK_BYTES)
         first = self._request_with(number)
         if first is None:
-            while len(self._requests) >= _AHEAD:  # of what was asked for ahead, and not used
+            # The oldest ones that were asked for ahead were not used: their answers are dropped.
+            while len(self._requests) >= _AHEAD:
                 self._requests.popitem(last=False)
-            first = self._start(number)
-            self._request(first, self._count(number, needed))
-        self._ask_ahead()
+            first = self._first_to_request(number)
+            self._request(first, self._count_to_request(number, needed))
+        # Before and after this answer is waited for, so that the connection is never idle.
+        self._request_ahead()
         _, answer = self._requests.pop(first)
-        with errors_of(self.name, "read", hint=CHECK):
+        with errors_of(self.name, "read", hint=ADDRESS_HINT):
             try:
                 self._blocks.put(first, answer.result())
             except NoRangesError:
-                self._use(self._server.copy())
+                self._read_from(self._server.copy())
             else:
-                self._ask_ahead()
+                self._request_ahead()
             self._check_range()
 
     def _request_with(self, number: int) -> int | None:
@@ -181,28 +195,42 @@ class Remote:
                 return first
         return None
 
-    def _start(self, number: int) -> int:
-        """Return the first block to ask for, to have one: that itself, or where all are read, the first missing one."""
+    def _first_to_request(self, number: int) -> int:
+        """Return the first block of a request for a block: that itself.
+
+        Where all are read, it is the first missing one before it, as far back as one request can begin.
+        """
         if self._reads_all:
             least = max(0, number + 1 - _MOST_BLOCKS)
             while number > least and number - 1 not in self._blocks and self._request_with(number - 1) is None:
                 number -= 1
         return number
 
-    def _count(self, number: int, needed: int) -> int:
-        """Return how many blocks to ask for from one on."""
+    def _count_to_request(self, number: int, needed: int) -> int:
+        """Return how many blocks to ask for, and forget the runs that the request continues.
+
+        Args:
+            number: of the first block that is needed.
+            needed: count of blocks that are needed.
+        """
         if self._reads_all:
             return _MOST_BLOCKS
-        # Requests in order become twice as long each time. Between them are blocks that are there already, or are
-        # left out.
+        # Requests in order become twice as long each time, as each takes a round trip. The blocks between two are in
+        # the cache already, or are not needed.
+        continued = [expected for expected in self._runs if 0 <= number - expected <= _NEAR_BLOCKS]
         last_count = 0
-        for expected in [expected for expected in self._runs if 0 <= number - expected <= _NEAR_BLOCKS]:
+        for expected in continued:
             last_count = max(last_count, self._runs.pop(expected))
         return min(max(needed, 2 * last_count), _MOST_BLOCKS)
 
     def _request(self, number: int, count: int) -> None:
-        """Ask for blocks, in a thread of its own."""
-        end = min(number + count, -(-self.size // _BLOCK_BYTES))
+        """Ask for blocks, in a thread of its own; the answer is in `_requests`, and the run in `_runs`.
+
+        Args:
+            number: of the first block.
+            count: of blocks; those behind the end of the file are not asked for.
+        """
+        end = min(number + count, _blocks_of(self.size))
         self._runs[end] = count
         if len(self._runs) > _MOST_RUNS:
             self._runs.popitem(last=False)
@@ -219,22 +247,27 @@ class Remote:
         # A thread that nobody waits for when the program ends, whatever the server does.
         threading.Thread(target=ask, daemon=True).start()
 
-    def _ask_ahead(self) -> None:
-        """Ask for what follows the last range, if that was one of the longest."""
+    def _request_ahead(self) -> None:
+        """Ask for what follows the last range, if that was one of the longest: then all is read in order, it seems."""
         while len(self._requests) < _AHEAD:
-            number, count = next(reversed(self._runs.items()))
+            number, count = next(reversed(self._runs.items()))  # the last run
             if count < _MOST_BLOCKS:
                 return
             while number in self._blocks:
                 number += 1
             if number * _BLOCK_BYTES >= self.size:
                 return
-            self._runs.popitem()
+            self._runs.popitem()  # which the request continues
             self._request(number, _MOST_BLOCKS)
 
 
+def _blocks_of(size: int) -> int:
+    """Return how many blocks so many bytes are, the last of which may be shorter."""
+    return -(-size // _BLOCK_BYTES)  # rounded up
+
+
 class _Blocks:
-    """Blocks of a file, of which the oldest give way to new ones: in memory, or many in a temporary file.
+    """A cache of blocks of a file, of which the oldest give way to new ones: in memory, or many in a temporary file.
 
     Attributes:
         most: blocks that are kept.
@@ -249,17 +282,23 @@ class _Blocks:
         self._numbers: dict[int, int] = {}
         """The block at each place."""
         self._next = 0
+        """The place of the next block: behind the last one comes the first again."""
 
     def __contains__(self, number: int) -> bool:
         return number in self._slots
 
     def put(self, number: int, data: bytes) -> None:
-        """Keep blocks that follow each other, the last of which may be shorter."""
+        """Keep blocks that follow each other; the last one of a file may be shorter.
+
+        Args:
+            number: of the first block.
+            data: their bytes.
+        """
         for start in range(0, len(data), _BLOCK_BYTES):
             if number not in self._slots:
                 slot = self._next
                 self._next = (slot + 1) % self.most
-                if slot in self._numbers:
+                if slot in self._numbers:  # the oldest block is there
                     del self._slots[self._numbers[slot]]
                 self._numbers[slot] = number
                 self._slots[number] = slot

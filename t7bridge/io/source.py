@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PathLike = str | os.PathLike[str]
 Readable = PathLike | bytes | bytearray | memoryview | IO[bytes]
-
+"""What can be read: a path or an address, bytes, or a binary file object."""
 
 _ADDRESS = pattern(r"[A-Za-z][\w+.-]+:(//|:.*://)")
 
@@ -38,10 +38,14 @@ FOLDER_HINT = "Give the path of a file; t7bridge zoo FOLDER -o OUT converts all 
 
 
 def _hint_for_missing(name: str) -> str:
-    """Return a hint with the file of the same folder whose name is nearest; empty if none is near."""
+    """Return a hint for a path that does not exist: the file of the same folder whose name is nearest.
+
+    It is empty if none is near; for `FILE.py:CLASS`, which the verb `lua` takes, it is the command.
+    """
     from difflib import get_close_matches
 
-    if os.path.isfile(name.rpartition(":")[0]):
+    source_file, _, _ = name.rpartition(":")
+    if os.path.isfile(source_file):
         return f"A class is no file: t7bridge lua {name} --input SHAPE -o lua/ makes lua/model.t7 of it."
     folder, base = os.path.split(name)
     try:
@@ -58,7 +62,7 @@ def require_file(path: PathLike) -> None:
         MissingFileError: there is no such file or folder.
     """
     if not is_address(path) and not os.path.exists(path):
-        ByteSource.from_path(path)
+        ByteSource.from_path(path)  # raises the error, with its hint
 
 
 sizes: dict[str, int] = {}
@@ -85,10 +89,13 @@ class ByteSource:
         self._fd = fd
         self._buffer = buffer
         self._map: mmap.mmap | None = None
+        """The whole file as memory, once a part of it was asked for."""
         if fd is not None:
+            # Also if nobody closes this object.
             self._close = weakref.finalize(self, os.close, fd)
 
     def __reduce__(self) -> str:
+        """Refuse to be copied or pickled."""
         raise TypeError(f"{self.name} is an open file, which cannot be copied or pickled")
 
     @classmethod
@@ -111,7 +118,7 @@ class ByteSource:
             ) from error
         except OSError as error:
             raise T7BridgeError(f"cannot be read: {error.strerror}", file=name) from error
-        except ValueError as error:
+        except ValueError as error:  # of Python's own check
             raise T7BridgeError("cannot be read: its name holds a NUL character", file=name) from error
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
@@ -119,7 +126,7 @@ class ByteSource:
             if stat.S_ISDIR(status.st_mode):
                 raise T7BridgeError("is a folder", file=name, hint=FOLDER_HINT)
             raise T7BridgeError("is not a regular file", file=name, hint="Give the path of a file.")
-        add_input(name, fd)  # so that no output replaces it
+        add_input(name, fd=fd)  # so that no output replaces it
         return cls(name, status.st_size, fd=fd)
 
     @classmethod
@@ -138,7 +145,7 @@ class ByteSource:
         if isinstance(source, ByteSource):
             file, _ = source.resolve(0)
             if file.fd is not None:
-                add_input(None, file.fd)  # so that no output replaces it
+                add_input(path=None, fd=file.fd)  # so that no output replaces it
             return source, 0
         if isinstance(source, (str, os.PathLike)):
             return cls.from_path(source), 0
@@ -150,7 +157,11 @@ class ByteSource:
 
     @classmethod
     def _from_file(cls, file: IO[bytes]) -> tuple[ByteSource, int]:
-        """Read a file object by a descriptor of our own where it has one, else read all of it into memory."""
+        """Read a file object by a descriptor of our own where it has one, else read all of it into memory.
+
+        Returns:
+            As `open`.
+        """
         name = getattr(file, "name", None)
         if not isinstance(name, str):  # of a file opened by its descriptor, `name` is the number
             name = f"<{type(file).__name__}>"
@@ -164,13 +175,20 @@ class ByteSource:
             except (OSError, ValueError):  # a pipe has no position, a closed file nothing at all
                 pass
             else:
-                add_input(None, fd)  # so that no output replaces it
+                add_input(path=None, fd=fd)  # so that no output replaces it
                 return cls(name, os.fstat(fd).st_size, fd=fd), start
         return cls._from_stream(file, name)
 
     @classmethod
     def _from_stream(cls, file: IO[bytes], name: str) -> tuple[ByteSource, int]:
-        """Read everything from a file object without a descriptor of its own; restore its position if possible."""
+        """Read everything from a file object without a descriptor of its own; restore its position if possible.
+
+        Returns:
+            The source, and the offset of that position; of a stream that cannot seek, what is left of it, and 0.
+
+        Raises:
+            T7BridgeError: it is a text file object, or cannot be read.
+        """
         try:
             start = file.tell() if file.seekable() else 0
             if start:
@@ -178,7 +196,7 @@ class ByteSource:
             data = file.read()
             if file.seekable():
                 file.seek(start)
-        except UnicodeDecodeError:
+        except UnicodeDecodeError:  # a text file object: its error is that below
             data = None
         except (OSError, EOFError, ValueError, zlib.error) as error:
             raise T7BridgeError(f"cannot be read: {error}", file=name) from error
@@ -199,16 +217,21 @@ class ByteSource:
         if len(data) == length or offset + len(data) >= self.size:
             return data
         parts = [data]  # a short read in the middle of a file: a signal, or a limit of the system call
-        got = len(data)
-        while got < length:
-            part = self._pread(length - got, offset + got)
+        done = len(data)
+        while done < length:
+            part = self._pread(length - done, offset + done)
             if not part:
                 break
             parts.append(part)
-            got += len(part)
+            done += len(part)
         return b"".join(parts)
 
     def _open_fd(self, offset: int) -> int:
+        """Return the descriptor.
+
+        Raises:
+            T7BridgeError: the file has been closed, with the offset of what was to be read.
+        """
         if self._fd is None:
             raise T7BridgeError(
                 "has been closed",
@@ -219,6 +242,11 @@ class ByteSource:
         return self._fd
 
     def _pread(self, length: int, offset: int) -> bytes:
+        """Return what one call of the system reads, which may be less than `length`.
+
+        Raises:
+            T7BridgeError: the file has been closed, or the system reports an error.
+        """
         try:
             return pread(self._open_fd(offset), length, offset)
         except OSError as error:
@@ -248,16 +276,16 @@ class ByteSource:
             buffer[: len(part)] = part
             return len(part)
         fd = self._open_fd(offset)
-        got = 0
-        while got < len(buffer):
+        done = 0
+        while done < len(buffer):
             try:
-                count = pread_into(fd, buffer[got:], offset + got)
+                count = pread_into(fd, buffer[done:], offset + done)
             except OSError as error:
                 raise T7BridgeError(f"cannot be read: {error.strerror}", file=self.name, offset=offset) from error
             if not count:
                 break
-            got += count
-        return got
+            done += count
+        return done
 
     def view(self, offset: int, length: int) -> memoryview:
         """Return bytes as memory: read-only if it is the caller's or a memory map, else with what was read into it.
@@ -267,19 +295,25 @@ class ByteSource:
         """
         if self._buffer is not None:
             if offset + length > self.size:
-                self.read_exact(offset, length, "its data")
+                self.read_exact(offset, length, "its data")  # raises the error
             return self._buffer[offset : offset + length].toreadonly()
         if self.maps and self._fd is not None:
             return self._mapped(self._fd, offset, length)
         data = memoryview(bytearray(length))
         if self.read_into(offset, data) < length:
-            self.read_exact(offset, length, "its data")  # the error says how much is there
+            self.read_exact(offset, length, "its data")  # raises the error, which says how much is there
         return data
 
     def _mapped(self, fd: int, offset: int, length: int) -> memoryview:
+        """Return bytes of the file as a part of its memory map.
+
+        Raises:
+            TruncatedError: the file has become shorter.
+        """
         if offset + length > os.fstat(fd).st_size:
             # To touch a page beyond the end of the file would end the process (SIGBUS): here is an error instead.
             self.read_exact(offset, length, "its data")
+        # The file may have grown since it was mapped.
         if self._map is None or len(self._map) < offset + length:
             import mmap
 
@@ -292,7 +326,7 @@ class ByteSource:
         return self._fd
 
     def resolve(self, offset: int) -> tuple[ByteSource, int]:
-        """Return the underlying source, and the offset of a byte in it: for a window, its file."""
+        """Return the source that has a byte, and the byte's offset in it: for a window, its file; else this source."""
         return self, offset
 
     def window(self, offset: int, size: int) -> ByteSource:
@@ -315,7 +349,8 @@ class ByteSource:
                 expected=f"{size} bytes",
                 found=f"{max(0, self.size - offset)}",
             )
-        return PiecesSource(self.name, [(*self.resolve(offset), size)])
+        source, start = self.resolve(offset)
+        return PiecesSource(self.name, [(source, start, size)])
 
     def read_all(self) -> None:
         """Expect that all bytes will be read, so that those of a file at an address are asked for in large ranges."""
@@ -338,8 +373,9 @@ class DerivedSource(ByteSource):
 
     def read(self, offset: int, length: int) -> bytes:
         """See `ByteSource.read`."""
-        data = bytearray(max(0, min(length, self.size - offset)))
-        return bytes(memoryview(data)[: self.read_into(offset, memoryview(data))])
+        data = memoryview(bytearray(max(0, min(length, self.size - offset))))
+        count = self.read_into(offset, data)
+        return bytes(data[:count])
 
 
 class _RemoteSource(DerivedSource):
@@ -349,11 +385,12 @@ class _RemoteSource(DerivedSource):
         from .remote import Remote
 
         inputs = _inputs.get()
+        # In a call, `check_inputs` checks at its end that the file has stayed the same.
         self._remote = Remote(name, deferred=inputs is not None)
         if inputs is not None:
             inputs.remotes.append(self._remote)
         super().__init__(name, self._remote.size)
-        sizes[name] = self.size
+        sizes[name] = self.size  # for the progress bar
 
     def read_all(self) -> None:
         self._remote.read_all()
@@ -366,25 +403,26 @@ class _RemoteSource(DerivedSource):
 
 
 Piece = tuple[ByteSource, int, int]
-"""A source, an offset in it, and a length, both in bytes."""
+"""A part of a source: the source, the offset of the first byte in it, and the length, both in bytes."""
 
 
 class PiecesSource(DerivedSource):
-    """A source made of consecutive pieces of others; adjacent ones are one. Closing it does nothing.
+    """A source made of consecutive pieces of others. Closing it does nothing.
 
     Args:
         name: for messages.
-        pieces: in order.
+        pieces: in order; those that are adjacent in one source become one.
     """
 
     def __init__(self, name: str, pieces: Iterable[Piece]) -> None:
         self._pieces: list[Piece] = []
         self._starts: list[int] = []
+        """The offset of each piece in this source."""
         size = 0
         for source, start, length in pieces:
-            before, first, count = self._pieces[-1] if self._pieces else (None, 0, 0)
-            if before is source and first + count == start:
-                self._pieces[-1] = (source, first, count + length)
+            last_source, last_start, last_length = self._pieces[-1] if self._pieces else (None, 0, 0)
+            if last_source is source and last_start + last_length == start:
+                self._pieces[-1] = (source, last_start, last_length + length)
             elif length:
                 self._pieces.append((source, start, length))
                 self._starts.append(size)
@@ -392,34 +430,40 @@ class PiecesSource(DerivedSource):
         super().__init__(name, size)
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
-        """See `ByteSource.read_into`."""
+        """Fill `buffer` from the pieces that hold the range, see `ByteSource.read_into`."""
         done = 0
-        for source, start, count in self._parts(offset, len(buffer)):
-            got = source.read_into(start, buffer[done : done + count])
-            done += got
-            if got < count:
+        for source, start, length in self._parts(offset, len(buffer)):
+            count = source.read_into(start, buffer[done : done + length])
+            done += count
+            if count < length:  # the source has become shorter
                 break
         return done
 
     def view(self, offset: int, length: int) -> memoryview:
-        """See `ByteSource.view`; memory that was read into, unless they are in one piece."""
+        """Return bytes as memory: a view of the only source that has them, or what was read into new memory."""
         parts = self._parts(offset, length)
-        if len(parts) == 1 and parts[0][2] == length:
+        if len(parts) == 1:
             source, start, count = parts[0]
-            return source.view(start, count)
+            if count == length:  # else some are behind the end of this source
+                return source.view(start, count)
         return super().view(offset, length)
 
     def resolve(self, offset: int) -> tuple[ByteSource, int]:
-        """See `ByteSource.resolve`."""
+        """See `ByteSource.resolve`: of a single piece its source, of several this one."""
         if len(self._pieces) != 1:
             return self, offset
-        source, start, _ = self._pieces[0]
+        ((source, start, _),) = self._pieces
         return source, start + offset
 
     def _parts(self, offset: int, length: int) -> list[Piece]:
-        """Return the parts of pieces that cover a range."""
+        """Return the parts of the pieces that hold a range, in order; of one beyond the end what there is.
+
+        Args:
+            offset: of the first byte in this source, 0-based.
+            length: in bytes.
+        """
         parts = []
-        number = bisect_right(self._starts, offset) - 1
+        number = bisect_right(self._starts, offset) - 1  # of the last piece that begins before it, or at it
         while length > 0 and 0 <= number < len(self._pieces):
             source, start, size = self._pieces[number]
             inside = offset - self._starts[number]
@@ -433,11 +477,11 @@ class PiecesSource(DerivedSource):
 
 
 class _Inputs:
-    """What the current call reads.
+    """The files that the current call reads.
 
     Attributes:
-        files: device and inode of each file.
-        paths: absolute path of each file.
+        files: the pair of device and inode of each local file.
+        paths: the absolute path of each, as far as it is known.
         remotes: files at addresses.
     """
 
@@ -448,7 +492,7 @@ class _Inputs:
 
 
 _inputs: ContextVar[_Inputs | None] = ContextVar("inputs", default=None)
-"""`None` outside of calls."""
+"""The files that the current call reads; `None` outside of calls."""
 
 
 @contextmanager
@@ -491,7 +535,7 @@ def add_input(path: str | os.PathLike[str] | None, fd: int | None = None) -> Non
 
     Args:
         path: of the file; `None` if only the descriptor is known.
-        fd: its descriptor, if it is open.
+        fd: its descriptor, if it is open; without it, the file is looked up by the path.
     """
     inputs = _inputs.get()
     if inputs is None:
@@ -506,17 +550,17 @@ def add_input(path: str | os.PathLike[str] | None, fd: int | None = None) -> Non
 
 
 def check_target(path: str | os.PathLike[str]) -> None:
-    """Refuse a target that is an input.
+    """Refuse a target that the current call reads, whatever its name or link.
 
     Raises:
-        TargetExistsError: it is.
+        TargetExistsError: it is an input.
     """
     inputs = _inputs.get()
     if inputs is None:
         return
     try:
         status = os.stat(path)
-    except OSError:
+    except OSError:  # nothing has this name
         return
     # A file that was read may have been replaced since, by another one of its name.
     if (status.st_dev, status.st_ino) in inputs.files or os.path.realpath(path) in map(os.path.realpath, inputs.paths):

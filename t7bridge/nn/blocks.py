@@ -1,4 +1,4 @@
-"""The drawn form of a model: nested blocks, and the flows between them.
+"""The structure of a model as pictures and `inspect` show it: nested blocks, and the arrows between them.
 
 `blocks_of` makes them from a module, and `structure_blocks` from named tensors and Python objects, by the nesting of
 names.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from math import prod
 from typing import Any
@@ -23,11 +24,11 @@ from ..graph.tensor import Tensor
 from ..graph.walk import entries
 from ..limits import DEFAULT_LIMITS, Limits
 from ..text import clean, extents, listed, short
-from .mapping import OURS, SEQUENTIAL, GraphSpec, Link, Literal, ModuleSpec
+from .mapping import OURS, SEQUENTIAL, GraphSpec, Literal, ModuleSpec
 from .places import Places, find_models, is_module, is_scratch
 from .plan import sketch
 from .registry import traits_of
-from .state_dict import StateDict, state_dict
+from .state_dict import StateDict, lua_named
 from .walk import FLOW_ERRORS, Domain
 
 _STEPS_PER_WORK = 5
@@ -38,14 +39,32 @@ _MAX_FIELDS = 40
 """Maximum number of fields of an object that are shown."""
 _FIELD_CHARS = 80
 """Maximum characters of the value of a field."""
+_NAME_CHARS = 60
+"""Maximum characters of the name of a block that is not a module, or of an attribute."""
+_CLASS_CHARS = 80
+"""Maximum characters of the name of a class in Python."""
+_OWNER_CHARS = 40
+"""Maximum characters of a key in the line about shared weights."""
+_LISTED_WEIGHTS = 3
+"""Number of tensors listed in a block that has no arguments by which one knows it."""
+_MOST_OUTPUTS = 8
+"""Maximum number of tensors of an output whose shapes are shown."""
+_MOST_DIMENSIONS = 8
+"""Maximum number of dimensions of a shape, and of nested elements of an arrow, that are shown."""
 _MOST_SIZES = 16
 """Maximum number of elements of a storage of sizes that is shown by its elements."""
 _DEEPEST = 200
 """Maximum nesting of values that are drawn by their names."""
 _HOLDERS = (Tensor, PythonObject, TorchObject, Table, TdsHash, TdsVec, dict, list, tuple)
 """Types of the values that are drawn by their names."""
-_CHAIN = "torch.nn.modules.container.Sequential"
+_VALUES_PER_BLOCK = 100
+"""Number of values, for each block that `Limits.blocks` allows, that are searched for tensors."""
+_PICKLED_SEQUENTIAL = "torch.nn.modules.container.Sequential"
+"""The name of torch.nn.Sequential in a pickle."""
 _BUFFERS = {"running_mean", "running_var", "num_batches_tracked"}
+"""Names of tensors that are not learned, in a state dict that does not say which are."""
+_STRUCTURE_FIELDS = ("modules", "forwardnodes", "backwardnodes", "fg", "bg", "gradInput")
+"""Fields of Lua's modules that hold modules and nodes of graphs, which are drawn, and the last gradient."""
 _DEFAULTS: Mapping[str, Literal] = {
     "padding": 0,
     "dilation": 1,
@@ -78,15 +97,28 @@ _CATEGORIES = {
     "activation": "relu tanh sigmoid softmax elu softplus softsign abs power square",
     "loss": "loss criterion",
 }
-"""Families of classes, which determine their colours, and parts of the names of their classes."""
+"""Families of classes, which determine their colours, and parts of the names of their classes.
+
+The first family with a fitting part counts, so that `CAddTable` is a `join`, not a `linear` for its `add`.
+"""
+
+
+@lru_cache(1024)
+def _category_of(class_name: str) -> str:
+    """Return the family of a class by its name."""
+    base_name = class_name.rpartition(".")[2].lower()
+    for category, words in _CATEGORIES.items():
+        if any(word in base_name for word in words.split()):
+            return category
+    return "other"
 
 
 @define(frozen=True)
 class Flow:
-    """An arrow between two blocks of one block.
+    """An arrow between two of the blocks inside one block.
 
     Attributes:
-        start: number of the block it leaves, from 0.
+        start: number of the block it leaves, from 0, in `Block.inside`.
         end: number of the block it enters.
         label: the elements of the output that it carries, if not all.
     """
@@ -135,7 +167,8 @@ class Block:
         shape: recorded output: the sizes of each tensor.
         arguments: the constructor arguments of PyTorch's class, as text.
         spec: the module that it represents.
-        place: the module that contains it, by id, and its name there; in a graph the number of its node.
+        place_in_plan: the plan of the module that contains it, by id, and its name there; in a graph the number of its
+            node.
         fields: other fields of the object, as text.
         weights: its own tensors.
         parameters: number of learned elements in it and in all blocks inside, those shared counted once.
@@ -159,7 +192,7 @@ class Block:
     shape: tuple[tuple[int, ...], ...] = ()
     arguments: dict[str, str] = field(factory=dict)
     spec: ModuleSpec | None = field(default=None, repr=False)
-    place: tuple[int, int | str] = (0, "")
+    place_in_plan: tuple[int, int | str] = (0, "")
     fields: dict[str, str] = field(factory=dict)
     weights: list[Weight] = field(factory=list)
     parameters: int = 0
@@ -173,25 +206,26 @@ class Block:
     def arrows(self) -> list[Flow]:
         """Return the flows between the blocks inside, including those of a chain."""
         if self.kind == "chain":
-            return [Flow(place, place + 1) for place in range(len(self.inside) - 1)]
+            return [Flow(number, number + 1) for number in range(len(self.inside) - 1)]
         return self.flows
 
     @property
     def category(self) -> str:
         """Family of its class, which determines its colour: `conv`, `norm`, `pool`, …, or `other`."""
-        is_container = (bool(self.inside) or self.kind == "closed") and self.mark != "cell"
-        if self.kind == "end" or is_container:
-            return "end" if self.kind == "end" else "container"
+        if self.kind == "end":
+            return "end"
+        has_blocks = bool(self.inside) or self.kind == "closed"
+        # A cell has the colour of its class, like a layer.
+        if has_blocks and self.mark != "cell":
+            return "container"
         if self.mark == "unmapped":
             return "unmapped"
-        # What a user's class does is not known from its name, but from the class that its entry says it is like.
-        is_known = not self.target or self.target.startswith(("torch.nn.", OURS))
-        class_name = (self.target or self.class_name or self.title) if is_known else traits_of(self.target).like
-        base_name = class_name.rpartition(".")[2].lower()
-        for category, words in _CATEGORIES.items():
-            if any(word in base_name for word in words.split()):
-                return category
-        return "other"
+        class_name = self.target or self.class_name or self.title
+        is_class_of_user = bool(self.target) and not self.target.startswith(("torch.nn.", OURS))
+        if is_class_of_user:
+            # What it does is not known from its name, but from the class that its entry says it is like.
+            class_name = traits_of(self.target).like
+        return _category_of(class_name)
 
     @property
     def hint(self) -> str:
@@ -214,8 +248,30 @@ class Block:
             stack += reversed(block.inside)
 
 
+@define(eq=False)
+class DrawnModel:
+    """A model of a file with its blocks.
+
+    Attributes:
+        path: its path in the file.
+        module: an nn module or criterion of Lua.
+        state: its state dict, under Lua's names.
+        blocks: all of them, each before those inside it; the first is the module itself.
+    """
+
+    path: str
+    module: TorchObject
+    state: StateDict
+    blocks: list[Block]
+
+
 def blocks_of(module: TorchObject, path: str, limits: Limits = DEFAULT_LIMITS) -> list[Block]:
-    """Return all blocks of a module, each before those inside it; the first is the module itself.
+    """Return all blocks of a module; see `drawn_model`."""
+    return drawn_model(module, path, limits).blocks
+
+
+def drawn_model(module: TorchObject, path: str, limits: Limits = DEFAULT_LIMITS) -> DrawnModel:
+    """Return a model with its blocks.
 
     Args:
         module: an nn module or criterion of Lua.
@@ -226,7 +282,8 @@ def blocks_of(module: TorchObject, path: str, limits: Limits = DEFAULT_LIMITS) -
         LimitError: the model is nested or shared too much, or there are more than `Limits.blocks`.
     """
     levels = 0
-    for place in Places(module, path, limits):
+    places = Places(module, path, limits)
+    for place in places:
         levels += place.depth
         if levels > _STEPS_PER_WORK * limits.work:
             raise LimitError(
@@ -236,13 +293,15 @@ def blocks_of(module: TorchObject, path: str, limits: Limits = DEFAULT_LIMITS) -
                 found=f"{place.depth} levels",
                 hint="Draw a part with --at (at=… in Python), or raise it: --limit work=N.",
             )
-    state = state_dict(module, path, limits, own_keys=True)
-    spec, unmapped = sketch(module, state, path, limits)
-    return _Sketcher(state, {place for place, _, _ in unmapped}, limits).run(spec)
+    state = lua_named(places)
+    spec, unmapped_layers = sketch(state)
+    unmapped_paths = {layer_path for layer_path, _, _ in unmapped_layers}
+    blocks = _Sketcher(state, unmapped_paths, limits).run(spec)
+    return DrawnModel(path, module, state, blocks)
 
 
-def models_in(value: Any, path: str, limits: Limits = DEFAULT_LIMITS) -> list[tuple[str, TorchObject, list[Block]]]:
-    """Return path, module and blocks of each model in a value.
+def models_in(value: Any, path: str, limits: Limits = DEFAULT_LIMITS) -> list[DrawnModel]:
+    """Return each model in a value.
 
     Args:
         value: a module, or a value that holds some.
@@ -250,85 +309,109 @@ def models_in(value: Any, path: str, limits: Limits = DEFAULT_LIMITS) -> list[tu
         limits: resource limits.
 
     Raises:
-        LimitError: see `blocks_of`.
+        LimitError: see `drawn_model`.
     """
     models = [(path, value)] if is_module(value) else find_models(value, path, limits)
-    return [(place, module, blocks_of(module, place, limits)) for place, module in models]
+    return [drawn_model(module, model_path, limits) for model_path, module in models]
 
 
-def group_of(models: list[tuple[str, TorchObject, list[Block]]], title: str, path: str = "root") -> list[Block]:
+def group_of(models: list[DrawnModel], title: str, path: str = "root") -> list[Block]:
     """Return the blocks of several models in one, which are named by their paths in the value that holds them.
 
     Args:
-        models: the result of `models_in`.
+        models: the result of `models_in`; the first block of each gets its name.
         title: of the whole.
         path: of the value.
+
+    Returns:
+        The block of the whole, and all blocks of the models, each before those inside it.
     """
-    root = Block("", title, "side", lines=[f"{len(models)} models"])
-    for place, _, blocks in models:
-        blocks[0].name = place.removeprefix(path).lstrip(".")
-        root.inside.append(blocks[0])
-        root.parameters += blocks[0].parameters
-    return [root, *(block for _, _, blocks in models for block in blocks)]
+    root = Block(name="", title=title, kind="side", lines=[f"{len(models)} models"])
+    all_blocks = [root]
+    for model in models:
+        model_block = model.blocks[0]
+        model_block.name = model.path.removeprefix(path).lstrip(".")
+        root.inside.append(model_block)
+        root.parameters += model_block.parameters
+        all_blocks += model.blocks
+    return all_blocks
 
 
 class _Sketcher:
+    """Makes the blocks of a plan.
+
+    Args:
+        state: the model's state dict.
+        unmapped: the paths of layers without a PyTorch module.
+        limits: resource limits.
+    """
+
     def __init__(self, state: StateDict, unmapped: set[str], limits: Limits) -> None:
         self._unmapped = unmapped
         self._limits = limits
         self._drawn: dict[int, str] = {}
-        """The path of each module in the drawing."""
+        """By the id of a module's plan, the key of its first block."""
         buffers = {key for key, origin in state.origins.items() if origin.param and origin.param.kind != "parameter"}
         self._weights = _weights_by_block(dict(state.tensors), buffers)
 
     def run(self, root: ModuleSpec) -> list[Block]:
-        """Draw each module at its first occurrence."""
-        first = self._block("", root, "")
-        blocks = [first]
-        stack = [(first, root, "")]
+        """Return all blocks, each before those inside it. A module's content is drawn at its first place only."""
+        root_block = self._block("", root, "")
+        blocks = [root_block]
+        stack = [(root_block, root, "")]
         while stack:
             block, spec, key = stack.pop()
             if block.kind == "layer":
                 continue
-            inside = self._fill_graph(block, spec, spec.graph, key) if spec.graph else self._fill(block, spec, key)
+            if spec.graph:
+                modules_inside = self._fill_graph(block, spec, spec.graph, key)
+            else:
+                modules_inside = self._fill(block, spec, key)
             blocks += block.inside
-            stack += reversed(inside)
+            stack += reversed(modules_inside)
             _check_count(len(blocks), self._limits)
         _summarize(blocks)
         return blocks
 
     def _fill(self, block: Block, spec: ModuleSpec, key: str) -> list[tuple[Block, ModuleSpec, str]]:
-        """Draw what is in a container; return block, plan and key of each module inside."""
-        inside = []
+        """Add to the block of a container those of its modules; return block, plan and key of each."""
+        modules_inside = []
         for name, child in spec.children.items():
             child_key = f"{key}.{name}" if key else name
             child_block = self._block(name, child, child_key)
-            child_block.place = (id(spec), name)
+            child_block.place_in_plan = (id(spec), name)
             block.inside.append(child_block)
-            inside.append((child_block, child, child_key))
+            modules_inside.append((child_block, child, child_key))
         if spec.children:
             _add_container_flows(block, spec)
-        return inside
+        return modules_inside
 
     def _fill_graph(
         self, block: Block, spec: ModuleSpec, graph: GraphSpec, key: str
     ) -> list[tuple[Block, ModuleSpec, str]]:
-        """Draw the nodes of a graph; return block, plan and key of each module inside."""
-        inside = []
+        """Add to the block of a graph those of its nodes; return block, plan and key of each module inside."""
+        modules_inside = []
         for number, node in enumerate(graph.nodes):
-            if node.module is None:
-                block.inside.append(Block("", "", "end", lines=["list"]))
+            if node.module is None:  # it makes a list of its inputs
+                block.inside.append(Block(name="", title="", kind="end", lines=["list"]))
                 continue
             child = spec.children[node.module]
             child_key = f"{key}.{node.module}" if key else node.module
             child_block = self._block(node.name or node.module, child, child_key)
-            child_block.place = (id(spec), number)
+            child_block.place_in_plan = (id(spec), number)
             block.inside.append(child_block)
-            inside.append((child_block, child, child_key))
+            modules_inside.append((child_block, child, child_key))
         _add_graph_ends(block, graph)
-        return inside
+        return modules_inside
 
     def _block(self, name: str, spec: ModuleSpec, key: str) -> Block:
+        """Return the block of a module, without those inside it; of one that has a block elsewhere a reference to it.
+
+        Args:
+            name: of the module in the block around it.
+            spec: its plan.
+            key: its name in the state dict.
+        """
         title = spec.target.rpartition(".")[2] or spec.class_name
         block = Block(name, title, class_name=spec.class_name, target=spec.target, key=key, path=spec.path, spec=spec)
         block.shape = _recorded_shape(spec.obj)
@@ -352,7 +435,7 @@ class _Sketcher:
             block.arguments = _arguments(spec)
             block.lines += _label(spec)
         if spec.obj is not None:
-            block.fields = _fields(spec.obj)
+            block.fields = _field_texts(spec.obj)
         block.weights = self._weights.get(key, [])
         _mark_weights(block)
         return block
@@ -370,23 +453,25 @@ def _weights_by_block(tensors: Mapping[str, Tensor], buffers: set[str]) -> dict[
     first: dict[object, tuple[str, str]] = {}
     for key, tensor in tensors.items():
         block, _, name = key.rpartition(".")
-        # A tensor without elements shares nothing.
-        memory = (id(tensor.storage), tensor.offset, tensor.shape) if tensor.storage is not None else object()
+        memory: object = object()  # a tensor without elements shares nothing
+        if tensor.storage is not None:
+            memory = (id(tensor.storage), tensor.offset, tensor.shape)
         first_block, first_key = first.setdefault(memory, (block, key))
         kind = "buffer" if key in buffers else "parameter"
+        # Within a block nothing is noted, as an arrow leads from one block to another.
         shared = first_key if first_block != block else ""
         weights.setdefault(block, []).append(Weight(name, key, tensor, kind, shared))
     return weights
 
 
 def _mark_weights(block: Block) -> None:
-    """Add a block's weights, and the blocks that it shares them with, to its label."""
+    """Add the number of a block's elements, and the key of a tensor that it shares, to its label."""
     count = sum(prod(weight.tensor.shape) for weight in block.weights)
     if count:
         block.mark = block.mark or "weights"
         block.lines.append(f"{count:,} elements")
     if block.owner:
-        block.lines.append(f"shares {clean(block.owner, 40)}")
+        block.lines.append(f"shares {clean(block.owner, _OWNER_CHARS)}")
 
 
 def _summarize(blocks: list[Block]) -> None:
@@ -398,19 +483,20 @@ def _summarize(blocks: list[Block]) -> None:
     # The classes of layers inside each container, by its id, until they are added to those of the container around.
     classes: dict[int, Counter[str]] = {}
     branching: set[int] = set()
+    # Those inside a block come after it, so that their sums are made first.
     for block in reversed(blocks):
         if block.inside:
             classes[id(block)] = _count_classes(block, classes)
             names = _frequent_names(classes[id(block)])
             block.summary = [names] if names else []
-            # A chain of as many blocks has one arrow less.
+            # Without branches there is one arrow less than blocks.
             has_branches = len(block.flows) >= len(block.inside)
             if has_branches or any(id(inner) in branching for inner in block.inside):
                 branching.add(id(block))
                 block.summary.append("branches inside")
         learned = [weight for weight in block.weights if weight.kind == "parameter" and not weight.shared]
-        own = sum(prod(weight.tensor.shape) for weight in learned)
-        block.parameters = own + sum(inner.parameters for inner in block.inside)
+        own_count = sum(prod(weight.tensor.shape) for weight in learned)
+        block.parameters = own_count + sum(inner.parameters for inner in block.inside)
 
 
 def _count_classes(block: Block, classes: dict[int, Counter[str]]) -> Counter[str]:
@@ -428,7 +514,7 @@ def _frequent_names(counts: Counter[str]) -> str:
     """Return the three most frequent classes: `Conv2d ×4, ReLU ×2, Linear`."""
     texts = []
     for name, count in counts.most_common(3):
-        if name:
+        if name:  # groups of names in a state dict have no class
             texts.append(f"{name} ×{count}" if count > 1 else name)
     return clean(", ".join(texts), _DETAIL_CHARS)
 
@@ -449,28 +535,28 @@ def _check_count(count: int, limits: Limits) -> None:
 
 
 def _recorded_shape(obj: TorchObject | None) -> tuple[tuple[int, ...], ...]:
-    """Return the sizes of a module's last output, from its field `output`; of a table the first eight."""
+    """Return the sizes of the tensors of a module's last output, from its field `output`; of a table the first ones."""
     value: Value = obj.get("output") if obj is not None else None
     outputs = [value]
     if isinstance(value, Table):
-        outputs = (value.sequence() or [])[:8]
+        outputs = (value.sequence() or [])[:_MOST_OUTPUTS]
     return tuple(output.shape for output in outputs if isinstance(output, Tensor) and output.numel)
 
 
 def shape_text(shape: tuple[tuple[int, ...], ...]) -> str:
     """Return `1×64×56×56`; of several tensors all, separated by commas."""
-    return ", ".join(extents(sizes[:8]) for sizes in shape)
+    return ", ".join(extents(sizes[:_MOST_DIMENSIONS]) for sizes in shape)
 
 
 def _arguments(spec: ModuleSpec) -> dict[str, str]:
-    """Return all arguments of the constructor, as text."""
+    """Return all arguments of the constructor, as text: positional ones by their numbers, from 0."""
     arguments: dict[str, Literal] = {str(number): value for number, value in enumerate(spec.args)}
     arguments.update((name, value) for name, value in spec.kwargs.items() if value is not None)
     return {name: clean(_literal_text(value), _FIELD_CHARS) for name, value in arguments.items()}
 
 
 def _label(spec: ModuleSpec) -> list[str]:
-    """Return the arguments that are not defaults, on one line of limited length."""
+    """Return one line of limited length with the arguments that are not defaults, or nothing."""
     texts = [*_positional_texts(spec), *_keyword_texts(spec)]
     label = ", ".join(texts)
     if len(label) > _DETAIL_CHARS:
@@ -484,6 +570,7 @@ def _has_known_arguments(spec: ModuleSpec) -> bool:
 
 
 def _is_convolution(spec: ModuleSpec) -> bool:
+    """Return whether the first arguments of a class are channels of input and output, and the size of the kernel."""
     return _has_known_arguments(spec) and "Conv" in spec.target
 
 
@@ -500,7 +587,7 @@ def _positional_texts(spec: ModuleSpec) -> list[str]:
 
 
 def _keyword_texts(spec: ModuleSpec) -> list[str]:
-    """Return arguments by keyword as text, without those that say nothing of the output."""
+    """Return arguments by keyword as text, without defaults, and without `inplace`, as the output is the same."""
     defaults: dict[str, Literal] = {}
     if _has_known_arguments(spec):
         defaults.update(_DEFAULTS)
@@ -508,6 +595,7 @@ def _keyword_texts(spec: ModuleSpec) -> list[str]:
         defaults["stride"] = 1
     texts = []
     for name, value in spec.kwargs.items():
+        # As text, by which (1, 1) is the default 1.
         is_default = name in defaults and _literal_text(value) == repr(defaults[name])
         is_inplace = name == "inplace" and _has_known_arguments(spec)
         if value is not None and not is_default and not is_inplace:
@@ -516,20 +604,20 @@ def _keyword_texts(spec: ModuleSpec) -> list[str]:
 
 
 def _literal_text(value: Literal) -> str:
-    """Return a literal as text; one number for a tuple of the same."""
+    """Return a literal as text; for a tuple of equal elements only one of these."""
     if isinstance(value, tuple) and len(value) > 1 and len(set(map(repr, value))) == 1:
         return repr(value[0])
     return repr(value)
 
 
-def _fields(obj: TorchObject) -> dict[str, str]:
-    """Return the descriptive fields of the object, as text: no modules, weights or scratch."""
+def _field_texts(obj: TorchObject) -> dict[str, str]:
+    """Return the descriptive fields of the object, as text: no modules, weights or temporary values."""
     texts: dict[str, str] = {}
     if obj.fields is None:
         return texts
     for key, value in obj.fields.raw_items():
-        name = _name(key) if isinstance(key, bytes) else short(key)
-        if is_scratch(name) or name in ("modules", "forwardnodes", "backwardnodes", "fg", "bg", "gradInput"):
+        name = _key_text(key) if isinstance(key, bytes) else short(key)
+        if is_scratch(name) or name in _STRUCTURE_FIELDS:
             continue
         if value is None or isinstance(value, Tensor):
             continue
@@ -542,7 +630,8 @@ def _fields(obj: TorchObject) -> dict[str, str]:
 def _field_text(value: Value) -> str:
     """Return a value of a field, the same text for equal ones: of a storage its elements, if they are sizes."""
     if isinstance(value, Storage):
-        if value.element.code[0] == "i" and value.count <= _MOST_SIZES:
+        is_of_integers = value.element.code[0] == "i"
+        if is_of_integers and value.count <= _MOST_SIZES:
             return str(integers(value))
         return f"{value.element.name} [{value.count}]"
     return f"{value:.6g}" if isinstance(value, float) else short(value)
@@ -550,13 +639,14 @@ def _field_text(value: Value) -> str:
 
 @define(frozen=True)
 class Wire:
-    """A value in a container, of which only the source is known.
+    """A value in a container, of which only the source is known: the input of the container, or a module inside.
 
     Attributes:
-        origin: its source and the elements selected from there, counted from 0: of the input of the container nothing
-            but these; of the output of a module inside first a negative number. `None` if it is computed from others.
+        origin: its source and the elements selected from there, counted from 0: `()` is the input of the container,
+            `(2,)` its third element; `(-1,)` is the output of the first module inside, `(-1, 2)` its third element.
+            `None` if it is computed from several values.
         items: the elements of a list.
-        is_open: whether there may be more elements of the same source.
+        is_open: whether the list may have more elements, of the same source as its only one in `items`.
     """
 
     origin: tuple[int, ...] | None = None
@@ -565,7 +655,7 @@ class Wire:
 
     @property
     def origins(self) -> list[tuple[int, ...]]:
-        """The sources of the value, and of the elements of a list."""
+        """The source of the value, or those of the elements of a list; none of a value that is computed from others."""
         if self.origin is not None:
             return [self.origin]
         origins: list[tuple[int, ...]] = []
@@ -584,7 +674,7 @@ class Wires(Domain[Wire]):
     def __init__(self) -> None:
         self.inputs: dict[str, Wire] = {}
         self._sources: dict[int, dict[str, int]] = {}
-        """By the id of a container, the number of each module inside as a source: -1, -2, ..."""
+        """By the id of a container, the number of each module inside in a `Wire.origin`: -1, -2, ..."""
 
     def tensor(self) -> Wire:
         """Return a value that no module inside returned."""
@@ -595,9 +685,9 @@ class Wires(Domain[Wire]):
         return Wire(items=tuple(values))
 
     def many(self, values: Sequence[Wire]) -> Wire:
-        """Return a list of unknown length; elements of several sources have none that is known."""
-        is_alike = len(set(values)) == 1
-        return Wire(items=(values[0] if is_alike else Wire(),), is_open=True)
+        """Return a list of unknown length; if its elements have different sources, none is known."""
+        element = values[0] if len(set(values)) == 1 else Wire()
+        return Wire(items=(element,), is_open=True)
 
     def item(self, value: Wire, index: int, dim: int | None = None) -> Wire:
         """Return an element, which has the source of the whole if that is known."""
@@ -606,12 +696,14 @@ class Wires(Domain[Wire]):
             return items[index]
         if value.origin is not None:
             return Wire((*value.origin, index))
+        # Any further element of an open list is like its only known one.
         return items[0] if value.is_open else Wire()
 
     def length(self, value: Wire, dim: int | None = None) -> int | None:
-        """Return the number of elements of a list."""
-        is_known = value.items is not None and not value.is_open and dim is None
-        return len(value.items or ()) if is_known else None
+        """Return the number of elements of a list; that of slices is not known."""
+        if value.items is None or value.is_open or dim is not None:
+            return None
+        return len(value.items)
 
     def is_list(self, value: Wire) -> bool | None:
         """Return whether a value is a list, as far as that is known."""
@@ -622,15 +714,15 @@ class Wires(Domain[Wire]):
         return Wire()
 
     def merge(self, value: Wire, dims: int, apply: Callable[[Wire], Wire]) -> Wire:
-        """Return what the function returns."""
+        """Apply the function to the tensor itself, which has the same source."""
         return apply(value)
 
     def steps(self, value: Wire, apply: Callable[[Wire], Wire]) -> Wire:
-        """Return a list for a list; of another value the steps are the whole."""
+        """Return a list for a list; the steps of a tensor have the source of the whole."""
         return super().steps(value, apply) if value.items is not None else apply(value)
 
     def stack(self, value: Wire, apply: Callable[[Wire], Wire]) -> Wire:
-        """Return a list for a list."""
+        """Return a list for a list; of a value that may be none, apply the function to it as a whole."""
         return super().stack(value, apply) if value.items is not None else apply(value)
 
     def call(self, spec: ModuleSpec, child: str, value: Wire, node: int | None = None) -> Wire:
@@ -644,7 +736,7 @@ class Wires(Domain[Wire]):
 
 
 def _add_container_flows(block: Block, spec: ModuleSpec) -> None:
-    """Draw the arrows of a container.
+    """Add the arrows of a container to its block, and the ends that they need.
 
     A container without a flow, or whose flow does not say what each module inside receives, is drawn without arrows.
     """
@@ -652,131 +744,172 @@ def _add_container_flows(block: Block, spec: ModuleSpec) -> None:
     names = list(spec.children)
     if facts.flow is None:
         return
-    value = Wire(())
+    container_input = Wire(origin=())
     if facts.takes_list and len(names) > 1:
-        value = Wire((), tuple(Wire((number,)) for number in range(len(names))))
+        elements = tuple(Wire(origin=(number,)) for number in range(len(names)))
+        container_input = Wire(origin=(), items=elements)
     wires = Wires()
     try:
-        returned: Wire = facts.flow(spec, value, wires)
+        output: Wire = facts.flow(spec, container_input, wires)
     except FLOW_ERRORS:
         return
     if len(wires.inputs) < len(names):
         return
-    flows = _container_flows([wires.inputs[name] for name in names], returned)
-    label = _end_label(spec, returned)
+    flows = _container_flows([wires.inputs[name] for name in names], output)
+    end_label = _end_label(spec, output)
+    is_list = output.items is not None
     # One module that is called several times has one arrow in and one out, as any module of a chain.
-    is_list = returned.items is not None
-    is_called_again = len(names) == 1 and is_list and (returned.is_open or len(returned.items or ()) != 1)
-    if is_called_again or (label == "output" and _is_chain(flows, len(names))):
+    is_called_again = len(names) == 1 and is_list and (output.is_open or len(output.items or ()) != 1)
+    is_plain_chain = end_label == _OUTPUT and _is_chain(flows, len(names))
+    if is_called_again or is_plain_chain:
         block.kind = "chain"
         return
     block.kind = "graph"
-    block.inside += [Block("", "", "end", lines=["input"]), Block("", "", "end", lines=[label])]
+    block.inside += [_end_block("input"), _end_block(end_label)]
     block.flows = flows
 
 
+_OUTPUT = "output"
+"""The label of the end of a container that returns what a module inside returned, or something computed from it."""
+
+
+def _end_block(label: str) -> Block:
+    """Return the block of the input or output of a graph."""
+    return Block(name="", title="", kind="end", lines=[label])
+
+
 def _is_chain(flows: list[Flow], count: int) -> bool:
-    """Return whether arrows lead from the input, number `count`, through all modules in order to the output alone."""
+    """Return whether arrows lead from the input through all modules in order to the output, and nowhere else.
+
+    Args:
+        flows: the arrows; `count` is the number of the input, and `count + 1` that of the output.
+        count: number of modules.
+    """
     steps = [count, *range(count), count + 1]
     return set(flows) == {Flow(start, end) for start, end in pairwise(steps)}
 
 
-def _end_label(spec: ModuleSpec, returned: Wire) -> str:
+def _end_label(spec: ModuleSpec, output: Wire) -> str:
     """Return what the end of a container is called: what it makes of the outputs of the modules inside."""
-    if returned.items is not None:
+    if output.items is not None:
         return "table"
+    # Containers that concatenate have one of these arguments.
     dim = spec.kwargs.get("output_dim", spec.kwargs.get("dim"))
-    if returned.origin is not None or dim is None:
-        return "output"
+    if output.origin is not None or dim is None:
+        return _OUTPUT
     return f"concat, dim {dim}"
 
 
-def _container_flows(inputs: list[Wire], returned: Wire) -> list[Flow]:
+def _container_flows(inputs: list[Wire], output: Wire) -> list[Flow]:
     """Return the arrows of a container.
 
     Args:
         inputs: those of the modules inside, in order.
-        returned: the output.
+        output: that of the container.
 
     Returns:
         Arrows from the input, number `len(inputs)`, those between modules, and those to the output, the number after.
     """
     count = len(inputs)
+    input_number = count
+    output_number = count + 1
     flows: list[Flow] = []
     used: set[int] = set()
-    for number, wire in enumerate([*inputs, returned]):
-        is_module = number < count
-        end = number if is_module else count + 1
+    ends = [*range(count), output_number]
+    for end, wire in zip(ends, [*inputs, output]):
         origins = wire.origins
-        if not origins and is_module:
+        if not origins and end != output_number:
             # A module whose input is unknown receives something of the container's.
             origins = [()]
         for origin in origins:
+            start = input_number
+            elements = origin
             # A negative number is the output of a module inside: -1 of the first.
-            is_inside = bool(origin) and origin[0] < 0
-            start = -1 - origin[0] if is_inside else count
-            steps = origin[1:] if is_inside else origin
+            if origin and origin[0] < 0:
+                start = -1 - origin[0]
+                elements = origin[1:]
             used.add(start)
-            flows.append(Flow(start, end, "".join(f"[{step}]" for step in steps)))
-    if not returned.origins:
+            flows.append(Flow(start, end, _selected(elements)))
+    if not output.origins:
         # It computes something of all outputs that no module inside receives.
-        flows += [Flow(start, count + 1) for start in range(count) if start not in used]
+        flows += [Flow(start, output_number) for start in range(count) if start not in used]
     flows = list(dict.fromkeys(flows))
     # The arrows to the output last; among the others those from the input first.
-    return sorted(flows, key=lambda flow: (flow.end > count, flow.start != count))
+    return sorted(flows, key=lambda flow: (flow.end == output_number, flow.start != input_number))
+
+
+def _selected(elements: Sequence[int]) -> str:
+    """Return the elements of nested lists, one inside the other, as text: `[0][2]`."""
+    return "".join(f"[{element}]" for element in elements)
 
 
 def _add_graph_ends(block: Block, graph: GraphSpec) -> None:
-    """Add the input, the output and the flows of a graph. Its blocks are those of its nodes, which count from 1."""
+    """Add the input, the output and the flows of a graph to its block, which has those of its nodes.
+
+    In a graph, 0 is the input and nodes count from 1; blocks count from 0, and the ends come after those of the nodes.
+    """
     count = len(graph.nodes)
-    block.inside += [Block("", "", "end", lines=["input"]), Block("", "", "end", lines=["output"])]
-    inputs = [(number, node.takes) for number, node in enumerate(graph.nodes)]
-    inputs.append((count + 1, graph.outputs))
+    input_number = count
+    output_number = count + 1
+    block.inside += [_end_block("input"), _end_block(_OUTPUT)]
+    links_by_end = {number: node.takes for number, node in enumerate(graph.nodes)}
+    links_by_end[output_number] = graph.outputs
+    # Several arrows between two blocks are one with several labels.
     labels: dict[tuple[int, int], list[str]] = {}
-    for end, links in inputs:
-        for number, link in enumerate(links, 1):
-            source = link[0]
-            start = count if source == 0 else source - 1
-            labels.setdefault((start, end), []).append(_carried(link, number if len(links) > 1 else 0))
+    for end, links in links_by_end.items():
+        for position, (source, elements) in enumerate(links, 1):
+            start = input_number if source == 0 else source - 1
+            label = _carried(elements, position if len(links) > 1 else None)
+            labels.setdefault((start, end), []).append(label)
     block.flows = []
     for (start, end), texts in labels.items():
         label = clean(", ".join(filter(None, texts)), _FIELD_CHARS)
         block.flows.append(Flow(start, end, label))
 
 
-def _carried(link: Link, number: int) -> str:
-    """Return `[0]` for an element of an output, `2` for the second of several inputs, `2: [0]` for both."""
-    picked = "".join(f"[{step}]" for step in link[1][:8])
-    return ": ".join(filter(None, (str(number) if number else "", picked)))
+def _carried(elements: Sequence[int], position: int | None) -> str:
+    """Return what an arrow carries as text: `[0]`, the first element of the output that it leaves; `2`, `2: [0]`.
+
+    Args:
+        elements: those of the output that it carries, one inside the other, from 0; none for all of it.
+        position: among several inputs of the block that it enters, from 1.
+    """
+    picked = _selected(elements[:_MOST_DIMENSIONS])
+    number = str(position) if position is not None else ""
+    return ": ".join(filter(None, (number, picked)))
 
 
 def carried_text(label: str, shapes: tuple[tuple[int, ...], ...]) -> str:
-    """Return what an arrow carries, as pictures show it: `#1 [0] 1×6`, counted from 0, with the shape of this element.
+    """Return what an arrow carries, as pictures show it: `#1 [0] 1×6`.
+
+    This is the first element of an output, of the shape 1×6, that is the second of several inputs, `#1`.
 
     Args:
-        label: of the flow.
+        label: of the flow, see `_carried`; there inputs count from 1, here from 0.
         shapes: of the output that it comes from.
     """
     parts = label.split(", ")
+    # Several arrows in one: the shapes are those of the whole output.
     if len(parts) > 1 and all(_CARRIED.fullmatch(part) for part in parts):
         texts = [carried_text(part, ()) for part in parts]
         return f"{', '.join(texts)} {shape_text(shapes)}".strip()
     match = _CARRIED.fullmatch(label)
-    if match is None:
+    if match is None:  # elements of elements, or a label that was cut
         return f"{label} {shape_text(shapes)}".strip()
     texts = []
-    place, step = match.groups()
-    if place is not None:
-        texts.append(f"#{int(place) - 1}")
-    if step is not None:
-        texts.append(f"[{int(step)}]")
+    position, element = match.groups()
+    if position is not None:
+        texts.append(f"#{int(position) - 1}")
+    if element is not None:
+        texts.append(f"[{int(element)}]")
         if len(shapes) > 1:
-            shapes = shapes[int(step) : int(step) + 1]
+            shapes = shapes[int(element) : int(element) + 1]
     texts.append(shape_text(shapes))
     return " ".join(filter(None, texts))
 
 
 _CARRIED = pattern(r"(\d+)?(?:: )?(?:\[(\d+)\])?")
+"""A label of `_carried`: the position of an input, from 1, and one element, from 0; each may be missing."""
 
 
 def structure_blocks(value: Any, title: str, limits: Limits = DEFAULT_LIMITS) -> list[Block]:
@@ -788,32 +921,32 @@ def structure_blocks(value: Any, title: str, limits: Limits = DEFAULT_LIMITS) ->
         limits: resource limits.
 
     Raises:
-        ModelError: it contains no tensors, or a few with names that no layer has.
+        ModelError: it contains no tensors, or none whose name is a path or that of a layer's tensor.
         LimitError: there are too many blocks, or they are nested too deep.
     """
     tensors, objects = _gather(value, limits)
     if not any(tensors):
         raise ModelError("the file holds no module and no tensors", hint="t7bridge inspect shows its content.")
     if not any("." in key or key in ("weight", "bias") for key in tensors):
-        names = listed(f"a tensor {key}" for key in tensors)
-        raise ModelError("the file holds no model", found=names, hint="t7bridge inspect shows its content.")
+        found = listed(f"a tensor {key}" for key in tensors)
+        raise ModelError("the file holds no model", found=found, hint="t7bridge inspect shows its content.")
     weights = _weights_by_block(tensors, {key for key in tensors if key.rpartition(".")[2] in _BUFFERS})
     by_path: dict[str, Block] = {}
     for key in ["", *weights, *objects]:
-        steps = key.split(".") if key else []
+        names = key.split(".") if key else []
         # Those around it come first.
-        for depth in range(len(steps) + 1):
-            path = ".".join(steps[:depth])
+        for depth in range(len(names) + 1):
+            path = ".".join(names[:depth])
             if path in by_path:
                 continue
-            name = steps[depth - 1] if depth else ""
+            name = names[depth - 1] if depth else ""
             block = _structure_block(path, name, objects.get(path), weights.get(path, []))
             by_path[path] = block
             _check_count(len(by_path) - 1, limits)  # without the root
             if depth:
-                above = by_path[".".join(steps[: depth - 1])]
-                above.inside.append(block)
-                above.kind = "chain" if above.class_name == _CHAIN else "side"
+                parent = by_path[".".join(names[: depth - 1])]
+                parent.inside.append(block)
+                parent.kind = "chain" if parent.class_name == _PICKLED_SEQUENTIAL else "side"
     root = by_path[""]
     root.title = root.class_name or title
     root.target = ""
@@ -824,21 +957,33 @@ def structure_blocks(value: Any, title: str, limits: Limits = DEFAULT_LIMITS) ->
 
 
 def _structure_block(path: str, name: str, obj: PythonObject | TorchObject | None, weights: list[Weight]) -> Block:
-    """Return the block of an object or of a prefix of names, without those inside it."""
+    """Return the block of an object, or of the tensors whose names have a common prefix, without those inside it.
+
+    Args:
+        path: of the object, or the prefix.
+        name: its last part.
+        obj: the object; `None` for a prefix.
+        weights: its own tensors.
+    """
     class_name = _class_of(obj) if obj is not None else ""
-    block = Block(clean(name, 60), class_name.rpartition(".")[2], class_name=class_name, key=path, path=path)
+    block = Block(clean(name, _NAME_CHARS), class_name.rpartition(".")[2], class_name=class_name, key=path, path=path)
     if class_name.startswith("torch.nn."):
         block.target = class_name
     block.weights = weights
-    block.fields = _texts_of(obj)
+    block.fields = _attribute_texts(obj)
     _mark_weights(block)
     # A few name the kind of layer; the page lists all of them.
-    block.lines += [clean(f"{weight.name} {extents(weight.tensor.shape)}") for weight in weights[:3]]
+    for weight in weights[:_LISTED_WEIGHTS]:
+        block.lines.append(clean(f"{weight.name} {extents(weight.tensor.shape)}"))
     return block
 
 
 def _gather(value: Any, limits: Limits) -> tuple[dict[str, Tensor], dict[str, PythonObject | TorchObject]]:
-    """Return the tensors of a value under names, and the objects that contain them."""
+    """Return the tensors of a value, and the objects in it, by their paths, without recursion: `layer1.0.weight`.
+
+    Raises:
+        LimitError: there are too many, or they are nested too deep.
+    """
     tensors: dict[str, Tensor] = {}
     objects: dict[str, PythonObject | TorchObject] = {}
     seen: set[int] = set()
@@ -858,14 +1003,17 @@ def _gather(value: Any, limits: Limits) -> tuple[dict[str, Tensor], dict[str, Py
             _check_count(len(objects), limits)
         inside = _inside(value)
         steps += len(inside)
-        if depth > _DEEPEST or steps > 100 * limits.blocks:
+        if depth > _DEEPEST or steps > _VALUES_PER_BLOCK * limits.blocks:
             raise LimitError("the values are nested too deep, or are too many, for a picture", found=key[:60])
         stack += [(f"{key}.{name}" if key else name, item, depth + 1) for name, item in reversed(inside)]
     return tensors, objects
 
 
 def _inside(value: Any) -> list[tuple[str, Any]]:
-    """Return the tensors, objects and containers in a value by name: of a module of Python its parts."""
+    """Return the tensors, objects and containers in a value by name.
+
+    Of a torch.nn.Module these are its parameters, buffers and modules; of another object of Python its attributes.
+    """
     pairs: Iterable[tuple[Any, Any]] = entries(value)
     if isinstance(value, PythonObject):
         parts: list[tuple[Any, Any]] = []
@@ -873,31 +1021,36 @@ def _inside(value: Any) -> list[tuple[str, Any]]:
             part = value.attributes.get(name)
             if isinstance(part, dict):
                 parts += part.items()
-        pairs = parts or _public(value)
-    return [
-        (_name(key), item)
-        for key, item in pairs
-        if isinstance(item, _HOLDERS) and type(key) in (bytes, float, int, str)
-    ]
+        pairs = parts or _public_attributes(value)
+    named: list[tuple[str, Any]] = []
+    for key, item in pairs:
+        if isinstance(item, _HOLDERS) and type(key) in (bytes, float, int, str):
+            named.append((_key_text(key), item))
+    return named
 
 
-def _name(key: Any) -> str:
+def _key_text(key: Any) -> str:
     if isinstance(key, bytes):
         return key.decode("utf-8", "backslashreplace")
+    # A float as Lua prints it: 1, not 1.0.
     return f"{key:.14g}" if isinstance(key, float) else str(key)
 
 
-def _public(value: PythonObject) -> list[tuple[str, Any]]:
-    return [(name, item) for name, item in value.attributes.items() if isinstance(name, str) and name[:1] != "_"]
+def _public_attributes(value: PythonObject) -> list[tuple[str, Any]]:
+    attributes = value.attributes.items()
+    return [(name, item) for name, item in attributes if isinstance(name, str) and not name.startswith("_")]
 
 
 def _class_of(value: PythonObject | TorchObject) -> str:
-    return clean(value.path if isinstance(value, PythonObject) else value.class_name, 80)
+    return clean(value.path if isinstance(value, PythonObject) else value.class_name, _CLASS_CHARS)
 
 
-def _texts_of(value: PythonObject | TorchObject | None) -> dict[str, str]:
-    """Return the attributes of an object of Python that are numbers, strings and the like."""
+def _attribute_texts(value: PythonObject | TorchObject | None) -> dict[str, str]:
+    """Return the first attributes of an object of Python that are numbers, strings or tuples, as text."""
     if not isinstance(value, PythonObject):
         return {}
-    plain = [(name, item) for name, item in _public(value) if isinstance(item, (bool, int, float, str, tuple))]
-    return {clean(name, 60): clean(short(item), 80) for name, item in plain[:_MAX_FIELDS]}
+    plain = []
+    for name, item in _public_attributes(value):
+        if isinstance(item, (bool, int, float, str, tuple)):
+            plain.append((name, item))
+    return {clean(name, _NAME_CHARS): clean(short(item), _FIELD_CHARS) for name, item in plain[:_MAX_FIELDS]}

@@ -22,12 +22,15 @@ from .mapping import Lua, ModuleSpec, NotMappedError, Row
 from .registry import Children, in_lua, in_lua_of, layer_of, modules, stock_name, traits_of
 from .walk import Domain, sequence
 
-_PART = "part"
-"""The layer of a `Node` that is one of the rows of its input."""
-_MOST = 2_000
+_ROW = "row"
+"""The layer of a `Node` that is one of the rows of its input, not the output of a layer of Lua."""
+_MOST_STEPS = 2_000
 """Maximum number of modules and elements visited; the largest compound has some hundred."""
+_MOST_PERMUTED = 3
+"""Maximum number of inputs of a sum or product that are compared in any order; there are six orders of three."""
 
 Expression = Any
+"""The name of an input, a list of expressions, or a `Node`."""
 
 
 @define(frozen=True)
@@ -48,13 +51,21 @@ class Node:
 
 
 def node(layer: str, input: Expression, *options: Any, path: str = "") -> Node:
-    """Return a node of a pattern."""
+    """Return the output of a layer, in a pattern.
+
+    Args:
+        layer: its full class name in Lua.
+        input: the expression of its input.
+        *options: the values of the fields that its entry lists in `InLua.options`, in that order; `None` for missing or
+            false ones. Dimensions are 1-based, and numbers floats, as in Lua.
+        path: a name for the layer, by which `recognized` returns its path; empty if nobody asks for it.
+    """
     return Node(layer, options, path, input)
 
 
-def part(input: Expression, at: int) -> Node:
+def row_of(input: Expression, number: int) -> Node:
     """Return one row of a value, 0-based, in a pattern."""
-    return Node(_PART, (at,), "", input)
+    return Node(_ROW, (number,), "", input)
 
 
 def recognized(obj: TorchObject, start: str, inputs: Expression, pattern: Expression) -> dict[str, str] | None:
@@ -63,37 +74,45 @@ def recognized(obj: TorchObject, start: str, inputs: Expression, pattern: Expres
     Args:
         obj: the compound.
         start: the path of the module in it; empty for the compound itself, as a Sequential.
-        inputs: its input.
-        pattern: the output.
+        inputs: the input of this module.
+        pattern: the expression that its output should be.
 
     Returns:
-        The paths of the modules that have a name in the pattern; `None` if something else is computed.
+        The paths of the modules that have a name in the pattern, by these names; `None` if something else is computed.
     """
+    module = lookup(obj, start) if start else obj
     try:
-        found = Expressions().output(lookup(obj, start) if start else obj, start, inputs)
+        output = Expressions().output(module, start, inputs)
+    # A layer that no expression says, damaged fields, or modules nested too deep.
     except (LookupError, ModelError, TypeError, ValueError, RecursionError):
         return None
-    return _match(pattern, found, {})
+    return _match(pattern, output, {})
 
 
 def require(lua: Lua, start: str, pattern: Expression, inputs: Expression = "x") -> None:
     """Check that the module at a path computes what the constructor of its layer made it compute.
 
+    Args:
+        lua: the layer.
+        start: the path of the module in it; nothing is checked if the file does not have the module.
+        pattern: the expression that its output should be.
+        inputs: its input, as an expression.
+
     Raises:
-        NotMappedError: somebody changed it. A missing one is as it was made.
+        NotMappedError: a program changed it.
     """
     if lua.has(start) and recognized(lua.obj, start, inputs, pattern) is None:
         raise NotMappedError("its modules inside were changed", path=f"{lua.path}.{start}")
 
 
 class Expressions(Domain[Expression]):
-    """Passes an expression through the modules of a compound.
+    """The domain whose values are expressions: it says what the modules of a compound compute together.
 
-    What cannot be said, or a module that is not used as it should be, raises `LookupError`.
+    What no expression can say raises `LookupError`, as does a compound with too many modules.
     """
 
     def __init__(self) -> None:
-        self._left = _MOST
+        self._steps_left = _MOST_STEPS
 
     def output(self, module: Value, path: str, value: Expression) -> Expression:
         """Return what a module computes.
@@ -107,29 +126,32 @@ class Expressions(Domain[Expression]):
         if not isinstance(module, TorchObject) or not stock_name(module):
             raise LookupError("not a module of nn")
         if not path:
-            return sequence(_spec(module, path, modules), value, self)
+            return sequence(_container(module, path, modules), value, self)
         layer = layer_of(module.class_name)
         row = layer.module_of(module.class_name) if layer is not None else None
         if layer is not None and isinstance(row, Row):
             facts = traits_of(row.target)
-            if facts.flow is not None and (facts.transparent or facts.written == ("flow",)):
-                spec = _spec(module, path, layer.children)
+            # A class that is written by its flow does nothing else either, if no module inside keeps a state.
+            follows_flow = facts.transparent or facts.written == ("flow",)
+            if facts.flow is not None and follows_flow:
+                spec = _container(module, path, layer.children)
                 call = row(Lua(module, "", layer.defaults))
-                spec.args, spec.kwargs = call.args, call.kwargs
+                spec.args = call.args
+                spec.kwargs = call.kwargs
                 spec.graph = graph_spec(module, path) if facts.is_graph else None
                 return facts.flow(spec, value, self)
         return self._layer(module, path, value)
 
     def _layer(self, module: TorchObject, path: str, value: Expression) -> Expression:
-        """Return what a layer computes."""
+        """Return what a layer without modules computes: a node, unless its entry says it otherwise."""
         facts = in_lua_of(module)
         fields = Fields(module)
         options = tuple(self._plain(fields.get(name)) for name in facts.options)
-        computed = Node(facts.like or stock_name(module), options, path, value)
-        return computed if facts.expressed is None else facts.expressed(fields, computed)
+        output = Node(facts.like or stock_name(module), options, path, value)
+        return output if facts.expressed is None else facts.expressed(fields, output)
 
     def _plain(self, value: Value) -> Any:
-        """Return the value of an option that can be compared; false is the same as missing."""
+        """Return the value of an option in a form that can be compared; false is the same as missing in Lua."""
         self._spend(1)
         if isinstance(value, Storage):
             return tuple(value.array.tolist())
@@ -139,8 +161,13 @@ class Expressions(Domain[Expression]):
         return None if value is False else value
 
     def _spend(self, steps: int) -> None:
-        self._left -= steps
-        if self._left < 0:
+        """Count steps.
+
+        Raises:
+            LookupError: there are too many.
+        """
+        self._steps_left -= steps
+        if self._steps_left < 0:
             raise LookupError("too many modules")
 
     # The domain
@@ -195,15 +222,24 @@ class Expressions(Domain[Expression]):
         return self.output(inside.obj, inside.path, value)
 
 
-def _spec(module: TorchObject, path: str, children: Children | None) -> ModuleSpec:
-    """Return a container as a flow reads it; of the modules inside only objects and paths are known."""
+def _container(module: TorchObject, path: str, children: Children | None) -> ModuleSpec:
+    """Return a container as a flow reads it; of the modules inside only objects and paths are known.
+
+    Args:
+        module: the container.
+        path: its path in the compound.
+        children: finds the modules inside; `None` if there are none.
+
+    Raises:
+        LookupError: something inside is no module.
+    """
     inside: dict[str, ModuleSpec] = {}
     for child in children(module) if children is not None else ():
         # Two modules have one name only in damaged files.
         if child.name in inside or not isinstance(child.value, TorchObject):
             raise LookupError("not a module")
-        inside[child.name] = ModuleSpec("", obj=child.value, path=_below(path, child.path))
-    return ModuleSpec("", children=inside, obj=module)
+        inside[child.name] = ModuleSpec(target="", obj=child.value, path=_joined_path(path, child.path))
+    return ModuleSpec(target="", children=inside, obj=module)
 
 
 def _listed(value: Expression) -> list[Expression]:
@@ -212,28 +248,50 @@ def _listed(value: Expression) -> list[Expression]:
     return value
 
 
-def _below(path: str, step: str) -> str:
+def _joined_path(path: str, step: str) -> str:
+    """Return a path as `lookup` reads it, of one and a step as `Child` has it: `net.modules.1` for `.modules[1]`."""
     return f"{path}{step}".replace("[", ".").replace("]", "").lstrip(".")
 
 
-def _match(pattern: Expression, found: Expression, names: dict[str, str]) -> dict[str, str] | None:
-    """Return the named paths if an expression is that of a pattern; the order of sums and products is free."""
+def _match(pattern: Expression, expression: Expression, paths: dict[str, str]) -> dict[str, str] | None:
+    """Compare an expression with a pattern; the order of sums and products is free.
+
+    Args:
+        pattern: the pattern.
+        expression: what modules compute.
+        paths: those of the modules that have a name in the pattern, as far as they are known, by these names.
+
+    Returns:
+        All such paths, `None` if the expression is another one. A name is one module wherever it occurs.
+    """
     if isinstance(pattern, list):
-        if not isinstance(found, list) or len(pattern) != len(found):
+        if not isinstance(expression, list) or len(pattern) != len(expression):
             return None
-        known: dict[str, str] | None = names
-        for one, other in zip(pattern, found):
-            known = None if known is None else _match(one, other, known)
-        return known
+        matched: dict[str, str] | None = paths
+        for part_of_pattern, element in zip(pattern, expression):
+            if matched is not None:
+                matched = _match(part_of_pattern, element, matched)
+        return matched
     if not isinstance(pattern, Node):
-        return names if isinstance(found, str) and pattern == found else None
-    if not isinstance(found, Node) or (pattern.layer, pattern.options) != (found.layer, found.options):
+        is_same_input = isinstance(expression, str) and pattern == expression
+        return paths if is_same_input else None
+    if not isinstance(expression, Node):
+        return None
+    if (pattern.layer, pattern.options) != (expression.layer, expression.options):
         return None
     if pattern.path:
-        if names.get(pattern.path, found.path) != found.path:
+        if paths.get(pattern.path, expression.path) != expression.path:
             return None
-        names = {**names, pattern.path: found.path}
-    if in_lua(pattern.layer).commutes and isinstance(found.input, list) and len(found.input) == len(pattern.input) <= 3:
-        tried = (_match(pattern.input, list(order), names) for order in permutations(found.input))
-        return next((each for each in tried if each is not None), None)
-    return _match(pattern.input, found.input, names)
+        paths = {**paths, pattern.path: expression.path}
+    if in_lua(pattern.layer).commutes and _can_permute(pattern.input, expression.input):
+        for inputs in permutations(expression.input):
+            matched = _match(pattern.input, list(inputs), paths)
+            if matched is not None:
+                return matched
+        return None
+    return _match(pattern.input, expression.input, paths)
+
+
+def _can_permute(pattern: Expression, inputs: Expression) -> bool:
+    """Return whether the inputs of a sum or product are as many as in the pattern, and few enough to try all orders."""
+    return isinstance(inputs, list) and len(inputs) == len(pattern) <= _MOST_PERMUTED

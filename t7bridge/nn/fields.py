@@ -19,7 +19,7 @@ from ..graph.storage import Storage, integers
 from ..graph.tensor import Tensor
 from ..graph.walk import step_name
 
-_NO_FIELDS: Mapping[str, Any] = {}
+_NO_DEFAULTS: Mapping[str, Any] = {}
 
 
 def lookup(value: Value, path: str) -> Value:
@@ -64,6 +64,7 @@ def items_of(value: Value) -> list[Value] | None:
         value = value.content
     if not isinstance(value, Table):
         return None
+    # The usual case: the table's keys are 1, 2, … and no others.
     items = value.sequence() or []
     if items and not any(item is None for item in items):
         return items
@@ -71,9 +72,8 @@ def items_of(value: Value) -> list[Value] | None:
     while True:
         item = value.get(float(len(items) + 1))  # Lua counts from 1
         if item is None:
-            break
+            return items
         items.append(item)
-    return items
 
 
 @define(eq=False)
@@ -93,7 +93,7 @@ class Fields:
 
     obj: TorchObject
     path: str = "root"
-    defaults: Mapping[str, Any] = field(default=_NO_FIELDS, repr=False)
+    defaults: Mapping[str, Any] = field(default=_NO_DEFAULTS, repr=False)
 
     def get(self, path: str) -> Value:
         """Return the value at a path of fields, its default, or `None`.
@@ -114,16 +114,23 @@ class Fields:
         return self.get(path) is not None
 
     def wrong(self, path: str, expected: str, found: Value) -> ModelError:
-        """Return the error for a field that is not what its class needs."""
+        """Return the error for a field that is not what its class needs; the caller raises it.
+
+        Args:
+            path: of the field; of several names the message has the first.
+            expected: what the class needs.
+            found: its value; the message has that of a number, and the type of any other.
+        """
         if found is None:
             text = "nothing"
         elif isinstance(found, float):
             text = f"{found}"
         else:
             text = type(found).__name__
+        first_name, *_ = path.split("|")
         return ModelError(
             f"a field of {self.obj.class_name} is not what the class needs",
-            path=self.path + path_steps(path.split("|")[0]),
+            path=self.path + path_steps(first_name),
             expected=expected,
             found=text,
         )
@@ -146,7 +153,11 @@ class Fields:
         return value
 
     def integer(self, path: str, default: int | None = None) -> int:
-        """Return a whole number. See `number`."""
+        """Return a whole number, which Lua stores as a float. See `number`.
+
+        Raises:
+            ModelError: it is missing without a default, or not a whole number.
+        """
         value = self.number(path, default)
         if (isinstance(value, float) and not isfinite(value)) or value != int(value):
             raise self.wrong(path, "a whole number", value)
@@ -156,12 +167,12 @@ class Fields:
         """Return a 1-based position of Lua as a 0-based one; one from the end stays negative.
 
         Raises:
-            ModelError: it is 0, which layers add to and count from in ways of their own.
+            ModelError: it is 0, which layers add to and count from in ways of their own; or see `integer`.
         """
         value = self.integer(path, default)
         if value == 0:
             raise self.wrong(path, "a position from 1, or from -1 backwards", 0.0)
-        # -1 is the last one in both.
+        # From the end both count from -1.
         return value - 1 if value > 0 else value
 
     def flag(self, path: str, default: bool = False) -> bool:
@@ -170,7 +181,11 @@ class Fields:
         return default if value is None else value is not False
 
     def text(self, path: str, default: str = "") -> str:
-        """Return a string."""
+        """Return a string.
+
+        Raises:
+            ModelError: it is something else.
+        """
         value = self.get(path)
         if value is None:
             return default
@@ -188,18 +203,24 @@ class Fields:
         """
         value = self.get(path)
         if isinstance(value, Storage):
-            is_integer = value.element.code[0] == "i"
+            is_integer = value.element.code[0] == "i"  # numpy's code of signed integers, which are read without numpy
             return tuple(integers(value)) if is_integer else tuple(value.array.tolist())
-        # A tensor that repeats a small storage may have any number of elements.
-        if isinstance(value, Tensor) and value.numel <= (value.storage.count if value.storage else 0):
-            return tuple(value.numpy().reshape(-1).tolist())
+        if isinstance(value, Tensor):
+            # One that repeats a small storage, by strides of 0, may have any number of elements: it is refused below.
+            stored = value.storage.count if value.storage else 0
+            if value.numel <= stored:
+                return tuple(value.numpy().reshape(-1).tolist())
         items = items_of(value)
         if items is None or not all(isinstance(item, (int, float)) for item in items):
             raise self.wrong(path, "a list of numbers", value)
         return tuple(items)
 
     def sizes(self, path: str) -> tuple[int, ...]:
-        """Return a `LongStorage`, tensor or list of sizes. See `numbers`."""
+        """Return the integers of a `LongStorage`, tensor or list, in order. See `numbers`.
+
+        Raises:
+            ModelError: it is none of these, or has a number that is infinite or NaN.
+        """
         try:
             return tuple(map(int, self.numbers(path)))
         except (OverflowError, TypeError, ValueError) as error:

@@ -30,6 +30,7 @@ def graph_spec(obj: TorchObject, path: str) -> GraphSpec:
         NotMappedError: the nodes are missing, or do not follow one another.
     """
     names: dict[int, str] = {}
+    # By the id of a module, its name at its first place.
     for child in graph_modules(obj):
         names.setdefault(id(child.value), child.name)
     begin = lookup(obj, "innode.data")
@@ -38,7 +39,8 @@ def graph_spec(obj: TorchObject, path: str) -> GraphSpec:
     if not isinstance(end, Table) or not isinstance(begin, Table) or not forward:
         raise NotMappedError("its nodes are not in the file", path=path)
     nodes: list[GraphNode] = []
-    # Where the value of each of Lua's nodes is, by the id of its data. Link 0 is the input of the graph.
+    # Where the value of each of Lua's nodes is, by the id of its data: number of a node, and elements of its output.
+    # Number 0 is the input of the graph, and node `nodes[0]` has number 1.
     values: dict[int, Link] = {id(begin): (0, ())}
     for number, node in enumerate(forward, 1):
         data = lookup(node, "data")
@@ -52,6 +54,7 @@ def graph_spec(obj: TorchObject, path: str) -> GraphSpec:
         if select is not None:
             values[id(data)] = _selected(takes, select, place)
         elif data.get("module") is None and len(takes) == 1:
+            # It only passes its input through.
             values[id(data)] = takes[0]
         else:
             nodes.append(_node(data, takes, names, place))
@@ -59,24 +62,34 @@ def graph_spec(obj: TorchObject, path: str) -> GraphSpec:
     outputs = _links(end, values, f"{path}.outnode")
     if not outputs:
         raise NotMappedError("its output is not connected", path=path)
-    return GraphSpec(tuple(nodes), outputs, len(outputs) > 1)
+    return GraphSpec(tuple(nodes), outputs, returns_list=len(outputs) > 1)
 
 
 def recorded_nodes(obj: TorchObject) -> list[Table]:
-    """Return what Lua keeps of each node with a module, in the order of execution.
+    """Return the table of each node with a module, in the order of execution.
 
     The fields `input` and `gradOutput` are lists of the values that the node received in the last pass.
     """
-    kept = []
+    tables = []
     for node in items_of(obj.get("forwardnodes")) or []:
         data = lookup(node, "data")
         if isinstance(data, Table) and data.get("module") is not None:
-            kept.append(data)
-    return kept
+            tables.append(data)
+    return tables
 
 
 def _node(data: Table, takes: tuple[Link, ...], names: dict[int, str], path: str) -> GraphNode:
-    """Return a node that applies a module, or makes a list of its inputs."""
+    """Return a node that applies a module, or makes a list of its inputs.
+
+    Args:
+        data: Lua's table of the node.
+        takes: the sources of its inputs.
+        names: the names of the graph's modules, by their ids.
+        path: of the node, for messages.
+
+    Raises:
+        NotMappedError: the module is not among these.
+    """
     module = data.get("module")
     if module is not None and id(module) not in names:
         raise NotMappedError("a node has a module that the graph does not list", path=path)
@@ -94,7 +107,16 @@ def _selected(takes: tuple[Link, ...], select: Value, path: str) -> Link:
 
 
 def _links(data: Table, values: dict[int, Link], path: str) -> tuple[Link, ...]:
-    """Return the inputs of a node, in order. Their nodes are run before it."""
+    """Return the sources of the inputs of a node, in order.
+
+    Args:
+        data: Lua's table of the node; `mapindex` lists those of the nodes that it receives.
+        values: where the values of the nodes before it are, by the ids of their tables.
+        path: of the node, for messages.
+
+    Raises:
+        NotMappedError: a source is not run before it.
+    """
     links: list[Link] = []
     sources: list[Value] = items_of(data.get("mapindex")) or []
     for source in sources:
@@ -131,17 +153,23 @@ def graph_modules(obj: TorchObject) -> Iterator[Child]:
     """
     nodes = items_of(obj.get("forwardnodes")) or ()
     labels: dict[int, str] = {}
-    of_nodes: list[Child] = []
+    modules_of_nodes: list[tuple[int, Value]] = []
     for number, node in enumerate(nodes, 1):
-        module = lookup(node, "data.module")
+        data = lookup(node, "data")
+        module = lookup(data, "module")
         if module is None:
             continue
-        of_nodes.append(Child(str(len(of_nodes)), f".forwardnodes[{number}].data.module", module))
-        label = lookup(node, "data.annotations.name")
+        modules_of_nodes.append((number, module))
+        label = lookup(data, "annotations.name")
         if isinstance(label, bytes) and id(module) not in labels:
             labels[id(module)] = label.decode("utf-8", "replace")
     uses = Counter(labels.values())
     names = {key: label for key, label in labels.items() if uses[label] == 1 and is_free_name(label)}
-    for child in list(modules(obj)) or of_nodes:
+    children = list(modules(obj))
+    if not children:
+        for position, (number, module) in enumerate(modules_of_nodes):
+            children.append(Child(str(position), f".forwardnodes[{number}].data.module", module))
+    for child in children:
         # Only the first place of a module has its label.
-        yield evolve(child, name=names.pop(id(child.value), child.name))
+        label = names.pop(id(child.value), None)
+        yield child if label is None else evolve(child, name=label)

@@ -25,13 +25,13 @@ _MOST = 1_000_000
 
 @define(frozen=True)
 class Kind:
-    """What is known of the structure of a value.
+    """What is known of the structure of a value: whether it is a tensor or a list, and of which shapes.
 
     Attributes:
         name: `tensor`, `list` or `any`; or `nothing`, Lua's nil, or `never` where Lua fails.
         items: the kinds of the elements of a list; `None` if their number is not known.
         each: the kind of every element then.
-        size: number of kinds in it.
+        size: number of kinds in it, itself included.
         shape: of a tensor, if known.
         origin: of a value that is the input of the model, or in it: the indices that lead to it.
         is_optional: whether it may be nothing instead, being an element of a list of unknown length.
@@ -55,11 +55,15 @@ class Kind:
         """The shape of a tensor, a list of values, or `None` if no shape in it is known."""
         if self.items is None:
             return self.shape
-        values = [item.value for item in self.items]
-        return values if any(value is not None for value in values) else None
+        shapes = [item.value for item in self.items]
+        return shapes if any(shape is not None for shape in shapes) else None
 
     def at(self, index: int | str) -> Kind:
-        """Return the kind of an element; of a tensor, which Lua indexes too, a tensor."""
+        """Return the kind of an element; of a tensor, which Lua indexes too, a tensor.
+
+        Args:
+            index: of the element, from 0, or from -1 backwards; or a name, as of a field of a Lua table.
+        """
         if self.name == "tensor":
             return TENSOR
         if self.items is not None and isinstance(index, int) and -len(self.items) <= index < len(self.items):
@@ -80,16 +84,20 @@ NEVER = Kind("never")
 def listed(items: Iterable[Kind]) -> Kind:
     """Return the kind of a list of known length; it ends before the first element that is nothing."""
     kinds = tuple(items)
-    if NEVER in kinds:
+    if NEVER in kinds:  # Lua failed before there was a list
         return NEVER
     kinds = tuple(takewhile(NOTHING.__ne__, kinds))
     size = 1 + sum(kind.size for kind in kinds)
-    return Kind("list", kinds, None, size) if size <= walk.LARGEST else many(_either(kinds))
+    if size > walk.LARGEST:
+        return many(_either(kinds))
+    return Kind("list", items=kinds, size=size)
 
 
 def many(each: Kind) -> Kind:
-    """Return the kind of a list whose elements are all of one kind."""
-    return Kind("list", None, each, 1 + each.size) if each.size < walk.LARGEST else Kind("list", None, ANY, 2)
+    """Return the kind of a list of unknown length whose elements are all of one kind; of any, if that is too large."""
+    if each.size >= walk.LARGEST:
+        each = ANY
+    return Kind("list", each=each, size=1 + each.size)
 
 
 def kind_of(value: Value) -> Kind:
@@ -109,8 +117,11 @@ class Kinds(walk.Domain[Kind]):
     """The kinds of the outputs of modules, by those of their inputs; each is computed once.
 
     Args:
-        traits: returns the facts about a class.
-        steps: maximum number of modules and elements to visit.
+        traits: returns the facts about a class, by its dotted name.
+        steps: maximum number of modules and elements to visit; the outputs of further modules are `ANY`.
+
+    Attributes:
+        left: number of modules and elements that may still be visited.
     """
 
     def __init__(self, traits: Callable[[str], Any], steps: int = _MOST) -> None:
@@ -124,29 +135,31 @@ class Kinds(walk.Domain[Kind]):
         Raises:
             Mismatch: the shape of the input is known, and a layer does not accept it.
         """
-        place = (id(spec), kind)
-        if place in self._outputs:
-            return self._outputs[place]
+        visited = (id(spec), kind)
+        if visited in self._outputs:
+            return self._outputs[visited]
         self.left -= kind.size + len(spec.children)
         output = self.visit(spec, kind) if self.left > 0 else ANY
-        self._outputs[place] = output
+        self._outputs[visited] = output
         return output
 
     def visit(self, spec: ModuleSpec, kind: Kind) -> Kind:
         """Return the kind of the output of a module that was not visited with such an input before."""
         facts = self._traits(spec.target)
-        value = kind.value
+        input_shape = kind.value
         if kind == NEVER or (kind == NOTHING and facts.flow not in _WITHOUT_INPUT):
             return NEVER
-        if facts.output is not None and value is not None:
-            shapes = facts.output(Arguments(spec.args, spec.kwargs), value)
-            if shapes is not None:
-                return kind_of(shapes)
+        # A shape says more than what a flow knows.
+        if facts.output is not None and input_shape is not None:
+            output_shape = facts.output(Arguments(spec.args, spec.kwargs), input_shape)
+            if output_shape is not None:
+                return kind_of(output_shape)
         if facts.flow is not None:
             output: Kind = facts.flow(spec, kind, self)
             return output
         if facts.returns_list:
             return many(ANY)
+        # Of the classes of torch.nn and ours, all that return something else say so; a user's may return anything.
         return TENSOR if spec.target.startswith(("torch.nn.", OURS)) else ANY
 
     # The domain
@@ -163,14 +176,15 @@ class Kinds(walk.Domain[Kind]):
         """Return a list; if its last element may be nothing, its length is not known."""
         if not values or not values[-1].is_optional:
             return listed(values)
-        return many(_either([*values[:-1], evolve(values[-1], is_optional=False)]))
+        last = evolve(values[-1], is_optional=False)
+        return many(_either([*values[:-1], last]))
 
     def many(self, values: Sequence[Kind]) -> Kind:
         """Return a list of unknown length."""
         return many(_either(values))
 
     def item(self, value: Kind, index: int, dim: int | None = None) -> Kind:
-        """Return an element, or a slice."""
+        """Return an element, or a slice, which lacks the dimension."""
         if dim is None or value.shape is None:
             return value.at(index)
         dim = _checked(dim, value.shape)
@@ -178,13 +192,13 @@ class Kinds(walk.Domain[Kind]):
 
     def elements(self, value: Kind, count: int) -> list[Kind]:
         """Return the first elements; nothing for those that a list of known length does not have."""
-        if value == NOTHING:
+        if value == NOTHING:  # Lua fails where it indexes nil
             return [NEVER] * count
         if value.items is not None:
             return [*value.items[:count], *[NOTHING] * (count - len(value.items))]
         elements = [value.at(number) for number in range(count)]
-        # The input of a model has all elements that it uses. Of another list the last may be missing; where it is
-        # there, so are those before it.
+        # The input of a model has all elements that it uses. Of another list of unknown length the last may be missing;
+        # where it is there, so are those before it.
         if elements and value.origin is None:
             elements[-1] = evolve(elements[-1], is_optional=True)
         return elements
@@ -209,6 +223,7 @@ class Kinds(walk.Domain[Kind]):
         if not shapes or len(shapes) < len(parts):
             return TENSOR
         if pads and len({len(shape) for shape in shapes}) == 1:
+            # All become as large as the largest, except along the dimension that is concatenated.
             largest = tuple(map(max, zip(*shapes)))
             shapes = [(*largest[:dim], shape[dim], *largest[dim + 1 :]) for shape in shapes]
         return Kind("tensor", shape=joined(shapes, dim))
@@ -223,30 +238,41 @@ class Kinds(walk.Domain[Kind]):
         shape = value.shape
         if shape is None or len(shape) <= dims:
             return apply(value)
-        front = shape[: len(shape) - dims + 1]
-        inner = apply(Kind("tensor", shape=(prod(front), *shape[len(front) :]))).shape
-        return TENSOR if inner is None else Kind("tensor", shape=(*front, *inner[1:]))
+        merged_count = len(shape) - dims + 1  # which become one, so that `dims` are left
+        front = shape[:merged_count]
+        output_shape = apply(Kind("tensor", shape=(prod(front), *shape[merged_count:]))).shape
+        if output_shape is None:
+            return TENSOR
+        return Kind("tensor", shape=(*front, *output_shape[1:]))
 
     def steps(self, value: Kind, apply: Callable[[Kind], Kind]) -> Kind:
-        """Return a list, or a tensor, for such an input."""
+        """Return a list for a list, and a tensor for a tensor, whose first dimension are the steps."""
         if value.is_list:
             return walk.each(self, value, lambda number, step: apply(step))
-        if not value.shape:
+        if not value.shape:  # unknown, or without a dimension of steps
             return Kind(value.name)
-        inner = apply(Kind("tensor", shape=value.shape[1:])).shape
-        return TENSOR if inner is None else Kind("tensor", shape=(value.shape[0], *inner))
+        step_count, *step_shape = value.shape
+        output_shape = apply(Kind("tensor", shape=tuple(step_shape))).shape
+        if output_shape is None:
+            return TENSOR
+        return Kind("tensor", shape=(step_count, *output_shape))
 
     def stack(self, value: Kind, apply: Callable[[Kind], Kind]) -> Kind:
-        """Return a list for a list."""
-        step = apply(TENSOR)
-        return walk.each(self, value, lambda number, item: step) if value.is_list else ANY
+        """Return a list for a list; nothing is known of its elements, as the number of steps, a dimension, is not."""
+        output_of_step = apply(TENSOR)
+        return walk.each(self, value, lambda number, item: output_of_step) if value.is_list else ANY
 
     def call(self, spec: ModuleSpec, child: str, value: Kind, node: int | None = None) -> Kind:
-        """Return the kind of the output of a module inside; it may be nothing if it is for nothing."""
+        """Return the kind of the output of a module inside.
+
+        Of an input that may be nothing, the output may be too, if the module accepts nothing; if it does not, Lua would
+        have failed, and the input was there.
+        """
+        module = spec.children[child]
         if not value.is_optional:
-            return self(spec.children[child], value)
-        may_be_nothing = self(spec.children[child], NOTHING) != NEVER
-        output = self(spec.children[child], evolve(value, is_optional=False))
+            return self(module, value)
+        may_be_nothing = self(module, NOTHING) != NEVER
+        output = self(module, evolve(value, is_optional=False))
         return evolve(output, is_optional=True) if may_be_nothing else output
 
 

@@ -1,4 +1,4 @@
-"""Entries of layers that are imported once a class is asked for that the layers of most models have not."""
+"""Import of the entries of rarer layers, once a model has a class that is not among those loaded from the start."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ def register_later(*modules: str) -> None:
 
 
 def load_families() -> None:
-    """Import these modules."""
+    """Import the modules of `register_later`."""
     for module in _families:
         importlib.import_module(module)
+    _families.clear()
 
 
 def load_more(class_name: str = "", installed: bool = True) -> None:

@@ -26,11 +26,11 @@ from ..graph.tensor import Tensor, contiguous
 from ..limits import Budget, Limits
 from .fields import Fields
 
-_REPEATED = 1 << 24
+_MOST_REPEATED = 1 << 24
 """Maximum elements of a copy whose storage has fewer."""
 
 Extent = int | str
-"""An extent of a shape: a number, the name of the field that holds it, `REST`, or one of the old extents."""
+"""An extent of a shape: a number, the name of the field that holds it, `REST`, `FIRST` or `LAST`."""
 
 REST = "*"
 """The extent determined by the others."""
@@ -48,7 +48,13 @@ class LayoutStep(Protocol):
         ...
 
     def undo(self, tensor: Tensor, before: tuple[int, ...], fields: Fields) -> Tensor:
-        """Convert PyTorch's tensor to Lua's layout, for a Lua tensor with the sizes `before`."""
+        """Convert PyTorch's tensor to Lua's layout.
+
+        Args:
+            tensor: PyTorch's.
+            before: the sizes of the Lua tensor.
+            fields: of the Lua object.
+        """
         ...
 
 
@@ -70,29 +76,31 @@ def view(tensor: Tensor, size: tuple[int, ...]) -> Tensor | None:
     """
     if size == tensor.size:
         return tensor
-    # Dimensions of one element do not matter; the others form runs of memory that can be split in any way.
+    # Runs of elements at equal distances, as (count, distance): a run can be split in any way. Dimensions whose strides
+    # follow one another are one run; those of one element do not matter.
     runs: list[tuple[int, int]] = []
     for extent, step in zip(tensor.size, tensor.stride):
         if extent == 1:
             continue
-        if runs and runs[-1][1] == extent * step:
-            runs[-1] = (runs[-1][0] * extent, step)
+        outer_count, outer_step = runs[-1] if runs else (0, 0)
+        if runs and outer_step == extent * step:
+            runs[-1] = (outer_count * extent, step)
         else:
             runs.append((extent, step))
-    # From the last dimension on, each new extent is split off the run that is innermost.
-    stride: list[int] = []
+    # From the last dimension on, each new extent is split off the innermost run that has elements left.
+    reversed_stride: list[int] = []
     remaining, step = runs.pop() if runs else (1, 1)
     for extent in reversed(size):
         if extent > 1 and remaining == 1 and runs:
             remaining, step = runs.pop()
         if remaining % extent:
             return None
-        stride.append(step)
+        reversed_stride.append(step)
         remaining //= extent
         step *= extent
     if remaining != 1 or runs:
         return None
-    return evolve(tensor, size=size, stride=tuple(reversed(stride)), is_scalar=not size)
+    return evolve(tensor, size=size, stride=tuple(reversed(reversed_stride)), is_scalar=not size)
 
 
 def reshape(tensor: Tensor, size: tuple[int, ...]) -> Tensor:
@@ -110,16 +118,16 @@ def reshape(tensor: Tensor, size: tuple[int, ...]) -> Tensor:
 
 
 def elements(tensor: Tensor) -> np.ndarray:
-    """Return the elements of a tensor that is about to be copied.
+    """Return the elements of a tensor that is about to be copied, as an array.
 
     Raises:
         ModelError: a small storage is viewed as a huge tensor, by strides of 0.
     """
     stored = tensor.storage.count if tensor.storage is not None else 0
-    if tensor.numel > max(stored, _REPEATED):
+    if tensor.numel > max(stored, _MOST_REPEATED):
         raise ModelError(
             "a tensor repeats the elements of its storage too often to be copied",
-            expected=f"at most {_REPEATED} elements",
+            expected=f"at most {_MOST_REPEATED} elements",
             found=f"{tensor.numel} of {stored}",
         )
     return tensor.array
@@ -131,16 +139,24 @@ def nested(value: Any) -> Any:
 
 
 def copied(tensor: Tensor, array: np.ndarray) -> Tensor:
-    """Return a tensor in new memory with the element type, device and flags of another."""
-    fresh = Tensor.from_numpy(np.ascontiguousarray(array))
-    assert fresh.storage is not None
-    # Element types that numpy lacks have their bits in an integer array.
-    storage = evolve(fresh.storage, element=tensor.element, device=tensor.device)
-    return evolve(tensor, storage=storage, size=fresh.size, stride=fresh.stride, offset=0, is_scalar=fresh.is_scalar)
+    """Return a tensor with the elements of an array, in new memory, and the element type, device and flags of another.
+
+    Args:
+        tensor: the other one.
+        array: the elements, of that type; of types that numpy lacks their bits, as integers.
+    """
+    new = Tensor.from_numpy(np.ascontiguousarray(array))
+    assert new.storage is not None
+    storage = evolve(new.storage, element=tensor.element, device=tensor.device)
+    return evolve(tensor, storage=storage, size=new.size, stride=new.stride, offset=0, is_scalar=new.is_scalar)
 
 
 def permute(tensor: Tensor, order: tuple[int, ...]) -> Tensor:
     """Return the dimensions in another order: always a view.
+
+    Args:
+        tensor: any.
+        order: the old dimension for each new one.
 
     Raises:
         ModelError: the number of dimensions differs.
@@ -157,6 +173,12 @@ def permute(tensor: Tensor, order: tuple[int, ...]) -> Tensor:
 def narrow(tensor: Tensor, dim: int, start: int, length: int) -> Tensor:
     """Return a part along one dimension: always a view.
 
+    Args:
+        tensor: any.
+        dim: the dimension, from 0.
+        start: its first element, from 0.
+        length: number of its elements.
+
     Raises:
         ModelError: it is out of range.
     """
@@ -172,6 +194,11 @@ def narrow(tensor: Tensor, dim: int, start: int, length: int) -> Tensor:
 
 
 def _extent(extent: Extent, tensor: Tensor, fields: Fields) -> int:
+    """Return an extent as a number: of the tensor itself for `FIRST` and `LAST`, of a field for its name.
+
+    Raises:
+        ModelError: the field is missing, or is not a positive whole number.
+    """
     if isinstance(extent, int):
         return extent
     if extent in (FIRST, LAST):
@@ -188,12 +215,13 @@ def _in_extents(tensor: Tensor, extents: tuple[Extent, ...], fields: Fields) -> 
     """Return a tensor in the shape of these extents; the one that is `REST` follows from the others."""
     size = [_extent(extent, tensor, fields) for extent in extents if extent != REST]
     if REST in extents:
-        rest = tensor.numel // prod(size)
+        rest = tensor.numel // prod(size)  # `reshape` refuses it if there is a remainder
         size.insert(extents.index(REST), rest)
     return reshape(tensor, tuple(size))
 
 
 def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the order that undoes another one."""
     return tuple(map(order.index, range(len(order))))
 
 
@@ -209,6 +237,7 @@ class Reshape:
 
     def apply(self, tensor: Tensor, fields: Fields) -> Tensor:
         """See `LayoutStep.apply`."""
+        # Releases of Lua differ in whether they keep a kernel as a matrix, or with all its dimensions.
         if len(tensor.size) == len(self.extents):
             return tensor
         return _in_extents(tensor, self.extents, fields)
@@ -239,7 +268,7 @@ class Permute:
 
 @define(frozen=True)
 class Merge:
-    """Dimensions in another order, then a shape: `Permute` and `Reshape` combined where the rank is ambiguous.
+    """Dimensions in another order, then a shape, also if it has as many dimensions, where `Reshape` would do nothing.
 
     Attributes:
         order: the old dimension for each new one.
@@ -255,6 +284,7 @@ class Merge:
 
     def undo(self, tensor: Tensor, before: tuple[int, ...], fields: Fields) -> Tensor:
         """See `LayoutStep.undo`."""
+        # Backwards: the permuted dimensions first, which the shape had merged.
         permuted = reshape(tensor, tuple(before[dim] for dim in self.order))
         return permute(permuted, _inverse(self.order))
 
@@ -264,9 +294,9 @@ class Narrow:
     """A part along one dimension. Its inverse is that part of the Lua tensor, not the whole.
 
     Attributes:
-        dim: the dimension.
-        start: its first element, a number or a field name.
-        length: its length; `REST` for all that follow.
+        dim: the dimension, from 0.
+        start: its first element, from 0, a number or the name of a field.
+        length: its length, likewise; `REST` for all that follow.
     """
 
     dim: int
@@ -275,7 +305,7 @@ class Narrow:
 
     def apply(self, tensor: Tensor, fields: Fields) -> Tensor:
         """See `LayoutStep.apply`."""
-        # 0 is no extent, which must be positive.
+        # `_extent` refuses 0, which no field should have as an extent.
         start = 0 if self.start == 0 else _extent(self.start, tensor, fields)
         if self.length == REST:
             whole = tensor.size[self.dim] if self.dim < len(tensor.size) else 0
@@ -283,7 +313,7 @@ class Narrow:
         return narrow(tensor, self.dim, start, _extent(self.length, tensor, fields))
 
     def undo(self, tensor: Tensor, before: tuple[int, ...], fields: Fields) -> Tensor:
-        """See `LayoutStep.undo`."""
+        """Return the part itself: `assignment` writes it to the part of the Lua tensor that `apply` returns."""
         return tensor
 
 
@@ -327,7 +357,7 @@ def reblocked(tensor: Tensor, order: tuple[int, ...]) -> Tensor:
 
 @define(frozen=True)
 class DeviationToVariance:
-    """`running_std`, the running mean of 1 / sqrt(variance + eps), to `running_var`.
+    """The running variance of a batch normalization, of which Lua once kept `running_std`: 1 / sqrt(variance + eps).
 
     Source: nn 8726825 `BatchNormalization.lua` `read`; facts of nn commits a142233 and 4d2496d.
 
@@ -376,16 +406,17 @@ def undo_layout(layout: Layout, tensor: Tensor, template: Tensor, fields: Fields
     Raises:
         ModelError: the tensor does not have the shape that the layout results in.
     """
-    before: list[tuple[int, ...]] = []
+    # The steps are applied to the template, for the sizes before each of them.
+    sizes_before: list[tuple[int, ...]] = []
     current = template
     for step in layout:
-        before.append(current.size)
+        sizes_before.append(current.size)
         current = step.apply(current, fields)
     if tensor.shape != current.shape:
         raise ModelError(
             "a tensor has another shape than the Lua model", expected=f"{current.shape}", found=f"{tensor.shape}"
         )
-    for step, size in zip(reversed(layout), reversed(before)):
+    for step, size in zip(reversed(layout), reversed(sizes_before)):
         tensor = step.undo(tensor, size, fields)
     return tensor
 
@@ -418,18 +449,18 @@ def compact_in(value: Any) -> Any:
         The value; another one if it is a tensor itself.
     """
     # In a list, a value that is a tensor itself can be replaced like any other.
-    whole = [value]
+    holder_of_value = [value]
     compact: dict[int, Tensor] = {}
-    for cluster in list(_clusters(whole)):
-        _cut(cluster, compact)
-    for holder, key, item in list(_entries(whole)):
+    for cluster in list(_clusters(holder_of_value)):
+        _move_to_own_storage(cluster, compact)
+    for holder, key, item in list(_entries(holder_of_value)):
         if isinstance(item, Tensor) and id(item) in compact:
             holder[key] = compact[id(item)]
-    return whole[0]
+    return holder_of_value[0]
 
 
 def _entries(value: Any) -> Iterator[tuple[Any, Any, Any]]:
-    """Yield everything in dicts and lists: holder, key or index, item."""
+    """Yield everything in dicts and lists, also nested ones: the dict or list, key or index, item."""
     seen: set[int] = set()
     stack = [value]
     while stack:
@@ -445,29 +476,38 @@ def _entries(value: Any) -> Iterator[tuple[Any, Any, Any]]:
                 stack.append(item)
 
 
-def _rows(views: list[Tensor], count: int) -> list[tuple[int, int]] | None:
-    """Return extents and strides, the largest stride first, if all views are the same one and it leaves elements out.
+def _common_dimensions(views: list[Tensor], count: int) -> list[tuple[int, int]] | None:
+    """Return extents and strides of tensors that are all the same view and leave elements between theirs out.
 
     Args:
         views: of one storage.
         count: elements of the range that they use.
+
+    Returns:
+        The dimensions of more than one element, the largest stride first; `None` if the views differ, repeat elements,
+        or use all elements of the range.
     """
     first = views[0]
     if any((view.offset, view.size, view.stride) != (first.offset, first.size, first.stride) for view in views):
         return None
-    rows = [(extent, step) for extent, step in zip(first.size, first.stride) if extent > 1 and step]
-    rows.sort(key=lambda row: -row[1])
+    dimensions = [(extent, step) for extent, step in zip(first.size, first.stride) if extent > 1 and step]
+    dimensions.sort(key=lambda dimension: -dimension[1])
     reach = 0
-    for extent, step in reversed(rows):
-        if step <= reach:
-            return None  # it repeats elements
+    for extent, step in reversed(dimensions):
+        repeats_elements = step <= reach
+        if repeats_elements:
+            return None
         reach += (extent - 1) * step
-    leaves_some_out = prod(extent for extent, _ in rows) < count
-    return rows if leaves_some_out else None
+    leaves_some_out = prod(extent for extent, _ in dimensions) < count
+    return dimensions if leaves_some_out else None
 
 
 def _clusters(value: Any) -> Iterator[list[tuple[int, int, Tensor]]]:
-    """Yield overlapping tensors of a value, after the ranges that they use, without those of storages kept whole."""
+    """Yield groups of the tensors of a value whose ranges in a storage overlap, without those of storages kept whole.
+
+    Yields:
+        First element, end, and tensor of each, in order.
+    """
     by_storage: dict[int, list[Tensor]] = {}
     kept_whole: set[int] = set()
     seen: set[int] = set()
@@ -484,6 +524,7 @@ def _clusters(value: Any) -> Iterator[list[tuple[int, int, Tensor]]]:
     for views in by_storage.values():
         storage = views[0].storage
         assert storage is not None
+        # Several packed elements are one of the storage, so that ranges of tensors are not ranges of the storage.
         if id(storage) in kept_whole or storage.element.name in PACKED:
             continue
         ranges = [view.reach() if view.numel else (0, 0) for view in views]
@@ -494,21 +535,34 @@ _Row = TypeVar("_Row", bound=tuple[Any, ...])
 
 
 def overlapping(rows: Iterable[_Row]) -> Iterator[list[_Row]]:
-    """Yield rows that start with begin and end, in order, in groups: each but the first begins before another ends."""
+    """Yield groups of rows whose ranges overlap: in a group, each row but the first begins before an earlier one ends.
+
+    Args:
+        rows: tuples whose first two elements are begin and end.
+
+    Yields:
+        The rows of a group, by begin and end.
+    """
     group: list[_Row] = []
-    reach = 0
+    group_end = 0
     for row in sorted(rows, key=lambda row: row[:2]):
-        if group and row[0] >= reach:
+        begin, end, *_ = row
+        if group and begin >= group_end:
             yield group
             group = []
         group.append(row)
-        reach = max(reach, row[1])
+        group_end = max(group_end, end)
     if group:
         yield group
 
 
 def check_size(tensors: Mapping[str, Tensor], limits: Limits, task: str) -> None:
     """Refuse tensors that are much larger than the storages they view: a stride of 0 repeats endlessly.
+
+    Args:
+        tensors: by name.
+        limits: resource limits.
+        task: what is about to be done, for the message.
 
     Raises:
         LimitError: together they exceed the storages by more bytes than the limit `work` allows.
@@ -519,25 +573,25 @@ def check_size(tensors: Mapping[str, Tensor], limits: Limits, task: str) -> None
         budget.allocate(tensor.numel * tensor.element.itemsize, storage.nbytes if storage else 0, key)
 
 
-def _cut(cluster: list[tuple[int, int, Tensor]], compact: dict[int, Tensor]) -> None:
-    """Move the views of a cluster to a storage of their own.
+def _move_to_own_storage(cluster: list[tuple[int, int, Tensor]], compact: dict[int, Tensor]) -> None:
+    """Make the views of a cluster again, on a storage that has no more than they use; nothing if theirs has no more.
 
     Args:
         cluster: first element, end, and view, in order.
         compact: receives the new tensors, by the ids of the old.
     """
     views = [view for _, _, view in cluster]
-    first = cluster[0][0]
+    first, _, _ = cluster[0]
     end = max(end for _, end, _ in cluster)
     storage = views[0].storage
     assert storage is not None
-    rows = _rows(views, end - first)
-    if rows is not None:
-        part = _gathered(storage, first, end, rows)
-        packed = contiguous([extent for extent, _ in rows])
-        new_steps = {step: new_step for (_, step), new_step in zip(rows, packed)}
+    dimensions = _common_dimensions(views, end - first)
+    if dimensions is not None:
+        part = _gathered(storage, first, end, dimensions)
+        packed_steps = contiguous([extent for extent, _ in dimensions])
+        new_steps = {step: new_step for (_, step), new_step in zip(dimensions, packed_steps)}
         for view in views:
-            # A stride that no row has is of one element, or 0, and stays.
+            # A stride that none of the dimensions has is 0, or of a dimension of one element, and stays.
             stride = tuple(new_steps.get(step, step) for step in view.stride)
             compact[id(view)] = evolve(view, storage=part, offset=0, stride=stride)
     elif end - first < storage.count:
@@ -554,32 +608,36 @@ def _part(storage: Storage, first: int, end: int) -> Storage:
     return part_of(storage, first, end - first)
 
 
-def _gathered(storage: Storage, first: int, end: int, rows: list[tuple[int, int]]) -> Storage:
-    """Return the elements of a view, the largest stride first, read in pieces of whole outer rows.
+def _gathered(storage: Storage, first: int, end: int, dimensions: list[tuple[int, int]]) -> Storage:
+    """Return the elements of a view, the largest stride first, in a storage of their own.
+
+    They are read on demand, in pieces of whole rows: ranges from one element of the outermost dimension to the next.
 
     Args:
         storage: of the view.
         first: its first element.
         end: the end of its last.
-        rows: extents and strides, the largest stride first.
+        dimensions: extents and strides, the largest stride first.
     """
-    count, step = rows[0]
-    extents = [extent for extent, _ in rows]
-    # The rows are cut so that the last one ends with the storage, if it is shorter than the others.
-    shift = max(0, first + count * step - storage.count)
-    in_rows = first >= shift
-    if in_rows:
-        origin = _part(storage, first - shift, first - shift + count * step)
+    row_count, row_length = dimensions[0]
+    extents = [extent for extent, _ in dimensions]
+    # The last row may be shorter than the others, and end with the storage. Then all rows begin earlier, with elements
+    # that are skipped.
+    skipped = max(0, first + row_count * row_length - storage.count)
+    has_rows = first >= skipped
+    if has_rows:
+        origin = _part(storage, first - skipped, first - skipped + row_count * row_length)
     else:
         # There is no room before the view either: all of it is one piece.
         origin = _part(storage, first, end)
-        shift = 0
-        step = end - first
+        skipped = 0
+        row_length = end - first
 
     def pick(flat: np.ndarray) -> np.ndarray:
-        outer = len(flat) // step if in_rows else count
-        strides = [row_step * flat.dtype.itemsize for _, row_step in rows]
-        strided = np.lib.stride_tricks.as_strided(flat[shift:], [outer, *extents[1:]], strides)
+        """Return the elements of the view in some rows."""
+        rows = len(flat) // row_length if has_rows else row_count
+        strides = [step * flat.dtype.itemsize for _, step in dimensions]  # numpy's are in bytes
+        strided = np.lib.stride_tricks.as_strided(flat[skipped:], [rows, *extents[1:]], strides)
         return np.ascontiguousarray(strided).reshape(-1)
 
-    return evolve(storage, count=prod(extents), data=Derived(origin, pick, step))
+    return evolve(storage, count=prod(extents), data=Derived(origin, pick, row_length))

@@ -37,7 +37,7 @@ class NotMappedError(ModelError):
 
 @define(eq=False)
 class Lua(Fields):
-    """The fields of an object, with information from its state dict and the caller.
+    """The fields of a Lua object, with the shapes of its tensors in the state dict, and the objects around it.
 
     Attributes:
         shapes: the shapes of its own tensors in the state dict, by their names there.
@@ -61,7 +61,7 @@ class Lua(Fields):
         return shape
 
     def optional(self, path: str) -> int | None:
-        """Return a whole number that may be missing."""
+        """Return a whole number, or `None` if the field is missing."""
         return self.integer(path) if self.has(path) else None
 
     def dtype(self, path: str) -> str | None:
@@ -72,7 +72,7 @@ class Lua(Fields):
 
 @define(frozen=True)
 class Call:
-    """The construction of a module.
+    """The construction of a PyTorch module: a class and its arguments.
 
     Attributes:
         target: the dotted name of a class that can be imported: `torch.nn.Conv2d`, one in `LAYERS`, or any other.
@@ -93,7 +93,7 @@ class Call:
 
 @define(frozen=True)
 class Read:
-    """Source of an argument.
+    """Source of an argument of a PyTorch module in the fields of a Lua object.
 
     Attributes:
         kind: `number`, `integer`, `optional` (an integer or `None`), `flag`, `dim` (1-based in Lua, 0-based in PyTorch,
@@ -104,8 +104,8 @@ class Read:
         fields: names of fields, or the tensor; older names of each may follow after `|`.
         default: the value of a missing field.
         dim: the dimension of an `extent`.
-        omitted: values with which the argument is left out.
-        spread: whether it is a tuple of several arguments.
+        omitted: values with which the argument, by keyword, is left out.
+        spread: whether its elements are several arguments, like `*args`.
     """
 
     kind: str
@@ -128,7 +128,7 @@ class Read:
 
 @define(frozen=True)
 class Row:
-    """A module whose arguments are individual fields.
+    """The mapping of Lua objects to a PyTorch class whose arguments are individual fields.
 
     Attributes:
         target: see `Call`.
@@ -146,7 +146,7 @@ class Row:
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """The class that it returns."""
+        """The class that it returns, as the only one, for those who ask a `Choice` too."""
         return (self.target,)
 
     def __call__(self, lua: Lua) -> Call:
@@ -172,7 +172,7 @@ class Row:
 
 @define(frozen=True)
 class Choice:
-    """A module whose class or arguments depend on more than the values of individual fields. Made by `becomes`.
+    """The mapping of Lua objects to PyTorch modules whose class or arguments a function chooses. Made by `becomes`.
 
     Attributes:
         make: returns the construction for one object.
@@ -225,8 +225,9 @@ def of_runtime(name: str, *args: Any, plain: str = "", **kwargs: Any) -> Row:
         plain: name in `torch.nn` of an equivalent class for tensors with a batch dimension.
         kwargs: arguments by keyword, likewise; one whose source has none is left out.
     """
-    named = {name: _source(value) for name, value in kwargs.items()}
-    return Row(LAYERS + name, tuple(map(_source, args)), named, f"torch.nn.{plain}" if plain else "")
+    sources = {argument: _source(value) for argument, value in kwargs.items()}
+    plain_class = f"torch.nn.{plain}" if plain else ""
+    return Row(LAYERS + name, tuple(map(_source, args)), sources, plain_class)
 
 
 def of_class(name: str, *args: Any, **kwargs: Any) -> Row:
@@ -243,8 +244,8 @@ def of_class(name: str, *args: Any, **kwargs: Any) -> Row:
     Raises:
         ModelError: the name is relative, and the caller is in no package.
     """
-    named = {name: _source(value) for name, value in kwargs.items()}
-    return Row(absolute_name(name, _package_of_caller()), tuple(map(_source, args)), named)
+    sources = {argument: _source(value) for argument, value in kwargs.items()}
+    return Row(absolute_name(name, _package_of_caller()), tuple(map(_source, args)), sources)
 
 
 def absolute_name(name: str, package: str) -> str:
@@ -262,6 +263,7 @@ def absolute_name(name: str, package: str) -> str:
 
 def _package_of_caller() -> str:
     """Return the package of the file that calls a function of this one; empty for a file that is in none."""
+    # Frame 0 is this function, 1 the one of this file, 2 its caller.
     return sys._getframe(2).f_globals.get("__package__") or ""
 
 
@@ -273,11 +275,15 @@ def short_name(target: str) -> str:
     if not target.startswith(OURS):
         return target
     home, _, name = target.rpartition(".")
-    return f"{home.removesuffix('.modules').rpartition('.')[2]}.{name}"
+    _, _, family = home.removesuffix(".modules").rpartition(".")
+    return f"{family}.{name}"
 
 
 def _source(value: Any) -> Any:
-    """Return an argument of `of_runtime` for a `Row`: a function as a `Read`, and `None` of a `Read` left out."""
+    """Return an argument of `of_runtime` for a `Row`: a function of the fields as a `Read`, a plain value as it is.
+
+    By keyword, an argument whose source returns `None` is left out.
+    """
     source = made(value) if callable(value) else value
     if isinstance(source, Read) and not source.omitted:
         return source.unless(None)
@@ -285,13 +291,13 @@ def _source(value: Any) -> Any:
 
 
 def same_names(family: str, names: str, *args: Any, **kwargs: Any) -> dict[str, Row]:
-    """Return the rows of classes of `torchmodules/layers` whose names and arguments are alike.
+    """Return mappings of classes of nn to those of the same names in `torchmodules/layers`, by their full names in Lua.
 
     Args:
-        family: `table`.
-        names: of the classes of nn, and those of the family, separated by spaces.
-        args: their positional arguments.
-        kwargs: their arguments by keyword.
+        family: the file of the classes there: `table`.
+        names: of the classes, without `nn.`, separated by spaces.
+        args: their positional arguments, see `of_runtime`.
+        kwargs: their arguments by keyword, likewise.
     """
     return {f"nn.{name}": of_runtime(f"{family}.{name}", *args, **kwargs) for name in names.split()}
 
@@ -407,10 +413,10 @@ class GraphNode:
 
 @define(frozen=True)
 class GraphSpec:
-    """A directed graph of modules, in the order of execution. Node 0 is the input of the whole.
+    """A directed graph of modules, in the order of execution. In links, node 0 is the input of the whole.
 
     Attributes:
-        nodes: nodes 1 and up.
+        nodes: nodes 1 and up: `nodes[0]` is number 1 in links.
         outputs: the outputs of the graph, as links.
         returns_list: whether it returns a list, as it does for several outputs.
     """
@@ -430,14 +436,16 @@ class GraphSpec:
 
         Args:
             value: the input.
-            pick: returns an element of a value.
-            apply: returns the output of a node, by its number from 1 on and its input.
+            pick: returns an element of a value, by its number from 0 on.
+            apply: returns the output of a node, by its number from 1 on, the node, and its input.
             joined: makes a list of values one value.
         """
+        # By the numbers of nodes in links: the input, then the output of each node.
         values = [value]
 
         def fetch(links: tuple[Link, ...]) -> list[Any]:
-            return [reduce(pick, path, values[source]) for source, path in links]
+            """Return what links lead to: of nested lists one element after another."""
+            return [reduce(pick, elements, values[source]) for source, elements in links]
 
         for number, node in enumerate(self.nodes, 1):
             inputs = fetch(node.takes)
@@ -448,7 +456,7 @@ class GraphSpec:
 
 @define(eq=False)
 class ModuleSpec:
-    """One module to be built. A module shared in Lua is one spec at several places.
+    """One PyTorch module to be built, as data. A module shared in Lua is one spec at several places.
 
     Attributes:
         target: the class to call: of `torch.nn`, or of the runtime's layers.
@@ -490,18 +498,23 @@ class Plan:
 
 
 def end_of(spec: ModuleSpec, last: bool = False) -> ModuleSpec:
-    """Return the first or last module of a Sequential, through all Sequentials at its end; another module itself."""
+    """Return the first or last module of a Sequential, which is no Sequential itself; of another module the module."""
     while spec.target == SEQUENTIAL and spec.children:
         children = spec.children.values()
-        spec = next(reversed(children) if last else iter(children))
+        spec = next(reversed(children)) if last else next(iter(children))
     return spec
 
 
 def way_to(root: ModuleSpec, key: str) -> Iterator[tuple[ModuleSpec, str, str]]:
-    """Yield the modules on the way to a tensor of a state dict, the root first.
+    """Yield the modules around a tensor of a state dict, the root first.
+
+    Args:
+        root: the model.
+        key: of the tensor: `0.2.weight`.
 
     Yields:
-        The module; the prefix of its keys; the rest of the key, which is the tensor's name in the last module.
+        The module; the prefix of its keys, `0.`; the rest of the key, `2.weight`, which is the tensor's name in the
+        last module.
     """
     spec = root
     prefix = ""

@@ -23,13 +23,14 @@ from .walk import FLOW_ERRORS, Domain, sequence
 
 @define(frozen=True)
 class Effect:
-    """Possible effects of a module on memory.
+    """Possible effects of a module on the memory of its input.
 
     Attributes:
         changes: it changes its input in place.
         shares: its output may be the memory of its input.
-        keeps: it may write to its input, or use it again after it returned.
-        elements: whether each element of the list that it returns may be, if that is known.
+        keeps: it may write to its input, or use it again, after it returned.
+        elements: of a list that it returns, whether each element may be the memory of its input; `None` if that is not
+            known, or for a tensor.
     """
 
     changes: bool
@@ -38,13 +39,13 @@ class Effect:
     elements: tuple[bool, ...] | None = None
 
     @property
-    def uses_up(self) -> bool:
+    def is_done_with_input(self) -> bool:
         """Whether nothing uses the memory of the input afterwards."""
         return not (self.changes or self.shares or self.keeps)
 
     @property
-    def passes(self) -> bool:
-        """Whether it only returns the memory of its input."""
+    def only_returns_input(self) -> bool:
+        """Whether its output is the memory of its input, and it does nothing else to that."""
         return self.shares and not (self.changes or self.keeps)
 
 
@@ -56,29 +57,37 @@ class MemoryEffects:
 
     def of_node(self, node: GraphNode, children: Mapping[str, ModuleSpec]) -> Effect:
         """Return the effect of a node of a graph; one without a module returns its input."""
-        return Effect(False, True, False) if node.module is None else self.of(children[node.module])
+        if node.module is None:
+            return Effect(changes=False, shares=True, keeps=False)
+        return self.of(children[node.module])
 
     def _effect(self, spec: ModuleSpec) -> Effect:
+        """Return the effect of a module, from its traits, and of a container from those of the modules inside."""
         facts = traits_of(spec.target)
-        if not spec.children and facts.flow is not sequence and not facts.is_graph:
+        # A container without modules is one all the same: an empty Sequential returns its input.
+        is_layer = not spec.children and facts.flow is not sequence and not facts.is_graph
+        if is_layer:
             inplace = bool(spec.kwargs.get("inplace"))
-            return Effect(inplace, inplace or facts.shares_memory, not facts.shares_memory and not _is_of_torch(spec))
+            # A class of ours may keep its input for its next call; those that share memory, such as views, do not.
+            keeps = not facts.shares_memory and not _is_of_torch(spec)
+            return Effect(changes=inplace, shares=inplace or facts.shares_memory, keeps=keeps)
         if facts.flow is not None and facts.transparent:
             aliases = Aliases(self)
             try:
-                output: Alias = facts.flow(spec, Alias(True), aliases)
+                output: Alias = facts.flow(spec, Alias(is_input=True), aliases)
             except FLOW_ERRORS:
                 pass
             else:
                 elements = None if output.items is None else tuple(item.is_input for item in output.items)
                 return Effect(aliases.changes, output.is_input, aliases.keeps, elements)
         # It may do anything with its input besides what the modules inside do.
-        return Effect(any(self.of(child).changes for child in spec.children.values()), shares=True, keeps=True)
+        changes = any(self.of(child).changes for child in spec.children.values())
+        return Effect(changes, shares=True, keeps=True)
 
 
 @define(eq=False)
 class Alias:
-    """A value in a container.
+    """A value in a container, of which only its memory matters.
 
     Attributes:
         is_input: whether it may be in the memory of the container's input, or have such elements.
@@ -92,7 +101,7 @@ class Alias:
 
 
 class Aliases(Domain[Alias]):
-    """Which values in a container may be in the memory of its input.
+    """The domain that says which values in a container may be in the memory of its input.
 
     Attributes:
         changes: whether a module inside changes that memory.
@@ -106,11 +115,11 @@ class Aliases(Domain[Alias]):
 
     def tensor(self) -> Alias:
         """Return a new tensor."""
-        return Alias(False)
+        return Alias(is_input=False)
 
     def unknown(self) -> Alias:
         """Return a value that may be anything."""
-        return Alias(True)
+        return Alias(is_input=True)
 
     def items(self, values: Sequence[Alias]) -> Alias:
         """Return a list."""
@@ -136,33 +145,39 @@ class Aliases(Domain[Alias]):
 
     def concat(self, values: Sequence[Alias], dim: int, *, pads: bool = False) -> Alias:
         """Return a new tensor."""
-        return Alias(False)
+        return Alias(is_input=False)
 
     def merge(self, value: Alias, dims: int, apply: Callable[[Alias], Alias]) -> Alias:
         """Apply a function to a view."""
         return apply(value)
 
     def call(self, spec: ModuleSpec, child: str, value: Alias, node: int | None = None) -> Alias:
-        """Note what a module inside does with its input."""
+        """Note what a module inside does with its input, and return its output.
+
+        Raises:
+            LookupError: the value has too many users.
+        """
         effect = self._effects.of(spec.children[child])
         # A layer that works in place writes into the first element of a list.
-        target = value.items[0] if value.items else value
-        self.changes |= target.is_input and effect.changes
+        changed_value = value.items[0] if value.items else value
+        self.changes |= changed_value.is_input and effect.changes
         for part in (value, *(value.items or ())):
             part.users += 1
             if part.users > _MOST_USERS:
                 raise LookupError("a value is used too often")
-            self.keeps |= part.is_input and (effect.keeps or part.users > 1)
+            # Of several modules that receive a value, a later one uses it after an earlier one returned.
+            is_used_again = part.users > 1
+            self.keeps |= part.is_input and (effect.keeps or is_used_again)
         if effect.elements is not None:
             return self.items([Alias(value.is_input and is_shared) for is_shared in effect.elements])
         return Alias(value.is_input and effect.shares)
 
 
 _MOST_USERS = 100_000
-"""Maximum number of uses of a value that are followed."""
+"""Maximum number of uses of a value, and of calls in a container, that are followed."""
 
 
-def copy_as_lua(root: ModuleSpec) -> None:
+def use_copying_classes(root: ModuleSpec) -> None:
     """Replace classes that return their input by copying ones (`Traits.copying`) where it may matter.
 
     Args:
@@ -171,33 +186,39 @@ def copy_as_lua(root: ModuleSpec) -> None:
     if not any(spec.kwargs.get("inplace") for spec in specs_in(root)):
         return
     effects = MemoryEffects()
-    for spec, is_safe in _places(root, effects):
+    for spec, may_return_input in _places(root, effects):
         facts = traits_of(spec.target)
-        if facts.copying and not is_safe and not spec.kwargs.get("inplace"):
+        if facts.copying and not may_return_input and not spec.kwargs.get("inplace"):
             spec.target = facts.copying
 
 
 def _places(root: ModuleSpec, effects: MemoryEffects) -> Iterator[tuple[ModuleSpec, bool]]:
-    """Yield each module, with whether it may return its input: both if it is at places of both kinds.
+    """Yield each module, with whether it may return its input: twice if it is at places of both kinds.
 
-    It may if its output is used up before anything else runs, or if its input is new and has no other use.
+    It may if nothing uses its output after the module that receives it, or if its input is new and has no other use.
     """
     seen: set[tuple[int, bool]] = set()
     stack = [(root, True)]
     while stack:
-        spec, is_safe = stack.pop()
-        if (id(spec), is_safe) not in seen:
-            seen.add((id(spec), is_safe))
-            yield spec, is_safe
-            stack += _places_inside(spec, is_safe, effects)
+        spec, may_return_input = stack.pop()
+        if (id(spec), may_return_input) not in seen:
+            seen.add((id(spec), may_return_input))
+            yield spec, may_return_input
+            stack += _places_inside(spec, may_return_input, effects)
 
 
-def _places_inside(spec: ModuleSpec, is_safe: bool, effects: MemoryEffects) -> list[tuple[ModuleSpec, bool]]:
+_OTHER_USE = -1
+"""The user of a value that is no call of a module inside."""
+
+
+def _places_inside(
+    spec: ModuleSpec, container_may_return_input: bool, effects: MemoryEffects
+) -> list[tuple[ModuleSpec, bool]]:
     """Return the modules in a container, with whether they may return their inputs.
 
     Args:
         spec: the container.
-        is_safe: whether it may itself.
+        container_may_return_input: whether it may itself.
         effects: those of the modules.
     """
     facts = traits_of(spec.target)
@@ -205,36 +226,38 @@ def _places_inside(spec: ModuleSpec, is_safe: bool, effects: MemoryEffects) -> l
     try:
         if facts.flow is None or not facts.transparent:
             raise LookupError("what it does besides is not known")
-        result: Value = facts.flow(spec, Value(), calls)
+        output: Value = facts.flow(spec, Value(), calls)
     except FLOW_ERRORS:
         return [(child, False) for child in spec.children.values()]
-    for leaf in result.leaves():
-        leaf.users.append(-1)
+    for leaf in output.leaves():
+        leaf.users.append(_OTHER_USE)
     places: list[tuple[ModuleSpec, bool]] = []
-    is_next_safe = False
-    # From the last to the first: whether an output is used up depends on what comes after.
+    is_next_used_up = False
+    # From the last to the first: whether nothing uses an output later depends on what comes after.
     for number, call in reversed(list(enumerate(calls.made))):
-        if call.output.users == [number + 1]:
-            effect = effects.of(calls.made[number + 1].module)
-            is_used_up = effect.uses_up or (effect.passes and is_next_safe)
+        next_number = number + 1
+        if call.output.users == [next_number]:
+            effect = effects.of(calls.made[next_number].module)
+            is_used_up = effect.is_done_with_input or (effect.only_returns_input and is_next_used_up)
         else:
-            is_used_up = call.output is result and call.output.users == [-1] and is_safe
+            is_only_output = call.output is output and call.output.users == [_OTHER_USE]
+            is_used_up = is_only_output and container_may_return_input
         maker = call.input.maker
         has_no_other_use = call.input.users == [number] and not call.module.children
-        is_new = has_no_other_use and maker is not None and _makes_new(maker)
-        places.append((call.module, is_used_up or is_new))
-        is_next_safe = is_used_up
+        is_input_new = has_no_other_use and maker is not None and _makes_new(maker)
+        places.append((call.module, is_used_up or is_input_new))
+        is_next_used_up = is_used_up
     return places
 
 
 @define(eq=False)
 class Value:
-    """A value in a container.
+    """A value in a container, of which only its uses matter.
 
     Attributes:
         maker: the module inside that returned it; `None` for the input, or for what the container makes.
         items: the elements of a list that the container makes.
-        users: the numbers of the calls that receive it, and -1 for each other use.
+        users: the numbers of the calls that receive it, from 0, and `_OTHER_USE` for each other use.
     """
 
     maker: ModuleSpec | None = None
@@ -262,7 +285,7 @@ class Call:
 
 
 class Calls(Domain[Value]):
-    """The calls of the modules in a container, in order, and the uses of their inputs and outputs.
+    """The domain that lists the calls of the modules in a container, and the uses of their inputs and outputs.
 
     Attributes:
         made: the calls.
@@ -283,7 +306,7 @@ class Calls(Domain[Value]):
         """Return an element; of another value, something of which nothing is known."""
         if value.items is not None and dim is None:
             return value.items[index]
-        value.users.append(-1)
+        value.users.append(_OTHER_USE)
         return Value()
 
     def length(self, value: Value, dim: int | None = None) -> int | None:
@@ -297,7 +320,7 @@ class Calls(Domain[Value]):
     def concat(self, values: Sequence[Value], dim: int, *, pads: bool = False) -> Value:
         """Return a new tensor, for which others are used."""
         for value in values:
-            value.users.append(-1)
+            value.users.append(_OTHER_USE)
         return Value()
 
     def merge(self, value: Value, dims: int, apply: Callable[[Value], Value]) -> Value:
@@ -305,7 +328,11 @@ class Calls(Domain[Value]):
         return apply(value)
 
     def call(self, spec: ModuleSpec, child: str, value: Value, node: int | None = None) -> Value:
-        """Note a call, and return its output."""
+        """Note a call, and return its output.
+
+        Raises:
+            LookupError: there are too many calls.
+        """
         if len(self.made) > _MOST_USERS:
             raise LookupError("there are too many calls")
         for leaf in value.leaves():
@@ -317,10 +344,11 @@ class Calls(Domain[Value]):
 
 
 def _makes_new(spec: ModuleSpec) -> bool:
-    """Return whether a module returns memory of its own, not needed for gradients: those with weights do."""
+    """Return whether a module certainly returns memory of its own, not needed for gradients: layers with weights do."""
     spec = end_of(spec, last=True)
     is_layer = _is_of_torch(spec) and not spec.children
-    return is_layer and spec.obj is not None and "weight" in spec.obj and not traits_of(spec.target).shares_memory
+    has_weight = spec.obj is not None and "weight" in spec.obj
+    return is_layer and has_weight and not traits_of(spec.target).shares_memory
 
 
 def _is_of_torch(spec: ModuleSpec) -> bool:

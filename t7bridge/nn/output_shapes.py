@@ -22,10 +22,12 @@ Extent = Any
 Shape = tuple[Extent, ...]
 Value = Any
 """A `Shape`, a list of values, or `None`."""
-_LONGEST = 64
-"""Maximum elements of a list."""
+_MOST_ELEMENTS = 64
+"""Maximum elements of a list; the outputs of longer ones are unknown."""
 _DEEPEST = 12
 """Maximum nesting of expressions; the extents of deeper ones are unknown."""
+_BY_NAME = -1
+"""Position of an argument that is never given by position."""
 
 
 class Mismatch(Exception):
@@ -45,12 +47,22 @@ class Arguments:
     kwargs: Mapping[str, Any]
 
     def get(self, name: str, place: int, otherwise: Any = None) -> Any:
-        """Return an argument, by name or position; -1 for one that is given by name only."""
+        """Return an argument, by name or position.
+
+        Args:
+            name: of the argument.
+            place: its position, from 0; -1 if it is given by name only.
+            otherwise: the value of one that is missing or `None`.
+        """
         value = self.args[place] if 0 <= place < len(self.args) else self.kwargs.get(name)
         return otherwise if value is None else value
 
     def each(self, name: str, place: int, dims: int, otherwise: int) -> Shape:
-        """Return an argument that is one number or one for each dimension."""
+        """Return an argument that is one number or one for each dimension, as a tuple; see `get`.
+
+        Raises:
+            Mismatch: it is something else.
+        """
         value = self.get(name, place, otherwise)
         numbers = tuple(value) if isinstance(value, (tuple, list)) else (value,) * dims
         if len(numbers) != dims or not all(isinstance(number, int) for number in numbers):
@@ -58,23 +70,31 @@ class Arguments:
         return numbers
 
     def number(self, name: str, place: int, otherwise: int) -> int:
-        """Return an argument that is an integer."""
-        value: int = self.each(name, place, 1, otherwise)[0]
-        return value
+        """Return an argument that is an integer; see `get`.
+
+        Raises:
+            Mismatch: it is something else.
+        """
+        (value,) = self.each(name, place, dims=1, otherwise=otherwise)
+        return value  # type: ignore[no-any-return]
 
 
 Rule = Callable[[Arguments, Value], Value]
+"""Returns the shape of a module's output, from its arguments and the shape of its input; `None` if that is unknown.
+
+A rule raises `Mismatch` for an input that the module refuses.
+"""
 
 
 def same(call: Arguments, x: Value) -> Value:
-    """Return the shape of the input: of a tensor, or of a list of tensors."""
+    """Return the shape of the input: of a tensor, or of a list of tensors; nothing if one of these is unknown."""
     if isinstance(x, list) and not all(isinstance(item, tuple) for item in x):
         return None
     return x
 
 
-def unknown(call: Arguments, x: Value) -> Value:
-    """Return nothing: the output does not follow from the shape of the input."""
+def unknown(arguments: Arguments, input_shape: Value) -> Value:
+    """Return `None`: the output does not follow from the shape of the input."""
     return None
 
 
@@ -82,13 +102,13 @@ def batch_of_one(rank: int) -> Rule:
     """Return the rule of a normalization of channels that makes one example a batch of one.
 
     Args:
-        rank: dimensions of a batch.
+        rank: dimensions of a batch, of which the second are the channels.
     """
 
-    def rule(call: Arguments, x: Value) -> Value:
-        shape = _tensor(x)
+    def rule(arguments: Arguments, input_shape: Value) -> Value:
+        shape = _of_tensor(input_shape)
         batch = shape if len(shape) >= rank else (1, *shape)
-        if len(batch) < rank or _differs(batch[1], call.number("num_features", 0, 0)):
+        if len(batch) < rank or _differs(batch[1], arguments.number("num_features", 0, 0)):
             raise Mismatch
         return batch
 
@@ -96,13 +116,19 @@ def batch_of_one(rank: int) -> Rule:
 
 
 def slid(extent: Extent, kernel: int, stride: int, padding: int, dilation: int = 1) -> Extent:
-    """Return the extent that remains when a window slides over another, rounded down."""
+    """Return the number of positions of a window that slides over an extent, rounded down.
+
+    It is (extent + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1, as torch.nn.Conv2d documents.
+
+    Raises:
+        Mismatch: the stride is not positive.
+    """
     if stride < 1:
         raise Mismatch
     shift = 2 * padding - dilation * (kernel - 1)
     if isinstance(extent, int):
         return (extent + shift - 1) // stride + 1
-    if stride == 1:
+    if stride == 1:  # a sum, which is equal to others of the same number
         return added(extent, shift)
     return _formula("slid", extent, shift, stride)
 
@@ -121,9 +147,16 @@ def added(extent: Extent, more: int) -> Extent:
 
 
 def _formula(kind: str, extent: Extent, *numbers: int) -> Extent:
-    """Return an expression: its kind, its depth, and what it is computed from."""
+    """Return an expression: its kind, its depth, and what it is computed from.
+
+    Returns:
+        An extent that is equal to no other if the expression would be nested deeper than `_DEEPEST`.
+    """
+    depth = 1
     is_formula = isinstance(extent, tuple) and isinstance(extent[0], str)
-    depth = 1 + extent[1] if is_formula else 1
+    if is_formula:
+        _, inner_depth, *_ = extent
+        depth += inner_depth
     if depth > _DEEPEST:
         return _unknown_extent()
     return (kind, depth, extent, *numbers)
@@ -139,46 +172,56 @@ def _differs(extent: Extent, wanted: int) -> bool:
     return isinstance(extent, int) and extent != wanted
 
 
-def _tensor(x: Value) -> Shape:
-    """Return a value that must be the shape of a tensor."""
-    if not isinstance(x, tuple):
+def _of_tensor(input_shape: Value) -> Shape:
+    """Return a value that must be the shape of a tensor.
+
+    Raises:
+        Mismatch: it is a list, or unknown.
+    """
+    if not isinstance(input_shape, tuple):
         raise Mismatch
-    return x
+    return input_shape
 
 
-def _windows(dims: int, options: str, extent: Callable[..., Extent], channels: bool = False) -> Rule:
+_Option = tuple[str, int, int]
+"""Name, position and default of an argument that is one number, or one for each dimension of a window."""
+
+
+def _windows(
+    dims: int, options: Sequence[_Option], output_extent: Callable[..., Extent], channels: bool = False
+) -> Rule:
     """Return the rule of a layer whose windows slide over the last dimensions of an example or a batch.
 
     Args:
         dims: dimensions of a window.
-        options: arguments with one number for each dimension: name, position and default, separated by commas.
-        extent: returns the extent of an output from that of the input and these arguments.
-        channels: whether it maps `in_channels` to `out_channels`.
+        options: the arguments that `output_extent` needs, in order.
+        output_extent: returns one extent of the output from that of the input and the numbers of these arguments.
+        channels: whether the layer maps `in_channels` to `out_channels`, its first two arguments.
     """
-    arguments = [option.split(",") for option in options.split()]
 
-    def rule(call: Arguments, x: Value) -> Value:
-        shape = _tensor(x)
+    def rule(arguments: Arguments, input_shape: Value) -> Value:
+        shape = _of_tensor(input_shape)
+        # Channels come before the dimensions of the window, and a batch perhaps before these.
         if len(shape) not in (dims + 1, dims + 2):
             raise Mismatch
-        *front, planes = shape[:-dims]
+        *batch, planes = shape[:-dims]
         if channels:
-            if _differs(planes, call.number("in_channels", 0, 0)):
+            if _differs(planes, arguments.number("in_channels", 0, 0)):
                 raise Mismatch
-            planes = call.number("out_channels", 1, 0)
-        values = [call.each(name, int(place), dims, int(default)) for name, place, default in arguments]
+            planes = arguments.number("out_channels", 1, 0)
+        values = [arguments.each(name, place, dims, default) for name, place, default in options]
         # One extent of the input, and one number of each argument, for each dimension.
-        extents = [extent(*numbers) for numbers in zip(shape[-dims:], *values)]
-        return _with_extents((*front, planes), extents)
+        extents = [output_extent(*numbers) for numbers in zip(shape[-dims:], *values)]
+        return _ending_in((*batch, planes), extents)
 
     return rule
 
 
-def _with_extents(front: Shape, extents: Sequence[Extent]) -> Shape:
-    """Return a shape that ends with these extents.
+def _ending_in(front: Shape, extents: Sequence[Extent]) -> Shape:
+    """Return a shape that consists of its first extents and these.
 
     Raises:
-        Mismatch: one is not positive: the input is smaller than a window.
+        Mismatch: one of the last is not positive: the input is smaller than a window.
     """
     if any(isinstance(extent, int) and extent < 1 for extent in extents):
         raise Mismatch
@@ -186,36 +229,54 @@ def _with_extents(front: Shape, extents: Sequence[Extent]) -> Shape:
 
 
 def convolution(dims: int) -> Rule:
-    """torch.nn.Conv1d to Conv3d, by the dimensions of a kernel."""
-    return _windows(dims, "kernel_size,2,1 stride,3,1 padding,4,0 dilation,5,1", slid, channels=True)
+    """Return the rule of torch.nn.Conv1d, 2d or 3d, by the dimensions of a kernel."""
+    # Name, position and default.
+    options = (("kernel_size", 2, 1), ("stride", 3, 1), ("padding", 4, 0), ("dilation", 5, 1))
+    return _windows(dims, options, slid, channels=True)
 
 
 def transposed(dims: int) -> Rule:
-    """torch.nn.ConvTranspose1d to 3d, by the dimensions of a kernel; unknown for a list with the requested size."""
-    options = "kernel_size,2,1 stride,3,1 padding,4,0 output_padding,5,0 dilation,8,1"
-    of_tensor = _windows(dims, options, _enlarged, channels=True)
+    """Return the rule of torch.nn.ConvTranspose1d, 2d or 3d, by the dimensions of a kernel."""
+    # Name, position and default.
+    options = (("kernel_size", 2, 1), ("stride", 3, 1), ("padding", 4, 0), ("output_padding", 5, 0), ("dilation", 8, 1))
+    rule_of_tensor = _windows(dims, options, _enlarged, channels=True)
 
-    def rule(call: Arguments, x: Value) -> Value:
-        return None if isinstance(x, list) else of_tensor(call, x)
+    def rule(arguments: Arguments, input_shape: Value) -> Value:
+        # Lua's full convolutions also accept a list whose second element has the size of the output.
+        return None if isinstance(input_shape, list) else rule_of_tensor(arguments, input_shape)
 
     return rule
 
 
 def _enlarged(extent: Extent, kernel: int, stride: int, padding: int, extra: int, dilation: int) -> Extent:
+    """Return an extent of the output of a transposed convolution, as torch.nn.ConvTranspose2d documents it."""
     if not isinstance(extent, int):
         return _unknown_extent()
     return (extent - 1) * stride - 2 * padding + dilation * (kernel - 1) + extra + 1
 
 
 def pooling(dims: int) -> Rule:
-    """Poolings, by the dimensions of a kernel."""
-    # Poolings differ in the positions of the last two, which are always given by name: 9 is behind all arguments.
-    return _windows(dims, "kernel_size,0,1 stride,1,0 padding,2,0 dilation,9,1 ceil_mode,9,0", _pooled)
+    """Return the rule of poolings, by the dimensions of a kernel."""
+    # Name, position and default.
+    options = (
+        ("kernel_size", 0, 1),
+        ("stride", 1, 0),  # 0 is as large as the kernel, see `_pooled`
+        ("padding", 2, 0),
+        # Max and average pooling have these at different positions; they are always given by name.
+        ("dilation", _BY_NAME, 1),
+        ("ceil_mode", _BY_NAME, 0),
+    )
+    return _windows(dims, options, _pooled)
 
 
-def _pooled(extent: Extent, kernel: int, stride: int, padding: int, dilation: int, ceil: bool) -> Extent:
+def _pooled(extent: Extent, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> Extent:
+    """Return an extent of the output of a pooling, as torch.nn.MaxPool2d documents it; a stride of 0 is the kernel's.
+
+    Raises:
+        Mismatch: the input is smaller than a window, or the stride is negative.
+    """
     stride = stride or kernel
-    if not ceil:
+    if not ceil_mode:
         return slid(extent, kernel, stride, padding, dilation)
     if not isinstance(extent, int):
         return _unknown_extent()
@@ -232,13 +293,13 @@ def _pooled(extent: Extent, kernel: int, stride: int, padding: int, dilation: in
 def _in_time(rule: Rule) -> Rule:
     """Return the rule of a layer over (…, time, features) from that over (features, time)."""
 
-    def rule_in_time(call: Arguments, x: Value) -> Value:
-        shape = _tensor(x)
+    def rule_in_time(arguments: Arguments, input_shape: Value) -> Value:
+        shape = _of_tensor(input_shape)
         if len(shape) not in (2, 3):
             raise Mismatch
-        *batch, time, features = shape
-        features, time = rule(call, (features, time))
-        return (*batch, time, features)
+        *batch, steps, features = shape
+        output_features, output_steps = rule(arguments, (features, steps))
+        return (*batch, output_steps, output_features)
 
     return rule_in_time
 
@@ -249,16 +310,19 @@ temporal_pool = _in_time(pooling(1))
 """nn.TemporalMaxPooling."""
 
 
-def adaptive(call: Arguments, x: Value) -> Value:
-    """Adaptive poolings."""
-    shape = _tensor(x)
-    output_size = call.get("output_size", 0)
+def adaptive(arguments: Arguments, input_shape: Value) -> Value:
+    """Return the shape of the output of an adaptive pooling of images: its argument `output_size`, of one or two sides.
+
+    A side that is `None` keeps its extent.
+    """
+    shape = _of_tensor(input_shape)
+    output_size = arguments.get("output_size", 0)
     sizes = tuple(output_size) if isinstance(output_size, (tuple, list)) else (output_size, output_size)
     if len(shape) < 3:
         raise Mismatch
     extents = []
     for size, extent in zip(sizes, shape[-len(sizes) :], strict=True):
-        if size is None:  # keeps the extent
+        if size is None:
             extents.append(extent)
         elif isinstance(size, int):
             extents.append(size)
@@ -267,76 +331,86 @@ def adaptive(call: Arguments, x: Value) -> Value:
     return (*shape[: -len(sizes)], *extents)
 
 
-def linear(call: Arguments, x: Value) -> Value:
-    """torch.nn.Linear."""
-    shape = _tensor(x)
-    if not shape or _differs(shape[-1], call.number("in_features", 0, 0)):
+def linear(arguments: Arguments, input_shape: Value) -> Value:
+    """Return the shape of the output of torch.nn.Linear."""
+    shape = _of_tensor(input_shape)
+    if not shape or _differs(shape[-1], arguments.number("in_features", 0, 0)):
         raise Mismatch
-    return (*shape[:-1], call.number("out_features", 1, 0))
+    return (*shape[:-1], arguments.number("out_features", 1, 0))
 
 
-def channels(call: Arguments, x: Value) -> Value:
-    """Batch normalizations, which keep the shape of their input."""
-    shape = _tensor(x)
-    features = call.number("num_features", 0, 0)
+def channels(arguments: Arguments, input_shape: Value) -> Value:
+    """Return the shape of the input of a batch normalization, if it has the channels."""
+    shape = _of_tensor(input_shape)
+    features = arguments.number("num_features", 0, 0)
     # The channels are the second dimension of a batch, and the first of an example.
     if all(_differs(extent, features) for extent in shape[:2]):
         raise Mismatch
     return shape
 
 
-def embedding(call: Arguments, x: Value) -> Value:
-    """Embeddings: one more dimension, the last."""
-    return (*_tensor(x), call.number("embedding_dim", 1, 0))
+def embedding(arguments: Arguments, input_shape: Value) -> Value:
+    """Return the shape of the output of an embedding: one more dimension, the last."""
+    return (*_of_tensor(input_shape), arguments.number("embedding_dim", 1, 0))
 
 
-def one_hot(call: Arguments, x: Value) -> Value:
-    """nn.OneHot: one more dimension, the last."""
-    return (*_tensor(x), call.number("size", 0, 0))
+def one_hot(arguments: Arguments, input_shape: Value) -> Value:
+    """Return the shape of the output of nn.OneHot: one more dimension, the last."""
+    return (*_of_tensor(input_shape), arguments.number("size", 0, 0))
 
 
-def view(call: Arguments, x: Value) -> Value:
-    """nn.View."""
-    shape = _tensor(x)
-    size = _sizes(call)
-    dims = call.get("n_input_dims", -1)
-    dims_of_batch = 0 if dims is None else max(0, len(shape) - dims)
-    batch = prod(shape[:dims_of_batch])
-    count = prod(extent for extent in size if extent >= 0)  # of one example
+def view(arguments: Arguments, input_shape: Value) -> Value:
+    """Return the shape of the output of nn.View: its sizes, after a batch where the input has one.
+
+    Source: nn 8726825 `View.lua` `batchsize`.
+    """
+    shape = _of_tensor(input_shape)
+    size = _sizes(arguments)
+    example_dims = arguments.get("n_input_dims", _BY_NAME)
+    # Dimensions before those of an example are certainly a batch; without `n_input_dims` there are none of these.
+    batch_dims = 0 if example_dims is None else max(0, len(shape) - example_dims)
+    batch = prod(shape[:batch_dims])
+    example_count = prod(extent for extent in size if extent >= 0)
     total = prod(shape)
-    if not count:
+    if not example_count:
         raise Mismatch
     if -1 not in size:
-        if total % count:
+        if total % example_count:
             raise Mismatch
         # What is more than one example is a batch.
-        batch *= prod(shape[dims_of_batch:]) // count
-    if batch == 1 and not dims_of_batch:
-        return _filled(size, total)
-    return _filled((batch, *size), total)
+        batch *= prod(shape[batch_dims:]) // example_count
+    # Lua adds no dimension for a single example, unless the input has one.
+    if batch == 1 and not batch_dims:
+        return _inferred(size, total)
+    return _inferred((batch, *size), total)
 
 
-def reshape(call: Arguments, x: Value) -> Value:
-    """nn.Reshape."""
-    shape = _tensor(x)
-    size = _sizes(call)
-    is_batch = call.get("batch_mode", -1)
+def reshape(arguments: Arguments, input_shape: Value) -> Value:
+    """Return the shape of the output of nn.Reshape: its sizes, after the first dimension of a batch."""
+    shape = _of_tensor(input_shape)
+    size = _sizes(arguments)
+    is_batch = arguments.get("batch_mode", _BY_NAME)
     if not shape:
         raise Mismatch
     if is_batch is None:
         # As Lua does, an input that begins with 1 counts as a batch of one.
         is_batch = prod(shape) != prod(size) or shape[0] == 1
-    return _filled((shape[0], *size) if is_batch else size, prod(shape))
+    return _inferred((shape[0], *size) if is_batch else size, prod(shape))
 
 
-def _sizes(call: Arguments) -> Shape:
-    if not all(isinstance(size, int) for size in call.args):
+def _sizes(arguments: Arguments) -> Shape:
+    """Return the positional arguments, which must be integers."""
+    if not all(isinstance(size, int) for size in arguments.args):
         raise Mismatch
-    return tuple(call.args)
+    return tuple(arguments.args)
 
 
-def _filled(size: Shape, total: int) -> Shape:
-    """Return a shape of `total` elements with its -1 resolved."""
+def _inferred(size: Shape, total: int) -> Shape:
+    """Return a shape of `total` elements, in which a -1 is the extent that follows from the others.
+
+    Raises:
+        Mismatch: there is no such shape, or it has several -1.
+    """
     count = prod(extent for extent in size if extent >= 0)
     unresolved = sum(extent < 0 for extent in size)
     if unresolved > 1 or not count or total % count:
@@ -348,19 +422,25 @@ def _filled(size: Shape, total: int) -> Shape:
     return size
 
 
-def flatten(call: Arguments, x: Value) -> Value:
-    """torch.nn.Flatten."""
-    shape = _tensor(x)
-    start = call.number("start_dim", 0, 1) % len(shape)
-    end = call.number("end_dim", 1, -1) % len(shape)
+def flatten(arguments: Arguments, input_shape: Value) -> Value:
+    """Return the shape of the output of torch.nn.Flatten, whose dimensions count from the batch on."""
+    shape = _of_tensor(input_shape)
+    start = arguments.number("start_dim", 0, 1) % len(shape)
+    end = arguments.number("end_dim", 1, -1) % len(shape)
     return (*shape[:start], prod(shape[start : end + 1]), *shape[end + 1 :])
 
 
-def _dimension(call: Arguments, shape: Shape) -> int:
-    """Return a dimension counted in one example."""
-    dim = call.number("dim", 0, 0)
-    example = call.get("n_input_dims", -1)
-    is_batch = example is not None and len(shape) == example + 1
+def _dimension(arguments: Arguments, shape: Shape) -> int:
+    """Return the argument `dim` as a dimension of the input, from 0.
+
+    With `n_input_dims` it counts the dimensions of one example, and an input with one more has a batch before these.
+
+    Raises:
+        Mismatch: the input has no such dimension.
+    """
+    dim = arguments.number("dim", 0, 0)
+    example_dims = arguments.get("n_input_dims", _BY_NAME)
+    is_batch = example_dims is not None and len(shape) == example_dims + 1
     # From the end, the dimensions of a batch are those of an example.
     if is_batch and dim >= 0:
         dim += 1
@@ -368,6 +448,11 @@ def _dimension(call: Arguments, shape: Shape) -> int:
 
 
 def _within(dim: int, shape: Shape) -> int:
+    """Return a dimension, counted from the front.
+
+    Raises:
+        Mismatch: there is none.
+    """
     if not -len(shape) <= dim < len(shape):
         raise Mismatch
     return dim % len(shape)
@@ -378,20 +463,20 @@ def _replaced(shape: Shape, dim: int, *extents: Extent) -> Shape:
     return (*shape[:dim], *extents, *shape[dim + 1 :])
 
 
-def join(call: Arguments, x: Value) -> Value:
-    """nn.JoinTable."""
-    if not isinstance(x, list) or not x:
+def join(arguments: Arguments, input_shape: Value) -> Value:
+    """Return the shape of the output of nn.JoinTable; nothing if that of an element is unknown."""
+    if not isinstance(input_shape, list) or not input_shape:
         raise Mismatch
-    if not all(isinstance(shape, tuple) for shape in x):
+    if not all(isinstance(shape, tuple) for shape in input_shape):
         return None
-    return joined(x, _dimension(call, x[0]))
+    return joined(input_shape, _dimension(arguments, input_shape[0]))
 
 
 def joined(shapes: list[Shape], dim: int) -> Shape:
     """Return the shape of tensors concatenated along a dimension.
 
     Raises:
-        Mismatch: they differ in another.
+        Mismatch: they differ in another dimension.
     """
     dim = _within(dim, shapes[0])
     if len({(len(shape), _replaced(shape, dim)) for shape in shapes}) > 1:
@@ -399,45 +484,47 @@ def joined(shapes: list[Shape], dim: int) -> Shape:
     return _replaced(shapes[0], dim, sum(shape[dim] for shape in shapes))
 
 
-def split(call: Arguments, x: Value) -> Value:
-    """nn.SplitTable: a list of equal elements."""
-    shape = _tensor(x)
-    dim = _dimension(call, shape)
-    if shape[dim] > _LONGEST:
+def split(arguments: Arguments, input_shape: Value) -> Value:
+    """Return the shapes of the slices that nn.SplitTable lists; nothing if there are too many."""
+    shape = _of_tensor(input_shape)
+    dim = _dimension(arguments, shape)
+    if shape[dim] > _MOST_ELEMENTS:
         return None
     return [_replaced(shape, dim)] * shape[dim]
 
 
-def fold(call: Arguments, x: Value) -> Value:
-    """Combine the elements of a list: those of unknown shapes have that of the others."""
-    if not isinstance(x, list) or not x:
+def fold(arguments: Arguments, input_shape: Value) -> Value:
+    """Return the shape of the output of nn.CAddTable and the like: that of the first element whose shape is known."""
+    if not isinstance(input_shape, list) or not input_shape:
         raise Mismatch
-    shapes = [item for item in x if isinstance(item, tuple)]
+    shapes = [item for item in input_shape if isinstance(item, tuple)]
+    # Lua combines tensors of as many elements whatever their sizes, and the output has those of the first.
     if not shapes or any(prod(shape) != prod(shapes[0]) for shape in shapes):
         return None
     return shapes[0]
 
 
-def reduced(call: Arguments, x: Value) -> Value:
-    """Sums and extremes over one dimension."""
-    shape = _tensor(x)
-    dim = _dimension(call, shape)
+def reduced(arguments: Arguments, input_shape: Value) -> Value:
+    """Return the shape of a sum or an extreme over one dimension, which nn.Sum keeps without `squeeze`."""
+    shape = _of_tensor(input_shape)
+    dim = _dimension(arguments, shape)
     # Lua has no tensors without dimensions.
-    is_squeezed = call.kwargs.get("squeeze", True) and len(shape) > 1
+    is_squeezed = arguments.kwargs.get("squeeze", True) and len(shape) > 1
     return _replaced(shape, dim) if is_squeezed else _replaced(shape, dim, 1)
 
 
-def select(call: Arguments, x: Value) -> Value:
-    """nn.Select."""
-    return _replaced(_tensor(x), _dimension(call, x))
+def select(arguments: Arguments, input_shape: Value) -> Value:
+    """Return the shape of the output of nn.Select: without the dimension of which it takes one slice."""
+    shape = _of_tensor(input_shape)
+    return _replaced(shape, _dimension(arguments, shape))
 
 
-def narrow(call: Arguments, x: Value) -> Value:
-    """nn.Narrow."""
-    shape = _tensor(x)
-    start = call.number("start", 1, 0)
-    length = call.number("length", 2, 1)
-    dim = _dimension(call, shape)
+def narrow(arguments: Arguments, input_shape: Value) -> Value:
+    """Return the shape of the output of nn.Narrow; nothing if it counts from the end."""
+    shape = _of_tensor(input_shape)
+    start = arguments.number("start", 1, 0)
+    length = arguments.number("length", 2, 1)
+    dim = _dimension(arguments, shape)
     if start < 0 or length < 0:
         return None
     if start + length > shape[dim]:
@@ -445,133 +532,157 @@ def narrow(call: Arguments, x: Value) -> Value:
     return _replaced(shape, dim, length)
 
 
-def squeeze(call: Arguments, x: Value) -> Value:
-    """nn.Squeeze."""
-    shape = _tensor(x)
-    if call.get("dim", 0) is not None:
-        dim = _dimension(call, shape)
-        return (_replaced(shape, dim) if shape[dim] == 1 else shape) or (1,)
-    example = call.get("n_input_dims", 1)
+def squeeze(arguments: Arguments, input_shape: Value) -> Value:
+    """Return the shape of the output of nn.Squeeze: without one dimension of one element, or without all of these.
+
+    The last dimension stays, as Lua has no tensors without dimensions.
+    """
+    shape = _of_tensor(input_shape)
+    if arguments.get("dim", 0) is not None:
+        dim = _dimension(arguments, shape)
+        squeezed = _replaced(shape, dim) if shape[dim] == 1 else shape
+        return squeezed or (1,)
+    example_dims = arguments.get("n_input_dims", 1)
     extents = tuple(extent for extent in shape if extent != 1)
     # A batch of one keeps its dimension.
-    if example is not None and len(shape) == example + 1 and shape[:1] == (1,):
+    if example_dims is not None and len(shape) == example_dims + 1 and shape[:1] == (1,):
         return (1, *extents)
     return extents or (1,)
 
 
-def unsqueeze(call: Arguments, x: Value) -> Value:
-    """nn.Unsqueeze."""
-    shape = _tensor(x)
-    dim = call.number("dim", 0, 0)
-    example = call.get("n_input_dims", 1)
-    if example is not None:
-        dim += len(shape) - example
+def unsqueeze(arguments: Arguments, input_shape: Value) -> Value:
+    """Return the shape of the output of nn.Unsqueeze: with one more dimension, of one element."""
+    shape = _of_tensor(input_shape)
+    dim = arguments.number("dim", 0, 0)
+    example_dims = arguments.get("n_input_dims", 1)
+    if example_dims is not None:
+        # `dim` counts the dimensions of an example; all others are before these.
+        dim += len(shape) - example_dims
     if not 0 <= dim <= len(shape):
         raise Mismatch
     return (*shape[:dim], 1, *shape[dim:])
 
 
-def transpose(call: Arguments, x: Value) -> Value:
-    """nn.Transpose: pairs of dimensions are exchanged."""
-    shape = list(_tensor(x))
-    example = call.kwargs.get("n_input_dims")
-    offset = 0 if example is None else len(shape) - example
-    for first_dim, second_dim in call.args:
-        first = _within(first_dim + offset, x)
-        second = _within(second_dim + offset, x)
+def transpose(arguments: Arguments, input_shape: Value) -> Value:
+    """Return the shape of the output of nn.Transpose, whose arguments are pairs of dimensions to exchange, in order."""
+    shape = list(_of_tensor(input_shape))
+    example_dims = arguments.kwargs.get("n_input_dims")
+    # Pairs count the dimensions of an example; all others are before these.
+    offset = 0 if example_dims is None else len(shape) - example_dims
+    for first_dim, second_dim in arguments.args:
+        first = _within(first_dim + offset, input_shape)
+        second = _within(second_dim + offset, input_shape)
         shape[first], shape[second] = shape[second], shape[first]
     return tuple(shape)
 
 
-def replicate(call: Arguments, x: Value) -> Value:
-    """nn.Replicate."""
-    shape = _tensor(x)
-    dim = call.number("dim", 1, 0)
-    example = call.get("n_input_dims", 2)
-    if example is not None and len(shape) > example:
+def replicate(arguments: Arguments, input_shape: Value) -> Value:
+    """Return the shape of the output of nn.Replicate: with one more dimension, of `times` elements."""
+    shape = _of_tensor(input_shape)
+    dim = arguments.number("dim", 1, 0)
+    example_dims = arguments.get("n_input_dims", 2)
+    # Lua takes any input with more dimensions than an example for a batch.
+    if example_dims is not None and len(shape) > example_dims:
         dim += 1
-    return (*shape[:dim], call.number("times", 0, 1), *shape[dim:])
+    return (*shape[:dim], arguments.number("times", 0, 1), *shape[dim:])
 
 
-def padding(call: Arguments, x: Value) -> Value:
-    """nn.Padding: one dimension grows."""
-    shape = _tensor(x)
-    dim = call.number("dim", 0, 0)
-    example = call.get("n_input_dims", 2)
-    if example is not None and len(shape) != example:
+def padding(arguments: Arguments, input_shape: Value) -> Value:
+    """Return the shape of the output of nn.Padding: one dimension grows, at its end, or at its start if `pad` < 0."""
+    shape = _of_tensor(input_shape)
+    dim = arguments.number("dim", 0, 0)
+    example_dims = arguments.get("n_input_dims", 2)
+    # Here Lua takes any input with another number of dimensions, also a smaller one, for a batch.
+    if example_dims is not None and len(shape) != example_dims:
         dim += 1
     dim = _within(dim, shape)
-    return _replaced(shape, dim, shape[dim] + abs(call.number("pad", 1, 0)))
+    return _replaced(shape, dim, shape[dim] + abs(arguments.number("pad", 1, 0)))
 
 
 def borders(dims: int) -> Rule:
-    """Paddings of images, by the dimensions of an image."""
+    """Return the rule of paddings of images, by the dimensions of an image."""
 
-    def rule(call: Arguments, x: Value) -> Value:
-        shape = _tensor(x)
-        # PyTorch lists the widths of both sides from the last dimension on.
-        widths = call.each("padding", 0, 2 * dims, 0)[::-1]
+    def rule(arguments: Arguments, input_shape: Value) -> Value:
+        shape = _of_tensor(input_shape)
+        # PyTorch lists the widths of both sides from the last dimension on; here they are in the order of the shape.
+        widths = arguments.each("padding", 0, 2 * dims, 0)[::-1]
         if len(shape) <= dims:
             raise Mismatch
         extents = []
         for axis, extent in enumerate(shape[-dims:]):
-            extents.append(added(extent, sum(widths[2 * axis : 2 * axis + 2])))
-        return _with_extents(shape[:-dims], extents)
+            end_width, start_width = widths[2 * axis : 2 * axis + 2]
+            extents.append(added(extent, start_width + end_width))
+        return _ending_in(shape[:-dims], extents)
 
     return rule
 
 
-def upsample(call: Arguments, x: Value) -> Value:
-    """Upsampling of batches of images by a factor."""
-    shape = _tensor(x)
-    scale = call.kwargs.get("scale_factor", call.args[0] if call.args else None)
+def upsample(arguments: Arguments, input_shape: Value) -> Value:
+    """Return the shape of batches of images that are upsampled by a factor; nothing for other inputs or arguments."""
+    shape = _of_tensor(input_shape)
+    scale = arguments.kwargs.get("scale_factor", arguments.args[0] if arguments.args else None)
     is_number = isinstance(scale, (int, float)) and not isinstance(scale, bool)
-    if len(shape) != 4 or call.kwargs.get("size") is not None or not is_number:
+    if len(shape) != 4 or arguments.kwargs.get("size") is not None or not is_number:
         return None
     return (*shape[:2], *(int(extent * scale) for extent in shape[2:]))
 
 
-def shuffle(call: Arguments, x: Value) -> Value:
-    """torch.nn.PixelShuffle."""
-    shape = _tensor(x)
-    factor = call.number("upscale_factor", 0, 1)
+def shuffle(arguments: Arguments, input_shape: Value) -> Value:
+    """Return the shape of the output of torch.nn.PixelShuffle, which makes squares of pixels of its channels."""
+    shape = _of_tensor(input_shape)
+    factor = arguments.number("upscale_factor", 0, 1)
     if len(shape) < 3 or factor < 1 or shape[-3] % (factor * factor):
         raise Mismatch
     *batch, planes, height, width = shape
     return (*batch, planes // (factor * factor), height * factor, width * factor)
 
 
-def _two(x: Value) -> bool:
-    """Return whether a value is a list of two tensors, of as many dimensions."""
-    if not isinstance(x, list) or len(x) != 2 or not all(isinstance(item, tuple) for item in x):
+def _are_two_tensors(input_shape: Value) -> bool:
+    """Return whether a value is a list of two tensors.
+
+    Raises:
+        Mismatch: it is, and they have different numbers of dimensions.
+    """
+    if not isinstance(input_shape, list) or len(input_shape) != 2:
         return False
-    if len(x[0]) != len(x[1]):
+    first, second = input_shape
+    if not isinstance(first, tuple) or not isinstance(second, tuple):
+        return False
+    if len(first) != len(second):
         raise Mismatch
     return True
 
 
-def pairs(call: Arguments, x: Value) -> Value:
-    """Return one number for each example of two lists of vectors."""
-    if not _two(x):
+def pairs(arguments: Arguments, input_shape: Value) -> Value:
+    """Return the shape of the output of nn.DotProduct and the like, one number for each pair of vectors.
+
+    It is unknown if the input is not known to be two tensors.
+    """
+    if not _are_two_tensors(input_shape):
         return None
-    shape = x[0]
+    shape = input_shape[0]
     if len(shape) not in (1, 2):
         raise Mismatch
-    return shape[:1] if len(shape) == 2 else (1,)
+    is_batch = len(shape) == 2
+    return shape[:1] if is_batch else (1,)  # Lua has no tensors without dimensions
 
 
-def product(call: Arguments, x: Value) -> Value:
-    """Return the product of matrices, or of batches of them."""
-    if not _two(x):
+def product(arguments: Arguments, input_shape: Value) -> Value:
+    """Return the shape of the output of nn.MM: the product of two matrices, or of two batches of matrices."""
+    if not _are_two_tensors(input_shape):
         return None
-    first, second = x
+    first, second = input_shape
     if len(first) not in (2, 3):
         raise Mismatch
-    rows, inner = first[::-1][:2] if call.get("transpose_first", 0) else first[-2:]
-    other_inner, columns = second[::-1][:2] if call.get("transpose_second", 1) else second[-2:]
+    *batch, rows, inner = first
+    if arguments.get("transpose_first", 0):
+        rows, inner = inner, rows
+    *_, other_inner, columns = second
+    if arguments.get("transpose_second", 1):
+        other_inner, columns = columns, other_inner
     if inner != other_inner:
         raise Mismatch
-    return (*first[:-2], rows, columns)
+    return (*batch, rows, columns)
 
 
 @define(frozen=True, eq=False)

@@ -17,15 +17,15 @@ from ..graph.storage import Storage
 from ..graph.tensor import Assembled, Tensor, contiguous, place_of
 from ..report import Note
 from .layouts import copied, elements, narrow, reshape
-from .mapping import LAYERS, Plan
-from .registry import Param
+from .mapping import LAYERS, Plan, specs_in
+from .registry import Param, traits_of
 from .state_dict import Origin, StateDict
 
-IN_TORCH = {f"{LAYERS}recurrent.{name}": name for name in ("LSTMCell", "GRUCell", "RNNCell")}
+CLASS_IN_TORCH_OF_CELL = {f"{LAYERS}recurrent.{name}": name for name in ("LSTMCell", "GRUCell", "RNNCell")}
 """The classes of cells that torch.nn has, by their targets."""
 STATEFUL = LAYERS + "containers.Stateful"
 """The graph whose inputs after the first are states."""
-WITH_STATE = {f"{LAYERS}sequence.Stateful{name}": name for name in ("LSTM", "GRU", "RNN")}
+CLASS_IN_TORCH_WITH_STATE = {f"{LAYERS}sequence.Stateful{name}": name for name in ("LSTM", "GRU", "RNN")}
 """Layers that take and return their state, and the classes of torch.nn that they are."""
 
 
@@ -79,54 +79,71 @@ Shapes = Mapping[str, Mapping[str, tuple[int, ...]]]
 
 
 def compose(pieces: Iterable[Piece], shapes: Shapes, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors of modules, equal for equal blocks; nothing is read from a file until their elements are.
+    """Return the tensors of modules, by key; the same one for modules made of the same blocks.
+
+    Nothing is read from a file until their elements are.
 
     Args:
         pieces: what they are made of.
         shapes: of the tensors.
         tensors: the source tensors.
     """
-    homes = {home + name: home for home, names in shapes.items() for name in names}
+    module_of = {prefix + name: prefix for prefix, names in shapes.items() for name in names}
     pieces_of: dict[str, list[Piece]] = {}
     for piece in pieces:
-        pieces_of.setdefault(homes[piece.target], []).append(piece)
+        pieces_of.setdefault(module_of[piece.target], []).append(piece)
     # Modules of the same blocks have the same tensors: what Lua ties stays tied.
     by_content: dict[Any, Tensor] = {}
     composed: dict[str, Tensor] = {}
-    for home, names in shapes.items():
-        views = tuple(view_of_piece(piece, tensors[piece.key], home) for piece in pieces_of[home])
+    for prefix, names in shapes.items():
+        content = tuple(content_of_piece(piece, tensors[piece.key], prefix) for piece in pieces_of[prefix])
         for name, shape in names.items():
-            if (name, views) not in by_content:
-                by_content[name, views] = _composed(home + name, shape, pieces_of[home], tensors)
-            composed[home + name] = by_content[name, views]
+            if (name, content) not in by_content:
+                by_content[name, content] = _composed(prefix + name, shape, pieces_of[prefix], tensors)
+            composed[prefix + name] = by_content[name, content]
     return composed
 
 
-def view_of_piece(piece: Piece, tensor: Tensor, home: str = "") -> Any:
-    """Return what is equal for pieces of the same memory that are at the same place of their modules."""
-    target = piece.target.removeprefix(home)
-    second_bias = piece.second_bias.removeprefix(home)
+def content_of_piece(piece: Piece, tensor: Tensor, prefix: str = "") -> Any:
+    """Return a key that is equal for pieces of the same memory that are at the same place of their modules.
+
+    Args:
+        piece: the piece.
+        tensor: its source.
+        prefix: of the keys of its module.
+    """
+    target = piece.target.removeprefix(prefix)
+    second_bias = piece.second_bias.removeprefix(prefix)
     return place_of(tensor), evolve(piece, key="", target=target, second_bias=second_bias)
 
 
-def _composed(key: str, shape: tuple[int, ...], around: list[Piece], tensors: Mapping[str, Tensor]) -> Tensor:
-    """Return a tensor made of the pieces of its module; where it has none it is zero, of the type of the first."""
-    blocks = [(piece.at, _block(tensors[piece.key], piece)) for piece in around if piece.target == key]
+def _composed(key: str, shape: tuple[int, ...], pieces: list[Piece], tensors: Mapping[str, Tensor]) -> Tensor:
+    """Return a tensor of a module made of pieces; where it has none it is zero.
+
+    Args:
+        key: of the tensor.
+        shape: its shape.
+        pieces: those of all tensors of the module. The first has the element type of a tensor without any.
+        tensors: the source tensors.
+    """
+    blocks = [(piece.at, _block(tensors[piece.key], piece)) for piece in pieces if piece.target == key]
     if [block.shape for _, block in blocks] == [shape]:
-        return blocks[0][1]
+        _, whole = blocks[0]
+        return whole
     blocks.sort(key=lambda block: block[0])
-    like = tensors[around[0].key]
+    like = tensors[pieces[0].key]
+    first_column = (0,) * (len(shape) - 1)  # none of a vector
     # Rows between the blocks, and after the last: a bias that Lua does not have.
     zeros = []
     row = 0
-    for start, block in blocks:
-        if row < start[0]:
-            zeros.append(((row, *start[1:]), _zero_rows(start[0] - row, shape, like)))
-        row = start[0] + block.shape[0]
+    for (start_row, *_), block in blocks:
+        if row < start_row:
+            zeros.append(((row, *first_column), _zero_rows(start_row - row, shape, like)))
+        row = start_row + block.shape[0]
     if row < shape[0]:
-        zeros.append(((row,), _zero_rows(shape[0] - row, shape, like)))
+        zeros.append(((row, *first_column), _zero_rows(shape[0] - row, shape, like)))
     blocks += zeros
-    first = blocks[0][1]
+    _, first = blocks[0]
     assert first.storage is not None
     storage = Storage(first.element, prod(shape), Assembled(shape, tuple(blocks)), first.storage.device)
     return evolve(first, storage=storage, size=shape, stride=contiguous(shape), offset=0)
@@ -138,7 +155,7 @@ def _zero_rows(count: int, shape: tuple[int, ...], like: Tensor) -> Tensor:
 
 
 def _block(tensor: Tensor, piece: Piece) -> Tensor:
-    """Return the block of a source tensor; a vector may have more dimensions of one element."""
+    """Return the block of a source tensor that a piece takes; a vector may have more dimensions of one element."""
     if len(tensor.shape) != len(piece.size):
         tensor = reshape(tensor, (tensor.numel,))
     for dim, (start, length) in enumerate(zip(piece.start, piece.size)):
@@ -149,19 +166,20 @@ def _block(tensor: Tensor, piece: Piece) -> Tensor:
 
 
 def replace_tensors(result: Lifted, pieces: list[Piece], shapes: Shapes) -> None:
-    """Replace the tensors that pieces are of by those that they make; one that is whole keeps its origin.
+    """Replace the source tensors of pieces by those that they make, in a model's state dict, parameters and pieces.
 
     Args:
-        result: the model.
+        result: the model, which is changed in place.
         pieces: what the new tensors are made of.
         shapes: of the new tensors.
     """
     old = result.state
     composed = compose(pieces, shapes, old)
-    whole = {piece.target: piece.key for piece in pieces if composed[piece.target] is old[piece.key]}
-    homes = {home + name: home for home, names in shapes.items() for name in names}
+    # New tensors that are a whole source tensor keep its origin.
+    source_of_whole = {piece.target: piece.key for piece in pieces if composed[piece.target] is old[piece.key]}
+    module_of = {prefix + name: prefix for prefix, names in shapes.items() for name in names}
     # Of each source tensor, the module of its first piece: the tensors of this module take its place in the order.
-    home_of_source = {piece.key: homes[piece.target] for piece in reversed(pieces)}
+    module_of_source = {piece.key: module_of[piece.target] for piece in reversed(pieces)}
     parameters = set(result.plan.parameters)
     state = StateDict()
     state.notes = old.notes
@@ -169,22 +187,23 @@ def replace_tensors(result: Lifted, pieces: list[Piece], shapes: Shapes) -> None
     state.data_fields = old.data_fields
     placed: set[str] = set()
     for key, tensor in old.items():
-        if key not in home_of_source:
+        if key not in module_of_source:
             state[key] = tensor
             state.origins[key] = old.origins[key]
             continue
         parameters.discard(key)
-        home = home_of_source[key]
-        if home in placed:
+        prefix = module_of_source[key]
+        if prefix in placed:
             continue
-        placed.add(home)
-        for name in shapes[home]:
-            new_key = home + name
+        placed.add(prefix)
+        for name in shapes[prefix]:
+            new_key = prefix + name
             state[new_key] = composed[new_key]
-            source = whole.get(new_key)
+            source = source_of_whole.get(new_key)
             if source is None:
+                # Made of parts of several tensors: of the origin only the object is left, and all are learned.
                 param = Param(new_key.rpartition(".")[2])
-                state.origins[new_key] = Origin(old.origins[key].obj, param, None, None)
+                state.origins[new_key] = Origin(old.origins[key].obj, param, source=None, tensor=None)
                 parameters.add(new_key)
                 continue
             state.origins[new_key] = old.origins[source]
@@ -196,20 +215,25 @@ def replace_tensors(result: Lifted, pieces: list[Piece], shapes: Shapes) -> None
 
 
 def _chained(earlier: list[Piece], pieces: list[Piece]) -> list[Piece]:
-    """Return pieces of the model's own tensors, where some are of tensors that earlier pieces make.
+    """Return pieces that make all tensors of cells from those of the layers, in one step.
 
-    A tensor that earlier pieces make is used whole, so that these make what the new piece makes of it.
+    Some of the later pieces take a tensor that earlier ones make, always all of it, and give it a new key. The earlier
+    pieces then have this key as their target, and the later one is left out.
+
+    Args:
+        earlier: pieces of the layers' tensors.
+        pieces: later ones, of the layers' tensors and of those that the earlier ones make.
     """
-    intermediate: set[str] = set()
+    made_earlier: set[str] = set()
     for piece in earlier:
-        intermediate.update((piece.target, piece.second_bias))
-    renamed = {piece.key: piece.target for piece in pieces if piece.key in intermediate}
+        made_earlier.update((piece.target, piece.second_bias))
+    new_keys = {piece.key: piece.target for piece in pieces if piece.key in made_earlier}
     chained = []
     for piece in earlier:
-        target = renamed.get(piece.target, piece.target)
-        second_bias = renamed.get(piece.second_bias, piece.second_bias)
+        target = new_keys.get(piece.target, piece.target)
+        second_bias = new_keys.get(piece.second_bias, piece.second_bias)
         chained.append(evolve(piece, target=target, second_bias=second_bias))
-    return chained + [piece for piece in pieces if piece.key not in renamed]
+    return chained + [piece for piece in pieces if piece.key not in new_keys]
 
 
 def undo(pieces: Iterable[Piece], state: Mapping[str, Any], wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -227,49 +251,51 @@ def undo(pieces: Iterable[Piece], state: Mapping[str, Any], wanted: Mapping[str,
     for piece in pieces:
         pieces_of.setdefault(piece.key, []).append(piece)
     sources: dict[str, Tensor] = {}
-    # Of each tensor of a cell, where it is not zero and no piece covers it.
+    # Of each tensor of a cell, by its key, where it is not zero and no piece covers it.
     uncovered: dict[str, np.ndarray] = {}
-    for key, blocks in pieces_of.items():
-        first = state[blocks[0].target]
+    for key, source_pieces in pieces_of.items():
+        first_piece = source_pieces[0]
+        first = state[first_piece.target]
         shape = wanted[key].shape
-        if len(blocks) == 1 and first.shape == shape and not blocks[0].negated and not blocks[0].second_bias:
-            sources[key] = first
+        is_plain = not first_piece.negated and not first_piece.second_bias
+        if len(source_pieces) == 1 and first.shape == shape and is_plain:
+            sources[key] = first  # the tensor of the cell itself
             continue
         source = np.empty(shape, first.array.dtype)
         # A vector may have more dimensions of one element in Lua.
-        in_piece_dims = source if len(shape) == len(blocks[0].size) else source.reshape(-1)
-        for piece in blocks:
+        in_piece_dims = source if len(shape) == len(first_piece.size) else source.reshape(-1)
+        for piece in source_pieces:
             in_piece_dims[_slices(piece.start, piece.size)] = _block_of_source(piece, state)
-            for name in filter(None, (piece.target, piece.second_bias)):
-                if name not in uncovered:
-                    uncovered[name] = state[name].array != 0
-                uncovered[name][_slices(piece.at, piece.size)] = False
+            for cell_key in filter(None, (piece.target, piece.second_bias)):
+                if cell_key not in uncovered:
+                    uncovered[cell_key] = state[cell_key].array != 0
+                uncovered[cell_key][_slices(piece.at, piece.size)] = False
         sources[key] = copied(first, source)
-    for name, places in uncovered.items():
-        if places.any():
+    for cell_key, is_lost in uncovered.items():
+        if is_lost.any():
             raise WriteError(
                 "the Lua model has no place for an element of a cell, as its layers lack a bias",
-                path=name,
+                path=cell_key,
                 expected="0",
-                found=str(state[name].array[places][0]),
+                found=str(state[cell_key].array[is_lost][0]),
             )
     return sources
 
 
 def _block_of_source(piece: Piece, state: Mapping[str, Any]) -> np.ndarray:
-    """Return the block of a source tensor from the cells' tensors."""
+    """Return the block of a source tensor from the cells' tensors; of two biases their sum."""
     in_cell = _slices(piece.at, piece.size)
     block: np.ndarray = state[piece.target].array[in_cell]
     if piece.second_bias:
         second = state[piece.second_bias].array[in_cell]
-        # If it is zero, the bits stay as they are.
+        # If it is zero, the bits stay as they are; else the sum is rounded once.
         if second.any():
             block = (block.astype("f8") + second).astype(block.dtype)
     return -block if piece.negated else block
 
 
 def _slices(start: tuple[int, ...], size: tuple[int, ...]) -> tuple[slice, ...]:
-    """Return the index of a block, by its first row and column, and their numbers."""
+    """Return the index of a block in an array, by its first row and column, and its numbers of rows and columns."""
     return tuple(slice(first, first + length) for first, length in zip(start, size))
 
 
@@ -291,12 +317,16 @@ def constant_biases(cells: Lifted) -> set[str]:
 
 
 def recognized(plan: Plan, state: StateDict, only_torch: bool = False) -> Lifted:
-    """Return a model as people write it in PyTorch, as `workshop/cells` recognizes it: see the function there.
+    """Return a model in which layers that compute an LSTM, GRU or RNN are one module: `recognized` of `workshop/cells`.
+
+    It is not asked for a model without graphs and recurrent layers, which has no cells.
 
     Args:
         plan: the plan; it is modified.
         state: its state dict.
         only_torch: whether cells that `torch.nn` lacks stay as they are.
     """
+    if not any(spec.graph is not None or traits_of(spec.target).is_recurrent for spec in specs_in(plan.root)):
+        return Lifted(plan, state)
     result: Lifted = hooks["recognized"](plan, state, only_torch)
     return result

@@ -23,7 +23,7 @@ from .registry import ALIAS_PREFIXES, Child, Layer, layer_of
 
 _T = TypeVar("_T")
 _SHOWN = 20
-"""Number of paths in a message."""
+"""Number of paths in a message, and of values about a model's input."""
 MAX_DEPTH = 1_000
 """Depth up to which a module has a path of its own; PyTorch can call modules nested a third as deep."""
 _LONGEST_PATH = 10_000
@@ -42,6 +42,7 @@ _SCRATCH = {
 
 def is_scratch(name: str) -> bool:
     """Return whether a field holds temporary values of a computation, in any class."""
+    # Internal fields begin with `_`. Gradients, and dpnn's lists of parameters, are made again when they are needed.
     return name in _SCRATCH or name.startswith(("_", "grad", "dpnn_"))
 
 
@@ -54,6 +55,7 @@ def is_module(value: Value) -> bool:
         return True
     if name.startswith(_NO_MODULES):
         return False
+    # Every module has these, unless a program removed them to save space.
     if "gradInput" in value and "output" in value:
         return True
     return any(isinstance(item, TorchObject) for item in items_of(value.get("modules")) or ())
@@ -61,11 +63,11 @@ def is_module(value: Value) -> bool:
 
 @define(eq=False)
 class NameBudget:
-    """Characters used by the names of a model so far.
+    """A count of the characters of a model's names, which raises an error when it reaches the limit.
 
     Attributes:
         limits: resource limits.
-        chars: their number.
+        chars: their number so far.
     """
 
     limits: Limits = DEFAULT_LIMITS
@@ -109,7 +111,8 @@ class Place:
     entered: int = 0
     depth: int = 0
 
-    def _steps(self) -> Iterator[Place]:
+    def _and_those_around(self) -> Iterator[Place]:
+        """Yield the place itself, and those around it, the innermost first."""
         place: Place | None = self
         while place is not None:
             yield place
@@ -118,17 +121,21 @@ class Place:
     @property
     def prefix(self) -> str:
         """Prefix of the names of its tensors: `1.0.`; empty for the model itself."""
-        names = [place.name for place in self._steps() if place.parent is not None]
+        names = [place.name for place in self._and_those_around() if place.parent is not None]
         return "".join(f"{name}." for name in reversed(names))
 
     @property
     def path(self) -> str:
         """The path in Lua: `root.modules[2].modules[1]`."""
-        return "".join(reversed([place.step for place in self._steps()]))
+        return "".join(reversed([place.step for place in self._and_those_around()]))
 
 
 def _steps_into(value: Value) -> Iterator[tuple[str, str, Value]]:
-    """Yield the values in a table or object: name in PyTorch, step in Lua, value. Lists count from 0 in PyTorch."""
+    """Yield the values in a table or object.
+
+    Yields:
+        The name of the value in PyTorch, where lists count from 0; the step of a path to it in Lua; the value.
+    """
     if isinstance(value, TdsVec):
         for number, item in enumerate(value.elements):
             yield str(number), f"[{number + 1}]", item
@@ -155,6 +162,8 @@ def _steps_into(value: Value) -> Iterator[tuple[str, str, Value]]:
 class Searcher:
     """Finds tensors and modules in the fields of objects whose class does not say where they are.
 
+    One serves for a whole model, so that limits count over all its objects.
+
     Args:
         limits: resource limits.
     """
@@ -166,9 +175,18 @@ class Searcher:
         self._steps = 0
 
     def search(self, value: Value, name: str, path: str) -> Iterator[Child]:
-        """Yield the tensors and the outermost modules in a value, down through tables, each object once."""
+        """Yield the tensors and the outermost modules in a value, down through tables, each object once.
+
+        Args:
+            value: the value.
+            name: its name in PyTorch, to which those of what it contains are added.
+            path: its path in Lua, likewise.
+
+        Raises:
+            LimitError: tables are nested too deep, or too many.
+        """
         seen: set[int] = set()
-        is_barren = True
+        is_barren = True  # if nothing is found, none of these tables is searched again
         stack = [(name, path, value)]
         while stack:
             name, path, value = stack.pop()
@@ -206,15 +224,16 @@ class Searcher:
             self._barren |= seen
 
     def fields(self, obj: TorchObject) -> Iterator[Child]:
-        """Yield the results of `search` in the fields of an object, except scratch fields."""
+        """Yield the tensors and modules in the fields of an object, except those of temporary values; see `search`."""
         for name, step, value in _steps_into(obj):
             if not is_scratch(name):
                 yield from self.search(value, name, step)
 
 
 def children_of_unknown(obj: TorchObject, searcher: Searcher) -> Iterator[Child]:
-    """Return the modules in an object of a class without an entry: those in `modules` first, named by number; then
-    those in any other field, named after the field.
+    """Yield the modules in an object of a class without an entry: those in `modules`, by number, then those in fields.
+
+    Of a module in both, the second is an alias, which `Places` skips.
     """
     for number, value in enumerate(items_of(obj.get("modules")) or (), 1):
         if is_module(value):
@@ -226,7 +245,7 @@ def children_of_unknown(obj: TorchObject, searcher: Searcher) -> Iterator[Child]
 
 @define(eq=False)
 class Places:
-    """Visits the places of modules in a model, a module before its content.
+    """The places of modules in a model, in the order of a walk that visits a module before its content.
 
     A module that contains itself is skipped at the second visit; `cycles` has its place. Values in a container that are
     not modules are in `non_modules`.
@@ -235,6 +254,10 @@ class Places:
         root: the model.
         path: its path.
         limits: resource limits.
+        searcher: finds modules in objects of unknown classes.
+        cycles: of each module that contains itself, the place and the child that leads back to it.
+        non_modules: places, and children there that are no objects.
+        last: the walk's number of each module's last place, by the id of the module.
     """
 
     root: TorchObject
@@ -244,17 +267,30 @@ class Places:
     cycles: list[tuple[Place, Child]] = field(factory=list)
     non_modules: list[tuple[Place, Child]] = field(factory=list)
     last: dict[int, int] = field(factory=dict)
-    """When each module was last visited, by id."""
+    _visited: list[Place] | None = field(default=None, init=False)
+    """All places, once they were visited."""
 
     def __attrs_post_init__(self) -> None:
         self.searcher = Searcher(self.limits)
 
     def __iter__(self) -> Iterator[Place]:
+        """Return each place before those inside it.
+
+        Raises:
+            LimitError: the modules are shared in too many places.
+        """
+        return iter(self._visited) if self._visited is not None else self._visit()
+
+    def _visit(self) -> Iterator[Place]:
+        """Yield the places and remember them: names, plan and picture of a model ask for the same."""
         clock = count(1)
+        visited: list[Place] = []
+        # Ids of the modules that contain the present place: one of these again is a cycle.
         on_path: set[int] = set()
         stack: list[tuple[Place, Iterator[Child]]] = []
 
         def enter(obj: TorchObject, name: str, step: str, parent: Place | None) -> Place:
+            """Return a new place, whose children are visited next."""
             layer = layer_of(obj.class_name)
             place = Place(obj, layer, name, step, parent, next(clock), parent.depth + 1 if parent else 0)
             self.last[id(obj)] = place.entered
@@ -270,6 +306,7 @@ class Places:
                 )
             on_path.add(id(obj))
             stack.append((place, self._children(place)))
+            visited.append(place)
             return place
 
         yield enter(self.root, "", self.path, None)
@@ -284,13 +321,15 @@ class Places:
             if not isinstance(value, TorchObject):
                 self.non_modules.append((place, child))
             elif child.secondary and self.last.get(id(value), 0) >= place.entered:
-                continue  # an alias of a module found inside this very object
+                continue  # an alias: the module was visited since this object was entered
             elif id(value) in on_path:
                 self.cycles.append((place, child))
             else:
                 yield enter(value, child.name, child.path, place)
+        self._visited = visited
 
     def _children(self, place: Place) -> Iterator[Child]:
+        """Return the modules directly inside a place."""
         if place.layer is None:
             return children_of_unknown(place.obj, self.searcher)
         if place.layer.children is None:
@@ -340,8 +379,10 @@ input_range input_space colorspace color_space colororder channel_order bgr rgb
 """.split()
 )
 """Names under which programs keep how images are prepared; without regard to case."""
-_FEW = 8
+_MOST_NUMBERS = 8
 """Maximum number of elements of a mean: more are an image."""
+_MOST_CHARS = 60
+"""Maximum characters of a word."""
 
 
 def is_preprocessing(name: Any) -> bool:
@@ -382,43 +423,47 @@ def preprocessing(value: Value) -> dict[str, str]:
 
 
 def _short(value: Value) -> str:
-    """Return a value as text if it is short: a flag, a number, a word, or a few numbers."""
+    """Return a value as text if it is a flag, a number, a word, or a few numbers; empty for any other."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, bytes):
-        return value[:60].decode("utf-8", "replace")
+        return value[:_MOST_CHARS].decode("utf-8", "replace")
     numbers: list[Any] = []
     if isinstance(value, float):
         numbers = [value]
     elif isinstance(value, Table):
         numbers = value.raw_values
-    elif isinstance(value, Tensor) and value.storage is not None and value.numel <= _FEW:
+    elif isinstance(value, Tensor) and value.storage is not None and value.numel <= _MOST_NUMBERS:
         numbers = value.numpy().reshape(-1).tolist()
-    if len(numbers) > _FEW or not all(isinstance(number, float) for number in numbers):
+    if len(numbers) > _MOST_NUMBERS or not all(isinstance(number, float) for number in numbers):
         return ""
     return ", ".join(f"{number:.6g}" for number in numbers)
 
 
 def find_models(value: Value, name: str = "root", limits: Limits = DEFAULT_LIMITS) -> list[tuple[str, TorchObject]]:
-    """Return the outermost modules in a value that may be "the model": of a model and its criterion, the model."""
+    """Return the outermost modules in a value that may be "the model", with their paths; see `find_modules`.
+
+    Of one model and its criterions this is the model; otherwise all of them.
+    """
     modules = find_modules(value, name, limits)
     models = [(path, module) for path, module in modules if not is_criterion(module)]
     return models if len(models) == 1 else modules
 
 
 def layer_names(value: Value, limits: Limits = DEFAULT_LIMITS) -> dict[str, tuple[str, str]]:
-    """Return name (that of the state dict, as `inspect` lists it) and class of each module in a value, by its path.
+    """Return name and class of each module in a value, by its path in Lua.
 
+    The name is that of the state dict, as `inspect` lists it; of several models it begins with the path of the model.
     Modules nested deeper than `MAX_DEPTH` are left out.
     """
     names: dict[str, tuple[str, str]] = {}
     has_several_models = len(find_models(value, limits=limits)) > 1
     for path, module in find_modules(value, limits=limits):
-        above = path.removeprefix("root").lstrip(".") if has_several_models else ""
+        model_name = path.removeprefix("root").lstrip(".") if has_several_models else ""
         for place in Places(module, path, limits):
             if place.depth > MAX_DEPTH:
                 continue
-            name = f"{above}.{place.prefix}".strip(".") or "(model)"
+            name = f"{model_name}.{place.prefix}".strip(".") or "(model)"
             names.setdefault(place.path, (name, place.obj.class_name))
     return names
 
@@ -460,13 +505,13 @@ def module_at(value: Value, path: str, name: str = "root") -> TorchObject | None
 
 
 def choose(values: Sequence[tuple[str, _T]], at: str | None, file: str, what: str = "module") -> tuple[str, _T]:
-    """Return the only one of some values of a file, or that at a path; with its path.
+    """Return the only one of some values of a file, or that at a path, with its path.
 
     Args:
         values: the values, with their paths.
-        at: the path.
-        file: its name.
-        what: what they are.
+        at: the path, with or without `root.` at its start; `None` for the only value.
+        file: its name, for messages.
+        what: what they are, for messages: `module`.
 
     Raises:
         NoModuleError: there is none.

@@ -18,7 +18,7 @@ from ..graph.tensor import Tensor
 from ..limits import DEFAULT_LIMITS, Limits
 from .graphs import graph_spec
 from .mapping import LAYERS, Call, GraphSpec, Lua, ModuleSpec, Plan
-from .places import MAX_DEPTH, Place, Places
+from .places import MAX_DEPTH, Place
 from .registry import layer_of, registered_layers, tensor_shapes, traits_of
 from .state_dict import StateDict, state_dict
 
@@ -40,14 +40,14 @@ def build_plan(
         path: its path, for messages.
         index_base: the user's number of the first element, class or row: 1 as in Lua, or 0.
         limits: resource limits.
-        state: its state dict, if available.
+        state: its state dict under Lua's names, if available.
 
     Raises:
         UnsupportedLayerError: there are layers without a PyTorch equivalent; it lists all of them.
         ModelError: the tensors of a layer do not match each other.
         LimitError: the model is nested or shared too much.
     """
-    planner = _Planner(Places(value, path, limits), state or state_dict(value, path, limits, own_keys=True), index_base)
+    planner = _Planner(state if state is not None else state_dict(value, path, limits, own_keys=True), index_base)
     root = planner.run()
     if planner.unsupported:
         raise _error(list(planner.unsupported), planner.has_unknown_class)
@@ -55,21 +55,20 @@ def build_plan(
     return Plan(root, frozenset(planner.learned()))
 
 
-def sketch(
-    value: TorchObject, state: StateDict, path: str = "root", limits: Limits = DEFAULT_LIMITS
-) -> tuple[ModuleSpec, list[tuple[str, str, str]]]:
-    """Return as much of a plan as possible, and path, class and reason of each layer without a PyTorch module.
+def sketch(state: StateDict) -> tuple[ModuleSpec, list[tuple[str, str, str]]]:
+    """Return as much of a plan as possible, for pictures, and the layers without a PyTorch module.
 
     Args:
-        value: the module or criterion.
-        state: its state dict.
-        path: its path, for messages.
-        limits: resource limits.
+        state: the state dict of the module or criterion, under Lua's names.
+
+    Returns:
+        The module of the plan, in which layers without a PyTorch module have an empty target; path, class in Lua and
+        reason of each of these.
 
     Raises:
         LimitError: the model is nested or shared too much.
     """
-    planner = _Planner(Places(value, path, limits), state, 1)
+    planner = _Planner(state, index_base=1)
     return planner.run(), list(planner.unsupported)
 
 
@@ -81,18 +80,26 @@ def _similar(name: str) -> list[str]:
 
 
 class _Planner:
-    def __init__(self, places: Places, state: StateDict, index_base: int) -> None:
-        self._places = places
+    """Makes the plan of one model.
+
+    Args:
+        state: its state dict, with the places of its modules.
+        index_base: the user's number of the first element, class or row.
+    """
+
+    def __init__(self, state: StateDict, index_base: int) -> None:
+        assert state.places is not None
+        self._places = state.places
         self._state = state
         self._index_base = index_base
         self._specs: dict[int, ModuleSpec] = {}
         """The plan of each object, by its id."""
         self._childless: set[int] = set()
         """Objects, by id, that their arguments describe fully: what is inside is not planned."""
-        self._refers: list[tuple[ModuleSpec, Mapping[str, TorchObject]]] = []
+        self._references: list[tuple[ModuleSpec, Mapping[str, TorchObject]]] = []
         """Modules, and the objects elsewhere in the model that their constructors receive."""
         self._remembering: set[int] = set()
-        """Plans, by id, whose class became one that remembers its values for others."""
+        """Plans, by id, whose class became one that keeps values of its last pass for modules that refer to it."""
         self.unsupported: dict[tuple[str, str, str], None] = {}
         """Path, class and reason of each layer without a PyTorch module, in order."""
         self._similar = cache(_similar)
@@ -108,14 +115,14 @@ class _Planner:
             self._shapes.setdefault(id(state.origins[key].obj), {})[name] = tensor.shape
 
     def run(self) -> ModuleSpec:
-        """Visit the places of all modules; return the plan of the first."""
+        """Return the plan of the model; layers without a PyTorch module are in `unsupported`."""
         root: ModuleSpec | None = None
         # Places inside modules fully described by their arguments: held, so that no other place receives their id.
-        hidden: dict[int, Place] = {}
+        not_planned: dict[int, Place] = {}
         for place in self._places:
             parent = place.parent
-            if parent is not None and (id(parent.obj) in self._childless or id(parent) in hidden):
-                hidden[id(place)] = place
+            if parent is not None and (id(parent.obj) in self._childless or id(parent) in not_planned):
+                not_planned[id(place)] = place
                 continue
             spec = self._specs.get(id(place.obj))
             if spec is None:
@@ -131,15 +138,18 @@ class _Planner:
             reason = f"holds a {type(child.value).__name__} where a module belongs"
             self._reject(place.path + child.path, place.obj.class_name, reason)
         # References first: they may change the classes that the others ask for their traits.
-        self._connect()
-        self._overlap()
+        self._resolve_references()
+        self._allow_overlapping_inputs()
         self._keep_penalties()
         self._choose_types()
         assert root is not None
         return root
 
-    def _overlap(self) -> None:
-        """Allow in-place layers of a model that repeats tensors without copying to receive overlapping elements."""
+    def _allow_overlapping_inputs(self) -> None:
+        """Wrap the in-place layers of a model that repeats tensors without copying, so that they accept such tensors.
+
+        PyTorch refuses to change a tensor in place several of whose elements are the same memory; Lua does not.
+        """
         if not any(traits_of(spec.target).repeats for spec in self._specs.values()):
             return
         for spec in self._specs.values():
@@ -167,7 +177,10 @@ class _Planner:
                 spec.target = LAYERS + connecting_class
 
     def _choose_types(self) -> None:
-        """Set the element types of containers that join values, in a model with several element types."""
+        """Set the element types of containers that join values, in a model with several element types.
+
+        Lua copies all of them into one of the container's type, and PyTorch would promote them to a common one.
+        """
         types: set[Any] = set()
         for spec in self._specs.values():
             if traits_of(spec.target).casts:
@@ -175,18 +188,20 @@ class _Planner:
         if not types:
             return
         for spec in self._specs.values():
-            typed = traits_of(spec.target).typed
+            typed_class = traits_of(spec.target).typed
+            # The last output has the type of the container, even if it was emptied.
             output = spec.obj.get("output") if spec.obj is not None else None
-            if typed and isinstance(output, Tensor) and types != {output.element.name}:
-                spec.target = LAYERS + typed
+            if typed_class and isinstance(output, Tensor) and types != {output.element.name}:
+                spec.target = LAYERS + typed_class
                 spec.kwargs = {**spec.kwargs, "dtype": output.element.name}
 
     def _plan(self, place: Place) -> ModuleSpec:
-        """Return the plan of a module without its children; one without arguments if it is rejected."""
+        """Return the plan of a module without its children; one without a target if it is rejected."""
         obj = place.obj
+        # Paths and prefixes of deep places would be as long as the model is deep, times their number.
         is_deep = place.depth > MAX_DEPTH
         path = f"{self._places.path}…{place.step} ({place.depth} deep)" if is_deep else place.path
-        spec = ModuleSpec("", class_name=obj.class_name, obj=obj, path=path)
+        spec = ModuleSpec(target="", class_name=obj.class_name, obj=obj, path=path)
         if place.layer is None:
             self.has_unknown_class = True
             reason = unknown_class(obj, self._shapes.get(id(obj), {}), self._similar(obj.class_name))
@@ -209,6 +224,7 @@ class _Planner:
             self._reject(error.path or path, obj.class_name, reason)
             return spec
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            # Fields of other types or sizes than the class's own.
             self._reject(path, obj.class_name, f"has inconsistent fields: {error}")
             return spec
         spec.target = call.target
@@ -219,12 +235,15 @@ class _Planner:
         if call.childless:
             self._childless.add(id(obj))
         if call.refers:
-            self._refers.append((spec, call.refers))
+            self._references.append((spec, call.refers))
         return spec
 
-    def _connect(self) -> None:
-        """Resolve references to modules elsewhere; their targets become classes that remember what is needed."""
-        for spec, references in self._refers:
+    def _resolve_references(self) -> None:
+        """Set the modules elsewhere that constructors receive; these become classes that remember what is needed.
+
+        An unpooling, for example, refers to a pooling, which remembers where its largest elements were.
+        """
+        for spec, references in self._references:
             for name, obj in references.items():
                 other = self._specs.get(id(obj))
                 if other is not None:
@@ -239,6 +258,7 @@ class _Planner:
                 spec.refers[name] = other
 
     def _reject(self, path: str, class_name: str, reason: str) -> None:
+        """Note a layer without a PyTorch module."""
         self.unsupported[path, class_name, reason] = None
 
     def check_shapes(self) -> None:
@@ -248,8 +268,11 @@ class _Planner:
             ModelError: one has another shape; its path is that of the layer and its name in the state dict.
         """
         for identity, spec in self._specs.items():
+            shapes = self._planned_shapes.get(identity)
+            if not shapes:
+                continue
             required = tensor_shapes(spec.target, spec.args, spec.kwargs)
-            for name, shape in self._planned_shapes.get(identity, {}).items():
+            for name, shape in shapes.items():
                 if name in required and required[name] != shape:
                     raise ModelError(
                         f"the {name} of a {spec.class_name} does not match its other tensors",
@@ -259,14 +282,14 @@ class _Planner:
                     )
 
     def learned(self) -> Iterator[str]:
-        """Return the keys of the state dict that are parameters."""
+        """Yield the keys of the state dict that are parameters."""
         for key, origin in self._state.origins.items():
             if origin.param is not None and origin.param.kind == "parameter":
                 yield key
 
 
 def graph_arguments(graph: GraphSpec) -> dict[str, Any]:
-    """Return a graph as the arguments of the runtime's `Graph`."""
+    """Return a graph as the arguments of `containers.Graph` of `torchmodules/layers`, by keyword."""
     return {
         "nodes": tuple((node.module, node.takes) for node in graph.nodes),
         "outputs": graph.outputs,
@@ -298,6 +321,12 @@ class Above(Sequence[TorchObject]):
 
 
 def _error(layers: list[tuple[str, str, str]], has_unknown_class: bool) -> UnsupportedLayerError:
+    """Return the error that lists layers without a PyTorch module.
+
+    Args:
+        layers: path, class and reason of each.
+        has_unknown_class: whether a class has no entry, so that the user may register one.
+    """
     classes = sorted({class_name for _, class_name, _ in layers})
     lines = [f"{path}: {class_name} {reason}" for path, class_name, reason in layers[:_MAX_LISTED]]
     if len(layers) > _MAX_LISTED:
@@ -322,7 +351,7 @@ _ALIKE = 0.75
 
 
 def unknown_class(obj: TorchObject, shapes: Mapping[str, tuple[int, ...]], similar: Iterable[str]) -> str:
-    """Describe an object of a class without an entry.
+    """Return the reason for which an object has no module: that its class has no entry, and what the object holds.
 
     Args:
         obj: the object.
@@ -342,7 +371,13 @@ def unknown_class(obj: TorchObject, shapes: Mapping[str, tuple[int, ...]], simil
 
 
 def _has_fields_of(obj: TorchObject, name: str, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """Return whether an object could be one of a known class."""
+    """Return whether an object could be one of a known class: it has all fields of that, and no other tensors.
+
+    Args:
+        obj: the object.
+        name: the known class.
+        shapes: the shapes of the object's own tensors in the state dict, by their names there.
+    """
     layer = layer_of(name)
     module = layer.module_of(name) if layer else None
     if layer is None or module is None or layer.children is not None:
@@ -353,5 +388,5 @@ def _has_fields_of(obj: TorchObject, name: str, shapes: Mapping[str, tuple[int, 
         module(lua)
     except (ModelError, ArithmeticError, LookupError, TypeError, ValueError):
         return False
-    # The bias may be missing, and nothing else.
+    # The object has the class's parameters, of which only the bias may be missing, and no others.
     return parameters <= {*shapes, "bias"} and set(shapes) <= parameters

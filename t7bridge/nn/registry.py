@@ -34,15 +34,15 @@ from .walk import Flow
 
 @define(frozen=True)
 class RecurrentLayer:
-    """What a class of recurrent layers or cells is in torch.nn. `workshop/cells` reads it.
+    """The equivalent in torch.nn of a class of recurrent layers or cells. `workshop/cells` reads it.
 
     The first two arguments of the class are the numbers of features of its input and of its output.
 
     Attributes:
         kind: `LSTM`, `GRU` or `RNN`.
         layer: of a layer that is that of torch.nn of this kind, but returns its outputs only, and of a cell that
-            computes one step of it: the class with further arguments for several levels.
-        stateful: then the class that takes a state besides, and returns the new one besides.
+            computes one step of it: the class of such layers that has arguments for several levels, too.
+        stateful: of the same, the class that also accepts a state, and also returns the new one.
         rows: of such a cell, the tensors whose rows follow one another in each of `weight_ih_l0`, `weight_hh_l0` and
             `bias_ih_l0` of that layer.
     """
@@ -55,7 +55,7 @@ class RecurrentLayer:
 
 @define(frozen=True)
 class Traits:
-    """Facts about one class of modules.
+    """Facts about one PyTorch class of modules that do not follow from its constructor's arguments.
 
     A layer changes its input in place if it has an argument `inplace` that is true.
 
@@ -153,6 +153,11 @@ class Traits:
     zeroes_rows: Callable[[Arguments], bool] | None = None
     over_dim: str = ""
 
+    @property
+    def is_recurrent(self) -> bool:
+        """Return whether it is a recurrent layer, a cell, or a container that calls one for each step."""
+        return self.recurrent is not None or bool(self.stacking) or self.not_in_torch is not None
+
 
 @define(frozen=True)
 class InLua:
@@ -182,7 +187,7 @@ class InLua:
     expressed: Callable[[Fields, Any], Any] | None = None
 
 
-_NONE = Traits()
+_NO_TRAITS = Traits()
 _TRAITS: dict[str, Traits] = {}
 """The facts about classes, by their dotted names."""
 
@@ -192,7 +197,8 @@ def traits_of(target: str) -> Traits:
     """Return the facts about a class by its dotted name; all false if no entry declares any."""
     if target not in _TRAITS and target.startswith(LAYERS):
         load_families()
-    facts = _TRAITS.get(target, _NONE)
+    facts = _TRAITS.get(target, _NO_TRAITS)
+    # A class like one of torch.nn has the output shape of that.
     output = facts.output or output_of(facts.like or target)
     return facts if output is facts.output else evolve(facts, output=output)
 
@@ -214,8 +220,11 @@ def tensor_shapes(target: str, args: tuple[Any, ...], kwargs: Mapping[str, Any])
         Shapes by name; none if they are unknown.
     """
     shapes = traits_of(target).shapes
+    # The arguments come from a file: the constructor may refuse them, and a user's function fail with them.
     try:
-        return dict(shapes(*args, **kwargs) if shapes else tensors_like(like_of(target), args, kwargs))
+        if shapes is not None:
+            return dict(shapes(*args, **kwargs))
+        return tensors_like(like_of(target), args, kwargs)
     except (ArithmeticError, LookupError, Refused, TypeError, ValueError):
         return {}
 
@@ -224,9 +233,9 @@ def add_traits(traits: Mapping[str, Traits]) -> None:
     """Declare facts about classes by their dotted names; this package names those of the runtime `shape.View`.
 
     Raises:
-        ModelError: another entry already declares traits of the same class.
+        ModelError: another entry already declares other traits of the same class.
     """
-    traits = _by_dotted_name(traits, _caller())
+    traits = _by_dotted_name(traits, home=_caller())
     for target, facts in traits.items():
         if _TRAITS.get(target, facts) != facts:
             raise ModelError(f"the traits of {target} are already declared", hint="One entry declares them.")
@@ -250,8 +259,8 @@ def _by_dotted_name(traits: Mapping[str, Traits], home: str, targets: Iterable[s
     package = getattr(sys.modules.get(home), "__package__", None) or ""
     named: dict[str, Traits] = {}
     for name, facts in traits.items():
-        is_full = name.startswith((".", "torch.", OURS))
-        if not is_full and (is_ours or LAYERS + name in own_targets):
+        says_package = name.startswith((".", "torch.", OURS))
+        if not says_package and (is_ours or LAYERS + name in own_targets):
             named[LAYERS + name] = facts
         else:
             named[absolute_name(name, package)] = facts
@@ -322,7 +331,7 @@ Children = Callable[[TorchObject], Iterator[Child]]
 
 @define(frozen=True)
 class ParamsOf:
-    """The tensors of a class whose objects differ in them. Made by `keeps`.
+    """The function that returns the tensors of an object, for a class whose objects differ in them. Made by `keeps`.
 
     Attributes:
         find: returns the tensors of one object.
@@ -422,7 +431,7 @@ def param(name: str, *steps: LayoutStep, field: str = "", kind: str = "parameter
         kind: see `Param`.
         note: see `Param`.
     """
-    return Param(name, (Source(field or name, steps),), kind, None, note)
+    return Param(name, (Source(field or name, steps),), kind, note=note)
 
 
 def buffer(name: str, *steps: LayoutStep, field: str = "") -> Param:
@@ -472,18 +481,17 @@ def register_layer(
         >>> entry = register_layer("my.Scale", params=(param("scale", field="gain"),))
         >>> unregister_layer("my.Scale")
     """
-    words = scratch.split() if isinstance(scratch, str) else scratch
-    mapped: Mapping[str, Mapped] = {}
+    modules_by_name: Mapping[str, Mapped] = {}
     if isinstance(module, Mapping):
         names = (*names, *(name for name in module if name not in names))
-        mapped = module
+        modules_by_name = module
     elif module is not None:
-        mapped = dict.fromkeys(names, module)
+        modules_by_name = dict.fromkeys(names, module)
     targets: list[str] = []
-    for row in mapped.values():
-        if isinstance(row, (Row, Choice)):  # of a function the classes are unknown
-            targets += row.targets
-    first = next(iter(mapped.values()), None)
+    for mapped in modules_by_name.values():
+        if isinstance(mapped, (Row, Choice)):  # of a function the classes are unknown
+            targets += mapped.targets
+    first = next(iter(modules_by_name.values()), None)
     first_target = first.targets[0] if isinstance(first, (Row, Choice)) else ""
     if isinstance(traits, Traits):
         traits = {first_target: traits} if first_target else {}
@@ -491,29 +499,31 @@ def register_layer(
         in_lua = dict.fromkeys(names, in_lua)
     home = _caller()
     layer = Layer(
-        names,
-        params,
-        children,
-        defaults or {},
-        frozenset(words),
-        kind or _usual_kind(first_target, children),
-        note,
-        remark,
-        mapped,
-        _by_dotted_name(traits or {}, home, targets),
-        in_lua or {},
+        names=names,
+        params=params,
+        children=children,
+        defaults=defaults or {},
+        scratch=frozenset(scratch.split() if isinstance(scratch, str) else scratch),
+        kind=kind or _usual_kind(first_target, children),
+        note=note,
+        remark=remark,
+        modules=modules_by_name,
+        traits=_by_dotted_name(traits or {}, home, targets),
+        in_lua=in_lua or {},
         home=home,
     )
     for name in names:
-        # Of two packages of ours, the one that is loaded last finds a name that both have.
-        if name in _LAYERS or (not layer.is_ours and _listed(name, installed=False) is not None):
+        # A user's name may be in a package of ours that is not loaded yet. Of two of ours with the same name, the one
+        # that is loaded last finds the other.
+        if name in _LAYERS or (not layer.is_ours and _loaded_entry(name, installed=False) is not None):
             raise ModelError(
                 f"the class {name} is already registered", hint="Call unregister_layer first to replace it."
             )
     add_traits(layer.traits)
     _LAYERS.update(dict.fromkeys(names, layer))
     texts: Mapping[str, Text] = text if isinstance(text, Mapping) else dict.fromkeys(names, text or "")
-    add_texts({**dict.fromkeys(names, ""), **texts}, layer.defaults)
+    no_texts = dict.fromkeys(names, "")
+    add_texts({**no_texts, **texts}, layer.defaults)
     return layer
 
 
@@ -525,7 +535,7 @@ def _usual_kind(target: str, children: Children | None) -> str:
 
 
 def _caller() -> str:
-    """Return the dotted name of the module that registers something, as `collections.namedtuple` finds it."""
+    """Return the dotted name of the module that called a function of this file, as `collections.namedtuple` does it."""
     frame: Any = sys._getframe(1)
     while frame is not None and frame.f_globals is globals():
         frame = frame.f_back
@@ -568,7 +578,8 @@ def register_module(
         import it.
 
     Raises:
-        ModelError: a Lua class is already registered, or the class is not at the top level of its module.
+        ModelError: a Lua class is already registered, or the class is not at the top level of its module; raised by the
+            decorator.
 
     Example:
         >>> @register_module("my.Twice", args=(2.0,))
@@ -608,10 +619,15 @@ def class_of(target: str) -> type | None:
 
 
 def unregister_layer(name: str) -> None:
-    """Unregister a class; its objects are treated as those of an unknown class again."""
-    layer = _listed(name)
+    """Unregister a Lua class; its objects are treated as those of an unknown class again.
+
+    Args:
+        name: its full name; nothing happens if it has no entry.
+    """
+    layer = _loaded_entry(name)
     _LAYERS.pop(name, None)
     remove_text(name)
+    # The traits of the entry's PyTorch classes go with its last name.
     if layer is not None and all(other is not layer for other in _LAYERS.values()):
         for target in layer.traits:
             _TRAITS.pop(target, None)
@@ -626,12 +642,12 @@ def entry_name(class_name: str) -> str:
     """
     if class_name not in _LAYERS and class_name.startswith(ALIAS_PREFIXES):
         in_nn = "nn." + class_name.partition(".")[2]
-        if _listed(in_nn) is not None:
+        if _loaded_entry(in_nn) is not None:
             return in_nn
     return class_name
 
 
-def _listed(name: str, *, installed: bool = True) -> Layer | None:
+def _loaded_entry(name: str, *, installed: bool = True) -> Layer | None:
     """Return the entry under a name. The entries of Lua packages are imported once one is asked for that nn has not.
 
     Args:
@@ -648,7 +664,7 @@ def layer_of(class_name: str) -> Layer | None:
 
     A class that is not listed itself has the entry of `nn.<name>` if its package is one of `ALIAS_PREFIXES`.
     """
-    return _listed(entry_name(class_name))
+    return _loaded_entry(entry_name(class_name))
 
 
 def stock_name(value: Value) -> str:
@@ -679,11 +695,12 @@ _IN_LUA = InLua()
 
 
 @cache
-def _rows() -> dict[str, tuple[frozenset[str], frozenset[str]]]:
-    """Return the parents and names of each class in `field_names.txt`, which is read with the first module."""
+def _field_names() -> dict[str, tuple[frozenset[str], frozenset[str]]]:
+    """Return the parents of each class in `field_names.txt`, and the names of its own fields; the file is read once."""
     text = words_beside(__file__, "field_names.txt")
     rows = {}
     for line in text.replace("\n  ", " ").splitlines():  # an indented line continues the one before
+        # `cudnn.ClippedReLU < cudnn._Pointwise : ceiling`
         head, colon, names = line.partition(" :")
         if colon and not line.startswith("#"):
             class_name, *parents = head.replace(" <", "").split()
@@ -698,17 +715,19 @@ def own_names(class_name: str) -> frozenset[str]:
         class_name: of Lua, or dotted, of PyTorch. An unknown class sets what each module has; one with an entry of ours
             but without a row, any name of the table.
     """
-    rows = _rows()
+    rows = _field_names()
     if class_name.startswith("torch."):
-        names_of_class = rows[class_name][1] if class_name in rows else frozenset()
-        return rows["torch"][1] | names_of_class
+        _, names_of_all = rows["torch"]
+        _, names_of_class = rows.get(class_name, (frozenset(), frozenset()))
+        return names_of_all | names_of_class
     classes = [class_name]
     layer = layer_of(class_name)
     if layer is not None and layer.is_ours:
         # One entry may list the same class of several packages: nn.TemporalConvolution and cudnn's.
-        short_name = "." + class_name.partition(".")[2]
-        classes += [name for name in (entry_name(class_name), *layer.names) if name.endswith(short_name)]
+        dot_and_name = "." + class_name.partition(".")[2]
+        classes += [name for name in (entry_name(class_name), *layer.names) if name.endswith(dot_and_name)]
         if not any(name in rows for name in classes):
+            # The source of the class is unknown: it may set any field that another class sets.
             classes += [name for name in rows if not name.startswith("torch")]
     own_fields: set[str] = set()
     visited: set[str] = set()
@@ -733,7 +752,8 @@ def registered_layers() -> dict[str, Layer]:
 # How children are found
 
 
-def _found_at(obj: TorchObject, *paths: str, name: str = "") -> Iterator[Child]:
+def _children_at(obj: TorchObject, *paths: str, name: str = "") -> Iterator[Child]:
+    """Yield the children at the first path where there is a module, or a list with elements; see `children_at`."""
     for path in paths:
         value = lookup(obj, path) if "." in path else obj.get(path)
         if value is None:
@@ -743,8 +763,8 @@ def _found_at(obj: TorchObject, *paths: str, name: str = "") -> Iterator[Child]:
         if items is None:
             yield Child(name or "0", step, value)
             return
-        for at, item in enumerate(items):
-            yield Child(name or str(at), f"{step}[{at + 1}]", item)  # Lua counts from 1
+        for number, item in enumerate(items):
+            yield Child(name or str(number), f"{step}[{number + 1}]", item)  # Lua counts from 1
         if items:
             return
 
@@ -754,18 +774,18 @@ def children_at(*paths: str, name: str = "") -> Children:
 
     Args:
         paths: as for `fields.lookup`: `net.modules`.
-        name: the name of a single child; those of a list are named from `0` on.
+        name: the name of a single child, `0` by default; without it those of a list are named from `0` on.
     """
-    return lambda obj: _found_at(obj, *paths, name=name)
+    return lambda obj: _children_at(obj, *paths, name=name)
 
 
-_RUNNING: dict[str, Children] = {}
+_CHILDREN_THAT_RUN: dict[str, Children] = {}
 """Functions for the modules of classes that run them from other fields than `modules`."""
 
 
 def run_elsewhere(functions: Mapping[str, Children]) -> None:
     """Declare classes that hold in other fields what they run, besides `modules`, by functions for these modules."""
-    _RUNNING.update(functions)
+    _CHILDREN_THAT_RUN.update(functions)
 
 
 @define(frozen=True)
@@ -812,12 +832,12 @@ def recording_of(obj: TorchObject) -> Recording:
 
 def modules(obj: TorchObject) -> Iterator[Child]:
     """Yield the modules that Lua runs: the elements of `modules`, named from `0` on, but for `run_elsewhere`."""
-    return _RUNNING.get(obj.class_name, listed_modules)(obj)
+    return _CHILDREN_THAT_RUN.get(obj.class_name, listed_modules)(obj)
 
 
 def listed_modules(obj: TorchObject) -> Iterator[Child]:
     """Yield the elements of `modules`; of older decorators, `module`."""
-    return _found_at(obj, "modules", "module")
+    return _children_at(obj, "modules", "module")
 
 
 def first_module(obj: TorchObject) -> Iterator[Child]:
@@ -837,28 +857,32 @@ def run_from(*fields: str) -> Children:
     """
 
     def find(obj: TorchObject) -> Iterator[Child]:
-        listed = list(listed_modules(obj))
-        for place, names in enumerate(fields):
+        children = list(listed_modules(obj))
+        for number, names in enumerate(fields):
             name = next((name for name in names.split("|") if isinstance(obj.get(name), TorchObject)), "")
             if not name:
                 continue
-            held = Child(str(place), f".{name}", obj.get(name))
-            if place == len(listed):
-                listed.append(held)
-            elif place < len(listed) and listed[place].value is not held.value:
-                listed[place] = held
-        yield from listed
+            running = Child(str(number), f".{name}", obj.get(name))
+            if number == len(children):
+                children.append(running)
+            elif number < len(children) and children[number].value is not running.value:
+                children[number] = running
+        yield from children
 
     return find
 
 
 def criterions(obj: TorchObject) -> Iterator[Child]:
     """Yield the elements of `criterions`, named from `0` on."""
-    return _found_at(obj, "criterions")
+    return _children_at(obj, "criterions")
 
 
 def named_modules(*names: str) -> Children:
-    """Return a function for children that each have a field of their own, whose name they keep in PyTorch."""
+    """Return a function for children that each have a field of their own, whose name they keep in PyTorch.
+
+    Args:
+        names: of the fields, in the order of the children; those that an object lacks are skipped.
+    """
 
     def find(obj: TorchObject) -> Iterator[Child]:
         for name in names:
@@ -869,7 +893,8 @@ def named_modules(*names: str) -> Children:
     return find
 
 
-_loaded: dict[str, ModuleType] = {}
+_loaded_files: dict[str, ModuleType] = {}
+"""The modules of `load_classes`, by the real paths of their files or folders."""
 
 
 def load_classes(path: PathLike) -> None:
@@ -884,32 +909,35 @@ def load_classes(path: PathLike) -> None:
     Raises:
         ModelError: the file does not exist or fails, or has the name of another module.
     """
-    name = os.fspath(path)
-    real = os.path.realpath(name)
-    add_input(name)
-    folder = real if os.path.isdir(real) else None
-    source = os.path.join(folder, "__init__.py") if folder is not None else real
-    if real in _loaded:
+    file = os.fspath(path)
+    real_path = os.path.realpath(file)
+    add_input(file)  # no output of the call may replace it
+    if real_path in _loaded_files:
         return
-    stem = os.path.splitext(os.path.basename(os.path.normpath(name)))[0]
-    if stem in sys.modules or not stem.isidentifier():
+    source = real_path
+    package_folders = None
+    if os.path.isdir(real_path):
+        source = os.path.join(real_path, "__init__.py")
+        package_folders = [real_path]
+    module_name, _ = os.path.splitext(os.path.basename(os.path.normpath(file)))
+    if module_name in sys.modules or not module_name.isidentifier():
         raise ModelError(
-            "a file with registrations cannot have this name", file=name, expected="a name that no other module has"
+            "a file with registrations cannot have this name", file=file, expected="a name that no other module has"
         )
-    import importlib.util
+    import importlib.util  # not needed by most runs
 
-    inside = [folder] if folder is not None else None
-    spec = importlib.util.spec_from_file_location(stem, source, submodule_search_locations=inside)
+    spec = importlib.util.spec_from_file_location(module_name, source, submodule_search_locations=package_folders)
     if spec is None or spec.loader is None:
-        raise ModelError("is not a Python file", file=name, expected="a name that ends in .py")
+        raise ModelError("is not a Python file", file=file, expected="a name that ends in .py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[stem] = module
+    # Before it runs, as its classes look up their module, and a package imports its own files.
+    sys.modules[module_name] = module
     try:
         spec.loader.exec_module(module)
     except OSError as error:
-        del sys.modules[stem]
-        raise ModelError(f"the file with registrations cannot be read: {error.strerror}", file=name) from error
+        del sys.modules[module_name]
+        raise ModelError(f"the file with registrations cannot be read: {error.strerror}", file=file) from error
     except Exception as error:
-        del sys.modules[stem]
-        raise ModelError(f"the file with registrations fails: {type(error).__name__}: {error}", file=name) from error
-    _loaded[real] = module
+        del sys.modules[module_name]
+        raise ModelError(f"the file with registrations fails: {type(error).__name__}: {error}", file=file) from error
+    _loaded_files[real_path] = module

@@ -14,7 +14,7 @@ from functools import cache
 from itertools import chain
 from math import prod
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attrs import evolve, field
 
@@ -37,33 +37,37 @@ from .registry import Layer, Param, Source, first_module, layer_of, modules, own
 if TYPE_CHECKING:
     from ..graph.lua import Field as LuaField
 
-_SCALARS = (bytes, str, float, int)
-"""Text, numbers and truth values."""
-_DATA = (Table, TdsHash, TdsVec, *_SCALARS)
-_USUAL = ("weight", "bias", "running_mean", "running_var")
+_SCALAR_TYPES = (bytes, str, float, int)
+"""Types of text, numbers and truth values."""
+_DATA_TYPES = (Table, TdsHash, TdsVec, *_SCALAR_TYPES)
+"""Types of values that may be data of a program, such as a vocabulary."""
+_COMMON_NAMES = ("weight", "bias", "running_mean", "running_var")
 """The tensors of most layers, whose names are the same in PyTorch, in the order in which PyTorch lists them."""
 
 
 @define(frozen=True)
-class _Unnamed:
-    """A field that the entry of a module's class does not name.
+class _UnnamedField:
+    """A field whose tensors are not in the state dict, unless another module has the same ones.
 
     Attributes:
         place: the module.
-        name: of the field, or the path of the tensor in it.
+        name: of the field.
+        step: the step of a path from the module to it, in Lua.
         value: its value.
-        has_entry: whether the module was taken by an entry; otherwise its tensors of other names were.
+        has_entry: whether the module has an entry, which does not name the field; otherwise only the tensors of the
+            module with `_COMMON_NAMES` are in the state dict.
     """
 
     place: Place
     name: str
+    step: str
     value: Value
     has_entry: bool
 
 
 @define(eq=False)
 class Origin:
-    """Origin of a tensor of a state dict.
+    """The Lua object and field that a tensor of a state dict was made from.
 
     Attributes:
         obj: the Lua object.
@@ -89,12 +93,14 @@ class StateDict(OrderedDict[str, Tensor]):
         data: strings, numbers and tables of them in fields of the model that its classes do not set, such as a
             vocabulary: under the prefix of the module and the name of the field.
         data_fields: identity of the object and name of the field of each of these, and of the record of `save_module`.
+        places: the places of the model's modules; `None` if the tensors were put together from others.
     """
 
-    __slots__ = ("data", "data_fields", "notes", "origins")
+    __slots__ = ("data", "data_fields", "notes", "origins", "places")
 
-    def __init__(self) -> None:
+    def __init__(self, places: Places | None = None) -> None:
         super().__init__()
+        self.places = places
         self.notes: list[Note] = []
         self.origins: dict[str, Origin] = {}
         self.data: dict[str, Value] = {}
@@ -155,35 +161,48 @@ def state_dict(
             found=type(value).__name__,
             hint="load(path) reads a file." if isinstance(value, (str, PathLike)) else "",
         )
-    result = _Collector(Places(value, path, limits)).run()
+    state = lua_named(Places(value, path, limits))
     if not own_keys:
-        _rename(value, path, result)
+        _use_recorded_names(value, path, state)
     if compact:
-        result.update(compacted(result))
-    return result
+        state.update(compacted(state))
+    return state
 
 
-def _rename(value: TorchObject, path: str, result: StateDict) -> None:
-    """Rename the entries of a state dict to the names recorded in the model, if any, and if they match."""
+def lua_named(places: Places) -> StateDict:
+    """Return the state dict of a Lua module under the names of the Lua model; see `state_dict`.
+
+    Raises:
+        LimitError: the model is nested or shared so much that its names would be too many or too long.
+    """
+    return _Collector(places).run()
+
+
+def _use_recorded_names(value: TorchObject, path: str, state: StateDict) -> None:
+    """Convert a state dict in place to the one that `save_module` recorded in the model, if it did, and they match.
+
+    If they do not match, the state dict gets a note, and keeps the names of the Lua model.
+    """
     if ROOT_FIELD not in value:
         return
-    record = recorded(value, result)
+    record = recorded(value, state)
     if record is None:
         message = "the record of PyTorch's names does not match the model: names are those of the Lua model"
-        result.notes.append(Note("warning", path, message, code="record"))
+        state.notes.append(Note("warning", path, message, code="record"))
         return
-    tensors = record.outer(result)
+    tensors = record.to_recorded(state)
     origins = {}
     for key in tensors:
         first_key = record.tied.get(key, key)
         pieces = record.pieces.get(first_key)
         if pieces:
             # A joined tensor has no field or layout of its own; its object is that of its first piece.
-            origin = result.origins[pieces[0].key]
+            first_piece = pieces[0]
+            origin = state.origins[first_piece.key]
             origins[key] = Origin(origin.obj, origin.param, None, origin.tensor)
-    result.clear()
-    result.update(tensors)
-    result.origins = origins
+    state.clear()
+    state.update(tensors)
+    state.origins = origins
 
 
 class _Collector:
@@ -191,7 +210,7 @@ class _Collector:
 
     def __init__(self, places: Places) -> None:
         self._places = places
-        self._result = StateDict()
+        self._result = StateDict(places)
         self._budget = NameBudget(places.limits)
         self._converted: dict[tuple[int, str], tuple[Tensor, Origin]] = {}
         """Tensors of each object by name, so that a module at two places has the same tensors twice."""
@@ -199,16 +218,16 @@ class _Collector:
         """Copied tensors, by their originals, so that tied weights stay tied."""
         self._notes: dict[tuple[str, str], Note] = {}
         """The note of each level and message, with its first path and the number of occurrences."""
-        self._unnamed: list[_Unnamed] = []
+        self._unnamed: list[_UnnamedField] = []
         """Looked at when all tensors are in the result, as another module may name what is in them."""
-        self._own = cache(own_names)
+        self._own_names = cache(own_names)
         self._is_data = cache(is_data)
         """A table that many objects hold is searched once."""
         self._options: dict[int, frozenset[str]] = {}
         """The fields that the entry of each object's class reads, by the object's id."""
 
     def run(self) -> StateDict:
-        """Collect everything."""
+        """Return the state dict of the model, with notes on what it lacks."""
         for place in self._places:
             if place.layer is None:
                 self._collect_by_names(place)
@@ -225,7 +244,15 @@ class _Collector:
         return self._result
 
     def _note(self, level: str, place: Place, step: str, message: str, code: str = "layer") -> None:
-        """Add a note once, with the first place and the number of places."""
+        """Add a note once, with the first path and the number of places; code and class are those of the last place.
+
+        Args:
+            level: `info` or `warning`.
+            place: the module.
+            step: the rest of the path below the module; empty for itself.
+            message: the text, by which equal notes are found.
+            code: the kind of note, for programs.
+        """
         note = self._notes.get((level, message))
         if note is None:
             path = place.path + step
@@ -236,6 +263,7 @@ class _Collector:
     # Classes with an entry
 
     def _collect_by_entry(self, place: Place, layer: Layer) -> None:
+        """Collect the tensors that the entry of a module's class names, or by names if the entry cannot be applied."""
         fields = Fields(place.obj, "", layer.defaults)
         if text := layer.note_of(fields):
             self._note("info", place, "", f"{place.obj.class_name} {text}")
@@ -247,7 +275,9 @@ class _Collector:
             return
         named_fields: set[str] = set()
         for param in params:
-            named_fields.update(source.path.partition(".")[0] for source in param.sources)
+            for source in param.sources:
+                field_name, _, _ = source.path.partition(".")
+                named_fields.add(field_name)
             identity = (id(place.obj), param.name)
             converted = self._converted.get(identity)
             if converted is None:
@@ -258,7 +288,7 @@ class _Collector:
         self._collect_unnamed(place, layer, named_fields)
 
     def _convert(self, place: Place, fields: Fields, param: Param) -> tuple[Tensor, Origin] | None:
-        """Return the tensor of an entry, and its origin; `None` if the object has none."""
+        """Return the tensor that an entry declares, and its origin; `None` if the object has none."""
         for source in param.sources:
             tensor = fields.find_tensor(source.path)
             if tensor is not None:
@@ -282,13 +312,14 @@ class _Collector:
             reason = f"{error.message}; expected {error.expected}; found {error.found}"
             self._note("warning", place, steps, f"{source.path} of {obj.class_name} keeps Lua's layout: {reason}")
             return original, Origin(obj, param, None, original)
-        if tensor.storage is not original.storage:
-            memory = (id(original.storage), original.offset, original.size, original.stride, source.layout)
-            tensor = self._same_copy(memory, tensor)
+        is_copy = tensor.storage is not original.storage
+        if is_copy:
+            converted_from = (id(original.storage), original.offset, original.size, original.stride, source.layout)
+            tensor = self._same_copy(converted_from, tensor)
         return tensor, Origin(obj, param, source, original)
 
     def _computed(self, place: Place, fields: Fields, param: Param) -> tuple[Tensor, Origin] | None:
-        """Return a tensor that no field holds, computed from the others."""
+        """Return a tensor that no field holds, computed from others, and its origin; `None` if it is not wanted."""
         obj = place.obj
         if param.make is None:
             return None
@@ -305,9 +336,16 @@ class _Collector:
             self._note("info", place, "", f"{obj.class_name}: {param.note}")
         return tensor, Origin(obj, param, None, None)
 
-    def _same_copy(self, memory: object, tensor: Tensor) -> Tensor:
-        """Return the earlier copy of the same memory, if it is equal; else this one."""
-        copies = self._copies.setdefault(memory, [])
+    def _same_copy(self, converted_from: object, tensor: Tensor) -> Tensor:
+        """Return an earlier copy of the same memory in the same layout, if it is equal; else this one.
+
+        They may differ, as a step of a layout may depend on other fields of its object.
+
+        Args:
+            converted_from: what identifies the memory and the layout.
+            tensor: the copy.
+        """
+        copies = self._copies.setdefault(converted_from, [])
         is_float = tensor.element.code[0] == "f"
         for copy in copies:
             if np.array_equal(elements(copy), elements(tensor), equal_nan=is_float):
@@ -316,11 +354,12 @@ class _Collector:
         return tensor
 
     def _put(self, place: Place, name: str, tensor: Tensor, origin: Origin) -> None:
+        """Add a tensor to the result; a name that another one has gets a number, `weight_2`, and a note."""
         key = place.prefix + name
         self._budget.spend(len(key))
         tensors = self._result
         if key in tensors:
-            if tensors[key] is tensor:
+            if tensors[key] is tensor:  # nothing to add
                 return
             wanted = key
             number = 2
@@ -337,16 +376,19 @@ class _Collector:
         """Collect the tensors called `weight`, `bias` and the like; of an object without them all that it holds."""
         obj = place.obj
         tensors = [child for child in self._places.searcher.fields(obj) if _has_elements(child.value)]
-        usual = [child for child in tensors if child.name in _USUAL]
-        others = [child for child in tensors if child.name not in _USUAL]
-        usual.sort(key=lambda child: _USUAL.index(child.name))
-        for child in usual or others:
-            self._put(place, child.name, child.value, Origin(obj, None, Source(child.path.lstrip(".")), child.value))
+        common = [child for child in tensors if child.name in _COMMON_NAMES]
+        others = [child for child in tensors if child.name not in _COMMON_NAMES]
+        common.sort(key=lambda child: _COMMON_NAMES.index(child.name))
+        for child in common or others:
+            source = Source(child.path.lstrip("."))
+            self._put(place, child.name, child.value, Origin(obj, None, source, child.value))
+        # An entry that could not be applied has a note already.
         if place.layer is None:
             consequence = "its tensors keep Lua's names" if tensors else "it has no tensors of its own"
             self._note("warning", place, "", f"no mapping yet for class {obj.class_name}: {consequence}", "unmapped")
-        if usual:
-            self._unnamed.extend(_Unnamed(place, child.path, child.value, has_entry=False) for child in others)
+        if common:
+            for child in others:
+                self._unnamed.append(_UnnamedField(place, child.name, child.path, child.value, has_entry=False))
         if obj.fields is None:
             return
         for key, value in obj.fields.raw_items():
@@ -364,9 +406,10 @@ class _Collector:
         if obj.fields is None:
             return
         for key, value in obj.fields.raw_items():
-            if not isinstance(key, bytes) or not isinstance(value, (Tensor, TorchObject, *_DATA)):
+            if not isinstance(key, bytes) or not isinstance(value, (Tensor, TorchObject, *_DATA_TYPES)):
                 continue
             name = _text(key)
+            # `scratch`: temporary values of this class; `is_scratch`: of every class.
             if name in named_fields or name in layer.scratch or is_scratch(name) or self._is_own(obj, name, value):
                 continue
             if name in (FIELD, ROOT_FIELD):
@@ -375,18 +418,18 @@ class _Collector:
             # The modules inside are collected themselves.
             if name in ("modules", "module", "criterions", "criterion") and layer.children is not None:
                 continue
-            self._unnamed.append(_Unnamed(place, name, value, has_entry=True))
+            self._unnamed.append(_UnnamedField(place, name, path_steps(name), value, has_entry=True))
 
     def _is_own(self, obj: TorchObject, name: str, value: Value) -> bool:
         """Return whether a field holds a scalar and is one that the class itself sets."""
-        return isinstance(value, _SCALARS) and name in self._own(obj.class_name)
+        return isinstance(value, _SCALAR_TYPES) and name in self._own_names(obj.class_name)
 
     def _collect_data(self, place: Place, name: str, value: Value) -> None:
         """Collect a field that holds data, such as a vocabulary, and is not an option of the layer."""
-        if name in (FIELD, ROOT_FIELD):  # used, or noted
+        if name in (FIELD, ROOT_FIELD):  # the record of `save_module`, which `_use_recorded_names` uses or notes
             self._result.data_fields.add((id(place.obj), name))
             return
-        if not isinstance(value, _DATA) or self._is_own(place.obj, name, value) or not self._is_data(value):
+        if not isinstance(value, _DATA_TYPES) or self._is_own(place.obj, name, value) or not self._is_data(value):
             return
         if place.layer is not None:
             if id(place.obj) not in self._options:
@@ -398,23 +441,28 @@ class _Collector:
 
     def _report_unnamed(self) -> None:
         """Note content that was left out and is not in the state dict under another name."""
-        stored = {id(origin.tensor.storage) for origin in self._result.origins.values() if origin.tensor is not None}
+        storages = {id(origin.tensor.storage) for origin in self._result.origins.values() if origin.tensor is not None}
         for unnamed in self._unnamed:
             place = unnamed.place
-            path = path_steps(unnamed.name) if unnamed.has_entry else unnamed.name
-            content = self._left_out(unnamed, path, stored)
+            content = self._left_out(unnamed, storages)
             if content:
-                message = f"{path.lstrip('.')} of {place.obj.class_name} holds {content} that is left out"
-                self._note("warning", place, path, message, "unread-field")
+                message = f"{unnamed.step.lstrip('.')} of {place.obj.class_name} holds {content} that is left out"
+                self._note("warning", place, unnamed.step, message, "unread-field")
             elif unnamed.has_entry:
+                # Of modules without an entry, data was collected with the tensors.
                 self._collect_data(place, unnamed.name, unnamed.value)
 
-    def _left_out(self, unnamed: _Unnamed, path: str, stored: set[int]) -> str:
-        """Describe the first tensor or module in a field that is nowhere in the state dict; empty if there is none."""
-        for child in self._places.searcher.search(unnamed.value, unnamed.name, path):
+    def _left_out(self, unnamed: _UnnamedField, storages: set[int]) -> str:
+        """Describe the first tensor or module in a field that is nowhere in the state dict; empty if there is none.
+
+        Args:
+            unnamed: the field.
+            storages: those of the tensors in the state dict, by id.
+        """
+        for child in self._places.searcher.search(unnamed.value, unnamed.name, unnamed.step):
             value = child.value
             if isinstance(value, Tensor):
-                if value.numel and id(value.storage) not in stored:
+                if value.numel and id(value.storage) not in storages:
                     return "a tensor"
             elif id(value) not in self._places.last:
                 return f"a {value.class_name}"
@@ -432,7 +480,7 @@ def is_data(value: Value) -> bool:
     has_scalar = False
     while stack:
         item = stack.pop()
-        if isinstance(item, _SCALARS):
+        if isinstance(item, _SCALAR_TYPES):
             has_scalar = True
             continue
         if not isinstance(item, (Table, TdsHash, TdsVec)):
@@ -445,31 +493,31 @@ def is_data(value: Value) -> bool:
         else:
             table = item.content if isinstance(item, TdsHash) else item
             stack.extend((*table.raw_keys, *table.raw_values))
-    return has_scalar
+    return has_scalar  # tables without any are nothing to keep
 
 
-class _Recording(Table):
-    """The fields of an object, which records the names that are looked up."""
+class _RecordingTable(Table):
+    """The fields of an object, which remembers the names that are looked up, in `names_read`."""
 
     def __init__(self, table: Table) -> None:
         super().__init__(table.raw_keys, table.raw_values)
-        self.asked: set[str] = set()
+        self.names_read: set[str] = set()
 
     def _place(self, key: Value) -> int:
         name = index_key(key)
         if isinstance(name, bytes):
-            self.asked.add(_text(name))
+            self.names_read.add(_text(name))
         return super()._place(key)
 
 
 def options_of(obj: TorchObject, layer: Layer) -> frozenset[str]:
-    """Return the fields of an object that the entry of its class reads: its options.
+    """Return the fields of an object that the entry of its class reads, found by applying the entry: its options.
 
     Args:
         obj: the object.
         layer: the entry.
     """
-    fields = _Recording(obj.fields or Table())
+    fields = _RecordingTable(obj.fields or Table())
     copy = TorchObject(obj.class_name, obj.version, fields, obj.payload)
     lua = Lua(copy, "", layer.defaults)
     module = layer.module_of(obj.class_name)
@@ -484,10 +532,10 @@ def options_of(obj: TorchObject, layer: Layer) -> frozenset[str]:
     elif module is not None:
         reads.append(module)
     for read in reads:
-        # Fields may be missing or damaged; what was asked before the error counts.
+        # Fields may be missing or damaged; what was read before the error counts.
         with suppress(ModelError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError):
             read(lua)
-    return frozenset(fields.asked)
+    return frozenset(fields.names_read)
 
 
 def native(tensor: Tensor) -> Tensor:
@@ -502,7 +550,7 @@ def native(tensor: Tensor) -> Tensor:
         raise UnsupportedError("Lua Torch has no complex numbers", found=tensor.element.name)
     packed = copied(tensor, elements(tensor))
     assert packed.storage is not None
-    wider = widen(packed.storage)[0]
+    wider, *_ = widen(packed.storage)
     return evolve(packed, element=wider.element, storage=wider)
 
 
@@ -546,7 +594,10 @@ def recomputed(origin: Origin) -> Tensor | None:
 
 
 def existing_field(origin: Origin, computed: Tensor) -> Tensor | None:
-    """Return Lua's tensor with the name and shape of a computed one, read in evaluation; `None` if missing."""
+    """Return the Lua field that holds a computed tensor of a state dict too; `None` if there is none of its shape.
+
+    Lua's module reads this field in evaluation, and computes it again in training.
+    """
     if origin.param is None:
         return None
     tensor = _fields(origin).find_tensor(origin.param.name)
@@ -556,7 +607,7 @@ def existing_field(origin: Origin, computed: Tensor) -> Tensor | None:
 
 
 def added(first: Tensor, second: Tensor) -> Tensor | None:
-    """Return the sum of two tensors; `None` if the second is zero."""
+    """Return the sum of two tensors; `None` if the second is zero, so that the bits of the first stay as they are."""
     array = elements(first)
     addend = elements(second)
     if not addend.any():
@@ -568,20 +619,24 @@ def added(first: Tensor, second: Tensor) -> Tensor | None:
 
 def is_close(one: Tensor, other: Tensor) -> bool:
     """Return whether two tensors agree up to the rounding of different ways to compute them."""
-    return one.shape == other.shape and bool(np.allclose(one.array, other.array, 1e-3, 1e-5, equal_nan=True))
+    if one.shape != other.shape:
+        return False
+    return bool(np.allclose(one.array, other.array, rtol=1e-3, atol=1e-5, equal_nan=True))
 
 
 def learned_copies(root: TorchObject) -> Iterator[tuple[str, str, Origin, Tensor]]:
-    """Yield the parameters in the copies of a module that its container runs in parallel.
+    """Yield the parameters of copies of a module that its container runs in parallel, which the state dict lacks.
 
     Yields:
-        The key of the first of them in the state dict; the place of the copy; the copy's origin and tensor.
+        The key in the state dict, which is that of the first module's parameter; the path of the copy in Lua; origin
+        and tensor of the copy's parameter.
     """
     for place in Places(root):
         if place.layer is None or place.layer.children not in (first_module, clones):
             continue
-        converted = list(place.layer.children(place.obj))
-        for child in list(modules(place.obj))[len(converted) :]:
+        # The modules in the state dict are the first ones.
+        in_state_dict = list(place.layer.children(place.obj))
+        for child in list(modules(place.obj))[len(in_state_dict) :]:
             if not isinstance(child.value, TorchObject):
                 continue
             tensors = state_dict(child.value, own_keys=True)
@@ -602,6 +657,24 @@ _SHOWN = 8
 """Number of names in a message."""
 
 
+class _Converted(NamedTuple):
+    """A Lua tensor, and what became of it.
+
+    Attributes:
+        begin: its first element in its storage.
+        end: the end of its last.
+        key: its key in the state dict.
+        before: the Lua tensor.
+        after: PyTorch's.
+    """
+
+    begin: int
+    end: int
+    key: str
+    before: Tensor
+    after: Tensor
+
+
 def note_lost_sharing(models: Iterable[StateDict], report: Report) -> None:
     """Note the tensors that were copied into another layout, and share their original memory with others of the result.
 
@@ -609,24 +682,25 @@ def note_lost_sharing(models: Iterable[StateDict], report: Report) -> None:
         models: the state dicts of the result.
         report: receives the note.
     """
-    # Of each storage: first and last element of the Lua tensor, its key, itself, and PyTorch's tensor.
-    by_storage: dict[int, list[tuple[int, int, str, Tensor, Tensor]]] = {}
+    by_storage: dict[int, list[_Converted]] = {}
     for model in models:
         for key, origin in model.origins.items():
             before = origin.tensor
             if before is not None and before.storage is not None and before.numel:
-                by_storage.setdefault(id(before.storage), []).append((*before.reach(), key, before, model[key]))
-    names: dict[str, None] = {}
+                begin, end = before.reach()
+                converted = _Converted(begin, end, key, before, model[key])
+                by_storage.setdefault(id(before.storage), []).append(converted)
+    keys: dict[str, None] = {}
     for group in chain.from_iterable(map(overlapping, by_storage.values())):
-        originals = {id(before) for *_, before, _ in group}
-        storages = {id(now.storage) for *_, now in group}
-        # Parts of one tensor share nothing.
-        if len(originals) > 1 and len(storages) > 1:
-            names.update(dict.fromkeys(key for _, _, key, *_ in group))
-    if names:
-        text = listed(names, _SHOWN)
+        lua_tensors = {id(converted.before) for converted in group}
+        storages = {id(converted.after.storage) for converted in group}
+        # Several tensors of PyTorch that are parts of one of Lua share nothing.
+        if len(lua_tensors) > 1 and len(storages) > 1:
+            keys.update(dict.fromkeys(converted.key for converted in group))
+    if keys:
+        text = listed(keys, _SHOWN)
         message = f"memory that Lua shares between tensors of different layouts is no longer shared: {text}"
-        report.notes.append(Note("info", "", message, "sharing", code="unshared"))
+        report.notes.append(Note("info", path="", message=message, loss="sharing", code="unshared"))
 
 
 # Records of `save_module`
@@ -640,10 +714,10 @@ ROOT_FIELD = "t7bridge_state_dict"
 
 @define(frozen=True)
 class Run:
-    """A part of a recorded tensor.
+    """Consecutive elements of a recorded tensor, which are a tensor of the model's own state dict.
 
     Attributes:
-        key: of the model's own state dict; its elements are a run of the tensor's.
+        key: of that tensor.
         start: of the run, in elements, 0-based.
         count: elements of the run.
         transposed: whether the model holds the transpose of the tensor.
@@ -657,16 +731,16 @@ class Run:
 
 @define(eq=False)
 class Recorded:
-    """A recorded state dict.
+    """The PyTorch state dict that `save_module` recorded in a model, and where its own state dict has the elements.
 
     Attributes:
-        keys: in order.
+        keys: all keys, in order.
         sizes: of the tensors held by modules, by key.
-        pieces: their locations.
-        copies: parts that other pieces hold as well, as in the cells of an unrolled layer.
+        pieces: the runs of which each of these tensors consists, by key.
+        copies: further runs of the same elements, as in the cells of an unrolled layer.
         tied: other keys of a tensor → its first key.
         other: tensors that no module holds, or holds only in part.
-        scalars: outputs without dimensions, counted from 1.
+        scalars: outputs of the model without dimensions, counted from 1.
     """
 
     keys: list[str] = field(factory=list)
@@ -677,12 +751,17 @@ class Recorded:
     other: dict[str, Tensor] = field(factory=dict)
     scalars: list[int] = field(factory=list)
 
-    def outer(self, state: StateDict) -> dict[str, Tensor]:
+    def to_recorded(self, state: StateDict) -> dict[str, Tensor]:
         """Convert a model's own state dict to the recorded one: views of the same memory where possible."""
-        return self.by_keys({key: self._joined(key, state) for key in self.pieces}, self.other)
+        return self.in_order({key: self._joined(key, state) for key in self.pieces}, self.other)
 
-    def by_keys(self, joined: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-        """Return tensors by the recorded keys, in order: those composed of pieces, and others."""
+    def in_order(self, joined: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+        """Return tensors by all recorded keys, in their order.
+
+        Args:
+            joined: the tensors composed of pieces, by their first keys.
+            other: the others; of a tensor in both, the one composed of pieces counts.
+        """
         tensors = {**other, **joined}
         return {key: tensors[self.tied.get(key, key)] for key in self.keys}
 
@@ -694,14 +773,15 @@ class Recorded:
         first = tensors[0]
         if len(pieces) == 1 and pieces[0].transposed:
             return Tensor(first.element, first.storage, size, first.stride[::-1], first.offset)
-        # Where the whole would begin in memory, by each piece.
+        # Where the whole would begin in memory, by each piece; if all agree, the whole is there.
         beginnings: set[tuple[int, int] | None] = set()
         for piece, tensor in zip(pieces, tensors):
             beginnings.add((id(tensor.storage), tensor.offset - piece.start) if tensor.is_contiguous else None)
-        if len(beginnings) == 1 and None not in beginnings and key not in self.other:
+        is_in_one_piece = len(beginnings) == 1 and None not in beginnings
+        if is_in_one_piece and key not in self.other:
             offset = first.offset - pieces[0].start
             return Tensor(first.element, first.storage, size, contiguous(size), offset, is_scalar=not size)
-        if key in self.other:
+        if key in self.other:  # with the elements that no module holds
             flat = self.other[key].numpy().reshape(-1).copy()
         else:
             flat = np.empty(prod(size), np.dtype(first.element.code))
@@ -710,46 +790,53 @@ class Recorded:
         return Tensor.from_numpy(flat.reshape(size))  # one without dimensions is a scalar
 
     def differences(self, state: Mapping[Any, Any]) -> list[str]:
-        """Return what does not fit in a state dict with the recorded keys: other shapes, and ties that are none."""
-        wrong = []
+        """Return, as lines of text, what does not fit in a state dict with the recorded keys.
+
+        These are tensors of other shapes, and different tensors under keys that are tied in the model.
+        """
+        lines = []
         for key, size in self.sizes.items():
             tied = [name for name in self.names(key) if isinstance(state.get(name), Tensor)]
             for name in tied:
                 shape = state[name].shape
-                if shape != (size or (1,)) and shape != size:  # Lua has no tensors without dimensions
-                    wrong.append(f"wrong {name}: expected {list(size)}; found {list(shape)}")
-            for name in tied[1:]:
-                if not same_elements(state[tied[0]], state[name]):
-                    wrong.append(f"different values in {tied[0]} and {name}, which are one tensor in the model")
-        return wrong
+                size_in_lua = size or (1,)  # Lua has no tensors without dimensions
+                if shape not in (size, size_in_lua):
+                    lines.append(f"wrong {name}: expected {list(size)}; found {list(shape)}")
+            if not tied:
+                continue
+            first, *others = tied
+            for name in others:
+                if not same_elements(state[first], state[name]):
+                    lines.append(f"different values in {first} and {name}, which are one tensor in the model")
+        return lines
 
     def names(self, key: str) -> list[str]:
         """Return the recorded keys of a tensor: its first key, and those tied to it."""
         return [key, *(other for other, first in self.tied.items() if first == key)]
 
-    def inner(self, state: Mapping[Any, Any], own: StateDict) -> dict[Any, Any]:
+    def to_own(self, state: Mapping[Any, Any], own: StateDict) -> dict[Any, Any]:
         """Convert a recorded state dict to the model's own; tensors that no module holds are left out.
 
         Args:
-            state: tensors under the recorded keys, without `differences`.
-            own: the model's own state dict.
+            state: tensors under the recorded keys, without `differences`; some may be missing.
+            own: the model's own state dict, for shapes, and for the tensors that are not recorded.
         """
         result: dict[Any, Any] = {}
         for key in self.pieces:
             tensor = self._first_given(key, state)
             if tensor is None:
                 continue
-            if tensor.storage is None:
-                result.update((piece.key, tensor) for piece in self.places(key))
+            if tensor.storage is None:  # no elements to cut into pieces
+                result.update((piece.key, tensor) for piece in self.all_runs(key))
                 continue
             array = tensor.numpy()
-            for piece in self.places(key):
+            for piece in self.all_runs(key):
                 flat = (array.T if piece.transposed else array).reshape(-1)
                 part = flat[piece.start : piece.start + piece.count]
                 shape = own[piece.key].shape
                 # A tensor of another size is passed as it is; whoever assigns it states the difference.
                 result[piece.key] = Tensor.from_numpy(part.reshape(shape)) if part.size == prod(shape) else tensor
-        recorded_keys = self.held()
+        recorded_keys = self.own_keys()
         for key, origin in own.origins.items():
             if key not in recorded_keys and origin.tensor is not None:
                 result[key] = own[key]
@@ -762,12 +849,12 @@ class Recorded:
                 return state[name]  # type: ignore[no-any-return]
         return None
 
-    def held(self) -> set[str]:
+    def own_keys(self) -> set[str]:
         """Return the keys of the model's own state dict that hold parts of recorded tensors."""
-        return {piece.key for key in self.pieces for piece in self.places(key)}
+        return {run.key for key in self.pieces for run in self.all_runs(key)}
 
-    def places(self, key: str) -> list[Run]:
-        """Return all pieces that hold parts of a tensor, including copies."""
+    def all_runs(self, key: str) -> list[Run]:
+        """Return all runs of a recorded tensor: its pieces, and copies of these."""
         return [*self.pieces[key], *self.copies.get(key, [])]
 
 
@@ -789,6 +876,8 @@ def recorded(root: TorchObject, own: StateDict) -> Recorded | None:
         entry = entries.get(name) if isinstance(entries, Table) else None
         if isinstance(entry, Table):
             _add_run(record, key, entry, own[key].numel)
+    for key in record.pieces:
+        _separate_copies(record, key)
     if not all(_is_covered(record, key) for key in record.pieces):
         return None
     first_keys = {*record.pieces, *record.other}
@@ -818,7 +907,14 @@ def _without_dimensions(table: Table) -> Tensor | None:
 
 
 def _add_run(record: Recorded, own_key: str, entry: Table, count: int) -> None:
-    """Add the run that a module's field records for one of its tensors."""
+    """Add the run that a module's field records for one of its tensors.
+
+    Args:
+        record: the record, to which the run and the size of its tensor are added.
+        own_key: of the module's tensor.
+        entry: what the field says; see `workshop/lua/objects.py`.
+        count: elements of the module's tensor.
+    """
     key = _text(entry.get("key"))
     extents = [extent for extent in items_of(entry.get("size")) or () if isinstance(extent, (int, float))]
     start = entry.get("start")
@@ -828,21 +924,34 @@ def _add_run(record: Recorded, own_key: str, entry: Table, count: int) -> None:
     record.sizes.setdefault(key, tuple(map(int, extents)))
 
 
+def _separate_copies(record: Recorded, key: str) -> None:
+    """Sort the runs of a tensor in `pieces`, and move those of elements that another run has to `copies`."""
+    runs = record.pieces[key]
+    total = prod(record.sizes[key])
+    whole = [run for run in runs if (run.start, run.count) == (0, total)]
+    pieces: dict[tuple[int, int], Run] = {}
+    # Beside a run of the whole tensor all others are parts of it.
+    for run in whole or runs:
+        # Of runs of the same elements, which share their memory, the first counts.
+        pieces.setdefault((run.start, run.count), run)
+    record.pieces[key] = sorted(pieces.values(), key=lambda run: run.start)
+    record.copies[key] = [run for run in runs if pieces.get((run.start, run.count)) is not run]
+
+
 def _is_covered(record: Recorded, key: str) -> bool:
-    """Return whether the pieces of a tensor cover all of it, in order and without overlap; others become copies."""
+    """Return whether the pieces of a tensor, in order, cover all of it without overlap.
+
+    What they do not cover may be in `other`. Only a piece that is the whole may be transposed, of a matrix.
+    """
     size = record.sizes[key]
     pieces = record.pieces[key]
     total = prod(size)
-    whole = [piece for piece in pieces if (piece.start, piece.count) == (0, total)]
-    # Pieces of the same elements share their memory: the first counts. Beside a whole one all others are parts of it.
-    first = {(piece.start, piece.count): piece for piece in reversed(whole or pieces)}
-    record.pieces[key] = sorted(first.values(), key=lambda piece: piece.start)
-    record.copies[key] = [piece for piece in pieces if first.get((piece.start, piece.count)) is not piece]
-    if whole:
-        return not record.pieces[key][0].transposed or len(size) == 2
+    first = pieces[0]
+    if (first.start, first.count) == (0, total):
+        return not first.transposed or len(size) == 2
     end = 0
     covered = 0
-    for piece in record.pieces[key]:
+    for piece in pieces:
         if piece.start < end or piece.transposed:
             return False
         end = piece.start + piece.count

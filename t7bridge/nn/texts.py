@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ..data import define
 from ..graph.lua import Table, TorchObject, Value
@@ -23,7 +23,7 @@ _LINES = 1000
 """Maximum number of lines of a module."""
 _DEPTH = 60
 """Maximum depth of modules that are shown."""
-_SIZES = 20
+_MOST_SIZES = 20
 """Maximum number of sizes of a LongStorage that are shown."""
 
 
@@ -66,6 +66,11 @@ class _Formatted:
         self._value = value
 
     def __format__(self, form: str) -> str:
+        """Return the field in one of the forms of `Text`, which stands after the colon in a template.
+
+        Raises:
+            _AbsentError: it is missing, or has no such form.
+        """
         value = self._value
         if isinstance(value, (bytes, str)) and form == "s":
             return clean(value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value)
@@ -73,14 +78,26 @@ class _Formatted:
             return str(value.numel)
         if isinstance(value, Tensor) and form.isdecimal() and int(form) <= len(value.size):
             return str(value.size[int(form) - 1])
-        if isinstance(value, Storage) and form[:1] == "*" and not value.element.name.startswith("float"):
-            numbers = list(map(str, elements(Tensor(value.element, value, (value.count,), (1,)), _SIZES)))
-            if value.count > _SIZES:
-                numbers.append("…")
-            return form[1:].join(numbers)
+        if isinstance(value, Storage) and form.startswith("*"):
+            return self._sizes(value, separator=form.removeprefix("*"))
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return self._number(value, form)
         raise _AbsentError
+
+    @staticmethod
+    def _sizes(storage: Storage, separator: str) -> str:
+        """Return the numbers of a LongStorage, of very many the first.
+
+        Raises:
+            _AbsentError: it has other elements, which are no sizes.
+        """
+        if storage.element.name.startswith("float"):
+            raise _AbsentError
+        whole = Tensor(storage.element, storage, size=(storage.count,), stride=(1,))
+        numbers = list(map(str, elements(whole, _MOST_SIZES)))
+        if storage.count > _MOST_SIZES:
+            numbers.append("…")
+        return separator.join(numbers)
 
     @staticmethod
     def _number(value: float, form: str) -> str:
@@ -90,22 +107,25 @@ class _Formatted:
             value: the number.
             form: `s` as `tostring` does, `g` and `f` as `string.format` does with `%g` and `%f`; `p` is a whole number
                 if it is one, and `%f` if not; others are whole numbers.
+
+        Raises:
+            _AbsentError: the number is too large for `%d`.
         """
         if form == "s":
             return f"{value:.14g}"
         if form == "g":
             return f"{value:g}"
-        # `%d` of larger numbers is undefined in C.
-        if abs(value) >= 2**53:
-            raise _AbsentError
         is_fraction = form == "p" and not float(value).is_integer()
         if form == "f" or is_fraction:
             return f"{value:f}"
+        # `%d` of larger numbers is undefined in C.
+        if abs(value) >= 2**53:
+            raise _AbsentError
         return str(int(value))
 
 
 class _Values:
-    """The fields of a layer for a template, by name; `without` is a text."""
+    """The fields of a layer as the mapping that fills a template; `without` is a text, not a field."""
 
     def __init__(self, obj: TorchObject) -> None:
         self._obj = obj
@@ -120,27 +140,35 @@ def window(*, planes: bool = False, extra: str = "", always: bool = False) -> Ca
     """Return the text of kernel, step and padding in two or three dimensions: `(3 -> 8, 5x5, 2,2, 1,1)`.
 
     Args:
-        planes: begin with `nInputPlane -> nOutputPlane`; the step is then shown only where it, or the padding, is not
-            the default.
-        extra: prefix of further fields, shown where one of them is present and not 0.
+        planes: begin with `nInputPlane -> nOutputPlane`, as convolutions do; the step is then shown only where it, or
+            the padding, is not the default.
+        extra: prefix of further fields of each axis, shown where one of them is present and not 0.
         always: show `extra` always.
+
+    Returns:
+        A function of the fields of a layer.
     """
     return partial(_window, planes=planes, extra=extra, always=always)
 
 
 def _window(fields: Fields, *, planes: bool, extra: str, always: bool) -> str:
+    """See `window`."""
+    # The width comes first, as in Lua's constructors.
     axes = "TWH" if ".Volumetric" in fields.obj.class_name else "WH"
 
     def values(prefix: str) -> list[Value]:
+        """Return the fields of all axes, such as `kW` and `kH`."""
         return [fields.obj.get(prefix + axis) for axis in axes]
 
-    def template(prefix: str, form: str = "", mark: str = ",") -> str:
-        return mark.join(f"{{{prefix}{axis}{form}}}" for axis in axes)
+    def template(prefix: str, form: str = "", separator: str = ",") -> str:
+        """Return a template for these fields: `{kW}x{kH}`."""
+        return separator.join(f"{{{prefix}{axis}{form}}}" for axis in axes)
 
     parts = ["{nInputPlane} -> {nOutputPlane}"] if planes else []
-    parts.append(template("k", mark="x"))
+    parts.append(template("k", separator="x"))
     # In Lua nil ~= 0 is true, so that layers of releases without padding show their step.
-    if not planes or values("d") != [1] * len(axes) or values("pad") != [0] * len(axes):
+    is_default = values("d") == [1] * len(axes) and values("pad") == [0] * len(axes)
+    if not planes or not is_default:
         parts.append(template("d"))
     for prefix in filter(None, ("pad", extra)):
         is_used = any(value not in (None, 0) for value in values(prefix))
@@ -162,13 +190,16 @@ def remove_text(name: str) -> None:
 
 
 def _text_of(obj: TorchObject) -> tuple[Text, Mapping[str, Value]]:
-    """Return the text of a class; a class of cudnn prints as that of nn."""
+    """Return the text of an object's class, empty if none is declared, and its values of missing fields.
+
+    A class of cudnn without a text prints as that of nn, which it is derived from.
+    """
     name = str(obj.class_name)
-    in_nn = "nn." + name.removeprefix("cudnn.") if name.startswith("cudnn.") else name
-    for listed in (name, in_nn):
-        if listed not in _TEXTS:
-            load_more(listed)
-        text, defaults = _TEXTS.get(listed, ("", {}))
+    name_in_nn = "nn." + name.removeprefix("cudnn.") if name.startswith("cudnn.") else name
+    for class_name in (name, name_in_nn):
+        if class_name not in _TEXTS:
+            load_more(class_name)
+        text, defaults = _TEXTS.get(class_name, ("", {}))
         if text:
             return text, defaults
     return "", {}
@@ -182,7 +213,8 @@ def layer_text(obj: TorchObject) -> str:
         if text.whole:
             return text.whole
         text = text.after
-    for form in text if isinstance(text, tuple) else (text,):
+    forms = text if isinstance(text, tuple) else (text,)
+    for form in forms:
         # A field is missing or has another type: the next form may do without it.
         with suppress(ArithmeticError, LookupError, TypeError, ValueError):
             if callable(form):
@@ -191,76 +223,94 @@ def layer_text(obj: TorchObject) -> str:
     return class_name
 
 
-_Work = str | tuple[str, Value, str, int]
-"""A line; or the start of the first line, what to show after it, the start of further lines, depth."""
+class _ToExpand(NamedTuple):
+    """A module, or another value in a list of modules, whose lines are still to be made.
+
+    Attributes:
+        head: the beginning of its first line.
+        value: itself.
+        indent: the beginning of its further lines.
+        depth: number of modules around it.
+    """
+
+    head: str
+    value: Value
+    indent: str
+    depth: int
 
 
-def _lines(obj: TorchObject, head: str, indent: str, depth: int) -> list[_Work]:
-    """Return the lines of a module; those of the modules inside it are still to be expanded."""
-    text, _ = _text_of(obj)
+_Line = str | _ToExpand
+
+
+def _lines(module: TorchObject, head: str, indent: str, depth: int) -> list[_Line]:
+    """Return the lines of a module; those of the modules inside it are still to be expanded. See `_ToExpand`."""
+    text, _ = _text_of(module)
     style = text.inside if isinstance(text, Printed) else ""
-    modules = obj.get("modules")
-    inner = modules.as_list() if isinstance(modules, Table) else None
+    table = module.get("modules")
+    inside = table.as_list() if isinstance(table, Table) else None
     if style == "map":
-        return _map_lines(obj, head, indent, depth)
-    if style == "decorator" and inner:
-        return [(f"{head}{layer_text(obj)} @ ", inner[0], indent, depth + 1)]
-    if style == "sequential" and inner is not None:
-        return _sequential_lines(inner, head, indent, depth)
-    if style == "branches" and inner is not None:
-        return _branch_lines(obj, inner, head, indent, depth)
-    return [head + layer_text(obj)]
+        return _map_lines(module, head, indent, depth)
+    if style == "decorator" and inside:
+        return [_ToExpand(f"{head}{layer_text(module)} @ ", inside[0], indent, depth + 1)]
+    if style == "sequential" and inside is not None:
+        return _sequential_lines(inside, head, indent, depth)
+    if style == "branches" and inside is not None:
+        return _branch_lines(module, inside, head, indent, depth)
+    return [head + layer_text(module)]
 
 
-def _map_lines(obj: TorchObject, head: str, indent: str, depth: int) -> list[_Work]:
-    class_name = clean(str(obj.class_name))
-    module = obj.get("module")
-    if module is None:
+def _map_lines(module: TorchObject, head: str, indent: str, depth: int) -> list[_Line]:
+    """Return the lines of an nn.MapTable, which shows the module that it applies to each element."""
+    class_name = clean(str(module.class_name))
+    inside = module.get("module")
+    if inside is None:
         return [f"{head}{class_name} {{ }}"]
     return [
         f"{head}{class_name} {{",
-        (indent + "  ", module, indent + "        ", depth + 1),
+        _ToExpand(indent + "  ", inside, indent + "        ", depth + 1),
         indent + "}",
     ]
 
 
-def _sequential_lines(inner: list[Value], head: str, indent: str, depth: int) -> list[_Work]:
-    arrows = "".join(f" -> ({number})" for number in range(1, min(len(inner), _LINES) + 1))
-    if len(inner) > _LINES:
+def _sequential_lines(inside: list[Value], head: str, indent: str, depth: int) -> list[_Line]:
+    """Return the lines of an nn.Sequential: an overview, then its modules by number. A subclass shows the same name."""
+    arrows = "".join(f" -> ({number})" for number in range(1, min(len(inside), _LINES) + 1))
+    if len(inside) > _LINES:
         arrows += " -> …"
-    lines: list[_Work] = [
+    lines: list[_Line] = [
         head + "nn.Sequential {",
         f"{indent}  [input{arrows} -> output]",
     ]
-    for number, module in enumerate(inner, 1):
-        lines.append((f"{indent}  ({number}): ", module, indent + "  ", depth + 1))
+    for number, module in enumerate(inside, 1):
+        lines.append(_ToExpand(f"{indent}  ({number}): ", module, indent + "  ", depth + 1))
     return [*lines, indent + "}"]
 
 
-def _branch_lines(obj: TorchObject, inner: list[Value], head: str, indent: str, depth: int) -> list[_Work]:
-    lines: list[_Work] = [f"{head}{clean(str(obj.class_name))} {{", indent + "  input"]
-    for number, module in enumerate(inner, 1):
-        is_last = number == len(inner)
+def _branch_lines(container: TorchObject, inside: list[Value], head: str, indent: str, depth: int) -> list[_Line]:
+    """Return the lines of an nn.Concat and the like, with an arrow from the input to each module."""
+    lines: list[_Line] = [f"{head}{clean(str(container.class_name))} {{", indent + "  input"]
+    for number, module in enumerate(inside, 1):
+        is_last = number == len(inside)
         start = "     `-> " if is_last else "    |`-> "
         further = "         " if is_last else "    |    "
-        lines.append((f"{indent}{start}({number}): ", module, indent + further, depth + 1))
+        lines.append(_ToExpand(f"{indent}{start}({number}): ", module, indent + further, depth + 1))
     return [*lines, indent + "     ... -> output", indent + "}"]
 
 
 def module_text(value: TorchObject) -> str:
-    """Return the tree of modules, at most 1000 lines of it."""
+    """Return a module with those inside it, as Lua prints it: at most 1000 lines, without recursion."""
     lines: list[str] = []
-    stack: list[_Work] = [("", value, "", 0)]
+    stack: list[_Line] = [_ToExpand(head="", value=value, indent="", depth=0)]
     while stack:
-        work = stack.pop()
+        line = stack.pop()
         if len(lines) >= _LINES:
             lines.append("…")
             break
-        if isinstance(work, str):
-            lines.append(work)
+        if isinstance(line, str):
+            lines.append(line)
             continue
-        head, item, indent, depth = work
-        if item is None:
+        head, item, indent, depth = line
+        if item is None:  # a hole in the list
             lines.append(head)
         elif depth >= _DEPTH:
             lines.append(head + "…")

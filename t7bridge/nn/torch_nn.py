@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..data import define, words_beside
 from . import output_shapes as out
 from .output_shapes import Rule
+
+if TYPE_CHECKING:
+    from inspect import Signature
 
 Shape = tuple[int, ...]
 Tensors = dict[str, Shape]
@@ -20,7 +23,7 @@ Arguments = Mapping[str, Any]
 REQUIRED: Any = object()
 """The default of a required argument."""
 SAME = -1
-"""The rank of the output is that of the input."""
+"""In `TorchClass.rank`: the rank of the output is that of the input."""
 _MOST_LAYERS = 1000
 """Maximum layers of one recurrent module; each has tensors of its own."""
 
@@ -60,28 +63,27 @@ def _rows() -> Iterator[tuple[str, TorchClass]]:
     for line in words_beside(__file__, "torch_nn.txt").splitlines():
         if line.startswith("#"):
             continue
-        # The last columns may be left out.
+        # The last columns may be left out, so that empty ones are added.
         columns = [column.strip() for column in f"{line} | | |".split("|")]
-        name, base, output, rank, arguments, function, shape = columns[:7]
-        dimensions, *extents = rank.split() or [""]
-        called, *passed = function.split() or [""]
+        name, base, output, rank_and_extent, arguments, function_and_arguments, shape, *_ = columns
+        rank, *extents = rank_and_extent.split() or [""]
+        function, *passed = function_and_arguments.split() or [""]
         defaults = {}
         for argument in arguments.split():
-            word, equals, default = argument.partition("=")
-            defaults[word] = _constant(default) if equals else REQUIRED
-        yield (
-            name,
-            TorchClass(
-                base=base,
-                arguments=defaults,
-                rank=_rank(dimensions),
-                function=called,
-                passed=tuple(passed),
-                shape=shape,
-                output=_rule(output),
-                extent=extents[0].strip("*") if extents else None,
-            ),
+            argument_name, equals, default = argument.partition("=")
+            defaults[argument_name] = _constant(default) if equals else REQUIRED
+        torch_class = TorchClass(
+            base=base,
+            arguments=defaults,
+            rank=_rank(rank),
+            function=function,
+            passed=tuple(passed),
+            shape=shape,
+            output=_rule(output),
+            # `*` says that no argument has it.
+            extent=extents[0].strip("*") if extents else None,
         )
+        yield name, torch_class
 
 
 _WORDS = {"True": True, "False": False, "None": None}
@@ -105,9 +107,15 @@ def _rank(dimensions: str) -> int | None:
 
 
 def _rule(output: str) -> Rule | None:
-    """Return the rule of an output by its name in `output_shapes`; `pooling 2` is made for two dimensions."""
-    name, *dims = output.split() or ["none"]
-    rule: Any = getattr(out, name, None)
+    """Return the rule of an output by its name in `output_shapes`; `pooling 2` is made for two dimensions.
+
+    Returns:
+        `None` for a class whose column is empty.
+    """
+    if not output:
+        return None
+    name, *dims = output.split()
+    rule: Any = getattr(out, name)
     if dims:
         rule = rule(*map(int, dims))
     return rule  # type: ignore[no-any-return]
@@ -129,7 +137,10 @@ def output_of(name: str) -> Rule | None:
 
 
 def shape(*sizes: Any) -> Shape:
-    """Return the shape of a new tensor: `torch.zeros(3, 4)`, `torch.zeros((3, 4))`.
+    """Return the shape of a new tensor.
+
+    Args:
+        *sizes: as for `torch.zeros(3, 4)` or `torch.zeros((3, 4))`.
 
     Raises:
         Refused: the sizes are invalid.
@@ -157,21 +168,27 @@ def bound(name: str, args: tuple[Any, ...], kwargs: Arguments) -> dict[str, Any]
     Raises:
         TypeError: there are too many, unknown ones, or one is missing.
     """
-    if name == "Identity":
+    if name == "Identity":  # it accepts any arguments, and ignores them
         return {}
+    arguments = _signature(name).bind(*args, **kwargs)
+    arguments.apply_defaults()
+    return arguments.arguments
+
+
+@cache
+def _signature(name: str) -> Signature:
+    """Return the signature of a constructor."""
     from inspect import Parameter, Signature  # which a conversion of most models does without
 
     parameters = []
     for argument, default in TORCH[name].arguments.items():
         parameter = Parameter(argument, Parameter.POSITIONAL_OR_KEYWORD)
         parameters.append(parameter if default is REQUIRED else parameter.replace(default=default))
-    arguments = Signature(parameters).bind(*args, **kwargs)
-    arguments.apply_defaults()
-    return arguments.arguments
+    return Signature(parameters)
 
 
 def constructed(name: str, args: tuple[Any, ...], kwargs: Arguments) -> Tensors:
-    """Return the tensors of a module after construction.
+    """Return the shapes of the tensors of a module after construction, by name.
 
     Args:
         name: a class of torch.nn.
@@ -187,7 +204,7 @@ def constructed(name: str, args: tuple[Any, ...], kwargs: Arguments) -> Tensors:
 
 
 def tensors_like(name: str, args: tuple[Any, ...], kwargs: Arguments) -> Tensors:
-    """Return the tensors of a class with the required arguments of one of torch.nn, and perhaps others.
+    """Return the shapes of the tensors of a class with the required arguments of one of torch.nn, and perhaps others.
 
     Args:
         name: a class of torch.nn, without its package; an unknown one has none.
@@ -200,20 +217,25 @@ def tensors_like(name: str, args: tuple[Any, ...], kwargs: Arguments) -> Tensors
     if name not in TORCH:
         return {}
     arguments = TORCH[name].arguments
-    required = sum(default is REQUIRED for default in arguments.values())
+    required_count = sum(default is REQUIRED for default in arguments.values())
     by_name = {key: value for key, value in kwargs.items() if key in arguments}
-    return constructed(name, args[: max(1, required)], by_name)
+    # The first argument is the same even where torch.nn does not require it, as PReLU's.
+    common_args = args[: max(1, required_count)]
+    return constructed(name, common_args, by_name)
 
 
 def _require(holds: bool, message: str) -> None:
+    """Raise `Refused` unless a condition holds."""
     if not holds:
         raise Refused(message)
 
 
-# What the constructors of classes with a base name refuse, and the tensors that they make.
+# What the constructors of classes with a base name refuse, by `Refused`, and the tensors that they make. Each function
+# has the name of a class, and all its arguments by name.
 
 
 def _dropout(name: str, arguments: Arguments) -> Tensors:
+    """Return no tensors; refuse a probability that is none."""
     probability = arguments["p"]
     # As PyTorch compares: NaN is not refused.
     is_outside = probability < 0 or probability > 1
@@ -222,6 +244,7 @@ def _dropout(name: str, arguments: Arguments) -> Tensors:
 
 
 def _hardtanh(name: str, arguments: Arguments) -> Tensors:
+    """Return no tensors; refuse bounds of which the upper one is not above the lower."""
     low = arguments["min_val"]
     high = arguments["max_val"]
     _require(high > low, f"the bounds of nn.{name} are {low} and {high}, the upper one not above the lower")
@@ -229,17 +252,21 @@ def _hardtanh(name: str, arguments: Arguments) -> Tensors:
 
 
 def _unflatten(name: str, arguments: Arguments) -> Tensors:
+    """Return no tensors; refuse sizes that are no integers."""
     sizes = arguments["unflattened_size"]
     has_sizes = isinstance(sizes, tuple) and all(type(size) is int for size in sizes)
+    # Not `isinstance`, which takes True and False for integers.
     _require(has_sizes and type(arguments["dim"]) is int, f"nn.{name} requires integers")
     return {}
 
 
 def _prelu(name: str, arguments: Arguments) -> Tensors:
+    """Return the slopes of a PReLU."""
     return {"weight": shape(arguments["num_parameters"])}
 
 
 def _embedding(name: str, arguments: Arguments) -> Tensors:
+    """Return the rows of an embedding; refuse a row of padding that it does not have."""
     padding = arguments["padding_idx"]
     rows = arguments["num_embeddings"]
     has_row = padding is None or -rows <= padding < rows
@@ -248,7 +275,8 @@ def _embedding(name: str, arguments: Arguments) -> Tensors:
 
 
 def _norm(name: str, arguments: Arguments) -> Tensors:
-    if "num_features" not in arguments:
+    """Return the tensors of a normalization: those learned, and running statistics."""
+    if "num_features" not in arguments:  # a local response normalization, which has no tensors
         return {}
     features = shape(arguments["num_features"])
     tensors: Tensors = {}
@@ -260,9 +288,12 @@ def _norm(name: str, arguments: Arguments) -> Tensors:
 
 
 def _linear(name: str, arguments: Arguments) -> Tensors:
-    # torch.nn.Bilinear has two inputs, and requires that the first has elements.
+    """Return the tensors of torch.nn.Linear or Bilinear."""
+    # In the order of the arguments: one size of the input of torch.nn.Linear, two of the inputs of Bilinear.
     *inputs, outputs, bias = arguments.values()
-    _require(len(inputs) == 1 or (type(inputs[0]) is int and inputs[0] > 0), f"nn.{name} has no inputs")
+    is_bilinear = len(inputs) == 2
+    has_inputs = type(inputs[0]) is int and inputs[0] > 0
+    _require(not is_bilinear or has_inputs, f"nn.{name} has no inputs")  # Linear accepts inputs without elements
     tensors = {"weight": shape(outputs, *inputs)}
     if bias:
         tensors["bias"] = shape(outputs)
@@ -270,18 +301,19 @@ def _linear(name: str, arguments: Arguments) -> Tensors:
 
 
 def _conv(name: str, arguments: Arguments) -> Tensors:
+    """Return the tensors of a convolution, also a transposed one."""
     groups = arguments["groups"]
     inputs = arguments["in_channels"]
     outputs = arguments["out_channels"]
     padding = arguments["padding"]
     is_transposed = "Transpose" in name
     _require(type(groups) is int and groups > 0, f"nn.{name} has {groups} groups")
-    shape(inputs, outputs)
+    shape(inputs, outputs)  # refuses what is no size, before they are divided
     is_misnamed = isinstance(padding, str) and padding not in ("same", "valid") and not is_transposed
     _require(not is_misnamed, f"the padding of nn.{name} is {padding!r:.40}")
     _require(not inputs % groups and not outputs % groups, f"{groups} groups do not divide {inputs} and {outputs}")
     kernel = arguments["kernel_size"]
-    dims = int(name[-2])  # of Conv2d
+    dims = int(name[-2])  # the 2 of Conv2d
     kernel = (kernel,) * dims if isinstance(kernel, int) else tuple(kernel)
     _require(len(kernel) == dims, f"a kernel of {len(kernel)} dimensions where {dims} are expected")
     # The weight of a transposed convolution is that of the convolution from its outputs to its inputs.
@@ -293,15 +325,16 @@ def _conv(name: str, arguments: Arguments) -> Tensors:
 
 
 def _recurrent(name: str, arguments: Arguments) -> Tensors:
+    """Return the tensors of an LSTM, GRU or RNN, or of a cell of one: the rows of all gates follow one another."""
     gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[name.removesuffix("Cell")]
     hidden = arguments["hidden_size"]
-    if name.endswith("Cell"):
+    if name.endswith("Cell"):  # PyTorch checks nothing
         return _cell_tensors(gates * hidden, arguments)
     layers = arguments["num_layers"]
     dropout = arguments["dropout"]
     projected = arguments["proj_size"]
     function = arguments.get("nonlinearity", "tanh")
-    positive(hidden)
+    positive(hidden)  # or refused
     positive(arguments["input_size"])
     _require(type(arguments["batch_first"]) is bool, f"nn.{name} needs True or False for batch_first")
     _require(type(layers) is int and 0 < layers <= _MOST_LAYERS, f"nn.{name} has {layers} layers")

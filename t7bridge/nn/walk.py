@@ -22,7 +22,10 @@ LARGEST = 400
 
 
 class Domain(ABC, Generic[V]):
-    """What a value is, for one question about a model. Dimensions and numbers of elements count from 0."""
+    """The operations on values by which a flow describes a container, for one question about a model.
+
+    What a value is, such as a shape or an arrow, is the subclass's choice. Dimensions and elements count from 0.
+    """
 
     @abstractmethod
     def tensor(self) -> V:
@@ -104,7 +107,9 @@ class Domain(ABC, Generic[V]):
     def reversed(self, value: V) -> V:
         """Return the elements of a list in the opposite order; what is not known to be a list as it is."""
         count = self.length(value)
-        return value if count is None else self.items([self.item(value, number) for number in reversed(range(count))])
+        if count is None:
+            return value
+        return self.items([self.item(value, number) for number in reversed(range(count))])
 
     def node(self, spec: ModuleSpec, number: int, value: V) -> V:
         """Return the output of a node of a graph; `number` is that of the node."""
@@ -136,10 +141,12 @@ def each(d: Domain[V], value: V, apply: Callable[[int, V], V], different: int = 
         d: the domain.
         value: the list.
         apply: the function, of the number of the element and the element.
-        different: numbers with a meaning of their own; later elements are passed with number 0.
+        different: how many first numbers have a meaning of their own, such as a module for each of these elements;
+            further elements are passed with number 0.
     """
     count = d.length(value)
     if count is None:
+        # Any element may have any of these numbers; element 0 is as good as another.
         return d.many([apply(number, d.item(value, 0)) for number in range(different)])
     outputs = []
     for number in range(count):
@@ -190,28 +197,35 @@ def sliced(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
 
 
 def parallel(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
-    """Apply each child to an element, and to nothing after the last; other elements are ignored."""
+    """Apply each child to one element of a list; return a list.
+
+    Children after the last element get Lua's nil; elements after the last child are ignored.
+    """
     elements = d.elements(value, len(spec.children))
     return d.items([d.call(spec, child, element) for child, element in zip(spec.children, elements)])
 
 
 def bottled(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
-    """Pass the input through the children with its first dimensions merged, `n_input_dims` in all."""
+    """Pass the input through the children with its first dimensions merged, so that it has `n_input_dims` in all."""
     return d.merge(value, spec.kwargs["n_input_dims"], lambda merged: sequence(spec, merged, d))
 
 
 def mapped(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
-    """Apply one child to each element, or one of its clones."""
+    """Apply one child to each element, or one of its clones, of which the file may have some: the other children."""
     children = list(spec.children)
     if not children:
         return value
-    return d.each(value, lambda number, item: d.call(spec, children[number], item), len(children))
+
+    def apply(number: int, item: V) -> V:
+        return d.call(spec, children[number], item)
+
+    return d.each(value, apply, different=len(children))
 
 
 def stepped(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
     """Apply a child to each step of a list, or of a tensor."""
     child = next(iter(spec.children), None)
-    if child is None:  # somebody took it away
+    if child is None:  # a program removed it
         return d.unknown()
     return d.steps(value, lambda step: d.call(spec, child, step))
 
@@ -230,38 +244,43 @@ def repeated(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
 
 
 def both_ways(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
-    """Pass all steps but the last forward, all but the first backward, and both outputs on to be joined."""
+    """Pass all steps but the last to a forward module, all but the first to a backward one; a third joins the outputs.
+
+    This is nn.BiSequencerLM, which predicts each step from those before it and those after it.
+    """
     forward, backward, joining = spec.children
     count = d.length(value)
     if count is None:
-        before = d.unknown()
-        after = d.unknown()
+        all_but_last = d.unknown()
+        all_but_first = d.unknown()
     else:
-        before = d.items([d.item(value, number) for number in range(count - 1)])
-        after = d.items([d.item(value, number) for number in range(1, count)])
-    outputs = [d.call(spec, forward, before), d.call(spec, backward, after)]
+        all_but_last = d.items([d.item(value, number) for number in range(count - 1)])
+        all_but_first = d.items([d.item(value, number) for number in range(1, count)])
+    outputs = [d.call(spec, forward, all_but_last), d.call(spec, backward, all_but_first)]
     return d.call(spec, joining, d.items(outputs))
 
 
 def recurrence(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
-    """Return an output of the sizes that are the first argument: of a tensor, or a list of sizes."""
+    """Return an output of nn.Recurrence: its first argument has the sizes of a tensor, or of each of a list."""
 
-    def of(sizes: Any) -> V:
+    def of_sizes(sizes: Any) -> V:
         is_list = isinstance(sizes, tuple) and len(sizes) > 0 and not isinstance(sizes[0], int)
-        return d.items([of(inner) for inner in sizes]) if is_list else d.tensor()
+        return d.items([of_sizes(inner) for inner in sizes]) if is_list else d.tensor()
 
-    return of(spec.args[0])
+    return of_sizes(spec.args[0])
 
 
 def graph(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
-    """Follow the links of a graph."""
+    """Apply the nodes of a graph in their order."""
     assert spec.graph is not None
 
-    def step(number: int, node: GraphNode, inputs: V) -> V:
-        output = inputs if node.module is None else d.call(spec, node.module, inputs, number - 1)
-        return d.node(spec, number - 1, output)
+    def apply(number_from_1: int, node: GraphNode, inputs: V) -> V:
+        number = number_from_1 - 1
+        # A node without a module only makes a list of its inputs.
+        output = inputs if node.module is None else d.call(spec, node.module, inputs, number)
+        return d.node(spec, number, output)
 
-    output: V = spec.graph.run(value, d.item, step, d.items)
+    output: V = spec.graph.run(value, pick=d.item, apply=apply, joined=d.items)
     return output
 
 
@@ -269,7 +288,7 @@ def graph(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
 
 
 def unchanged(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
-    """Return the input, or something like it."""
+    """Return the input, or another value of the same structure."""
     return value
 
 
@@ -314,9 +333,10 @@ def narrowed(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
     count = d.length(value)
     if count is None:
         return d.many([d.item(value, 0)])
-    if start < 0 or length < 0:
+    if start < 0 or length < 0:  # no such elements exist: a damaged file
         return d.many([d.unknown()])
-    return d.items([d.item(value, number) for number in range(start, min(start + length, count))])
+    end = min(start + length, count)
+    return d.items([d.item(value, number) for number in range(start, end)])
 
 
 def turned(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
@@ -329,23 +349,24 @@ def flattened(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
     leaves = []
     stack = [value]
     while stack:
-        inside = stack.pop()
-        is_list = d.is_list(inside)
-        if is_list is False:
-            leaves.append(inside)
+        part = stack.pop()
+        if d.is_list(part) is False:
+            leaves.append(part)
             continue
-        count = d.length(inside)
+        count = d.length(part)
+        # A part that may be a list makes the number of leaves unknown.
         if count is None:
             return d.many([d.tensor()])
-        stack += [d.item(inside, number) for number in reversed(range(count))]
+        stack += [d.item(part, number) for number in reversed(range(count))]
     return d.items(leaves)
 
 
 def zipped(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
-    """Return lists of first elements, of second elements, and so on."""
-    parts = [d.item(value, number) for number in range(d.length(value) or 0)]
+    """Return lists of first elements, of second elements, and so on, of several lists."""
+    list_count = d.length(value)
+    parts = [d.item(value, number) for number in range(list_count or 0)]
     counts = [d.length(part) for part in parts]
-    if d.length(value) is None or None in counts:
+    if list_count is None or None in counts:
         return d.many([d.many([d.unknown()])])
     longest = max((count or 0 for count in counts), default=0)
     rows = []

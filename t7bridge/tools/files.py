@@ -58,11 +58,14 @@ def load_all(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> list[Value
 
 
 def _values(source: Readable, limits: Limits, mmap: bool = False) -> list[Any]:
-    """Return all values of a file, with the recorded numbers, and element types where these have all elements."""
+    """Return all values of a file, with the numbers and element types that its metadata record.
+
+    A type is used only where it has all elements of a tensor.
+    """
     with inputs_protected():
         document = formats.open(source, limits=limits)
         document.source.maps = mmap
-        document.warn(3)
+        document.warn(3)  # at the line that calls `load`
         roots = document.roots  # first: the strings of a checkpoint in several files are read with its values
         if HINTS.isdisjoint(document.metadata):
             return roots
@@ -138,6 +141,13 @@ _Described = TypeVar("_Described")
 def _described(
     request: Describe, lua: Callable[..., _Described], python: Callable[[Any, Limits], _Described]
 ) -> _Described:
+    """Return the description of a file, by the function for its side.
+
+    Args:
+        request: names the file.
+        lua: describes the values of a `.t7`, each an argument.
+        python: describes the value of any other file.
+    """
     with inputs_protected():
         document = formats.open(request.source, limits=request.limits)
         document.source.read_all()  # for the checksum of each storage

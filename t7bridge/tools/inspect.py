@@ -19,7 +19,7 @@ from ..graph.tensor import Tensor, covered, statistics_of
 from ..graph.walk import Path, entries, step_name, walk
 from ..io.source import Readable, inputs_protected
 from ..limits import Limits
-from ..nn.blocks import Block, group_of, models_in, structure_blocks
+from ..nn.blocks import Block, DrawnModel, group_of, models_in, structure_blocks
 from ..nn.places import is_module
 from ..text import Step, listed
 from ..values.summary import LayerRow, Summary, TensorRow, outline
@@ -28,13 +28,19 @@ from .files import load_all
 from .shapes import Shapes, shapes_of
 from .view import branches_of, first_places, shared_of, shown, skips_of
 
-ROWS, OTHERS = 60, 24
-"""Maximum lines of layers and of other content in a summary."""
-_STATISTICS = 2000
+MOST_ROWS = 60
+"""Maximum lines of layers in a summary."""
+MOST_OTHERS = 24
+"""Maximum lines of other content in a summary."""
+_MOST_STATISTICS = 2000
 """Maximum tensors whose elements are summarized."""
 _UNTYPED = "nn before March 2016"
 _TYPED = "nn since March 2016"
-OUTLINE_DEPTH, OUTLINE_ITEMS = 6, 40
+"""The releases of nn, by whether modules have the field `_type`."""
+OUTLINE_DEPTH = 6
+"""Levels of an outline by default."""
+OUTLINE_ITEMS = 40
+"""Entries of each table in an outline by default."""
 _MOST_ENTRIES = 400
 """Entries of a value outside of models that are looked at."""
 _MOST_OPENED = 200
@@ -95,11 +101,11 @@ def inspect(request: Inspect) -> Summary:
         roots = document.roots
         result = Summary(os.path.basename(os.path.normpath(document.path)))
         result.header = {"file": result.file, **_format_facts(document)}
-        value = roots[0]
+        value = roots[0]  # a path is one in the first value, as for Lua's `torch.load`
         if request.at is not None:
             value = Path.parse(request.at).get(value)
-        result.header.update(_counts(roots))
-        models, blocks = _blocks(value, request.at or "root", request.limits)
+        result.header.update(_number_facts(roots))
+        models, blocks = _models_and_blocks(value, request.at or "root", request.limits)
         if request.input_shape and not blocks:
             raise ModelError("shapes are computed by running one model", found="no layers")
         if blocks:
@@ -108,23 +114,23 @@ def inspect(request: Inspect) -> Summary:
             result.sizes = shapes.sizes
             result.header.update(_model_facts(blocks, shapes))
             weights = {weight.key: weight.tensor for block in blocks for weight in block.weights}
-            # `match` puts this hook there: the libraries whose models have such keys and shapes.
+            # The hook is that of `match`: the libraries whose models have such keys and shapes.
             libraries = hooks["cached_names"](weights)
             if libraries:
                 result.header["layers of"] = listed(libraries)
-            result.layers = _rows(blocks)
+            result.layers = _layer_rows(blocks)
         if request.statistics:
             result.tensors = _statistics(blocks, value)
         content = value if request.at is not None else roots
-        result.others, result.hidden = _others(content, request.at or "root", bool(blocks))
+        result.others, result.hidden = _content_outside_models(content, request.at or "root", skip_tensors=bool(blocks))
     return result
 
 
 def _format_facts(document: Any) -> dict[str, Any]:
-    """Return format and encoding as the header states them."""
+    """Return format, encoding and size of a file as the header states them."""
     facts: dict[str, Any] = {"format": document.title}
     layout = document.layout
-    if hasattr(layout, "encoding"):
+    if hasattr(layout, "encoding"):  # of a `.t7`; that of other formats is text, or nothing
         facts["encoding"] = layout.encoding
         if layout.encoding == "binary":
             facts["encoding"] += f", {layout.byte_order}-endian, long of {layout.long_size} bytes"
@@ -136,16 +142,18 @@ def _format_facts(document: Any) -> dict[str, Any]:
     return facts
 
 
-def _counts(roots: list[Value]) -> dict[str, Any]:
-    """Return numbers of values, modules, tensors, and of bytes of storages that no tensor uses."""
-    values = modules = tensors = 0
+def _number_facts(roots: list[Value]) -> dict[str, Any]:
+    """Return the age of nn, and numbers of values, modules, tensors, and of bytes of storages that no tensor uses."""
+    values = 0
+    modules = 0
+    tensors = 0
     has_types: bool | None = None  # whether a module of nn has the field `_type`; `None` without modules
     storages: dict[int, Storage] = {}
     ranges: dict[int, list[tuple[int, int]]] = {}
     """The elements of each storage that tensors use."""
     for visit in walk(roots):
         value = visit.value
-        values += value is not roots
+        values += value is not roots  # the list of the values is not one of them
         if isinstance(value, Tensor):
             tensors += 1
             if value.storage is not None and value.numel:
@@ -173,44 +181,46 @@ def _counts(roots: list[Value]) -> dict[str, Any]:
     return counts
 
 
-def _blocks(value: Value, path: str, limits: Limits) -> tuple[list[tuple[str, TorchObject, list[Block]]], list[Block]]:
-    """Return the models in a value, and the blocks of the whole; none if it has none, or too many."""
+def _models_and_blocks(value: Value, path: str, limits: Limits) -> tuple[list[DrawnModel], list[Block]]:
+    """Return the models in a value, and the blocks of the whole: of one model, or a group with several.
+
+    Without models, the blocks are those of the keys of a state dict. There are none if there is neither, or too many.
+    """
     try:
         models = models_in(value, path, limits)
         if not models:
             return models, structure_blocks(value, "", limits)
         if len(models) > 1:
             return models, group_of(models, "", path)
-        _, _, blocks = models[0]
-        return models, blocks
+        return models, models[0].blocks
     except (LimitError, ModelError):
         return [], []
 
 
-def _rows(blocks: list[Block]) -> list[LayerRow]:
-    """Return the table of layers, repeated ones once."""
+def _layer_rows(blocks: list[Block]) -> list[LayerRow]:
+    """Return the table of layers: each after the one that contains it, repeated ones once."""
     rows: list[LayerRow] = []
-    root = shown(blocks, ROWS)[0]
+    root = shown(blocks, MOST_ROWS)[0]
     stack = [(root, 0)]
     while stack:
         block, depth = stack.pop()
         if block.kind == "end":
             continue
-        if block is not root or block.class_name:
+        if block is not root or block.class_name:  # a group of several models has no row
             placeholder = "(sequence)" if block.mark == "repeat" else "(model)"
             rows.append(
                 LayerRow(
-                    depth,
-                    block.name or placeholder,
-                    block.path,
-                    block.key,
-                    block.class_name,
-                    _torch_class(block),
-                    block.shape,
-                    block.parameters,
-                    block.owner,
-                    block.repeat,
-                    {weight.name: weight.tensor.shape for weight in block.weights},
+                    depth=depth,
+                    name=block.name or placeholder,
+                    path=block.path,
+                    key=block.key,
+                    class_name=block.class_name,
+                    torch=_torch_class(block),
+                    output=block.shape,
+                    parameters=block.parameters,
+                    shared=block.owner,
+                    repeat=block.repeat,
+                    weights={weight.name: weight.tensor.shape for weight in block.weights},
                 )
             )
             depth += 1
@@ -219,12 +229,17 @@ def _rows(blocks: list[Block]) -> list[LayerRow]:
 
 
 def _torch_class(block: Block) -> str:
-    """Return the PyTorch class of a block with its arguments; `none` if Lua's class has none."""
+    """Return the PyTorch class of a block with its arguments; `none` if Lua's class has none.
+
+    Empty if the title is Lua's class itself, which has a column of its own.
+    """
     if block.mark == "unmapped":
         return "none"
     if block.class_name and block.title == block.class_name and not block.target:
         return ""
-    if block.mark == "again" or not (block.target or block.title == "Graph"):
+    # Only classes of PyTorch, and graphs, have a line of arguments, at their first place.
+    has_arguments = block.mark != "again" and (block.target or block.title == "Graph")
+    if not has_arguments:
         return block.title
     # The first line in the block that is neither a note on sharing nor a number of elements is that of its arguments.
     for line in block.lines:
@@ -240,14 +255,20 @@ def _statistics(blocks: list[Block], value: Value) -> list[TensorRow]:
     if not tensors:
         tensors = [(visit.text(), visit.value) for visit in walk(value) if isinstance(visit.value, Tensor)]
     rows: list[TensorRow] = []
-    for key, tensor in tensors[:_STATISTICS]:
+    for key, tensor in tensors[:_MOST_STATISTICS]:
         statistics = statistics_of(tensor) if tensor.numel else {}
         rows.append(TensorRow(key, tensor.shape, tensor.element.name, statistics))
     return rows
 
 
-def _others(value: Value, path: str, skip_tensors: bool) -> tuple[list[tuple[str, str]], int]:
-    """Return the content outside of models: tables opened two levels deep, and the number of further entries."""
+def _content_outside_models(value: Value, path: str, skip_tensors: bool) -> tuple[list[tuple[str, str]], int]:
+    """Return the content outside of models, path and text of each line, and the number of entries without a line.
+
+    Args:
+        value: what the summary is about; the list of all values for a whole file.
+        path: its path.
+        skip_tensors: whether tensors are in the table of layers.
+    """
     if isinstance(value, list) and path == "root" and len(value) == 1:  # the only value of a file
         value = value[0]
     lines: list[tuple[str, str]] = []
@@ -264,18 +285,18 @@ def _others(value: Value, path: str, skip_tensors: bool) -> tuple[list[tuple[str
         inside: list[tuple[str, Value]] = []
         if not is_tensor and id(item) not in opened:
             inside = list(islice(_entries(item), _MOST_ENTRIES))
-        if isinstance(item, _MANY):
+        if isinstance(item, _WITH_ENTRIES):
             opened.add(id(item))
-        if inside and _is_opened(item, inside, depth):
+        if inside and _has_lines_of_entries(item, inside, depth):
             if depth and skip_tensors and _is_in_layers(inside):
                 continue
-            # The stack returns the last first.
+            # Reversed, as the stack returns the last first.
             for step, part in reversed(inside[:_MOST_OPENED]):
                 stack.append((Path(visit, Step(step), part), depth + 1))
-            hidden += max(_size(item) - _MOST_OPENED, 0)
+            hidden += max(_entry_count(item) - _MOST_OPENED, 0)
             if depth == 0:  # of the root the entries alone
                 continue
-        if len(lines) < OTHERS:
+        if len(lines) < MOST_OTHERS:
             lines.append((visit.text(), _described(item, inside)))
         else:
             hidden += 1
@@ -287,11 +308,11 @@ def _is_in_layers(inside: list[tuple[str, Value]]) -> bool:
     return all(_is_model(item) or isinstance(item, Tensor) for _, item in inside)
 
 
-def _is_opened(value: Value, inside: list[tuple[str, Value]], depth: int) -> bool:
+def _has_lines_of_entries(value: Value, inside: list[tuple[str, Value]], depth: int) -> bool:
     """Return whether the entries of a value have lines of their own."""
     if depth == 0:
         return True
-    return depth < _DEEPEST and len(inside) <= _FEW_ENTRIES and not _is_list(value, inside)
+    return depth < _DEEPEST and len(inside) <= _FEW_ENTRIES and not _is_list_or_vocabulary(value, inside)
 
 
 def _is_model(value: Value) -> bool:
@@ -299,7 +320,7 @@ def _is_model(value: Value) -> bool:
     return is_module(value) or (isinstance(value, PythonObject) and value.is_module)
 
 
-_MANY = (Table, TorchObject, TdsHash, TdsVec, dict, list, tuple, LuaFunction, PythonObject)
+_WITH_ENTRIES = (Table, TorchObject, TdsHash, TdsVec, dict, list, tuple, LuaFunction, PythonObject)
 
 
 def _entries(value: Value) -> Iterator[tuple[str, Value]]:
@@ -310,8 +331,8 @@ def _entries(value: Value) -> Iterator[tuple[str, Value]]:
             yield step, item
 
 
-def _size(value: Value) -> int:
-    """Return the number of entries of a value that has some."""
+def _entry_count(value: Value) -> int:
+    """Return the number of entries of a value; 0 for one without, and for objects of Python."""
     if isinstance(value, TorchObject):
         value = value.fields
     elif isinstance(value, TdsHash):
@@ -321,17 +342,25 @@ def _size(value: Value) -> int:
     return len(value) if isinstance(value, (dict, list, tuple)) else 0
 
 
-def _is_list(value: Value, inside: list[tuple[str, Value]]) -> bool:
-    """Return whether a table holds plain values under numbers, or many of them: options are shown one by one."""
+def _is_list_or_vocabulary(value: Value, inside: list[tuple[str, Value]]) -> bool:
+    """Return whether a table is one line: it holds plain values under numbers, or many of them under names.
+
+    A few values under names are options, which are shown one by one.
+
+    Args:
+        value: the value.
+        inside: its entries, by their steps.
+    """
     if not isinstance(value, (Table, dict, list, TdsHash)):
         return False
-    kinds = {type(item).__name__ for _, item in inside[:_JUDGED_ENTRIES]}
-    if not kinds or not kinds <= _PLAIN:
+    type_names = {type(item).__name__ for _, item in inside[:_JUDGED_ENTRIES]}
+    if not type_names or not type_names <= _PLAIN_TYPE_NAMES:
         return False
-    return len(inside) > _FEW_ENTRIES or all(step.startswith("[") for step, _ in inside)
+    are_numbered = all(step.startswith("[") for step, _ in inside)
+    return are_numbered or len(inside) > _FEW_ENTRIES
 
 
-_PLAIN = {"bytes", "str", "float", "int", "bool"}
+_PLAIN_TYPE_NAMES = {"bytes", "str", "float", "int", "bool"}
 """Names of the types of plain values."""
 _DEEPEST = 3
 """Depth from which on entries have no lines of their own."""
@@ -348,11 +377,11 @@ _LONGEST_LINE = 160
 def _described(value: Value, inside: list[tuple[str, Value]]) -> str:
     """Return a value in a few words; a vocabulary with its first entries."""
     text = short_summary(value)
-    if _is_list(value, inside):
-        first = [f"{step.lstrip('.')}={short_summary(item)[:20]}" for step, item in inside[:_FIRST_ENTRIES]]
+    if _is_list_or_vocabulary(value, inside):
+        first_entries = [f"{step.lstrip('.')}={short_summary(item)[:20]}" for step, item in inside[:_FIRST_ENTRIES]]
         if len(inside) > _FIRST_ENTRIES:
-            first.append("…")
-        text += f": {', '.join(first)}"
+            first_entries.append("…")
+        text += f": {', '.join(first_entries)}"
     if len(text) > _LONGEST_LINE:
         text = text[: _LONGEST_LINE - 1] + "…"
     return text

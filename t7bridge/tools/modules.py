@@ -1,8 +1,4 @@
-"""PyTorch modules from the models in files, and modules and programs as Lua models: `load_module`, `save_module` and
-`write_lua`.
-
-`write_loader` writes the source that loads a state dict without code.
-"""
+"""`load_module`: a model of a `.t7` as a live PyTorch module; and the choice of a model in a file, for all verbs."""
 
 from __future__ import annotations
 
@@ -78,13 +74,14 @@ def load_module(
         place = None
         if map_location is not None:
             if not (callable(map_location) or isinstance(map_location, Mapping)):
-                map_location = str(map_location)
+                map_location = str(map_location)  # of a `torch.device`
             place = device_mapper(map_location, keep_device=False)
 
-        def keys() -> Recorded:
+        def keys_of_model_file() -> Recorded:
+            # Called only if cells were recognized, whose state dict has the keys of `model.pt`: generating takes time.
             return generate(module, path, index_base=index_base, limits=limits, only_keys=True).record()
 
-        return live_module(module, path, index_base, limits, place, lift, keys)
+        return live_module(module, path, index_base, limits, place, lift, keys_of_model_file)
 
 
 def one_module(

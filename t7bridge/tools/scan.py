@@ -35,11 +35,11 @@ from ..text import clean, counted, one_line, printable
 
 _MOST_NILS = 1_000
 """Values nil in a row behind which no more values are read: zeros are as many of them."""
-_SHOWN_LETTERS = 200
+_MOST_LETTERS = 200
 """Maximum characters of a name."""
-_LOADED = (*SUFFIXES, ".pt2", ".pkl", ".pickle", ".npy", ".distcp")
+_SUFFIXES_OF_LOADED = (*SUFFIXES, ".pt2", ".pkl", ".pickle", ".npy", ".distcp")
 """Suffixes of files that programs load, so that what cannot be read is an error in a folder too."""
-_OBJECTS = {
+_KNOWN_PLAIN_CLASSES = {
     *("graph.Graph", "graph.Edge", "graph.Node", "nngraph.Node"),
     *("torch.AliasMultinomial", "torch.Timer", "torch.CmdLine", "torch.Logger", "torch.Tester"),
 }
@@ -50,7 +50,7 @@ FORBIDDEN = "forbidden global"
 IMPORTED = "trusted import"
 REFUSED = "refused"
 """Kinds of findings in pickles."""
-_LAYOUTS = {
+_REFUSED_LAYOUTS = {
     "tar": "the tar layout of PyTorch 0.1",
     "pickle": "a plain pickle, which pickle.load reads",
     "package": "an archive of torch.package",
@@ -115,9 +115,11 @@ class ScanReport(Printed):
 
     @property
     def remedy(self) -> str:
-        """What makes a file of this one that the safe loader takes; empty if nothing does, or nothing needs to."""
+        """How to make a file of this one that the safe loader takes; empty if it is not possible, or not needed."""
         kinds = {finding.kind for finding in self.findings}
-        if self.error or self.format != "pt" or not kinds or not kinds <= {IMPORTED, REFUSED}:
+        # `convert` refuses files with names that run code, and damaged ones.
+        is_convertible = not self.error and self.format == "pt" and kinds <= {IMPORTED, REFUSED}
+        if not kinds or not is_convertible:
             return ""
         return "t7bridge convert writes the data in it to a .pt that torch.load(weights_only=True) takes"
 
@@ -191,26 +193,26 @@ def scan(request: Scan) -> ScanReport:
 
 
 def _scan_folder(folder: str, limits: Limits) -> ScanReport:
-    """Scan every file of a folder."""
+    """Scan every file of a folder, and of those inside it."""
     report = ScanReport(folder, "folder")
     paths = list(_files_in(folder))
     if not paths:
         report.error = f"{folder}: the folder holds no file to scan"
-    members: set[str] = set()
+    members: set[str] = set()  # of unpacked archives, which are scanned with their `data.pkl`
     for path in paths:
         if folder_of(path):  # the `data.pkl` of an archive that was unpacked
             members.update(unpacked_files(path))
     for path in paths:
-        of_file = ScanReport(path)
+        file_report = ScanReport(path)
         if folder_of(path):
-            _scan_unpacked(path, limits, of_file)
+            _scan_unpacked(path, limits, file_report)
         elif path not in members:
             try:
                 with ByteSource.from_path(path) as source:
-                    _scan_loose(source, limits, of_file)
+                    _scan_if_model(source, limits, file_report)
             except T7BridgeError as error:
-                of_file.error = str(error)
-        _add_inside(report, of_file, os.path.relpath(path, folder))
+                file_report.error = str(error)
+        _add_findings_of_inner(report, file_report, os.path.relpath(path, folder))
     return report
 
 
@@ -233,29 +235,37 @@ def _files_in(folder: str) -> Iterator[str]:
                 yield path
 
 
-def _scan_loose(source: ByteSource, limits: Limits, report: ScanReport) -> None:
-    """Scan a file of a folder, which may be no model: text and pictures are passed over."""
+def _scan_if_model(source: ByteSource, limits: Limits, report: ScanReport) -> None:
+    """Scan a file of a folder, which may be no model: text and pictures are passed over.
+
+    Raises:
+        T7BridgeError: the file cannot be read, though its name or its first bytes are those of a model.
+    """
+    has_suffix = report.file.lower().endswith(_SUFFIXES_OF_LOADED)
     try:
         _scan_source(source, limits, report)
     except UnknownFormatError:
-        if report.file.lower().endswith(_LOADED) and not report.file.endswith(".json"):
+        is_other_json = report.file.endswith(".json")  # the suffix of indices is that of many other files
+        if has_suffix and not is_other_json:
             raise
     except T7BridgeError:
+        # Any file may begin as a `.t7` does, which has no signature: text that was tried as one is damaged.
         head = source.read(0, HEAD_BYTES)
-        if identify(head) is not None or report.file.lower().endswith(_LOADED) or is_tar(head):
-            raise  # a `.t7` has no signature
+        if identify(head) is not None or has_suffix or is_tar(head):
+            raise
 
 
 def _scan_source(source: ByteSource, limits: Limits, report: ScanReport) -> None:
     """Scan a file of any format."""
     signature = identify(source.read(0, HEAD_BYTES))
     if signature is None or signature.kind not in ("zip", "tar"):
+        # A file that another reader would take for an archive has two values.
         refuse_two(source, title=signature.title if signature else "")
     if signature is not None and signature.kind == "npy":
         report.format = "npy"
         _judge_array(source, 0, source.size, limits, report)
         return
-    # What a reader of another package does with a file, nobody here can say.
+    # Only with our own readers: what one of another package does with a file, nobody here can say.
     spec = formats.format_of(source, limits, installed=False)
     if isinstance(spec, formats.OtherArchive):
         _scan_archive(spec, limits, report)
@@ -269,7 +279,7 @@ def _scan_source(source: ByteSource, limits: Limits, report: ScanReport) -> None
         for file in files_of(source, limits):
             path = join(os.path.dirname(source.name), file)
             with ByteSource.from_path(path) as shard:
-                _scan_source(shard, limits, report)
+                _scan_source(shard, limits, report)  # which sets the format, too
         report.format = spec.name
     else:
         document = formats.open(source, limits=limits)
@@ -284,28 +294,34 @@ def _scan_archive(other: formats.OtherArchive, limits: Limits, report: ScanRepor
     Raises:
         UnknownFormatError: none of them is a file of a known format.
     """
-    is_known = False
+    has_model = False
     for name in other.archive.members:
-        of_member = ScanReport(name)
+        member_report = ScanReport(name)
         try:
             member, inner_limits = other.member(name, limits)
-            _scan_loose(member, inner_limits, of_member)
+            _scan_if_model(member, inner_limits, member_report)
         except T7BridgeError as error:
-            of_member.error = str(error)
-        is_known = is_known or bool(of_member.format or of_member.error)
-        _add_inside(report, of_member, name)
+            member_report.error = str(error)
+        has_model = has_model or bool(member_report.format or member_report.error)
+        _add_findings_of_inner(report, member_report, name)
     report.format = "zip"
-    if not is_known:
+    if not has_model:
         raise other.refusal()
 
 
-def _add_inside(report: ScanReport, of_file: ScanReport, name: str) -> None:
-    """Add the findings and the error of a file inside a folder or an archive to those of this."""
-    for finding in of_file.findings:
-        place = f"{name}: {finding.path}" if finding.path else name
-        report.findings.append(evolve(finding, path=place))
-    if of_file.error and not report.error:
-        report.error = of_file.error if name in of_file.error else f"{name}: {of_file.error}"
+def _add_findings_of_inner(report: ScanReport, inner: ScanReport, name: str) -> None:
+    """Add the findings on a file inside a folder or an archive to those on the whole, and the first error.
+
+    Args:
+        report: on the folder or archive.
+        inner: on the file.
+        name: of the file in it.
+    """
+    for finding in inner.findings:
+        path = f"{name}: {finding.path}" if finding.path else name
+        report.findings.append(evolve(finding, path=path))
+    if inner.error and not report.error:
+        report.error = inner.error if name in inner.error else f"{name}: {inner.error}"
 
 
 def _scan_members(archive: ZipArchive, limits: Limits, report: ScanReport) -> None:
@@ -316,72 +332,97 @@ def _scan_members(archive: ZipArchive, limits: Limits, report: ScanReport) -> No
         if head.startswith(b"\x93NUMPY"):
             _judge_array(source, start, member.size, limits, report)
             continue
+        # For numpy these are bytes; other programs may load a pickle or an archive among them.
         signature = identify(head)
         if signature is not None and formats.formats_with(signature.kind):
-            _scan_pt(ByteSource.from_bytes(archive.read(name), f"{source.name}: {name}"), limits, report)
+            content = ByteSource.from_bytes(archive.read(name), f"{source.name}: {name}")
+            _scan_pt(content, limits, report)
 
 
 def _judge_array(source: ByteSource, start: int, size: int, limits: Limits, report: ScanReport) -> None:
-    """Add what the safe loader refuses in the pickle of an array of objects, if it is one."""
+    """Add what the safe loader refuses in the pickle of an array of objects, if it is one.
+
+    Args:
+        source: a file with the array in numpy's format.
+        start: position of its first byte.
+        size: number of its bytes.
+        limits: resource limits.
+        report: receives the findings.
+    """
     origin = Origin(source, limits, is_judged=True)
     try:
         judge_array(origin, source, start, size)
-    finally:  # names in front of damage would have been called
-        _add_pickled(origin.unsafe_names, origin.refused_uses, report)
+    finally:  # also if it is damaged: a loader would have called the names before the damage
+        _add_refused_by_loader(origin.unsafe_names, origin.refused_uses, report)
 
 
 def _scan_pt(source: ByteSource | str, limits: Limits, report: ScanReport) -> None:
-    """Scan a `.pt`, and the record of a `.t7` in it."""
+    """Scan a `.pt`, and the record of a `.t7` in it.
+
+    Args:
+        source: the file, or the path of an unpacked archive's `data.pkl`.
+        limits: resource limits.
+        report: receives the findings, also if an error is raised.
+
+    Raises:
+        FormatError: the file is damaged.
+    """
     from ..formats.pt.file import PtReader
     from ..formats.pt.members import RECORD_MEMBER
     from ..formats.pt.pt2 import effects
 
-    reader = PtReader(source, limits=limits, forbid=False, judge=True)
+    reader = PtReader(source, limits=limits, forbid=False, judge=True)  # names are judged here, not refused
     try:
         try:
             if reader.archive is not None:
                 for kind, name in effects(reader.archive, limits):
-                    report.findings.append(Finding(kind, name[:_SHOWN_LETTERS]))
+                    report.findings.append(Finding(kind, name[:_MOST_LETTERS]))
             reader.read()
-        finally:  # pickles that other readers would load, even if the value failed
+        finally:  # the other pickles, which other programs would load, even if the value failed
             for name in reader.read_others():
                 report.add_unread(f"{name:.200} cannot be read")
-    finally:  # names in a damaged pickle before the damage would have been called
-        _add_pickled(reader.judged, reader.uses, report)
-        if reader.kind in _LAYOUTS:
-            report.findings.append(Finding(REFUSED, _LAYOUTS[reader.kind]))
+    finally:  # also if it is damaged: a loader would have called the names before the damage
+        _add_refused_by_loader(reader.judged, reader.uses, report)
+        if reader.kind in _REFUSED_LAYOUTS:
+            report.findings.append(Finding(REFUSED, _REFUSED_LAYOUTS[reader.kind]))
         for note in reader.notes:
             if note.level == "warning":
                 report.add_unread(note.message)
     if any(name.endswith(RECORD_MEMBER) for name in reader.members):
         from ..conversion.records import original_t7
 
-        restored, _ = original_t7(reader, limits)
+        restored, _has_record = original_t7(reader, limits)
         if restored is not None:
-            _add_lua(restored.roots, report)
+            _add_functions_and_foreign(restored.roots, report)
 
 
 def _scan_t7(source: ByteSource, limits: Limits, report: ScanReport) -> None:
     """Scan a `.t7`, and the record of a `.pt` in it."""
     content = read_t7(source, limits)
-    if not content.trailing or content.has_pt_record:
-        _add_lua(content.roots, report)
-    else:
-        _add_lua(_all_values(source, limits, report), report)
+    has_unknown_bytes = content.trailing and not content.has_pt_record
+    # Bytes after the values may be values that Lua reads one after another.
+    roots = _all_lua_values(source, limits, report) if has_unknown_bytes else content.roots
+    _add_functions_and_foreign(roots, report)
     if content.has_pt_record:
         from ..conversion.records import original_pt
 
         original = original_pt(content, limits, forbid=False)
         if original is not None:
-            runs_code = {}
+            runs_code_by_name = {}
             for name in original.foreign:
                 module, _, attribute = name.rpartition(".")
-                runs_code[name] = is_forbidden(module, attribute)
-            _add_pickled(runs_code, (), report)
+                runs_code_by_name[name] = is_forbidden(module, attribute)
+            _add_refused_by_loader(runs_code_by_name, (), report)
 
 
-def _all_values(source: ByteSource, limits: Limits, report: ScanReport) -> list[Any]:
-    """Read every value that Lua could read one after another; also nil, which is never written after a value."""
+def _all_lua_values(source: ByteSource, limits: Limits, report: ScanReport) -> list[Any]:
+    """Read every value that Lua could read one after another; also nil, which is never written after a value.
+
+    Args:
+        source: the file.
+        limits: resource limits.
+        report: receives a finding on bytes that are not read.
+    """
     reader = T7Reader(source, limits=limits)
     roots = [reader.read_object()]
     nils = 0
@@ -398,22 +439,22 @@ def _all_values(source: ByteSource, limits: Limits, report: ScanReport) -> list[
     return roots
 
 
-def _add_pickled(names: Mapping[str, bool], uses: Iterable[str], report: ScanReport) -> None:
+def _add_refused_by_loader(names: Mapping[str, bool], uses: Iterable[str], report: ScanReport) -> None:
     """Add what the safe loader refuses in pickles.
 
     Args:
         names: names that it does not know, and whether each runs code or reaches the system.
-        uses: operations, and uses of what it knows.
+        uses: operations, and uses of names that it knows, which it does not take.
         report: receives the findings.
     """
     for name, runs_code in names.items():
-        report.findings.append(Finding(FORBIDDEN if runs_code else IMPORTED, name[:_SHOWN_LETTERS]))
+        report.findings.append(Finding(FORBIDDEN if runs_code else IMPORTED, name[:_MOST_LETTERS]))
     for use in uses:
-        report.findings.append(Finding(REFUSED, use[:_SHOWN_LETTERS]))
+        report.findings.append(Finding(REFUSED, use[:_MOST_LETTERS]))
 
 
-def _add_lua(roots: list[Any], report: ScanReport) -> None:
-    """Add the functions in values of Lua, and the classes that no known package has."""
+def _add_functions_and_foreign(roots: list[Any], report: ScanReport) -> None:
+    """Add findings on the functions in values of Lua, and on the classes that no known package has, each once."""
     from ..formats.t7.reader import payload_of
     from ..nn.registry import layer_of
 
@@ -422,19 +463,20 @@ def _add_lua(roots: list[Any], report: ScanReport) -> None:
         for visit in walk(root, "root" if len(roots) == 1 else f"root[{number}]"):
             value = visit.value
             if isinstance(value, LuaFunction):
-                report.findings.append(_function(value, visit.text()))
+                report.findings.append(_finding_on_function(value, visit.text()))
                 continue
             if not isinstance(value, TorchObject) or value.class_name in classes:
                 continue
             name = value.class_name
             classes.add(name)
-            is_plain = name in _OBJECTS or layer_of(name) is not None or payload_of(name, value.version) is not None
-            if not is_plain:
+            is_layer = layer_of(name) is not None
+            has_known_payload = payload_of(name, value.version) is not None
+            if not (is_layer or has_known_payload or name in _KNOWN_PLAIN_CLASSES):
                 report.findings.append(Finding("foreign class", name, visit.text()))
 
 
-def _function(value: LuaFunction, path: str) -> Finding:
+def _finding_on_function(value: LuaFunction, path: str) -> Finding:
     """Return the finding on a function."""
-    names = tuple(entry.name.decode("utf-8", "backslashreplace") or "?" for entry in value.upvalue_list())
-    text = f"{len(value.code)} bytes of bytecode, upvalues: {', '.join(names) or 'none'}"
-    return Finding("function", text, path, names, len(value.code))
+    upvalues = tuple(entry.name.decode("utf-8", "backslashreplace") or "?" for entry in value.upvalue_list())
+    text = f"{len(value.code)} bytes of bytecode, upvalues: {', '.join(upvalues) or 'none'}"
+    return Finding("function", text, path, upvalues=upvalues, code_bytes=len(value.code))

@@ -16,7 +16,7 @@ from ..errors import ModelError
 from ..graph.lua import TorchObject
 from ..io.platform import require_torch
 from ..limits import Limits
-from ..nn.blocks import Block, shape_text
+from ..nn.blocks import Block, DrawnModel, shape_text
 from ..nn.kinds import ANY, NOTHING, Kind, Kinds, kind_of, listed
 from ..nn.mapping import ModuleSpec
 from ..nn.output_shapes import (
@@ -35,18 +35,26 @@ from ..nn.output_shapes import (
 from ..nn.registry import like_of, traits_of
 from ..text import counted, extents
 
-_SIDES = (224, 256, 32, 28, 64, 227, 299, 231, 128, 96, 112, 48, 40, 36, 24, 20, 16, 12, 10, 8, 321, 512, 4, 2, 1)
-"""Heights and widths tried for a convolution."""
-_SMALL = (1, 4, 7, 8, 16)
-"""Sizes tried if an image is made of a few numbers."""
-_LENGTHS = (16, 32, 64, 128, 8, 4)
+_IMAGE_SIDES = (224, 256, 32, 28, 64, 227, 299, 231, 128, 96, 112, 48, 40, 36, 24, 20, 16, 12, 10, 8, 321, 512, 4, 2, 1)
+"""Heights and widths tried for a convolution, the usual ones first; for each the other guesses by the same number."""
+_SMALL_SIDES = (1, 4, 7, 8, 16)
+"""Heights and widths tried for a transposed convolution, as generators make an image of a few numbers."""
+_SEQUENCE_LENGTHS = (16, 32, 64, 128, 8, 4)
 """Sequence lengths tried."""
 _DEEPEST = 80
 """Maximum nesting of blocks."""
-_ELEMENTS = 64
+_MOST_ELEMENTS = 64
 """Maximum elements of a guessed list."""
-_STEPS = 60_000
+_MOST_EVALUATIONS = 60_000
 """Maximum number of layers evaluated, over all attempts."""
+_MOST_BATCHES = 3
+"""Numbers of examples tried, of those in recorded outputs."""
+_MOST_GUESSES = 10
+"""Inputs with which PyTorch runs a model at most."""
+_SHOWN_OUTPUTS = 8
+"""Tensors of an output whose shapes a block has."""
+_SHOWN_SHAPES = 12
+"""Shapes of a list that are text."""
 
 
 @define(frozen=True)
@@ -56,8 +64,8 @@ class Shapes:
     Attributes:
         input: of its input, as text; empty where unknown.
         output: of its output.
-        source: their origin.
-        values: of input and output, where they were inferred or computed.
+        source: their origin, in words.
+        values: of input and output, where they were inferred or computed; `None` where unknown.
     """
 
     input: str = ""
@@ -75,12 +83,12 @@ class Shapes:
         return sizes
 
 
-def shapes_of(models: list[tuple[str, TorchObject, list[Block]]], wanted: Inputs | None, limits: Limits) -> Shapes:
+def shapes_of(models: list[DrawnModel], wanted: Inputs | None, limits: Limits) -> Shapes:
     """Determine the shapes of models, and set them in their blocks.
 
     Args:
-        models: path, module and blocks of each.
-        wanted: the shape of the only model's input, see `_run`; by default the shapes are inferred.
+        models: with their blocks.
+        wanted: the shape of the only model's input, see `_for_input`; by default the shapes are inferred.
         limits: resource limits.
 
     Raises:
@@ -94,14 +102,15 @@ def shapes_of(models: list[tuple[str, TorchObject, list[Block]]], wanted: Inputs
                 found=counted(len(models), "model"),
                 hint="Name it with --at.",
             )
-        path, module, blocks = models[0]
-        return _run(module, path, wanted, blocks, limits)
-    inferred = [infer(blocks) for _, _, blocks in models]
+        model = models[0]
+        return _for_input(model.module, model.path, wanted, model.blocks, limits)
+    inferred = [infer(model.blocks) for model in models]
     if len(inferred) == 1:
         return inferred[0]
+    # The shapes of several models are in their blocks; only the origins are told.
     sources = set()
     for shapes in inferred:
-        if "guess" in shapes.source:  # without the input, which differs
+        if "guess" in shapes.source:  # without the input, which differs from model to model
             sources.add("a guess from the layers")
         elif shapes.source:
             sources.add(shapes.source)
@@ -116,47 +125,52 @@ def infer(blocks: list[Block]) -> Shapes:
     """
     root = blocks[0]
     is_recorded = any(block.shape for block in blocks)
-    best = _best_trial(blocks, is_recorded)
+    best = _best_guess(blocks, is_recorded)
     if best is None:
         source = "of the last forward before the file was saved" if is_recorded else ""
-        return Shapes("", shape_text(root.shape), source, (None, [*root.shape]))
-    x, trial = best
+        return Shapes("", shape_text(root.shape), source, values=(None, [*root.shape]))
+    model_input, trial = best
     for block in blocks:
         if not block.shape and block.kind != "end":
             block.shape = trial.shapes(block)
     source = "as recorded by the last forward"
     if not is_recorded:
-        source = f"for an input of {_text(x)}, a guess from the layers"
+        source = f"for an input of {_text(model_input)}, a guess from the layers"
     output = shape_text(root.shape) or _text(trial.output)
-    return Shapes(_text(x), output, source, (x, [*root.shape] or trial.output))
+    return Shapes(_text(model_input), output, source, values=(model_input, [*root.shape] or trial.output))
 
 
-def _best_trial(blocks: list[Block], is_recorded: bool) -> tuple[Value, Evaluation] | None:
-    """Return the input that leaves the fewest shapes unknown, and its evaluation, if the layers accept any."""
+def _best_guess(blocks: list[Block], is_recorded: bool) -> tuple[Value, Evaluation] | None:
+    """Return the input that leaves the fewest shapes unknown, and its evaluation; `None` if the layers accept none.
+
+    Args:
+        blocks: of the model.
+        is_recorded: whether the file has shapes of outputs, with which those of the input must agree.
+    """
     best: tuple[Value, Evaluation] | None = None
     fewest_doubts = 0
-    trial = evaluate(blocks, None)
-    for x in _inputs(blocks, trial.entered):
-        trial = evaluate(blocks, x, trial.left)
-        if trial.completed:
-            x = [trial.completed.get((number,), element) for number, element in enumerate(x)]
-            trial = evaluate(blocks, x, trial.left)
-        if trial.left < 0:
+    trial = evaluate(blocks, None)  # with an unknown input, to find the layers that it enters
+    for model_input in _likely_inputs(blocks, trial.entered):
+        trial = evaluate(blocks, model_input, trial.left)
+        if trial.fitting_shapes:  # those of elements that have to fit to others are added
+            model_input = [trial.fitting_shapes.get((number,), element) for number, element in enumerate(model_input)]
+            trial = evaluate(blocks, model_input, trial.left)
+        if trial.left < 0:  # too many layers were evaluated
             break
-        if trial.failed or (is_recorded and not _agrees(blocks, trial)):
+        if trial.failed or (is_recorded and not _agrees_with_recorded(blocks, trial)):
             continue
         doubts = sum(not trial.shapes(block) for block in blocks if block.kind != "end")
-        if not _keeps_batch(x, trial.output):
+        if not _keeps_batch(model_input, trial.output):
             doubts += len(blocks)  # worse than any unknown shape
         if best is None or doubts < fewest_doubts:
-            best = x, trial
+            best = (model_input, trial)
             fewest_doubts = doubts
         if fewest_doubts == 0:
             break
     return best
 
 
-def _run(module: TorchObject, path: str, wanted: Inputs, blocks: list[Block], limits: Limits) -> Shapes:
+def _for_input(module: TorchObject, path: str, wanted: Inputs, blocks: list[Block], limits: Limits) -> Shapes:
     """Determine the shapes of a model for one input and set them in its blocks.
 
     The declared rules are asked first. PyTorch runs the model where they leave a shape open, or refuse the input: its
@@ -182,22 +196,24 @@ def _run(module: TorchObject, path: str, wanted: Inputs, blocks: list[Block], li
         candidates.append(parse_inputs(wanted, limits=limits))
     problem = ModelError("the input's shape cannot be guessed", hint="State it: --input-shape 1x3x224x224.")
     for inputs in candidates:
-        outputs = _by_rules(blocks, inputs)
-        if any(not shapes for shapes in outputs):
+        outputs = _outputs_by_rules(blocks, inputs)
+        are_open = any(not shapes for shapes in outputs)
+        if are_open:
             try:
-                outputs = _by_torch(module, path, inputs, blocks, outputs, limits)
+                outputs = _completed_by_torch(module, path, inputs, blocks, outputs, limits)
             except ModelError as error:
                 problem = error
                 continue
         for block in blocks:
-            block.shape = ()
+            block.shape = ()  # recorded ones are of another input
         for block, shapes in zip(_modules_in(blocks), outputs):
             block.shape = shapes
         text = inputs_text(inputs, "×")
         source = f"for an input of {text}"
         if is_guess:
             source += ", a guess from the layers"
-        return Shapes(text, shape_text(blocks[0].shape), source, (inputs, [*blocks[0].shape]))
+        root = blocks[0]
+        return Shapes(text, shape_text(root.shape), source, values=(inputs, [*root.shape]))
     raise problem
 
 
@@ -210,18 +226,18 @@ def _modules_in(blocks: list[Block]) -> list[Block]:
     return [block for block in blocks if block.kind != "end"]
 
 
-def _by_rules(blocks: list[Block], inputs: Examples) -> Outputs:
-    """Return what the declared rules say of the outputs of a model's modules for an input."""
-    trial = evaluate(blocks, _value(inputs))
+def _outputs_by_rules(blocks: list[Block], inputs: Examples) -> Outputs:
+    """Return what the declared rules say of the outputs of a model's modules; nothing if they refuse the input."""
+    trial = evaluate(blocks, _shapes_of_inputs(inputs))
     return [() if trial.failed else trial.shapes(block) for block in _modules_in(blocks)]
 
 
-def _value(inputs: Examples) -> Value:
+def _shapes_of_inputs(inputs: Examples) -> Value:
     """Return the shapes of inputs, in lists as these are."""
-    return inputs.shape if isinstance(inputs, Example) else [_value(item) for item in inputs]
+    return inputs.shape if isinstance(inputs, Example) else [_shapes_of_inputs(item) for item in inputs]
 
 
-def _by_torch(
+def _completed_by_torch(
     module: TorchObject, path: str, inputs: Examples, blocks: list[Block], by_rules: Outputs, limits: Limits
 ) -> Outputs:
     """Return the outputs of a model's modules: those that the rules leave open by running it on PyTorch's meta device.
@@ -246,17 +262,20 @@ def _by_torch(
 
 
 def _guessed_inputs(blocks: list[Block]) -> list[Shape]:
-    """Return shapes of one input that the first layers may accept, in the order of attempts; at most ten."""
-    shapes = [shape for shape in _inputs(blocks, evaluate(blocks, None).entered) if isinstance(shape, tuple)]
+    """Return shapes of one input that the first layers may accept, in the order of attempts.
+
+    If the rules accept none, those that they refuse: PyTorch may accept them, and its message says what does not fit.
+    """
+    shapes = [shape for shape in _likely_inputs(blocks, evaluate(blocks, None).entered) if isinstance(shape, tuple)]
     likely = [shape for shape in shapes if not evaluate(blocks, shape).failed]
-    return likely[:10] or shapes[:10]
+    return likely[:_MOST_GUESSES] or shapes[:_MOST_GUESSES]
 
 
-def evaluate(blocks: list[Block], x: Value, steps: int = _STEPS) -> Evaluation:
+def evaluate(blocks: list[Block], model_input: Value, steps: int = _MOST_EVALUATIONS) -> Evaluation:
     """Return the shapes of all blocks of a model for one input; `steps` bounds the layers that are evaluated."""
     trial = Evaluation(steps)
     assert blocks[0].spec is not None
-    trial.run(blocks[0].spec, _input_kind(x))
+    trial.run(blocks[0].spec, _input_kind(model_input))
     return trial
 
 
@@ -268,7 +287,8 @@ class Evaluation(Kinds):
         output: the model's output: a shape, a list, or `None` if it is unknown.
         entered: the first layer that determines the shape of the input, or of an element of it, by its indices; `None`
             for one that only others enter.
-        completed: the shapes of unknown elements of the input, by sums and products with known ones.
+        fitting_shapes: the shapes of unknown elements of the input, which follow from sums and products with known
+            ones; by the indices of each.
     """
 
     def __init__(self, steps: int) -> None:
@@ -276,37 +296,46 @@ class Evaluation(Kinds):
         self.failed = False
         self.output: Value = None
         self.entered: dict[tuple[int, ...], ModuleSpec | None] = {}
-        self.completed: dict[tuple[int, ...], Shape] = {}
+        self.fitting_shapes: dict[tuple[int, ...], Shape] = {}
         self._kinds: dict[tuple[int, int | str], Kind] = {}
         """The kind of the output of each module, by the place of its block."""
         self._depth = 0
         """How many modules, each inside another, are being visited."""
 
     def run(self, spec: ModuleSpec, kind: Kind) -> None:
-        """Evaluate a model for an input."""
+        """Evaluate a model for an input; sets `output`, or `failed`."""
         try:
             output = self(spec, kind)
             self._kinds[0, ""] = output  # the place of the block of the model itself
             self.output = output.value
         except (Mismatch, ValueError, TypeError, IndexError, ZeroDivisionError, OverflowError):
+            # Beside `Mismatch`, what the rules' arithmetic raises for shapes that their authors did not expect.
             self.failed = True
 
     def shapes(self, block: Block) -> tuple[Shape, ...]:
-        """Return the shapes of the tensors in a block's output, of a list the first eight; none if unknown."""
-        kind = self._kinds.get(block.place, ANY)
+        """Return the shapes of the tensors in a block's output, of a long list the first; none if one is unknown."""
+        kind = self._kinds.get(block.place_in_plan, ANY)
         shapes = [kind.shape] if kind.items is None else [item.shape for item in kind.items]
         if None in shapes:
             return ()
-        return tuple(shape for shape in shapes[:8] if shape is not None)
+        return tuple(shape for shape in shapes[:_SHOWN_OUTPUTS] if shape is not None)
 
     def visit(self, spec: ModuleSpec, kind: Kind) -> Kind:
-        """Return the kind of a module's output, and note the layers that the input of the model enters."""
+        """Return the kind of a module's output, and note the layers that the input of the model enters.
+
+        Args:
+            spec: the module.
+            kind: of its input; its `origin` is the place in the model's input of an element whose shape is unknown.
+
+        Returns:
+            `ANY` if it is unknown.
+        """
         rule = traits_of(spec.target).output
         if self._depth > _DEEPEST:
             return ANY
         if kind.origin is not None:
             is_open = self.entered.setdefault(kind.origin, None) is None
-            if is_open and _input_of(spec, 1, 0) is not None:
+            if is_open and _guess_for_layer(spec, batch=1, number=0) is not None:
                 self.entered[kind.origin] = spec
             if rule is same:  # the next layer gets the input, too
                 return kind
@@ -314,9 +343,10 @@ class Evaluation(Kinds):
         output = super().visit(spec, kind)
         self._depth -= 1
         if rule is fold and output.shape is not None:
+            # All terms of a sum or product have the shape of the result.
             for item in kind.items or ():
                 if item.origin is not None:
-                    self.completed[item.origin] = output.shape
+                    self.fitting_shapes[item.origin] = output.shape
         return output
 
     def call(self, spec: ModuleSpec, child: str, value: Kind, node: int | None = None) -> Kind:
@@ -328,45 +358,65 @@ class Evaluation(Kinds):
         return output
 
 
-def _inputs(blocks: list[Block], entered: dict[tuple[int, ...], ModuleSpec | None]) -> Iterator[Value]:
-    """Yield inputs that the layers that a model's input enters may accept, the most likely first."""
-    # The numbers of examples of recorded outputs.
+def _likely_inputs(blocks: list[Block], entered: dict[tuple[int, ...], ModuleSpec | None]) -> Iterator[Value]:
+    """Yield inputs that the layers that a model's input enters may accept, the most likely first.
+
+    Args:
+        blocks: of the model.
+        entered: see `Evaluation`.
+    """
+    # The numbers of examples of recorded outputs: the first sizes of their first tensors.
     batches = {sizes[0] for block in blocks for sizes in block.shape[:1] if sizes} or {1}
     inputs: list[Value] = []
-    for batch in sorted(batches)[:3]:
-        for number in range(len(_SIDES)):
-            value = _guess(entered, (), batch, number)
+    for batch in sorted(batches)[:_MOST_BATCHES]:
+        for number in range(len(_IMAGE_SIDES)):
+            value = _guessed_value(entered, (), batch, number)
             if value is not None and value not in inputs:
                 inputs.append(value)
                 yield value
 
 
-def _input_kind(x: Value, origin: tuple[int, ...] = ()) -> Kind:
+def _input_kind(model_input: Value, origin: tuple[int, ...] = ()) -> Kind:
     """Return the kind of an input, whose unknown elements have their indices."""
-    if isinstance(x, list):
-        return listed([_input_kind(element, (*origin, number)) for number, element in enumerate(x)])
-    return Kind("any", origin=origin) if x is None else kind_of(x)
+    if isinstance(model_input, list):
+        return listed([_input_kind(element, (*origin, number)) for number, element in enumerate(model_input)])
+    return Kind("any", origin=origin) if model_input is None else kind_of(model_input)
 
 
-def _guess(
+def _guessed_value(
     entered: dict[tuple[int, ...], ModuleSpec | None], origin: tuple[int, ...], batch: int, number: int
 ) -> Value:
-    """Return the `number`-th guess of the input, or of an element of it, by the layers that it enters."""
+    """Return the `number`-th guess of the input, or of an element of it, by the layers that it enters.
+
+    Args:
+        entered: see `Evaluation`.
+        origin: indices of the element; empty for the whole input.
+        batch: number of examples.
+        number: of the guess, from 0.
+
+    Returns:
+        A shape; a list, if layers enter elements of it; `None` if nothing is known.
+    """
     layer = entered.get(origin)
     if layer is not None:
-        return _input_of(layer, batch, number)
+        return _guess_for_layer(layer, batch, number)
     depth = len(origin)
-    inside = [other[depth] for other in entered if other[:depth] == origin and len(other) > depth]
-    if not inside or max(inside) >= _ELEMENTS:
+    entered_elements = [other[depth] for other in entered if other[:depth] == origin and len(other) > depth]
+    if not entered_elements or max(entered_elements) >= _MOST_ELEMENTS:
         return None
-    elements = [_guess(entered, (*origin, index), batch, number) for index in range(max(inside) + 1)]
+    count = max(entered_elements) + 1
+    elements = [_guessed_value(entered, (*origin, index), batch, number) for index in range(count)]
     return elements if any(element is not None for element in elements) else None
 
 
-def _keeps_batch(x: Value, output: Value) -> bool:
-    """Return whether the output is for as many examples as the input, as far as that is known."""
-    first = x[0] if isinstance(x, list) else x
+def _keeps_batch(model_input: Value, output: Value) -> bool:
+    """Return whether the output is for as many examples as the input, as far as that is known.
+
+    Of lists, the first input and the last output are compared.
+    """
+    first = model_input[0] if isinstance(model_input, list) else model_input
     last = output[-1] if isinstance(output, list) and output else output
+    # An output of one dimension may have no batch.
     if not isinstance(first, tuple) or not isinstance(last, tuple) or len(last) < 2:
         return True
     return first[:1] == last[:1]
@@ -387,39 +437,48 @@ def _sizes(value: Value) -> list[Any]:
 
 
 def _text(value: Value) -> str:
-    """Return shapes as text, of a list the first twelve."""
+    """Return shapes as text, of a long list the first; `?` for an unknown one."""
     if isinstance(value, tuple):
         return extents(value)
     if not isinstance(value, list):
         return "?"
-    return ", ".join(f"({_text(item)})" if isinstance(item, list) else _text(item) for item in value[:12])
+    return ", ".join(f"({_text(item)})" if isinstance(item, list) else _text(item) for item in value[:_SHOWN_SHAPES])
 
 
-def _agrees(blocks: list[Block], trial: Evaluation) -> bool:
-    """Return whether the inferred shapes agree with the recorded ones, for all blocks that have both."""
+def _agrees_with_recorded(blocks: list[Block], trial: Evaluation) -> bool:
+    """Return whether the inferred shapes agree with the recorded ones, for all blocks that have both, at least one."""
     pairs = []
     for block in blocks:
         shapes = trial.shapes(block)
+        # What is recorded of a module at several places is of the last call.
         if block.shape and shapes and block.mark != "again":
             pairs.append((block.shape, shapes))
     return bool(pairs) and all(recorded == inferred for recorded, inferred in pairs)
 
 
-def _input_of(spec: ModuleSpec, batch: int, number: int) -> Value:
-    """Return the `number`-th guess of the input of a layer; `None` if its arguments do not determine one."""
+def _guess_for_layer(spec: ModuleSpec, batch: int, number: int) -> Value:
+    """Return the `number`-th guess of the input of a layer; `None` if its arguments do not determine one.
+
+    Args:
+        spec: the layer.
+        batch: number of examples.
+        number: of the guess, from 0; less than the number of `_IMAGE_SIDES`.
+    """
     name = like_of(spec.target)
     rule = traits_of(spec.target).output
     if rule is unknown:
         return None
+    # The first argument of these layers in PyTorch is the number of channels or features of their input.
     channels = spec.args[0] if spec.args and isinstance(spec.args[0], int) else 0
-    length = _LENGTHS[number] if number < len(_LENGTHS) else None
+    length = _SEQUENCE_LENGTHS[number] if number < len(_SEQUENCE_LENGTHS) else None
     if name == "ConvTranspose2d":
-        side = _SMALL[number % len(_SMALL)]
+        side = _SMALL_SIDES[number % len(_SMALL_SIDES)]
         return (batch, channels, side, side)
     if name in ("Conv2d", "BatchNorm2d"):
-        return (batch, channels, _SIDES[number], _SIDES[number])
+        return (batch, channels, _IMAGE_SIDES[number], _IMAGE_SIDES[number])
     if name == "Conv3d":
-        return (batch, channels, 16, _SIDES[number], _SIDES[number])
+        frames = 16
+        return (batch, channels, frames, _IMAGE_SIDES[number], _IMAGE_SIDES[number])
     if name in ("Linear", "BatchNorm1d"):
         return (batch, channels)
     if name == "Conv1d" and rule is temporal:
@@ -428,5 +487,5 @@ def _input_of(spec: ModuleSpec, batch: int, number: int) -> Value:
         if length is not None:
             return (batch, length)
         # At last one token for each example.
-        return (batch,) if number == len(_LENGTHS) else None
+        return (batch,) if number == len(_SEQUENCE_LENGTHS) else None
     return (batch,) if rule is one_hot else None

@@ -1,4 +1,4 @@
-"""`load_state_dict`: from a file of any format to what PyTorch's `load_state_dict` takes."""
+"""`load_state_dict`: the tensors of a file of any format, as PyTorch's `load_state_dict` takes them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from .. import formats
-from ..conversion.attempt import Attempt
 from ..conversion.checkpoints import chosen_state
 from ..conversion.edits import Edits
 from ..conversion.named_tensors import flatten
 from ..conversion.naming import Renames
+from ..conversion.request import Attempt
 from ..conversion.targets import plain_value
+from ..conversion.tree import DROPPED
 from ..errors import LeftOutWarning, ModelError, RecordError, about_file
 from ..formats.table import LUA, Document
 from ..graph.storage import Storage
@@ -84,25 +85,38 @@ def load_state_dict(
 
 
 def _state_of(document: Document, at: str | None, limits: Limits) -> Any:
-    """Return the only state dict of a file, or what is at a path, as a dict or list."""
-    has_past = document.spec.values == LUA and document.content.has_pt_record
-    if at is not None or not has_past:
-        # The only value of the document from now on, so that nothing else is converted.
-        document.narrow(chosen_state(document.value, at, document.path)[1])
+    """Return the only state dict of a file, or what is at a path, as a dict or list.
+
+    Args:
+        document: the file; narrowed to the state dict where it is chosen before it is converted.
+        at: the path in the file.
+        limits: resource limits.
+
+    Raises:
+        NoModuleError: the file holds no state dict.
+        ModelError: it holds several, or there is nothing at `at`.
+    """
+    has_pt_record = document.spec.values == LUA and document.content.has_pt_record
+    # The record of a `.pt` in a `.t7` is about the whole value, which is restored before a state dict is chosen.
+    chooses_first = at is not None or not has_pt_record
+    if chooses_first:
+        _path, state = chosen_state(document.value, at, document.path)
+        document.narrow(state)  # so that nothing else is converted
     try:
-        value = _value_of(document, limits, believed=True)
-    except RecordError:
-        value = _value_of(document, limits, believed=False)
-    if at is None and has_past:
-        return chosen_state(value, None, document.path)[1]
-    return value
+        value = _value_of(document, limits, trusts_records=True)
+    except RecordError:  # a record contradicts the elements
+        value = _value_of(document, limits, trusts_records=False)
+    if chooses_first:
+        return value
+    _path, state = chosen_state(value, None, document.path)
+    return state
 
 
-def _value_of(document: Document, limits: Limits, *, believed: bool) -> Any:
+def _value_of(document: Document, limits: Limits, *, trusts_records: bool) -> Any:
     """Return the value of a file as builtins with tensors in them, with state dicts in place of modules."""
     # As for a file of named tensors, so that a record is checked at once.
-    attempt = Attempt(document.path, "", pt_format="torchscript", limits=limits, believed=believed)
-    return plain_value(document, attempt, Report(document.path, target_format="pt"), unnamed="")
+    attempt = Attempt(document.path, "", pt_format="torchscript", limits=limits, trusts_records=trusts_records)
+    return plain_value(document, attempt, Report(document.path, target_format="pt"), unnamed_data=DROPPED)
 
 
 def _tensors_of(state: Any, limits: Limits) -> OrderedDict[str, Tensor]:
@@ -131,38 +145,56 @@ def _tensors_of(state: Any, limits: Limits) -> OrderedDict[str, Tensor]:
 def _in_torch(
     tensors: OrderedDict[str, Tensor], edits: Edits, device: str | torch.device
 ) -> OrderedDict[str, torch.Tensor]:
-    """Return tensors as PyTorch's, cast and on a device; those of one storage share memory."""
+    """Return tensors as PyTorch's, cast and on a device; those of one storage share memory.
+
+    Args:
+        tensors: by key; the result has their `_metadata`.
+        edits: the type to which they are cast, if any.
+        device: PyTorch's.
+    """
     import torch
 
     result: OrderedDict[str, torch.Tensor] = OrderedDict()
-    storages: dict[int, Any] = {}
-    moved: dict[int, tuple[Storage, torch.Tensor]] = {}
+    storages: dict[int, Any] = {}  # filled by `torch_tensor`: the memory of each storage on the CPU
+    memory_on_device: dict[int, tuple[Storage, torch.Tensor]] = {}
     """The memory of each storage on the device, by identity."""
-    made: dict[int, torch.Tensor] = {}
-    """Each tensor is made once: one under two names is one object, as in a state dict of PyTorch's tied modules."""
+    torch_tensors: dict[int, torch.Tensor] = {}
+    """By identity: a tensor under two names is one object, as in a state dict of PyTorch's tied modules."""
     is_cpu = torch.device(device).type == "cpu"
     for key, tensor in tensors.items():
-        if id(tensor) not in made:
+        if id(tensor) not in torch_tensors:
             cast = tensor if edits.casts is None else edits.casts.tensor(tensor)
             on_cpu = torch_tensor(cast, storages).detach()
-            made[id(tensor)] = on_cpu if is_cpu else _moved(cast, on_cpu, device, moved)
-        result[key] = made[id(tensor)]
+            torch_tensors[id(tensor)] = on_cpu if is_cpu else _on_device(cast, on_cpu, device, memory_on_device)
+        result[key] = torch_tensors[id(tensor)]
     if hasattr(tensors, "_metadata"):
         result._metadata = tensors._metadata  # type: ignore[attr-defined]
     return result
 
 
-def _moved(
-    tensor: Tensor, on_cpu: torch.Tensor, device: str | torch.device, moved: dict[int, tuple[Storage, torch.Tensor]]
+def _on_device(
+    tensor: Tensor,
+    on_cpu: torch.Tensor,
+    device: str | torch.device,
+    memory_on_device: dict[int, tuple[Storage, torch.Tensor]],
 ) -> torch.Tensor:
-    """Return a tensor on a device, where the memory of each storage is copied once."""
+    """Return a tensor on a device, where the memory of each storage is copied once.
+
+    Args:
+        tensor: the tensor of the graph, for its storage, sizes and strides.
+        on_cpu: the same as PyTorch's.
+        device: PyTorch's.
+        memory_on_device: by identity of the storage: it, which stays alive, and its copy; receives new ones.
+    """
     import torch
 
     storage = tensor.storage
     is_plain_view = tensor.extras is None and all(step >= 0 for step in tensor.stride)
+    # Conjugated views and parts of other storages are not described by sizes and strides alone: each is copied.
     if storage is None or not is_plain_view or storage.base is not None:
         return on_cpu.to(device)
-    if id(storage) not in moved:
+    if id(storage) not in memory_on_device:
         whole = torch.empty(0, dtype=on_cpu.dtype).set_(on_cpu.untyped_storage())
-        moved[id(storage)] = (storage, whole.to(device))
-    return moved[id(storage)][1].as_strided(tensor.size, tensor.stride, tensor.offset)
+        memory_on_device[id(storage)] = (storage, whole.to(device))
+    _storage, whole_on_device = memory_on_device[id(storage)]
+    return whole_on_device.as_strided(tensor.size, tensor.stride, tensor.offset)

@@ -1,4 +1,4 @@
-"""`verify` and `diff`: what a stranger reads in one file, against what a stranger reads in another.
+"""`verify` and `diff`: compare two files as readers see them that know no records of t7bridge.
 
 Both are one comparison. If the files have different formats, one of them is brought into the form that `convert` gives
 it in the format of the other, by `convert`'s own functions and without any record, and their notes say what that form
@@ -21,15 +21,15 @@ from typing import Any, ClassVar
 from attrs import asdict, evolve, field
 
 from .. import formats
-from ..conversion.attempt import Attempt
 from ..conversion.lua_tree import note_nones, to_lua
 from ..conversion.named_tensors import name_tensors
 from ..conversion.options import JSON, LIMITS, flag, option, takes, verb
-from ..conversion.records import as_written, structure_of
+from ..conversion.records import structure_of, value_read_back
+from ..conversion.request import Attempt
 from ..conversion.simplified import simplified
 from ..conversion.state_dicts import note_texts
 from ..conversion.targets import plain_value
-from ..conversion.tree import MERGED, WRAPPED
+from ..conversion.tree import DROPPED, MERGED, WRAPPED
 from ..conversion.values import is_simple, metadata_left_out, note_plain_nans
 from ..data import decimal_text, define
 from ..errors import T7BridgeError
@@ -50,7 +50,7 @@ from ..values.compare import Comparer, Difference, Homes, RowComparer, ValueComp
 from ..values.widened import HINTS
 
 _MANY_OBJECTS = 100_000
-"""Number of objects of a `.t7` from which on values are compared without what they are made from in memory."""
+"""Objects of a `.t7` from which on memory is saved: hashes are compared, or the file's values released, if possible."""
 _LEFT_OUT_CODES = frozenset({"left-out", "metadata", "precision", "trailing"})
 """The codes of notes about what a target does not show; the others are about types, names and shared memory."""
 
@@ -121,8 +121,8 @@ class Comparison(Printed):
         return lines
 
 
-def _without_infinity(_: Any, __: Any, value: Any) -> Any:
-    return None if value == math.inf else value
+def _without_infinity(_instance: Any, _attribute: Any, value: Any) -> Any:
+    return None if value == math.inf else value  # JSON has no infinity
 
 
 @define
@@ -202,24 +202,29 @@ def verify(request: Verify) -> VerifyReport:
         FormatError: a file is damaged, including a wrong CRC in an archive, or in no supported format.
     """
     report = VerifyReport(str(request.source), str(request.other))
-    with _both(request) as (first, second):
+    with _opened_inputs(request) as (first, second):
         sides = Sides(first, second, request.limits, request.compact)
         if request.independent:
             for document in (first, second):
                 if document.path not in report.readers:  # a file compared with itself is read once
-                    report.readers[document.path] = _ask_others(document, report)
+                    report.readers[document.path] = _compare_with_other_reader(document, report)
         # Formats of named tensors have no strides and views that could be compared.
         comparer_class = RowComparer if sides.has_named else Comparer
         sides.compare(report, partial(comparer_class, limits=request.limits, homes=_homes(first, request.limits)))
         _name_layers(report, (first, second), request.limits)
         are_lua = first.spec.values == second.spec.values == formats.LUA
-        if are_lua and _trailing(first) != _trailing(second):
+        if are_lua and _bytes_after_values(first) != _bytes_after_values(second):
             report.differences.append(Difference("", "the bytes after the last value differ"))
     return report
 
 
 @contextmanager
-def _both(request: Verify | Diff) -> Iterator[tuple[Document, Document]]:
+def _opened_inputs(request: Verify | Diff) -> Iterator[tuple[Document, Document]]:
+    """Open both files, read all of them that checksums are for, and warn of incomplete ones.
+
+    Raises:
+        FormatError: a file is damaged, or in no supported format.
+    """
     with (
         inputs_protected(),
         formats.open(request.source, limits=request.limits) as first,
@@ -227,15 +232,15 @@ def _both(request: Verify | Diff) -> Iterator[tuple[Document, Document]]:
     ):
         for document in (first, second):
             document.source.read_all()
-            if document.spec.values == formats.LUA:
+            if document.spec.values == formats.LUA:  # which has no checksums
                 document.warn(4)  # the warning is shown at the line that calls the verb
             else:
                 document.verify()
         yield first, second
 
 
-def _trailing(document: Document) -> bytes:
-    """Return the bytes after the values of a `.t7` that are neither values nor a record."""
+def _bytes_after_values(document: Document) -> bytes:
+    """Return the bytes after the values of a `.t7`; none if they are a record, which is not compared."""
     content = document.content
     return b"" if content.has_pt_record else bytes(content.trailing)
 
@@ -268,7 +273,7 @@ def diff(request: Diff) -> DiffReport:
     Raises:
         FormatError: a file is damaged, or in no supported format.
     """
-    with _both(request) as (first, second):
+    with _opened_inputs(request) as (first, second):
         report = DiffReport(str(request.source), str(request.other))
         sides = Sides(first, second, request.limits)
         make = partial(
@@ -300,6 +305,7 @@ def _name_layers(report: Comparison, documents: tuple[Document, Document], limit
     for document in documents:
         if not report.differences or document.spec.values != formats.LUA:
             continue
+        # A difference has a path in the `.t7`, or the key of a state dict, which begins with the name of the layer.
         names_by_path = layer_names(document.value, limits)
         names_by_key = {name: (name, class_name) for name, class_name in names_by_path.values()}
         names = names_by_key | names_by_path
@@ -314,12 +320,15 @@ def _with_layer(difference: Difference, names: dict[str, tuple[str, str]]) -> Di
         difference: the difference.
         names: name and class of each layer, by its path and by its name.
     """
-    whole = difference.path.removeprefix("root['").removesuffix("']")  # a key of a state dict
-    path = whole
+    # A key of a state dict is one step of a path: `root['0.weight']`.
+    path_or_key = difference.path.removeprefix("root['").removesuffix("']")
+    path = path_or_key
     while path and path not in names:  # step by step to what contains it
-        path = path[: max(path.rfind("."), path.rfind("["), 0)]
+        last_step = max(path.rfind("."), path.rfind("["), 0)
+        path = path[:last_step]
     layer, class_name = names.get(path, ("", ""))
-    name = f"{layer}{whole[len(path) :]}" if layer else ""
+    steps_inside = path_or_key.removeprefix(path)
+    name = f"{layer}{steps_inside}" if layer else ""
     return evolve(difference, layer=layer, class_name=class_name, name=name)
 
 
@@ -327,26 +336,30 @@ _LONGEST_NAME = 1000
 """Maximum length of a class or function name in a pickle passed to PyTorch."""
 
 
-def _ask_others(document: Document, report: VerifyReport) -> list[str]:
-    """Let another reader read a file too, and compare; return its name, if there is one."""
+def _compare_with_other_reader(document: Document, report: VerifyReport) -> list[str]:
+    """Let PyTorch read a `.pt`, or torchfile a `.t7`, and add the differences to a report.
+
+    Returns:
+        The name of the reader in a list; an empty list if none reads such a file, or it is not installed.
+    """
     messages: list[str] | None = None
-    name = ""
+    reader = ""
     if document.format == "pt":
-        value = document.value  # before `judged`: the names in a pickle are those met while it is read
+        value = document.value  # before `judged`, the names in the pickle, which are met while it is read
         has_long_names = any(len(name) > _LONGEST_NAME for name in document.content.judged)
         # PyTorch refuses pickles of anything but checkpoints; and such names, but searches its own message for seconds.
         if document.layout != "pickle" and not has_long_names:
-            name = "torch"
+            reader = "torch"
             messages = differences(document.path, value)
     elif document.spec.values == formats.LUA and len(document.roots) == 1 and not document.content.trailing:
         from ..formats import torchfile
 
-        name = "torchfile"
+        reader = "torchfile"
         messages = torchfile.differences(document.path, document.value, document.layout)
     if messages is None:
         return []
     report.differences += [Difference(document.path, message) for message in messages]
-    return [name]
+    return [reader]
 
 
 def differences(path: PathLike, value: Any) -> list[str] | None:
@@ -384,22 +397,24 @@ class _TorchComparer:
 
     def run(self, mine: Any, theirs: Any) -> list[str]:
         """Return the differences of our value and PyTorch's."""
-        pairwise(mine, theirs, self._pair)
+        pairwise(mine, theirs, self._compare_pair)
         return self._differences
 
-    def _pair(self, path: Path, mine: Any, theirs: Any) -> Iterable[tuple[Any, Any, Any]]:
+    def _compare_pair(self, path: Path, mine: Any, theirs: Any) -> Iterable[tuple[Any, Any, Any]]:
+        """Compare our value with PyTorch's; return the pairs inside that are to be compared next, for `pairwise`."""
         if isinstance(mine, Tensor):
-            self._tensor(path, mine, theirs)
+            self._compare_tensor(path, mine, theirs)
         elif isinstance(mine, (dict, list, tuple)):
             if id(mine) not in self._visited:
                 self._visited.add(id(mine))
-                return self._inside(path, mine, theirs)
+                return self._pairs_inside(path, mine, theirs)
+        # By `repr`, in which 1, 1.0 and True differ, and NaN is equal to NaN.
         elif isinstance(mine, (bool, int, float, str, bytes, type(None))) and repr(mine) != repr(theirs):
             self._differences.append(f"{path}: PyTorch has {theirs!r:.60} for {mine!r:.60}")
         return ()
 
-    def _inside(self, path: Path, mine: Any, theirs: Any) -> Iterable[tuple[Any, Any, Any]]:
-        """Return the pairs in two containers, each with its key."""
+    def _pairs_inside(self, path: Path, mine: Any, theirs: Any) -> Iterable[tuple[Any, Any, Any]]:
+        """Return the pairs in two containers, each with its key, in order; none if the containers differ."""
         # Subclasses, such as OrderedDict, count as these.
         kind = next(kind for kind in (dict, list, tuple) if isinstance(mine, kind))
         if not isinstance(theirs, kind) or len(mine) != len(theirs):
@@ -410,7 +425,8 @@ class _TorchComparer:
             return zip(mine, mine.values(), theirs.values())
         return zip(range(len(mine)), mine, theirs)
 
-    def _tensor(self, path: Path, mine: Tensor, theirs: Any) -> None:
+    def _compare_tensor(self, path: Path, mine: Tensor, theirs: Any) -> None:
+        """Compare type, shape and flags of tensors, then where they are in their storages, then these."""
         if not isinstance(theirs, self._torch.Tensor):
             self._differences.append(f"{path}: PyTorch has a {type(theirs).__name__} for a tensor")
             return
@@ -426,10 +442,10 @@ class _TorchComparer:
             return
         if (mine.stride, mine.offset) != (theirs.stride(), theirs.storage_offset()):
             self._differences.append(f"{path}: PyTorch has another stride or offset")
-        self._storage(path, mine.storage, theirs.untyped_storage())
+        self._compare_storage(path, mine.storage, theirs.untyped_storage())
 
-    def _storage(self, path: Path, mine: Storage, theirs: Any) -> None:
-        """Compare the bytes of storages at their first path; at others, that PyTorch shares the memory too."""
+    def _compare_storage(self, path: Path, mine: Storage, theirs: Any) -> None:
+        """Compare the bytes of storages at their first path; at others, only that PyTorch shares the memory too."""
         address = theirs.data_ptr()
         if id(mine) in self._addresses:
             if self._addresses[id(mine)] != address:
@@ -449,7 +465,7 @@ class _TorchComparer:
 
 @define(eq=False)
 class Form:
-    """What a file shows, or what `convert` makes of it in the format of another file.
+    """The value of a file, or what `convert` makes of it in the format of another file: what is compared.
 
     Attributes:
         value: the value.
@@ -470,9 +486,9 @@ class Form:
         return list(sentences)
 
 
-def _shown(document: Document) -> Form:
-    """Return what a file shows, and what of it was not read."""
-    value = document.value
+def _own_form(document: Document) -> Form:
+    """Return the value of a file as it is, with notes on what was not read."""
+    value = document.value  # before the notes, which are made while it is read
     return Form(value, document.notes)
 
 
@@ -505,16 +521,16 @@ class Sides:
 
         Args:
             report: receives the differences, and what only one file has.
-            make: creates the comparer.
+            make: creates the comparer; takes `text`, whether a file is text, and `elements`, whether they are compared.
 
         Returns:
             The comparer; `None` if the files are known to be equal by the hashes of their structures.
         """
-        if self._same_structure():
+        if self._has_same_structure():
             return None
         # The best forms are chosen by structure and shapes, so that no element is read twice.
         make = partial(make, text=_is_text(self.first) or _is_text(self.second))
-        _, (first, second) = closest(self.pairs(), partial(make, elements=False), lambda form: form.value)
+        _comparer, (first, second) = closest(self.pairs(), partial(make, elements=False), lambda form: form.value)
         comparer: Comparer = make()
         report.differences += comparer.run(first.value, second.value)
         report.equal = comparer.agreed
@@ -533,17 +549,27 @@ class Sides:
 
     # A hash of its structure takes less time than a comparison pair by pair, and the memory of one value.
 
-    def _same_structure(self) -> bool:
+    def _has_same_structure(self) -> bool:
         """Return whether both are known to hold the same Lua value, of many objects and no tensors."""
-        lua, other = self.first, self.second
-        if lua.spec.values != formats.LUA:
-            lua, other = other, lua
-        structure = self._structure(lua, other)
-        return bool(structure) and structure in self._structures(other)
+        if self.first.spec.values == formats.LUA:
+            lua, other = self.first, self.second
+        else:
+            lua, other = self.second, self.first
+        structure = self._structure_of_large(lua, other)
+        return bool(structure) and structure in self._possible_structures(other)
 
     @staticmethod
-    def _structure(document: Document, other: Document) -> str:
-        """Return the hash of the structure of a `.t7`, and release its values; empty if they are compared otherwise."""
+    def _structure_of_large(document: Document, other: Document) -> str:
+        """Return the hash of the structure of a large `.t7`, and release its values.
+
+        Args:
+            document: the file.
+            other: the other file.
+
+        Returns:
+            An empty text if the files are to be compared pair by pair: the hash does not say that they are equal, or
+            the file is small.
+        """
         if document.spec.values != formats.LUA or other.spec.values == formats.NAMED:
             return ""
         content = document.content
@@ -552,30 +578,34 @@ class Sides:
             return ""
         if other.spec.values != formats.LUA and not content.has_pt_record:
             return ""  # it was not made from a Python value, and is compared as one first
-        structure = structure_of(content.roots[0])[0]
+        structure, _storages = structure_of(content.roots[0])
         document.forget()
         return structure
 
-    def _structures(self, document: Document) -> Iterator[str]:
-        """Yield the hash of the structure of a value, as it is in Lua or as it is converted."""
-        if document.spec.values != formats.LUA:
-            for nested in (False, True):
-                yield structure_of(to_lua(document.value, nested=nested, limits=self.limits).value)[0]
-        elif len(document.roots) == 1:
-            yield structure_of(document.value)[0]
+    def _possible_structures(self, document: Document) -> Iterator[str]:
+        """Yield the hashes of the structures that a value has in Lua: one, or one for each way to convert it."""
+        if document.spec.values == formats.LUA:
+            if len(document.roots) == 1:
+                structure, _storages = structure_of(document.value)
+                yield structure
+            return
+        for nested in (False, True):
+            tree = to_lua(document.value, nested=nested, limits=self.limits)
+            structure, _storages = structure_of(tree.value)
+            yield structure
 
     # Pairs of forms
 
     def pairs(self) -> Pairs:
         """Yield the forms in which the two files can be compared, those of the first file first."""
-        kinds = self.first.spec.values, self.second.spec.values
+        kinds = (self.first.spec.values, self.second.spec.values)
         if kinds == (formats.LUA, formats.LUA):
-            yield _shown(self.first), _shown(self.second)
+            yield _own_form(self.first), _own_form(self.second)
         elif kinds == (formats.PYTHON, formats.PYTHON):
             yield from self._python_pairs()
         elif formats.NAMED in kinds:
             yield from self._named_pairs()
-            if formats.LUA in kinds:
+            if formats.LUA in kinds:  # the `.t7` may have been made from the named tensors
                 yield from self._lua_pairs(self._as_lua)
         else:
             # A `.t7` with the record of a `.pt` was made from one; the record itself is not read.
@@ -589,15 +619,20 @@ class Sides:
                 yield from self._lua_pairs(self._as_lua)
 
     def _python_pairs(self) -> Pairs:
-        one, other = _shown(self.first), _shown(self.second)
-        yield one, other
-        for form in self._copies(self.first):
-            yield form, other
-        for form in self._copies(self.second):
-            yield one, form
+        """Yield two `.pt` as they are, and each as `convert` writes it with the other as it is."""
+        first = _own_form(self.first)
+        second = _own_form(self.second)
+        yield first, second
+        for form in self._converted_forms(self.first):
+            yield form, second
+        for form in self._converted_forms(self.second):
+            yield first, form
 
-    def _copies(self, document: Document) -> Iterator[Form]:
-        """Yield what `convert` makes of a `.pt` in a `.pt`: with state dicts for modules, and in `tree` mode."""
+    def _converted_forms(self, document: Document) -> Iterator[Form]:
+        """Yield what `convert` makes of a `.pt` in a `.pt`: with state dicts for modules, and in `tree` mode.
+
+        None if it makes the same value again.
+        """
         if is_simple(document.value):
             return
         for mode, allow_foreign in (("auto", False), ("tree", False), ("auto", True)):
@@ -605,7 +640,7 @@ class Sides:
             value = document.value
             if mode == "auto":
                 value = simplified(value, report, self.limits, keep_classes=allow_foreign)
-            yield Form(as_written(value, report, self.limits, allow_foreign=allow_foreign), report.notes)
+            yield Form(value_read_back(value, report, self.limits, allow_foreign=allow_foreign), report.notes)
 
     def _lua_pairs(self, pairs_of: Callable[[Document, Document], Pairs]) -> Pairs:
         """Yield the forms of a `.t7` and of another file, those of the first file first.
@@ -620,41 +655,42 @@ class Sides:
                 yield other_form, lua_form
 
     def _as_python(self, lua: Document, python: Document) -> Pairs:
-        """Yield the Python-side values that a `.t7` becomes, and that of the other file."""
+        """Yield the Python-side values that a `.t7` becomes, each with that of the other file."""
         for form in self._python_forms(lua, "pt"):
             if len(lua.content.objects) >= _MANY_OBJECTS:
-                lua.forget()
-            yield form, _shown(python)
-        state = _as_model_file(lua.value, python.value)
+                lua.forget()  # frees memory while the form is compared; the values are read again if they are needed
+            yield form, _own_form(python)
+        state = _state_of_model_file(lua.value, python.value)
         if state is not None:
-            yield Form(state), _shown(python)
+            yield Form(state), _own_form(python)
 
     def _as_lua(self, lua: Document, other: Document) -> Pairs:
-        """Yield the value of a `.t7`, and the Lua values that the other file becomes."""
+        """Yield the value of a `.t7` with each of the Lua values that the other file becomes."""
         conversion = Report(source_format=other.format, target_format="t7")
-        value = plain_value(other, self._request(other, "auto"), conversion, WRAPPED)
+        value = plain_value(other, self._attempt(other, "auto"), conversion, WRAPPED)
         has_record = lua.content.has_pt_record
-        # The record of a `.t7` keeps strings of metadata and None.
-        notes = [note for note in conversion.notes if not (has_record and note.code == "metadata")]
+        notes = conversion.notes
+        if has_record:  # which keeps strings of metadata, and None
+            notes = [note for note in notes if note.code != "metadata"]
         for nested in (False, True):
             tree = to_lua(value, nested=nested, limits=self.limits)
             report = Report(notes=[*notes, *tree.notes])
             if not has_record:
                 note_nones(tree, report)
-            yield _shown(lua), Form(tree.value, report.notes)
+            yield _own_form(lua), Form(tree.value, report.notes)
 
-    def _request(self, document: Document, mode: str) -> Attempt:
-        return Attempt(document.path, "", mode, limits=self.limits, believed=False)
+    def _attempt(self, document: Document, mode: str) -> Attempt:
+        return Attempt(document.path, "", mode, limits=self.limits, trusts_records=False)
 
     def _python_forms(self, document: Document, target: str) -> Iterator[Form]:
         """Yield the Python-side values that `convert` makes of a file, in each mode; no record in the file is used."""
         is_lua = document.spec.values == formats.LUA
         has_objects = is_lua and any(isinstance(item, TorchObject) for item in document.content.objects)
         is_to_python = formats.FORMATS[target].values == formats.PYTHON
-        unnamed = "" if is_to_python else MERGED
+        unnamed_data = DROPPED if is_to_python else MERGED
         for mode in ("tree", "auto") if has_objects else ("auto",):
             report = Report(source_format=document.format, target_format=target)
-            value = plain_value(document, self._request(document, mode), report, unnamed)
+            value = plain_value(document, self._attempt(document, mode), report, unnamed_data)
             if self.compact and mode == "auto" and is_to_python:
                 value = compact_in(value)
             yield Form(value, report.notes)
@@ -662,14 +698,17 @@ class Sides:
     # Named tensors
 
     def _named_pairs(self) -> Pairs:
-        first, second = self.first, self.second
+        """Yield two files, of which one at least holds named tensors, as the formats of both can hold them."""
+        first = self.first
+        second = self.second
         goals = [document.spec for document in (first, second) if document.spec.values == formats.NAMED]
-        numbers = all(goal.numbers for goal in goals)
-        goals = [goal._replace(numbers=numbers) for goal in goals]
+        # Numbers are arrays only if both formats have them as such.
+        have_numbers = all(goal.numbers for goal in goals)
+        goals = [goal._replace(numbers=have_numbers) for goal in goals]
         forms_of_second: list[Form] = []
         rest_of_second = self._named_forms(second, goals)
         for form in self._named_forms(first, goals):
-            for other in _again(forms_of_second, rest_of_second):
+            for other in _computed_once(forms_of_second, rest_of_second):
                 if first.spec.values == second.spec.values:
                     yield form, other
                 elif first.spec.values == formats.NAMED:
@@ -678,11 +717,16 @@ class Sides:
                     yield form, _without_other_strings(other, form)
 
     def _named_forms(self, document: Document, goals: list[FormatSpec]) -> Iterator[Form]:
-        """Yield a file as formats of named tensors can hold it: tensors by name, and strings."""
+        """Yield a file as formats of named tensors can hold it: tensors by name, and strings.
+
+        Args:
+            document: the file.
+            goals: the formats, one or two.
+        """
         is_named = document.spec.values == formats.NAMED
         target = goals[-1].name
         if is_named:
-            # Arrays that were numbers stay arrays in a format without such.
+            # Arrays that were numbers stay arrays in a format without such: it is the target if there is one.
             without_numbers = [goal.name for goal in goals if not formats.FORMATS[goal.name].numbers]
             target = without_numbers[0] if without_numbers else target
         for form in self._python_forms(document, target):
@@ -692,21 +736,29 @@ class Sides:
             # Through each format in turn, so that both sides lose what either format loses.
             for goal in goals:
                 named = name_tensors(tensors, goal, report, metadata, self.limits)
+                # Formats with room for every string of metadata do not have this function.
                 left_out_by_format = getattr(formats.home(goal.name), "left_out", None)
                 without_room = () if left_out_by_format is None else left_out_by_format(named)
-                note_texts(Written(0, 0, without_room), named, goal, report)  # the sizes, 0, are not used for notes
+                # Nothing is written: the numbers of tensors and storages are not used for notes.
+                written = Written(0, 0, without_room)
+                note_texts(written, named, goal, report)
                 metadata = {name: text for name, text in named.metadata.items() if name not in without_room}
                 tensors = {".".join(steps): tensor for steps, tensor in named.tensors.items()}
                 if len(tensors) < len(named.tensors):  # "a.b" beside "b" in a group "a"
                     tensors = {"/".join(steps): tensor for steps, tensor in named.tensors.items()}
-            tensors = _linked(tensors, all(goal.links for goal in goals))
+            tensors = _as_stored_tensors(tensors, all(goal.links for goal in goals))
             strings = {name: text for name, text in metadata.items() if name != "format" and name not in HINTS}
             notes = document.notes if is_named else report.notes
             yield Form({**dict(sorted(tensors.items())), _STRINGS_KEY: strings}, notes)
 
 
-def _again(forms: list[Form], rest: Iterator[Form]) -> Iterator[Form]:
-    """Yield forms that are computed once: those of before, and then the rest, which are added to them."""
+def _computed_once(forms: list[Form], rest: Iterator[Form]) -> Iterator[Form]:
+    """Yield forms that are computed once, though they are needed several times.
+
+    Args:
+        forms: those computed before; receives the others.
+        rest: computes the others.
+    """
     yield from forms
     for form in rest:
         forms.append(form)
@@ -724,11 +776,11 @@ def _is_text(document: Document) -> bool:
 def _with_note_on_nans(form: Form) -> Form:
     """Return a form with a note on the NaNs whose bits the other file, which is text, does not show."""
     report = Report(notes=list(form.notes))
-    note_plain_nans(_odd_nans(form.value), report)
+    note_plain_nans(_nans_with_odd_bits(form.value), report)
     return Form(form.value, report.notes)
 
 
-def _odd_nans(value: Any) -> int:
+def _nans_with_odd_bits(value: Any) -> int:
     """Return the number of NaNs in a value whose bits text does not show."""
     count_odd_nans = decimal_text().count_odd_nans
 
@@ -742,22 +794,28 @@ def _odd_nans(value: Any) -> int:
     return count
 
 
-def _linked(tensors: dict[str, Tensor], links: bool) -> dict[str, Tensor]:
-    """Return tensors by name: each is one of its own, but for equal views of one storage where formats have links."""
-    if not links:
+def _as_stored_tensors(tensors: dict[str, Tensor], has_links: bool) -> dict[str, Tensor]:
+    """Return tensors by name: each is an object of its own, except equal views of one storage if formats have links.
+
+    A comparison sees one object under two names as shared memory.
+    """
+    if not has_links:
         return {name: evolve(tensor) for name, tensor in tensors.items()}
-    copies: dict[Any, Tensor] = {}
+    tensor_of_view: dict[Any, Tensor] = {}
     linked = {}
     for name, tensor in tensors.items():
-        view: Any = name
+        view: Any = name  # an empty tensor is no view of memory
         if tensor.numel:
             view = (id(tensor.storage), tensor.element.name, tensor.offset, tensor.size, tensor.stride)
-        linked[name] = copies.setdefault(view, evolve(tensor))
+        linked[name] = tensor_of_view.setdefault(view, evolve(tensor))
     return linked
 
 
 def _without_other_strings(form: Form, other: Form) -> Form:
-    """Return a file of named tensors without the strings of metadata that the other form lacks, as `convert` does."""
+    """Return a file of named tensors without the strings of metadata that the other form lacks, with a note on them.
+
+    `convert` leaves them out in the same way.
+    """
     strings = form.value[_STRINGS_KEY]
     other_strings = other.value[_STRINGS_KEY]
     only_here = [name for name in strings if name not in other_strings]
@@ -768,8 +826,13 @@ def _without_other_strings(form: Form, other: Form) -> Form:
     return Form({**form.value, _STRINGS_KEY: in_both}, notes)
 
 
-def _as_model_file(lua: Value, python: Any) -> Any:
-    """Return the state dict of the `model.pt` that `module` writes for a model, if a `.pt` has exactly its keys."""
+def _state_of_model_file(lua: Value, python: Any) -> Any:
+    """Return the state dict of the `model.pt` that `module` writes for a model; `None` if a `.pt` has other keys.
+
+    Args:
+        lua: the value of a `.t7`.
+        python: the value of the `.pt`.
+    """
     if not isinstance(python, dict) or not all(isinstance(key, str) for key in python):
         return None
     models = [] if isinstance(lua, list) else find_models(lua)  # a list is several values of one file

@@ -1,5 +1,5 @@
-"""What a picture or a table shows of a model: repeated blocks once, containers closed where room is short, and the
-places where the data flow branches or skips layers, in a few words.
+"""The blocks that a picture or a table shows of a model: repeated ones once, containers closed where room is short; and
+the places where the data flow branches or skips layers, in a few words.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from attrs import evolve
 from ..data import define
 from ..nn.blocks import Block, Flow
 
-_LONGEST = 12
-"""Maximum number of blocks of a period."""
-_LONGEST_GRAPH = 100
-"""The same in a graph."""
-_WORK = 400
-"""Steps of the search for runs in a graph, for each of its blocks."""
-_NAMED = 4
+_LONGEST_PERIOD = 12
+"""Maximum number of blocks that are repeated together in a chain."""
+_LONGEST_PERIOD_IN_GRAPH = 100
+"""The same in a graph, where a layer with its activation and sums takes many nodes."""
+_STEPS_PER_BLOCK = 400
+"""Steps of the search for runs, for each block of a container."""
+_MOST_NAMED = 4
 """Number of places named; for more there is the count."""
 
 MOST = 400
 """Maximum number of blocks shown, if containers can be closed."""
-_DEEPEST = 40
+_MOST_LEVELS = 40
 """Levels of containers that may be open."""
-_BRANCHES = 10
+_MOST_BLOCKS_OF_BRANCHES = 10
 """Maximum number of blocks of branches that open together with their container."""
 
 
@@ -52,72 +52,73 @@ def folds_of(blocks: list[Block]) -> dict[int, list[Fold]]:
         blocks: all of them, each before those inside it.
     """
     numbers: dict[object, int] = {}
-    looks: dict[int, int] = {}
-    """The number of the look of each block, by its id: the same for blocks that look the same."""
+    appearances: dict[int, int] = {}
+    """The number of the appearance of each block, by its id: the same for blocks that look the same."""
     folds: dict[int, list[Fold]] = {}
     for block in reversed(blocks):  # inner blocks first
-        inside = [looks[id(inner)] for inner in block.inside]
+        inside = [appearances[id(inner)] for inner in block.inside]
         flows = tuple((flow.start, flow.end, flow.label) for flow in block.flows)
-        look = (block.title, block.class_name, block.kind, block.mark, *block.lines, tuple(inside), flows)
-        looks[id(block)] = numbers.setdefault(look, len(numbers))
+        appearance = (block.title, block.class_name, block.kind, block.mark, *block.lines, tuple(inside), flows)
+        appearances[id(block)] = numbers.setdefault(appearance, len(numbers))
         runs: list[Fold] = []
         if block.kind == "chain":
             # A container is worth a fold if there are two of it, a layer if there are three.
             fewest = [2 if inner.inside else 3 for inner in block.inside]
-            runs = _runs(inside, len(inside), _LONGEST, fewest)
+            runs = _runs_in(inside, len(inside), _LONGEST_PERIOD, fewest)
         elif block.kind == "graph":
             runs = _graph_runs(block, inside)
-        elif block.kind == "side":
-            runs = _runs(inside, len(inside), 1, [2] * len(inside))
+        elif block.kind == "side":  # blocks beside each other: two equal ones are a run
+            runs = _runs_in(inside, len(inside), longest=1, fewest=[2] * len(inside))
         if runs:
             folds[id(block)] = runs
     return folds
 
 
-def _graph_runs(block: Block, looks: list[int]) -> list[Fold]:
-    """Return the runs in a graph: repetitions with the same flows inside, from the one before, and from elsewhere."""
-    entering: list[list[Flow]] = [[] for _ in looks]
-    leaving: list[list[Flow]] = [[] for _ in looks]
-    for flow in block.flows:
-        entering[flow.end].append(flow)
-        leaving[flow.start].append(flow)
-    fewest = [2 if is_branching(block) else 3] * len(looks)
+def _graph_runs(block: Block, appearances: list[int]) -> list[Fold]:
+    """Return the runs in a graph: repetitions with the same flows inside, from the one before, and from elsewhere.
+
+    Args:
+        block: the graph.
+        appearances: of its blocks, see `_runs_in`.
+    """
+    fewest = [2 if is_branching(block) else 3] * len(appearances)
     # The last two blocks of a graph are its input and its output.
-    stop = len(looks) - 2
-    return _runs(looks, stop, _LONGEST_GRAPH, fewest, lambda fold: _crossing(fold, entering, leaving))
+    stop = len(appearances) - 2
+    return _runs_in(appearances, stop, _LONGEST_PERIOD_IN_GRAPH, fewest, _Surroundings(block).flows_between_repetitions)
 
 
-def _runs(
-    looks: list[int],
+def _runs_in(
+    appearances: list[int],
     stop: int,
     longest: int,
     fewest: list[int],
     crossing: Callable[[Fold], int | None] = lambda fold: 0,
 ) -> list[Fold]:
-    """Return the runs in a sequence, from the left, each with maximum coverage.
+    """Return the runs in a sequence, from the left: of those that begin at a block, the one of the most blocks.
 
     Args:
-        looks: the same number for equal blocks.
-        stop: number of blocks.
+        appearances: a number for each block, the same for equal ones.
+        stop: number of blocks among which runs are searched.
         longest: maximum period.
         fewest: minimum repetitions of a period of at most 3 that begins at each block.
         crossing: returns the number of flows from a repetition to the next, the fewer the better; `None` for no run.
     """
     runs: list[Fold] = []
     place = 0
-    budget = _WORK * stop
+    budget = _STEPS_PER_BLOCK * stop
     while place < stop and budget > 0:
         best: Fold | None = None
-        for period, end in _repeating(looks, place, stop, longest):
+        for period, end in _periods(appearances, place, stop, longest):
             length = end - place
             count = length // period
             budget -= length
             # Two repetitions of a long period are enough.
-            if count < (2 if period > 3 else fewest[place]):
+            fewest_of_period = 2 if period > 3 else fewest[place]
+            if count < fewest_of_period:
                 continue
             if best is None or count * period > best.count * best.period:
                 budget -= period * length
-                best = _best_of_shifted(place, period, length, crossing) or best
+                best = _best_shift(place, period, length, crossing) or best
         if best is None:
             place += 1
         else:
@@ -126,81 +127,140 @@ def _runs(
     return runs
 
 
-def _best_of_shifted(place: int, period: int, length: int, crossing: Callable[[Fold], int | None]) -> Fold | None:
-    """Return the run of a period that repeats most often, and of these that which the fewest flows connect.
+def _best_shift(place: int, period: int, length: int, crossing: Callable[[Fold], int | None]) -> Fold | None:
+    """Return the run that begins at the best of the blocks of the first repetition; `None` if there is none.
+
+    From each of these blocks on, the sequence repeats the period: the best has the most repetitions, and of these the
+    fewest flows from one to the next.
 
     Args:
-        place: where the blocks begin that repeat.
-        period: of these.
-        length: the number of blocks.
-        crossing: see `_runs`.
+        place: number of the first block that repeats.
+        period: blocks of one repetition.
+        length: number of blocks that repeat.
+        crossing: see `_runs_in`.
     """
-    costs: dict[Fold, int] = {}
+    best: Fold | None = None
+    fewest_flows = 0
     for shift in range(period):
         fold = Fold(place + shift, period, (length - shift) // period)
-        cost = crossing(fold) if fold.count > 1 else None
-        if cost is not None:
-            costs[fold] = cost
-    return min(costs, key=lambda fold: (-fold.count, costs[fold]), default=None)
+        # A later shift has no greater count, and no run has fewer flows than none.
+        if fold.count < 2 or (best is not None and (fold.count < best.count or fewest_flows == 0)):
+            break
+        flows = crossing(fold)
+        if flows is not None and (best is None or flows < fewest_flows):
+            best = fold
+            fewest_flows = flows
+    return best
 
 
-def _repeating(looks: list[int], place: int, stop: int, longest: int) -> Iterator[tuple[int, int]]:
-    """Yield each period, and where the sequence that begins at a place ceases to repeat it."""
+def _periods(appearances: list[int], place: int, stop: int, longest: int) -> Iterator[tuple[int, int]]:
+    """Yield each possible period, and the place where the sequence that begins at a place ceases to repeat it.
+
+    A period of which two do not fit is left out.
+    """
     for period in range(1, min(longest, (stop - place) // 2) + 1):
         end = place + period
-        while end < stop and looks[end] == looks[end - period]:
+        while end < stop and appearances[end] == appearances[end - period]:
             end += 1
         yield period, end
 
 
-def _crossing(fold: Fold, entering: list[list[Flow]], leaving: list[list[Flow]]) -> int | None:
-    """Return the number of flows from a repetition to the next; `None` if the repetitions have different flows.
-
-    Nodes outside are the same for each, or each has the next of a run, so that their numbers have one distance.
+class _Surroundings:
+    """The flows that enter and leave each node of a graph.
 
     Args:
-        fold: the run.
-        entering: the flows that enter each node.
-        leaving: those that leave it.
+        block: the graph.
     """
-    start = fold.start
-    period = fold.period
-    stop = start + period * fold.count
-    crossing = 0
-    for offset in range(period):
-        # Of the same node in each repetition: flows from within it, from the one before, and from and to the outside.
-        within: list[list[tuple[int, str]]] = []
-        from_before: list[list[tuple[int, str]]] = []
-        sources: list[list[int]] = []
-        targets: list[list[int]] = []
-        for begin in range(start, stop, period):
-            node = begin + offset
-            inner = [(flow.start - begin, flow.label) for flow in entering[node] if start <= flow.start < stop]
-            if any(not -period <= distance < period for distance, _ in inner):
+
+    def __init__(self, block: Block) -> None:
+        self._entering: list[list[Flow]] = [[] for _ in block.inside]
+        self._leaving: list[list[Flow]] = [[] for _ in block.inside]
+        for flow in block.flows:
+            self._entering[flow.end].append(flow)
+            self._leaving[flow.start].append(flow)
+        self._distances: list[object] = []
+        """How far from each node its flows come, with their labels, and how far they go."""
+        self._lowest: list[int] = []
+        self._highest: list[int] = []
+        """The lowest and the highest number of each node and those that flows connect with it."""
+        for node, (entering, leaving) in enumerate(zip(self._entering, self._leaving)):
+            starts = sorted([(flow.start - node, flow.label) for flow in entering])
+            ends = sorted([flow.end - node for flow in leaving])
+            self._distances.append((starts, ends))
+            connected = [node, *[flow.start for flow in entering], *[flow.end for flow in leaving]]
+            self._lowest.append(min(connected))
+            self._highest.append(max(connected))
+
+    def flows_between_repetitions(self, fold: Fold) -> int | None:
+        """Return the number of flows from a repetition to the next; `None` if the repetitions have different flows.
+
+        Nodes outside are the same for each repetition, or each repetition has the next node of another run, so that the
+        numbers of these nodes have one distance.
+
+        Args:
+            fold: the run, of two repetitions at least.
+        """
+        second = fold.start + fold.period
+        stop = fold.start + fold.period * fold.count
+        for node in range(second, stop):
+            before = node - fold.period
+            # What connects most nodes needs no closer look.
+            is_alike = self._distances[node] == self._distances[before]
+            is_inside = fold.start <= self._lowest[before] and self._highest[node] < stop
+            if not (is_alike and is_inside) and not self._continues(fold, node):
                 return None
-            within.append(sorted(pair for pair in inner if pair[0] >= 0))
-            from_before.append(sorted(pair for pair in inner if pair[0] < 0))
-            if within[-1] != within[0]:
-                return None
-            # The first repetition has none before it.
-            if len(from_before) > 2 and from_before[-1] != from_before[1]:
-                return None
-            sources.append(sorted(flow.start for flow in entering[node] if not start <= flow.start < stop))
-            targets.append(sorted(flow.end for flow in leaving[node] if not start <= flow.end < stop))
-        crossing += len(from_before[1])
-        # The first takes the input of the run, and the last returns its output.
-        if not _is_even(sources[1:]) or not _is_even(targets[:-1]):
-            return None
-    return crossing
+        crossing = 0
+        for entering in self._entering[second : second + fold.period]:
+            crossing += sum(fold.start <= flow.start < second for flow in entering)
+        return crossing
+
+    def _continues(self, fold: Fold, node: int) -> bool:
+        """Return whether a node has the flows that the same node has in the repetition before."""
+        period = fold.period
+        second = fold.start + period
+        last = fold.start + period * (fold.count - 1)
+        within, from_before = self._inner(fold, node)
+        wanted_within, wanted_from_before = self._inner(fold, node - period)
+        if within != wanted_within:
+            return False
+        # From the third repetition on, as the first has none before it.
+        if node >= second + period and from_before != wanted_from_before:
+            return False
+        # The same node in this repetition and the two before. The first takes the input of the run, and the last
+        # returns its output.
+        same_nodes = range(node - 2 * period, node + 1, period)
+        sources = [self._sources(fold, same) for same in same_nodes if same >= second]
+        targets = [self._targets(fold, same) for same in same_nodes if fold.start <= same < last]
+        return _are_equally_far(sources) and _are_equally_far(targets)
+
+    def _inner(self, fold: Fold, node: int) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
+        """Return the flows to a node from its own repetition of a run, and from those before it."""
+        stop = fold.start + fold.period * fold.count
+        begin = node - (node - fold.start) % fold.period
+        flows = [(flow.start - begin, flow.label) for flow in self._entering[node] if fold.start <= flow.start < stop]
+        # By the distance from the beginning of the repetition: negative for those before.
+        within = sorted([(distance, label) for distance, label in flows if distance >= 0])
+        from_before = sorted([(distance, label) for distance, label in flows if distance < 0])
+        return within, from_before
+
+    def _sources(self, fold: Fold, node: int) -> list[int]:
+        """Return the nodes outside a run from which flows enter a node of it."""
+        stop = fold.start + fold.period * fold.count
+        return sorted([flow.start for flow in self._entering[node] if not fold.start <= flow.start < stop])
+
+    def _targets(self, fold: Fold, node: int) -> list[int]:
+        """Return the nodes outside a run to which flows leave a node of it."""
+        stop = fold.start + fold.period * fold.count
+        return sorted([flow.end for flow in self._leaving[node] if not fold.start <= flow.end < stop])
 
 
-def _is_even(numbers: list[list[int]]) -> bool:
-    """Return whether each list has the same distance from the list before it."""
+def _are_equally_far(numbers: list[list[int]]) -> bool:
+    """Return whether lists have one length, and each number the same distance from that in the list before."""
     if len({len(row) for row in numbers}) > 1:
         return False
     distances = []
-    for row, following in pairwise(numbers):
-        distances.append([after - before for before, after in zip(row, following)])
+    for row, next_row in pairwise(numbers):
+        distances.append([after - before for before, after in zip(row, next_row)])
     return all(row == distances[0] for row in distances)
 
 
@@ -230,15 +290,15 @@ def view_of(root: Block, folds: Mapping[int, list[Fold]], opened: Container[int]
             copy.kind = "closed"
             copy.flows = []
             continue
-        sources, copy.flows = _visible(block, folds.get(id(block), []))
+        sources, copy.flows = _visible_blocks(block, folds.get(id(block), []))
         for source, run in sources:
-            if run is not None and run.period > 1:
+            if run is not None and run.period > 1:  # one block around a repetition
                 inner = _repetition(block, run)
                 queue += zip(inner.inside, block.inside[run.start : run.start + run.period])
             else:
                 inner = _copy(source)
                 queue.append((inner, source))
-                if run is not None:
+                if run is not None:  # of one block: its first copy stands for all
                     last = block.inside[run.start + run.count - 1]
                     inner.name = f"{source.name} … {last.name}"
                     inner.repeat = run.count
@@ -247,10 +307,16 @@ def view_of(root: Block, folds: Mapping[int, list[Fold]], opened: Container[int]
 
 
 def _repetition(block: Block, run: Fold) -> Block:
-    """Return one repetition of a run; in a graph, an end names each block from which it takes a value."""
+    """Return a block with the first repetition of a run; in a graph, an end names each block that it takes a value of.
+
+    Args:
+        block: the container.
+        run: in it, of several blocks.
+    """
     members = block.inside[run.start : run.start + run.period]
     parameters = run.count * sum(member.parameters for member in members)
-    inner = Block("", "", block.kind, "repeat", parameters=parameters, repeat=run.count, shape=members[-1].shape)
+    last = members[-1]
+    inner = Block("", "", block.kind, "repeat", parameters=parameters, repeat=run.count, shape=last.shape)
     inner.inside = [_copy(member) for member in members]
     places = {number: number - run.start for number in range(run.start, run.start + run.period)}
     """The place in the repetition of each of its nodes."""
@@ -260,14 +326,17 @@ def _repetition(block: Block, run: Fold) -> Block:
         if flow.start in places and flow.end in places:
             inner.flows.append(Flow(places[flow.start], places[flow.end], flow.label))
             continue
-        # What the second repetition takes from others, each takes from those before it.
+        # What the second repetition takes from others, each takes from those before it: the first may take something
+        # else, the input of the run.
         end = places.get(flow.end - run.period)
-        if end is None or flow.start - run.period in places:
+        is_within_second = flow.start - run.period in places
+        if end is None or is_within_second:
             continue
         if flow.start not in ends:
             name = _name_of(block.inside[flow.start])
             ends[flow.start] = len(inner.inside)
-            text = f"last {name}" if flow.start in places else name
+            is_in_repetition_before = flow.start in places
+            text = f"last {name}" if is_in_repetition_before else name
             inner.inside.append(Block("", "", "end", lines=[text]))
         inner.flows.append(Flow(ends[flow.start], end, flow.label))
     return inner
@@ -282,9 +351,9 @@ def _name_of(block: Block) -> str:
 
 
 def opened_of(root: Block, folds: Mapping[int, list[Fold]], most: int) -> set[int]:
-    """Return the open containers, by id: level by level, as long as there is room for a whole level.
+    """Return the containers whose content is shown, by id: level by level, as long as there is room for a whole level.
 
-    Branches open together with their container, so that skips are visible.
+    Branches open together with their container, so that skips are visible. Recognized cells stay closed, but the root.
 
     Args:
         root: the block that contains all.
@@ -292,28 +361,33 @@ def opened_of(root: Block, folds: Mapping[int, list[Fold]], most: int) -> set[in
         most: maximum number of blocks shown.
     """
     opened: set[int] = set()
-    count = 1
+    shown_count = 1
     level = [root]
-    for depth in range(_DEEPEST):
-        containers = [block for block in level if block.inside and (block.mark != "cell" or not depth)]
-        below: list[Block] = []
-        group: set[int] = set()
+    for depth in range(_MOST_LEVELS):
+        is_root = depth == 0
+        containers = [block for block in level if block.inside and (is_root or block.mark != "cell")]
+        next_level: list[Block] = []
+        opened_here: set[int] = set()
         added = 0
         for block in containers:  # grows: branches
-            group.add(id(block))
-            for source, run in _visible(block, folds.get(id(block), []))[0]:
+            opened_here.add(id(block))
+            blocks_and_runs, _flows = _visible_blocks(block, folds.get(id(block), []))
+            for source, run in blocks_and_runs:
                 members = [source] if run is None else block.inside[run.start : run.start + run.period]
                 added += len(members)
                 for member in members:
-                    opens_too = member.mark != "cell" and is_branching(member) and len(member.inside) <= _BRANCHES
-                    (containers if opens_too else below).append(member)
+                    is_small = len(member.inside) <= _MOST_BLOCKS_OF_BRANCHES
+                    if is_small and member.mark != "cell" and is_branching(member):
+                        containers.append(member)
+                    else:
+                        next_level.append(member)
         # The root opens even if there is no room, unless it has far too many.
-        limit = most - count if depth else 10 * MOST
-        if not group or added > limit:
+        room = 10 * MOST if is_root else most - shown_count
+        if not opened_here or added > room:
             break
-        opened |= group
-        count += added
-        level = below
+        opened |= opened_here
+        shown_count += added
+        level = next_level
     return opened
 
 
@@ -322,8 +396,13 @@ def _copy(block: Block) -> Block:
     return evolve(block, inside=[], lines=list(block.lines), source=block)
 
 
-def _visible(block: Block, runs: list[Fold]) -> tuple[list[tuple[Block, Fold | None]], list[Flow]]:
-    """Return the visible blocks of a container, with the run that each begins, and the flows between them."""
+def _visible_blocks(block: Block, runs: list[Fold]) -> tuple[list[tuple[Block, Fold | None]], list[Flow]]:
+    """Return the visible blocks of a container, with the run that each begins, and the flows between them.
+
+    Args:
+        block: the container.
+        runs: those in it that are shown once.
+    """
     starts = {run.start: run for run in runs}
     visible: list[tuple[Block, Fold | None]] = []
     numbers: list[int] = []
@@ -343,7 +422,8 @@ def _visible(block: Block, runs: list[Fold]) -> tuple[list[tuple[Block, Fold | N
     flows = []
     for (start, end), texts in labels.items():
         # Several flows that become one arrow have no label, unless all have the same.
-        flows.append(Flow(start, end, texts.pop() if len(texts) == 1 else ""))
+        label = texts.pop() if len(texts) == 1 else ""
+        flows.append(Flow(start, end, label))
     return visible, flows
 
 
@@ -360,6 +440,7 @@ def skips_of(blocks: list[Block]) -> list[str]:
             end = block.inside[flow.end]
             is_to_end = "end" in (start.kind, end.kind)
             skips = ranks[flow.end] - ranks[flow.start] > 1
+            # Only where the value also takes the way through the nodes between.
             if leaving[flow.start] > 1 and skips and not is_to_end:
                 texts.append(f"{start.key or start.name} → {end.key or end.name}")
     return texts
@@ -388,23 +469,31 @@ def shared_of(blocks: list[Block]) -> list[str]:
 
 def is_branching(block: Block) -> bool:
     """Return whether a block consists of branches between one input and one output."""
-    count = len(block.inside) - 2  # without input and output, which are last
+    count = len(block.inside) - 2  # without input and output, which are last, in this order
+    # Each branch has one flow from the input and one to the output.
     if block.kind != "graph" or count < 1 or len(block.flows) != 2 * count:
         return False
-    return all(flow.start == count or flow.end == count + 1 for flow in block.flows)
+    input_number = count
+    output_number = count + 1
+    return all(flow.start == input_number or flow.end == output_number for flow in block.flows)
 
 
 def first_places(texts: list[str]) -> str:
-    """Return the number of places, and the first of them."""
-    more = ", …" if len(texts) > _NAMED else ""
-    return f"{len(texts)}: {', '.join(texts[:_NAMED])}{more}"
+    """Return the number of places, and the first of them, as one text."""
+    more = ", …" if len(texts) > _MOST_NAMED else ""
+    return f"{len(texts)}: {', '.join(texts[:_MOST_NAMED])}{more}"
 
 
 def ranks_of(count: int, flows: list[Flow]) -> list[int]:
-    """Return the layer of each node: below all its inputs, and, without inputs, just above its first user."""
+    """Return the row of each node in a drawing, from 0: below all its inputs; without inputs, just above its user.
+
+    Args:
+        count: number of nodes; the first without inputs is the input of the model.
+        flows: between them.
+    """
     users: list[list[int]] = [[] for _ in range(count)]
     waiting = [0] * count
-    """The number of inputs of each node whose layer is not known yet."""
+    """The number of inputs of each node whose row is not known yet."""
     for flow in flows:
         users[flow.start].append(flow.end)
         waiting[flow.end] += 1

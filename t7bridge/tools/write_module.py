@@ -1,5 +1,5 @@
-"""Lua models for other programs: `write_module` writes PyTorch source with its state dict, and what a checkpoint of a
-language model has to sample text; `export` ONNX and `.pt2`.
+"""`write_module`: a model of a `.t7` as PyTorch source with its state dict; of a language model also a program that
+samples text.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ from .shapes import infer
 
 MODULE_FILES = ("model.py", "model.pt", "config.json", "sample.py")
 """The files of a model's folder; the last two only where the model has something for them."""
+_LONGEST_FOLDER_NAME = 100
+"""Characters of the name of a folder for one of several models."""
 
 
 @verb
@@ -155,11 +157,12 @@ def _write_each(
     names = [_folder_name(path) for path, _ in models]
     pages: list[_Page] = []
     for name, (path, module) in zip(names, models):
-        # Where two paths have one name, as on systems that know no case, a number tells them apart.
-        same = [other.lower() for other in names[: len(pages)]].count(name.lower())
-        inner = os.path.join(folder, f"{name}~{same + 1}" if same else name)
-        pages.append(_page(path, module, inner, document, source, request))
-    for page in pages:  # before the first is written
+        # Where two paths have one name, as on systems that know no case, a number tells them apart: `name~2`.
+        earlier_names = [other.lower() for other in names[: len(pages)]]
+        times_used = earlier_names.count(name.lower())
+        unique_name = f"{name}~{times_used + 1}" if times_used else name
+        pages.append(_page(path, module, os.path.join(folder, unique_name), document, source, request))
+    for page in pages:  # so that nothing is written if one cannot be
         for name in page.names:
             check_replaceable(os.path.join(page.folder, name), request.force)
     report = Report(source.name, folder, "t7", "pt", "module", source_bytes=source.size)
@@ -176,23 +179,38 @@ def _write_each(
 
 def _folder_name(path: str) -> str:
     """Return the name of a folder for the model at a path: `protos.rnn` for `root.protos.rnn`."""
-    name = re.sub(r"[^\w.\-\[\]]", "_", path.removeprefix("root").strip("."))
-    return name[:100] or "model"
+    steps = path.removeprefix("root").strip(".")
+    # Other characters, as slashes in keys, mean something to file systems.
+    name = re.sub(r"[^\w.\-\[\]]", "_", steps)
+    return name[:_LONGEST_FOLDER_NAME] or "model"
 
 
 def _page(
     path: str, module: TorchObject, folder: str, document: Document, source: ByteSource, request: WriteModule
 ) -> _Page:
-    """Make the files of one model."""
+    """Return what is to be written of one model; nothing is written.
+
+    Args:
+        path: of the model in the file.
+        module: the model.
+        folder: of its files.
+        document: the file.
+        source: the same file, for its name and size.
+        request: with the options.
+
+    Raises:
+        UnsupportedLayerError: layers of the model have no PyTorch equivalent.
+        StrictError: with `strict`: the model would lose something.
+    """
     name = os.path.basename(source.name)
     model = generate(module, path, index_base=request.index_base, limits=request.limits, source=name, lift=request.lift)
     report = Report(source.name, folder, "t7", "pt", "module", source_bytes=source.size, notes=model.notes)
     json_data = _noted_data(model.state.data, module, path, report, request.limits)
     check_strict(report, request.strict)
-    around = beside(document.first, module)
-    around.own = json_data
-    around.note(report, "config.json")
-    config = around.config(from_lua=True, index_base=request.index_base)
+    beside_model = beside(document.first, module)
+    beside_model.own = json_data
+    beside_model.note(report, "config.json")
+    config = beside_model.config(from_lua=True, index_base=request.index_base)
     sampling = _sampling_of(module, path, document.first, request.index_base, model.is_stateful, request.limits)
     texts = {"model.py": model.text.encode()}
     if sampling is not None:
@@ -207,7 +225,10 @@ def _page(
 
 
 def _write(page: _Page, request: WriteModule) -> Report:
-    """Write the files of one model, and complete its report."""
+    """Write the files of one model, and complete its report.
+
+    With `force`, files of another model in the folder, which this one does not have, are removed.
+    """
     outdated = _paths_of_another(page.folder, page.names) if request.force else []
     with outputs_in(page.folder, page.names, force=request.force, sync=request.sync) as outputs:
         writer = PtWriter(outputs["model.pt"])
@@ -240,10 +261,13 @@ def _noted_data(
     in_config: list[tuple[str, str, Any]] = []
     omitted: list[tuple[str, str, Any]] = []
     for field_name, item in data.items():
-        row = (f"{path}.{field_name}", module.class_name, item)
-        (in_config if field_name in json_data else omitted).append(row)
-    note_data(in_config, report, "in config.json")
-    note_data(omitted, report, "")
+        path_class_value = (f"{path}.{field_name}", module.class_name, item)
+        if field_name in json_data:
+            in_config.append(path_class_value)
+        else:
+            omitted.append(path_class_value)
+    note_data(in_config, report, where="in config.json")
+    note_data(omitted, report)
     return json_data
 
 
@@ -254,13 +278,13 @@ def _paths_of_another(folder: str, names: Sequence[str]) -> list[str]:
             is_ours = MADE_BY.encode() in file.readline()
     except OSError:
         return []
-    if not is_ours:
+    if not is_ours:  # the other files may be the user's own
         return []
     others = [os.path.join(folder, name) for name in MODULE_FILES if name not in names]
     return [path for path in others if os.path.isfile(path)]
 
 
-_DEEPEST = 4
+_VOCABULARY_DEPTH = 4
 """Maximum depth of a vocabulary in a checkpoint."""
 
 
@@ -302,35 +326,40 @@ def _sampling_of(
         return None
     blocks = blocks_of(module, path, limits)
     spec = blocks[0].spec
-    count = _outputs(spec) if spec is not None else 0
-    tokens = next((vocabulary for vocabulary in vocabularies if len(vocabulary) == count), None)
+    output_count = _last_linear_outputs(spec) if spec is not None else 0
+    tokens = next((vocabulary for vocabulary in vocabularies if len(vocabulary) == output_count), None)
     if tokens is None:
         return None
     if is_stateful:
-        return Sampling(tokens, index_base, None)
-    states = _states(*infer(blocks).values, count)
+        return Sampling(tokens, index_base, states=None)
+    inputs, outputs = infer(blocks).values
+    states = _state_shapes(inputs, outputs, output_count)
     return None if states is None else Sampling(tokens, index_base, states)
 
 
-def _outputs(root: ModuleSpec) -> int:
-    """Return the number of outputs of the last linear layer."""
-    sizes = [spec.args[1] for spec in specs_in(root) if spec.target == "torch.nn.Linear"]
+def _last_linear_outputs(root: ModuleSpec) -> int:
+    """Return the number of outputs of the last linear layer; 0 if there is none."""
+    sizes = [spec.args[1] for spec in specs_in(root) if spec.target == "torch.nn.Linear"]  # Linear(inputs, outputs)
     return sizes[-1] if sizes and isinstance(sizes[-1], int) else 0
 
 
-def _states(inputs: Any, outputs: Any, count: int) -> list[list[int]] | None:
-    """Return the shapes of the states of a model of one step: it returns each in its place, and the scores last.
+def _state_shapes(inputs: Any, outputs: Any, token_count: int) -> list[list[int]] | None:
+    """Return the shapes, without the batch, of the states of a model of one step; `None` if it is another model.
+
+    Its inputs are a token and the states, its outputs the new states and the scores.
 
     Args:
         inputs: the shapes of its inputs, with a batch of one.
         outputs: likewise.
-        count: the number of tokens.
+        token_count: the number of tokens.
     """
-    if not isinstance(inputs, list) or not isinstance(outputs, list) or not 0 < len(inputs) == len(outputs):
+    if not isinstance(inputs, list) or not isinstance(outputs, list):
+        return None
+    if not inputs or len(inputs) != len(outputs):
         return None
     token, *states = inputs
     *new_states, scores = outputs
-    is_step = token == (1,) and states == new_states and scores == (1, count)
+    is_step = token == (1,) and states == new_states and scores == (1, token_count)
     return [list(shape[1:]) for shape in states] if is_step else None
 
 
@@ -344,23 +373,29 @@ def _vocabularies(root: Value, limits: Limits) -> Iterator[list[str]]:
     entries_left = limits.work
     level = [root]
     visited: set[int] = set()
-    for _ in range(_DEEPEST):
+    for _ in range(_VOCABULARY_DEPTH):
         next_level: list[Value] = []
         for value in level:
             if not isinstance(value, (Table, TorchObject)) or id(value) in visited or entries_left < 0:
                 continue
             visited.add(id(value))
-            values = value.values()
+            table = value.fields if isinstance(value, TorchObject) else value
+            values = table.raw_values if table is not None else []
             entries_left -= len(values)
-            texts = _numbered(value) if isinstance(value, Table) else []
+            texts = _numbered_texts(value) if isinstance(value, Table) else []
             if texts:
                 yield texts
             next_level += values
         level = next_level
 
 
-def _numbered(table: Table) -> list[str]:
-    """Return the texts that a table numbers from 1 on, in order: as its keys, or as its items."""
+def _numbered_texts(table: Table) -> list[str]:
+    """Return the texts that a table numbers from 1 on, in order: as its keys, or as its items.
+
+    Empty if the table is not such a vocabulary.
+    """
+    if not all(isinstance(item, (bytes, float)) for item in table.raw_values):
+        return []
     items = items_of(table) or []
     if not items:
         text_of_number = {number: text for text, number in table.raw_items() if isinstance(number, float)}
@@ -378,6 +413,7 @@ def _json_data(data: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
     """
     converted: dict[str, Any] = {}
     for name, item in data.items():
+        # Keys and values: only tables that are written again take from the limit.
         budget = Budget(limits, "writing shared tables", free=2 * count_leaves(item).values)
         with suppress(RecursionError, LimitError):
             value = _json_value(as_tree(item), budget)
@@ -387,7 +423,12 @@ def _json_data(data: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
 
 
 def _json_value(value: Any, budget: Budget) -> Any:
-    """Return a tree as data for JSON; a table whose keys would become one is a list of pairs."""
+    """Return a tree as data for JSON; a table whose keys would become one is a list of pairs.
+
+    Raises:
+        RecursionError: it contains itself, or is too deep.
+        LimitError: shared tables would be written too often.
+    """
     budget.spend()
     if isinstance(value, dict):
         pairs = [[_json_value(key, budget), _json_value(item, budget)] for key, item in value.items()]

@@ -24,7 +24,7 @@ from ..graph.tensor import Tensor, place_of
 from ..limits import DEFAULT_LIMITS, Budget, Limits
 from ..nn.layouts import check_size
 from ..nn.mapping import ModuleSpec, Plan
-from ..nn.memory import copy_as_lua
+from ..nn.memory import use_copying_classes
 from ..nn.output_shapes import Example, Examples, inputs_text
 from ..nn.pieces import Lifted, constant_biases, recognized
 from ..nn.plan import build_plan
@@ -51,30 +51,34 @@ def live_module(
         limits: resource limits.
         place: returns the device for tensors, from that where they were; by default all are on the CPU.
         lift: whether recognized cells become modules of torch.nn; not in a model that `save_module` wrote.
-        keys: returns those of its state dict, if there are such cells; by default those of its modules.
+        keys: returns the record by which the state dict gets other keys than the module's own. It is called only if
+            cells were recognized; by default the keys are the module's, or those that `save_module` recorded.
 
     Raises:
         UnsupportedError: the device does not exist.
         UnsupportedLayerError: there are layers without a PyTorch equivalent.
         ModelError: the weights do not match the layers' own fields.
     """
-    state = state_dict(value, path, limits, own_keys=True)
-    plan = build_plan(value, path, index_base, limits, state)
-    check_size(state, limits, f"loading {path}")
+    # The keys of the module itself, and not those of another state dict that the file may record.
+    original = state_dict(value, path, limits, own_keys=True)
+    plan = build_plan(value, path, index_base, limits, original)
+    check_size(original, limits, f"loading {path}")
     is_from_torch = ROOT_FIELD in value  # `save_module` wrote it, with the keys of its state dict
-    cells = recognized(plan, state) if lift and not is_from_torch else Lifted(plan, state)
-    plan, state = cells.plan, cells.state
+    # With the plan and the tensors for single modules, which replace those of the recognized cells.
+    cells = recognized(plan, original) if lift and not is_from_torch else Lifted(plan, original)
     try:
-        copy_as_lua(plan.root)
-        module = construct(plan.root)
-        fill(module, state, plan, path, place)
+        use_copying_classes(cells.plan.root)  # before they are constructed
+        module = construct(cells.plan.root)
+        fill(module, cells.state, cells.plan, path, place)
         for key in constant_biases(cells):
             module.get_parameter(key).requires_grad_(False)
-        record = recorded(value, state) if is_from_torch else None
+        # A file of `save_module` has no recognized cells: at most one of the two is there.
+        record = recorded(value, cells.state) if is_from_torch else None
         if keys is not None and cells.pieces:
             record = keys()
         if record is not None:
-            keep_keys(module, record, materialize(record.other))
+            tensors_of_no_layer = materialize(record.other)
+            keep_keys(module, record, tensors_of_no_layer)
         return module.eval()
     except RecursionError as error:
         raise UnsupportedError(
@@ -99,17 +103,19 @@ class _WithoutMemory(TorchFunctionMode):
 
         Arguments and result as in `torch.overrides.TorchFunctionMode`.
         """
-        kwargs = kwargs or {}
+        kwargs = kwargs or {}  # PyTorch passes `None` for none
+        # A device that the call names itself is kept.
         if func in _ALLOCATING and kwargs.get("device") is None:
             kwargs = {**kwargs, "device": "meta"}
         elif getattr(func, "__name__", "") in ("normal_", "uniform_"):
+            # The methods, and the functions of `torch.nn.init`, whose parameter is `tensor`.
             return args[0] if args else kwargs["tensor"]
         return func(*args, **kwargs)
 
 
 def construct(root: ModuleSpec) -> nn.Module:
     """Construct the modules of a plan, without memory for their weights. One spec becomes one module, at all places."""
-    modules: dict[int, nn.Module] = {}
+    modules: dict[int, nn.Module] = {}  # by the ids of their specs
     # A stack instead of recursion, as plans may be nested deep. A spec stays on it until all that it needs is there.
     stack = [root]
     while stack:
@@ -133,7 +139,12 @@ def _call(spec: ModuleSpec, modules: dict[int, nn.Module]) -> nn.Module:
     Args:
         spec: the module.
         modules: those that it contains or refers to, and others, by the ids of their specs.
+
+    Raises:
+        UnsupportedError: its class refuses the arguments.
+        ModelError: its class does not exist, or is not one of modules.
     """
+    # A class registered as such (`register_module`) cannot always be imported.
     target = class_of(spec.target) or _imported(spec)
     if spec.graph is not None:
         children = OrderedDict((key, modules[id(child)]) for key, child in spec.children.items())
@@ -143,6 +154,7 @@ def _call(spec: ModuleSpec, modules: dict[int, nn.Module]) -> nn.Module:
     numbered = [modules[id(child)] for key, child in spec.children.items() if key.isdigit()]
     named = {key: modules[id(child)] for key, child in spec.children.items() if not key.isdigit()}
     named.update((key, modules[id(other)]) for key, other in spec.refers.items())
+    # Classes may be those of others, which refuse arguments by any of these errors.
     try:
         with torch.device("meta"), _WithoutMemory():
             module = target(*numbered, *spec.args, **named, **spec.kwargs)
@@ -205,11 +217,11 @@ def _assign(root: nn.Module, values: dict[str, torch.Tensor]) -> list[str]:
     missing: list[str] = []
     unexpected: list[str] = []
     errors: list[str] = []
-    # A module that has several places is filled at each of them; the last one counts.
+    # A module that has several places is filled at each of them, in the order of the state dict; the last one counts.
     stack: list[tuple[str, nn.Module]] = [("", root)]
     while stack:
         prefix, module = stack.pop()
-        own_values = by_owner.pop(prefix, {})
+        own_values = by_owner.pop(prefix, {})  # what is left at the end belongs to no module
         options = {"assign_to_params_buffers": True}
         strict = True
         module._load_from_state_dict(own_values, prefix, options, strict, missing, unexpected, errors)
@@ -217,7 +229,7 @@ def _assign(root: nn.Module, values: dict[str, torch.Tensor]) -> list[str]:
         stack += reversed(children)
     for keys_without_module in by_owner.values():
         unexpected += keys_without_module
-    # Before those about shapes.
+    # In PyTorch's order: unexpected keys, missing ones, and then the errors about shapes.
     if missing:
         errors.insert(0, f"Missing key(s) in state_dict: {', '.join(missing)}")
     if unexpected:
@@ -238,10 +250,13 @@ def materialize(tensors: dict[str, Tensor], place: Callable[[str], str] | None =
     distinct = {id(tensor): tensor for tensor in tensors.values()}
     users = Counter(id(tensor.storage) for tensor in distinct.values())
     storages: dict[int, torch.Tensor] = {}
+    """The converted elements of each storage, by its id."""
     converted: dict[int, torch.Tensor] = {}
+    """The result for each tensor, by its id."""
     for identity, tensor in distinct.items():
         storage = tensor.storage
-        # The only view of a storage needs no more of it than its elements; PyTorch has no negative strides.
+        # The only view of a storage needs no more of it than its elements. PyTorch has no negative strides: a view with
+        # one becomes a copy, which shares nothing.
         if storage is None or users[id(storage)] == 1 or any(step < 0 for step in tensor.stride):
             converted[identity] = _moved(torch.from_numpy(tensor.array.copy()), storage, place)
             continue
@@ -319,15 +334,16 @@ class _Hooks:
 
     Args:
         record: the module's tensors from which each recorded one is composed.
-        other: recorded tensors that no layer holds.
-        shapes: of the module's own state dict.
+        other: recorded tensors of which no layer holds all elements, by their keys; `restore` replaces them.
+        shapes: of the module's own state dict, by its keys.
     """
 
     def __init__(self, record: Recorded, other: dict[str, torch.Tensor], shapes: dict[str, tuple[int, ...]]) -> None:
         self.record = record
         self.other = other
         self.shapes = shapes
-        self.keys_in_record = record.held()
+        self.keys_in_record = record.own_keys()
+        """The module's own keys of tensors that are parts of recorded ones."""
 
     def rename(self, owner: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
         """Replace the module's own keys in a state dict that it returns, by those recorded.
@@ -341,7 +357,7 @@ class _Hooks:
         record = self.record
         own = {key[len(prefix) :]: state.pop(key) for key in list(state) if key.startswith(prefix)}
         joined = {key: _joined(record, key, own, self.other.get(key)) for key in record.pieces}
-        state.update((prefix + key, value) for key, value in record.by_keys(joined, self.other).items())
+        state.update((prefix + key, value) for key, value in record.in_order(joined, self.other).items())
 
     def restore(self, owner: nn.Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Replace the recorded keys in a state dict to be loaded by the module's own, if all are there.
@@ -357,10 +373,11 @@ class _Hooks:
         record = self.record
         if not all(prefix + key in state for key in record.keys):
             return
+        # The recorded keys are removed, as PyTorch would name them as unexpected.
         recorded = {key: state.pop(prefix + key) for key in record.keys}
         self.other.update((key, recorded[key]) for key in self.other if key in recorded)
         for key in record.pieces:
-            for piece in record.places(key):
+            for piece in record.all_runs(key):
                 tensor = recorded[key].t() if piece.transposed else recorded[key]
                 part = tensor.reshape(-1)[piece.start : piece.start + piece.count]
                 shape = self.shapes[piece.key]
@@ -376,7 +393,7 @@ class _Hooks:
         is_list = isinstance(output, (list, tuple))
         outputs = list(output) if is_list else [output]
         for number in self.record.scalars:  # from 1
-            if not 0 < number <= len(outputs):
+            if not 0 < number <= len(outputs):  # a number of the file, which may be any
                 continue
             value = outputs[number - 1]
             if isinstance(value, torch.Tensor) and value.numel() == 1:
@@ -395,15 +412,18 @@ def _joined(record: Recorded, key: str, own: dict[str, torch.Tensor], rest: torc
     """
     size = record.sizes[key]
     pieces = record.pieces[key]
+    first, *others = pieces
+    # Only a whole tensor may be transposed, of which a layer holds all.
+    if not others and first.transposed:
+        return own[first.key].t()
     if rest is not None:
         flat = rest.detach().reshape(-1).clone()
         for piece in pieces:
             flat[piece.start : piece.start + piece.count] = own[piece.key].detach().reshape(-1)
         return flat.view(size)
-    if len(pieces) == 1:
-        (piece,) = pieces
-        tensor = own[piece.key]
-        return tensor.t() if piece.transposed else tensor.view(size)
+    if not others:
+        # Without a copy, as the tensors of any state dict have the memory of the module's.
+        return own[first.key].view(size)
     return torch.cat([own[piece.key].reshape(-1) for piece in pieces]).view(size)
 
 
@@ -446,7 +466,7 @@ def skeleton(factory: Factory) -> nn.Module:
         try:
             with _WithoutMemory():
                 return _module_made_by(value, factory, kwargs)
-        except ModelError:
+        except ModelError:  # also of a factory that needs values; one that fails in any case fails again
             return _module_made_by(value, factory, kwargs)
 
 
@@ -588,6 +608,34 @@ def output_shapes(
     """
     live = live_module(module, path, index_base=1, limits=limits).to("meta")
     shapes: dict[str, Shapes] = {}
+    _record_shapes(live, shapes, limits)
+    try:
+        with torch.no_grad():
+            live.eval()(each_input(partial(_on_meta, default=model_dtype(live)), inputs))
+    except T7BridgeError:  # of the limit
+        raise
+    except Exception as error:  # any exception of a layer for an unsuitable input
+        reason = type(error).__name__
+        if str(error):
+            first_line = str(error).splitlines()[0]
+            reason = first_line[:200].rstrip(".")
+        raise ModelError(
+            "the model cannot be run to find its shapes",
+            path=path,
+            found=reason,
+            hint=f"The input was {inputs_text(inputs)}; give another with --input-shape.",
+        ) from error
+    return shapes
+
+
+def _record_shapes(live: nn.Module, shapes: dict[str, Shapes], limits: Limits) -> None:
+    """Have each module of a model note the shapes of its outputs when it is called.
+
+    Args:
+        live: the model, whose modules get hooks.
+        shapes: receives the sizes of each tensor last returned, by the names of the modules.
+        limits: resource limits, for calls.
+    """
 
     def recorder(name: str) -> Any:
         """Return a hook that records the output of the module of a name."""
@@ -605,23 +653,6 @@ def output_shapes(
     for name, inner in modules:
         inner.register_forward_pre_hook(lambda *_: budget.spend(_STEPS_PER_CALL))
         inner.register_forward_hook(recorder(name))
-    try:
-        with torch.no_grad():
-            live.eval()(each_input(partial(_on_meta, default=model_dtype(live)), inputs))
-    except T7BridgeError:
-        raise
-    except Exception as error:  # any exception of a layer for an unsuitable input
-        reason = type(error).__name__
-        if str(error):
-            first_line = str(error).splitlines()[0]
-            reason = first_line[:200].rstrip(".")
-        raise ModelError(
-            "the model cannot be run to find its shapes",
-            path=path,
-            found=reason,
-            hint=f"The input was {inputs_text(inputs)}; give another with --input-shape.",
-        ) from error
-    return shapes
 
 
 def each_input(function: Callable[[Any], Any], inputs: Any) -> Any:

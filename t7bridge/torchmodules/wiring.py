@@ -80,7 +80,8 @@ class _Tracer(fx.Tracer):
             args: of the call.
             kwargs: likewise.
         """
-        # These two need the sizes of their inputs, which no node has; without padding and views they concatenate.
+        # These two need the sizes of their inputs, which no node has; without padding and views they concatenate. Along
+        # which dimension makes no difference to the wiring.
         if isinstance(m, DepthConcat):
             return torch.cat([child(*args) for child in m], m.dim)
         if isinstance(m, JoinTable):
@@ -110,13 +111,13 @@ def _wiring(graph: fx.Graph, module: nn.Module) -> Wiring:
             values[node] = (frozenset((target,)),)
         elif node.op == "output":
             (output,) = node.args
-            wiring.outputs = tuple(_segments(output, values))
+            wiring.outputs = tuple(_segments(output, values))  # each place in a list counts, as in a concatenation
         elif node.op == "call_function" and node.target in _CONCATENATIONS:
             tensors = node.args[0] if node.args else node.kwargs["tensors"]
             values[node] = tuple(_segments(tensors, values))
         elif _is_size(node):
             values[node] = ()
-        else:  # an operation, or a layer without tensors
+        else:  # an operation, a layer without tensors, or a buffer, which takes nothing
             values[node] = _merged(node.all_input_nodes, values)
     return wiring
 

@@ -30,7 +30,7 @@ class Assignment:
 
 
 def assign(items: list[Assignment]) -> list[tuple[str, str]]:
-    """Write new elements into storages.
+    """Write new elements into the storages of tensors, in place.
 
     A storage whose elements all come from one tensor, in the same layout, refers to that tensor's file;
     nothing is read. Any other storage that is written to becomes an array in memory.
@@ -41,14 +41,18 @@ def assign(items: list[Assignment]) -> list[tuple[str, str]]:
     Returns:
         The names of each two tensors that share memory and would get different values there; the same name twice where
         a tensor repeats its own elements.
+
+    Raises:
+        LimitError: tensors repeat the elements of small storages excessively.
     """
     groups: dict[int, list[Assignment]] = {}
     budget = Budget(DEFAULT_LIMITS, "writing the elements of tensors that repeat their storage")
     for item in items:
         if item.target.storage is not None:
             # A tensor may repeat its storage, by strides of 0; the bytes that the storage has are free.
-            width = item.target.element.itemsize
-            budget.allocate(item.target.numel * width, item.target.storage.count * width, item.name)
+            itemsize = item.target.element.itemsize
+            stored_bytes = item.target.storage.count * itemsize
+            budget.allocate(item.target.numel * itemsize, stored_bytes, item.name)
         groups.setdefault(id(item.target.storage), []).append(item)
     clashes: list[tuple[str, str]] = []
     for group in groups.values():
@@ -62,15 +66,16 @@ def same_elements(one: Tensor, other: Tensor) -> bool:
     Raises:
         LimitError: they repeat the elements of small storages excessively.
     """
-    stored = max(tensor.storage.count if tensor.storage is not None else 0 for tensor in (one, other))
-    Budget(DEFAULT_LIMITS, "comparing tensors that repeat their storage").allocate(one.numel, stored)
-    return one.shape == other.shape and _same(one.array, other.array)
+    stored_elements = max(tensor.storage.count if tensor.storage is not None else 0 for tensor in (one, other))
+    budget = Budget(DEFAULT_LIMITS, "comparing tensors that repeat their storage")
+    budget.allocate(one.numel, stored_elements)
+    return one.shape == other.shape and _are_equal(one.array, other.array)
 
 
-def _direct(item: Assignment) -> Data | None:
-    """Return the source's bytes for the whole storage of the target, if they can be copied unchanged.
+def _unchanged_data(item: Assignment) -> Data | None:
+    """Return where the source has all elements of the target's storage, in the same order and type.
 
-    `None` if they must be gathered or converted.
+    `None` if they must be gathered or converted, or the target is only a part of its storage.
     """
     target, source = item.target, item.source
     assert target.storage is not None
@@ -85,14 +90,20 @@ def _direct(item: Assignment) -> Data | None:
 
 
 def _assign_storage(group: list[Assignment]) -> list[tuple[str, str]]:
-    """Write the new elements of all tensors of one storage; return the clashes."""
+    """Write the new elements of all tensors of one storage; return the clashes, as `assign` does.
+
+    Args:
+        group: the tensors; all have the same storage.
+    """
     first = group[0]
     storage = first.target.storage
     assert storage is not None
-    whole_data = [_direct(item) for item in group]
-    if whole_data[0] is not None and all(data is not None for data in whole_data):
-        clashes = [(first.name, item.name) for item in group[1:] if not _equal(first, item)]
-        storage.data = whole_data[0]
+    data_of_sources = [_unchanged_data(item) for item in group]
+    if all(data is not None for data in data_of_sources):
+        # Each source alone is the whole storage: it gets the first, and the others must be equal to that.
+        clashes = [(first.name, item.name) for item in group[1:] if not _are_sources_equal(first, item)]
+        assert data_of_sources[0] is not None
+        storage.data = data_of_sources[0]
         return clashes
     storage.data = own_array(storage)
     arrays = [_converted(item) for item in group]
@@ -102,50 +113,59 @@ def _assign_storage(group: list[Assignment]) -> list[tuple[str, str]]:
     clashes = []
     for item, array in zip(group, arrays):
         current = item.target.array
-        if not _same(current, array):
-            is_same = (current == array) | ((current != current) & (array != array))
-            clashes.append((item.name, _last_writer(group, item, ~is_same)))
+        if not _are_equal(current, array):
+            are_nans = (current != current) & (array != array)
+            is_lost = ~((current == array) | are_nans)
+            clashes.append((item.name, _last_writer(group, item, is_lost)))
     return clashes
 
 
-def _equal(one: Assignment, other: Assignment) -> bool:
+def _are_sources_equal(one: Assignment, other: Assignment) -> bool:
     """Return whether two contiguous sources of equal length have the same values."""
     first, second = one.source, other.source
     if first.storage is second.storage and first.offset == second.offset:
         return True
-    return _same(first.array.reshape(-1), second.array.reshape(-1))
+    return _are_equal(first.array.reshape(-1), second.array.reshape(-1))
 
 
-def _same(one: np.ndarray, other: np.ndarray) -> bool:
+def _are_equal(one: np.ndarray, other: np.ndarray) -> bool:
+    """Return whether shapes and elements are equal; a NaN equals a NaN."""
     return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
 
 
 def _converted(item: Assignment) -> np.ndarray:
-    """Return the new elements in the target's element type; `loss` describes what was lost."""
+    """Return the new elements in the target's element type, and set `loss` of the item where some are not exact."""
     array = item.source.array
-    wanted = np.dtype(item.target.element.code)
-    if np.can_cast(array.dtype, wanted):
-        return array.astype(wanted, copy=False)
+    target_dtype = np.dtype(item.target.element.code)
+    if np.can_cast(array.dtype, target_dtype):
+        return array.astype(target_dtype, copy=False)
     with np.errstate(all="ignore"):
-        converted = array.astype(wanted)
-        if not _same(converted.astype(array.dtype), array):
-            is_rounded = wanted.kind == "f" and (np.isfinite(converted) == np.isfinite(array)).all()
+        converted = array.astype(target_dtype)
+        # A loss shows when the elements are converted back.
+        if not _are_equal(converted.astype(array.dtype), array):
+            is_rounded = target_dtype.kind == "f" and (np.isfinite(converted) == np.isfinite(array)).all()
             item.loss = "rounded" if is_rounded else "changed"
     return converted
 
 
-def _last_writer(group: list[Assignment], item: Assignment, wrong: np.ndarray) -> str:
-    """Return the last tensor that wrote to the elements that another one lost."""
+def _last_writer(group: list[Assignment], item: Assignment, is_lost: np.ndarray) -> str:
+    """Return the name of the last tensor that wrote to the elements that another one lost.
+
+    Args:
+        group: the tensors of the storage, in the order in which they were written.
+        item: the one whose elements were lost.
+        is_lost: which they are, in the shape of that tensor.
+    """
     storage = item.target.storage
     assert storage is not None
-    numbers = Storage(INT64, storage.count, np.arange(storage.count))
+    positions = Storage(INT64, storage.count, np.arange(storage.count))
 
-    def places(tensor: Tensor) -> np.ndarray:
-        """Return the positions in the storage of a tensor's elements: the same view of a storage of numbers."""
-        return evolve(tensor, element=INT64, storage=numbers).array
+    def positions_of(tensor: Tensor) -> np.ndarray:
+        """Return the positions in the storage of a tensor's elements: the same view of a storage of positions."""
+        return evolve(tensor, element=INT64, storage=positions).array
 
-    lost = places(item.target)[wrong]
+    lost_positions = positions_of(item.target)[is_lost]
     for other in reversed(group):
-        if np.isin(lost, places(other.target)).any():
+        if np.isin(lost_positions, positions_of(other.target)).any():
             return other.name
-    return item.name
+    return item.name  # it repeats its own elements

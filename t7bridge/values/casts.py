@@ -23,8 +23,8 @@ from .widened import widen
 
 _NUMPY_FLOATS = ("float16", "float32", "float64")
 _BFLOAT16_NAN = 0x7FC0
-_INFINITE = 0x7F80
-"""The exponent of infinities and NaNs in bfloat16."""
+_BFLOAT16_EXPONENT = 0x7F80
+"""The bits of the exponent in bfloat16: all are set in infinities and NaNs only."""
 
 
 def is_float(element: ElementType) -> bool:
@@ -42,7 +42,8 @@ class Casts:
         ModelError: it is none of these.
 
     Attributes:
-        counts: the number of tensors cast, by the name of their element type.
+        element: the new element type.
+        counts: the number of tensors cast, by the name of their former element type.
         infinities: of each piece that was cast, the number of finite elements that became infinite; filled while the
             elements are read.
     """
@@ -57,7 +58,10 @@ class Casts:
         """Each storage that was met, and what it became, by the identity of the first."""
 
     def tensor(self, tensor: Tensor) -> Tensor:
-        """Return a tensor with its elements cast; the tensor itself if none are floating-point ones of another type."""
+        """Return a tensor with its elements cast; the tensor itself if it has no floating-point ones of another type.
+
+        Nothing is read.
+        """
         storage = tensor.storage
         is_cast = is_float(tensor.element) and tensor.element is not self.element
         if is_cast:
@@ -70,17 +74,20 @@ class Casts:
         return evolve(tensor, element=cast.element, storage=cast, alias=None)
 
     def storage(self, storage: Storage) -> Storage:
-        """Return a storage with its elements cast; nothing is read."""
-        known = self._storages.get(id(storage))
-        if known is None:
-            known = self._storages[id(storage)] = (storage, self._cast(storage))
-        return known[1]
+        """Return a storage with its elements cast, the same one each time; nothing is read."""
+        if id(storage) not in self._storages:
+            self._storages[id(storage)] = (storage, self._cast(storage))
+        _, cast = self._storages[id(storage)]
+        return cast
 
     def _cast(self, storage: Storage) -> Storage:
+        """Return a new storage with its elements cast; the storage itself if neither they nor those of its base are."""
         is_cast = is_float(storage.element) and storage.element is not self.element
         result = storage
         if is_cast:
-            readable = storage if storage.element.name in _NUMPY_FLOATS else widen(storage)[0]
+            readable = storage
+            if storage.element.name not in _NUMPY_FLOATS:
+                readable, _, _ = widen(storage)  # to float32
             data = Derived(readable, partial(_cast_elements, self.element.name, self.infinities))
             result = Storage(self.element, storage.count, data, storage.device)
         if storage.base is None:
@@ -108,7 +115,7 @@ def _cast_elements(name: str, infinities: list[int], array: np.ndarray) -> np.nd
         single = array.astype("f4", copy=False)
         if name == "bfloat16":
             result = _bfloat16_bits(single)
-            finite = np.count_nonzero((result & np.uint32(_INFINITE)) != _INFINITE)
+            finite = np.count_nonzero((result & np.uint32(_BFLOAT16_EXPONENT)) != _BFLOAT16_EXPONENT)
         else:
             result = single.astype(ELEMENT_TYPES[name].code, copy=False)
             finite = np.count_nonzero(np.isfinite(result))
@@ -122,8 +129,9 @@ def _cast_elements(name: str, infinities: list[int], array: np.ndarray) -> np.nd
 def _bfloat16_bits(array: np.ndarray) -> np.ndarray:
     """Return the bits of the bfloat16 nearest to each element, a float32; shape (n,)."""
     bits = array.view("u4")
-    # Half of the last place, and one more if the result would be odd: ties go to the even one.
-    half = ((bits >> np.uint32(16)) & np.uint32(1)) + np.uint32(0x7FFF)
-    rounded = ((bits + half) >> np.uint32(16)).astype("u2")
-    rounded[np.isnan(array)] = _BFLOAT16_NAN
+    # A bfloat16 is the upper 16 bits. What is added carries into them from half of their last place on: of a tie,
+    # 0x8000, only if the last of them is 1, so that it goes to the even one.
+    last_bit = (bits >> np.uint32(16)) & np.uint32(1)
+    rounded = ((bits + last_bit + np.uint32(0x7FFF)) >> np.uint32(16)).astype("u2")
+    rounded[np.isnan(array)] = _BFLOAT16_NAN  # the sum may have carried into the sign
     return np.asarray(rounded)

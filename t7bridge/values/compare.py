@@ -31,10 +31,10 @@ _SCALAR_KEYS = (bytes, str, float, int, bool, type(None), complex)
 _SCALARS = SCALARS | {complex}
 _LONG = 1000
 """Length from which on a pair of strings is compared only once."""
-_LETTERS = 200
-"""Characters of a value shown."""
+_SHOWN_LETTERS = 200
+"""Characters of a value that a message shows."""
 Pairs = Iterable[tuple[Any, Value, Value]]
-"""Keys, and the values of both sides there."""
+"""Keys or steps of a path, and the values of both sides there."""
 
 
 Homes = Mapping[int, tuple[Any, str]]
@@ -47,7 +47,7 @@ _LONGEST_PATH = 160
 
 @define(frozen=True)
 class Difference:
-    """One difference.
+    """A difference between two files at one path.
 
     Attributes:
         path: `root.modules[3].weight`.
@@ -94,7 +94,7 @@ class TensorDifference(Difference):
 
 @define(eq=False)
 class Comparer:
-    """Walks two graphs side by side. Objects paired once must be paired wherever they occur again.
+    """Compares two graphs, walking both side by side. Objects paired once must be paired wherever they occur again.
 
     Attributes:
         devices: whether the devices named by tensors must be equal too.
@@ -116,15 +116,20 @@ class Comparer:
     homes: Callable[[], Homes] = dict
     differences: list[Difference] = field(factory=list)
     compared: int = 0
-    _seconds: dict[int, int] = field(factory=dict)
-    """The second file's object for each of the first that was visited, by identities."""
-    _firsts: dict[int, int] = field(factory=dict)
+    # Objects that have an identity in a file, by their identity here.
+    _second_of_first: dict[int, int] = field(factory=dict)
+    """The second file's object with which each of the first was paired."""
+    _first_of_second: dict[int, int] = field(factory=dict)
     """The other way round."""
-    _once: tuple[dict[int, int], set[int]] = field(factory=lambda: ({}, set()))
-    """The values without identity visited so far, of each side; for those of the first the one first compared with."""
-    _pairs: set[tuple[int, int]] = field(factory=set)
-    """Their further pairs."""
+    # Values that have none in a file, such as tuples and long strings, by their identity here.
+    _compared_first: dict[int, int] = field(factory=dict)
+    """The value of the second file with which each of the first was compared first."""
+    _compared_second: set[int] = field(factory=set)
+    """The values of the second file that were compared."""
+    _further_pairs: set[tuple[int, int]] = field(factory=set)
+    """The pairs that were compared besides those of `_compared_first`."""
     _marks: dict[int, bytes] = field(factory=dict)
+    """Of the items of sets, see `in_order`."""
     _budget: Budget = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -138,10 +143,11 @@ class Comparer:
         """
         pairwise(a, b, self._pair)
         # These are identities of values, which may end now.
-        self._seconds = {}
-        self._firsts = {}
-        self._pairs = set()
-        self._once = ({}, set())
+        self._second_of_first = {}
+        self._first_of_second = {}
+        self._compared_first = {}
+        self._compared_second = set()
+        self._further_pairs = set()
         return self.differences
 
     @property
@@ -149,59 +155,67 @@ class Comparer:
         """Number of equal pairs. A comparison that stops at the root has few differences, but covers almost nothing."""
         return self.compared - len(self.differences)
 
-    def _text(self, path: Path) -> str:
+    def _path_text(self, path: Path) -> str:
         """Return the text of a path, which begins at the closest object around it that has a home."""
         homes = self.homes()
         if homes:
             steps = path.steps(_STEPS_TO_HOME)
             for number in range(len(steps) - 1, -1, -1):
                 value = steps[number].value
-                home = homes.get(id(value))
-                if home is None or home[0] is not value:
+                owner, path_of_owner = homes.get(id(value), (None, ""))
+                if value is None or owner is not value:  # an identity may be that of another value by now
                     continue
-                shown = Path(None, Step(home[1]))
+                shown = Path(None, Step(path_of_owner))
                 for step in steps[number + 1 :]:
                     shown = Path(shown, step.key)
                 return str(shown)
         return str(path)
 
-    def _differs(self, path: Path, message: str) -> None:
-        self.differences.append(Difference(self._text(path), message))
+    def _note_difference(self, path: Path, message: str) -> None:
+        """Add a difference at a path."""
+        self.differences.append(Difference(self._path_text(path), message))
 
-    def _same(self, path: Path, what: str, a: Any, b: Any) -> None:
+    def _require_equal(self, path: Path, what: str, a: Any, b: Any) -> None:
+        """Add a difference if two properties of the values at a path, called `what`, are not equal."""
         if a != b:
-            self._differs(path, f"{what} {_repr(a)} against {_repr(b)}")
+            self._note_difference(path, f"{what} {_repr(a)} against {_repr(b)}")
 
     def _pair(self, path: Path, a: Value, b: Value) -> Pairs | None:
+        """Compare two values; return the pairs inside them that are to be compared next, `None` for none."""
         self.compared += 1
-        are_scalars = type(a) in _SCALARS and type(b) in _SCALARS  # most pairs: decided without asking further
+        # The first test decides for most pairs, and is the faster one.
+        are_scalars = type(a) in _SCALARS and type(b) in _SCALARS
         if are_scalars or (not _is_object(a) and not _is_object(b)):
             if not self._same_scalar(a, b):
-                self._differs(path, f"{_short(a)} against {_short(b)}")
+                self._note_difference(path, f"{_short(a)} against {_short(b)}")
             return None
         if type(a) is not type(b):
-            self._differs(path, f"{_short(a)} against {_short(b)}")
+            self._note_difference(path, f"{_short(a)} against {_short(b)}")
             return None
-        has_identity = not isinstance(a, (tuple, frozenset))  # in a file
+        # Which tuples of a file are one object is chance, as of all that cannot change.
+        has_identity = not isinstance(a, (tuple, frozenset))
         is_done = self._visited_before(path, a, b) if has_identity else self._compared_before(a, b)
         if is_done:
             return None
         return self._inside(path, a, b)
 
     def _compared_before(self, a: Any, b: Any) -> bool:
-        """Return whether two values were compared before; a new pair of values both compared with others is charged."""
+        """Return whether two values without identity were compared with each other before, and note that they are now.
+
+        A new pair of values that were both compared with others is charged to the budget: there may be as many pairs
+        as the product of the numbers of values.
+        """
         first_id = id(a)
         second_id = id(b)
-        partners, visited_second = self._once
-        if first_id not in partners:
-            partners[first_id] = second_id
-        elif partners[first_id] == second_id or (first_id, second_id) in self._pairs:
+        if first_id not in self._compared_first:
+            self._compared_first[first_id] = second_id
+        elif self._compared_first[first_id] == second_id or (first_id, second_id) in self._further_pairs:
             return True
         else:
-            self._pairs.add((first_id, second_id))
-            if second_id in visited_second:
+            self._further_pairs.add((first_id, second_id))
+            if second_id in self._compared_second:
                 self._budget.spend(2 * (1 + _length(a)))
-        visited_second.add(second_id)
+        self._compared_second.add(second_id)
         return False
 
     def _same_scalar(self, a: Value, b: Value) -> bool:
@@ -217,24 +231,24 @@ class Comparer:
         return bool(a == b)
 
     def _visited_before(self, path: Path, a: Value, b: Value) -> bool:
-        """Return whether one of two objects was visited before; if so, it must have been with the other."""
+        """Return whether one of two objects was visited before; add a difference if it was not with the other."""
         first_id = id(a)
         second_id = id(b)
-        partner_of_first = self._seconds.get(first_id)
-        partner_of_second = self._firsts.get(second_id)
+        partner_of_first = self._second_of_first.get(first_id)
+        partner_of_second = self._first_of_second.get(second_id)
         if partner_of_first is None and partner_of_second is None:
-            # The same two numbers are in both dicts, which saves the memory of others.
-            self._seconds[first_id] = second_id
-            self._firsts[second_id] = first_id
+            # Both dicts get the same two number objects, as `id` would make others each time.
+            self._second_of_first[first_id] = second_id
+            self._first_of_second[second_id] = first_id
             return False
         if partner_of_first is None or partner_of_second is None:
-            self._differs(path, "one object in one file is two in the other")
+            self._note_difference(path, "one object in one file is two in the other")
         elif partner_of_first != second_id or partner_of_second != first_id:
-            self._differs(path, "refers to another object")
+            self._note_difference(path, "refers to another object")
         return True
 
     def _inside(self, path: Path, a: Value, b: Value) -> Pairs:
-        """Compare two values of one type by themselves; return what is inside them."""
+        """Compare two values of one type by themselves; return the pairs inside them that are to be compared next."""
         if isinstance(a, (Table, dict)):
             return self._entries(path, _items(a), _items(b))
         if isinstance(a, (list, tuple)):
@@ -247,14 +261,14 @@ class Comparer:
             return self._storages(path, a, b)
         if isinstance(a, TorchObject):
             path.value = a  # for the differences inside it
-            self._same(path, "class", (a.class_name, a.version), (b.class_name, b.version))
+            self._require_equal(path, "class", (a.class_name, a.version), (b.class_name, b.version))
             # The path of a field does not name the table that holds it.
             return (Step(""), a.fields, b.fields), (Step("<payload>"), a.payload, b.payload)
         if isinstance(a, LuaFunction):
-            self._same(path, "bytecode", (a.tag, a.code), (b.tag, b.code))
+            self._require_equal(path, "bytecode", (a.tag, a.code), (b.tag, b.code))
             return ((Step("<upvalues>"), a.upvalues, b.upvalues),)
         if isinstance(a, (TdsHash, TdsVec)):
-            self._same(path, "class", (a.lua_class, a.version), (b.lua_class, b.version))
+            self._require_equal(path, "class", (a.lua_class, a.version), (b.lua_class, b.version))
             if isinstance(a, TdsVec):
                 return self._elements(path, a.elements, b.elements, base=1)
             return self._entries(path, _items(a.content), _items(b.content))
@@ -262,64 +276,81 @@ class Comparer:
         return ((Step(f"<{name}>"), getattr(a, name), getattr(b, name)) for name in names)
 
     def _elements(self, path: Path, a: Any, b: Any, base: int = 0) -> Pairs:
-        self._same(path, "length", len(a), len(b))
+        """Compare the lengths of two sequences, the first number of whose items is `base`; return pairs of items."""
+        self._require_equal(path, "length", len(a), len(b))
         return ((number, x, y) for number, (x, y) in enumerate(zip(a, b), base))
 
     def _entries(self, path: Path, a: list[tuple[Value, Value]], b: list[tuple[Value, Value]]) -> Pairs:
-        """Compare entries of tables and dicts: scalar keys by lookup, others in order."""
-        if len(a) == len(b) and all(_same_key(x[0], y[0]) for x, y in zip(a, b)):
+        """Return pairs of entries of tables and dicts: those with scalar keys by lookup, others in order.
+
+        Entries that one side lacks are differences.
+        """
+        if len(a) == len(b) and all(_same_key(key, other_key) for (key, _), (other_key, _) in zip(a, b)):
+            # Both have the same scalar keys in the same order, as most have.
             return ((key, value, other) for (key, value), (_, other) in zip(a, b))
         first, first_objects = _by_text(a)
         second, second_objects = _by_text(b)
         self._note_missing(path, first, second, only="first", side="second")
         self._note_missing(path, second, first, only="second", side="first")
-        self._same(path, "number of keys that are objects", len(first_objects), len(second_objects))
+        self._require_equal(path, "number of keys that are objects", len(first_objects), len(second_objects))
         pairs: list[tuple[Any, Value, Value]] = []
         for text, (key, value) in first.items():
             if text in second:
-                pairs.append((key, value, second[text][1]))
+                _, other = second[text]
+                pairs.append((key, value, other))
         for (key, value), (other_key, other) in zip(first_objects, second_objects):
             pairs.append((KeyStep(key), key, other_key))
             pairs.append((key, value, other))
         return pairs
 
     def _note_missing(self, path: Path, here: dict[Any, Any], there: dict[Any, Any], *, only: str, side: str) -> None:
-        """Add a difference for each entry that the other side lacks."""
+        """Add a difference for each entry that the other side lacks.
+
+        Args:
+            path: of the tables.
+            here: entries of one side, by the text of their key.
+            there: those of the other side.
+            only: `first` or `second`: the side that has the entries.
+            side: the other one.
+        """
         for text, (key, _) in here.items():
             if text not in there:
-                self.compared += 1  # or many such entries would mean that the rest has nothing in common
-                text = self._text(Path(path, key))
+                self.compared += 1  # as a pair that differs, so that `agreed` is the number of equal ones
+                text = self._path_text(Path(path, key))
                 self.differences.append(Difference(text, f"is missing in the {side}", only=only))
 
     def _tensors(self, path: Path, a: Tensor, b: Tensor) -> Pairs:
-        self._same(path, "type", a.element.name, b.element.name)
-        self._same(path, "shape", a.shape, b.shape)
+        """Compare two tensors as views; return the pair of their storages, and of further state."""
+        self._require_equal(path, "type", a.element.name, b.element.name)
+        self._require_equal(path, "shape", a.shape, b.shape)
         if a.numel or b.numel:
-            self._same(path, "stride", _steps(a), _steps(b))
-            self._same(path, "offset", a.offset, b.offset)
+            self._require_equal(path, "stride", _steps(a), _steps(b))
+            self._require_equal(path, "offset", a.offset, b.offset)
         if self.devices:
-            self._same(path, "device", a.device, b.device)
-        self._same(path, "requires_grad", a.requires_grad, b.requires_grad)
-        self._same(path, "being a parameter", a.is_parameter, b.is_parameter)
-        # Lua has tensors without storage; in PyTorch they have one without elements.
+            self._require_equal(path, "device", a.device, b.device)
+        self._require_equal(path, "requires_grad", a.requires_grad, b.requires_grad)
+        self._require_equal(path, "being a parameter", a.is_parameter, b.is_parameter)
+        # Lua's tensors without storage have one without elements in PyTorch: these are equal.
         if _count(a) or _count(b):
             yield Step(".storage"), a.storage, b.storage
         yield Step("<extras>"), a.extras, b.extras
 
     def _storages(self, path: Path, a: Storage, b: Storage) -> Pairs:
-        self._same(path, "type", a.element.name, b.element.name)
-        self._same(path, "number of elements", a.count, b.count)
+        """Compare the elements of two storages, unless these are known to be equal; nothing is inside them."""
+        self._require_equal(path, "type", a.element.name, b.element.name)
+        self._require_equal(path, "number of elements", a.count, b.count)
         if not self.elements or a.element is not b.element or a.count != b.count:
             return ()
         if (id(a), id(b)) in self.equal_storages or _same_place(a, b):
             return ()
         for storage in (a, b):
-            if storage.base is not None:  # parts of one storage may overlap arbitrarily often
+            if storage.base is not None:
+                # Parts of one storage may overlap arbitrarily often, and their bytes are only read.
                 self._budget.allocate(storage.nbytes // 16)
         if self.text and same_bytes(_with_one_nan(a), _with_one_nan(b)):
             return ()
         if not same_bytes(a.chunks(), b.chunks()):
-            self.differences.append(difference_of(self._text(path), _as_tensor(a), _as_tensor(b)))
+            self.differences.append(difference_of(self._path_text(path), _as_tensor(a), _as_tensor(b)))
         return ()
 
 
@@ -329,11 +360,12 @@ def _as_tensor(storage: Storage) -> Tensor:
 
 
 def _by_text(entries: list[tuple[Value, Value]]) -> tuple[dict[Any, tuple[Value, Value]], list[tuple[Value, Value]]]:
-    """Return the entries with scalar keys by the text of the key, and the others in order."""
+    """Return the entries with scalar keys, by the text of the key (`_key_text`), and the others in order."""
     scalars: dict[Any, tuple[Value, Value]] = {}
     objects: list[tuple[Value, Value]] = []
     for entry in entries:
-        text = _key_text(entry[0])
+        key, _ = entry
+        text = _key_text(key)
         if text is not None:
             scalars[text] = entry
         else:
@@ -393,6 +425,7 @@ def _key_text(key: Value) -> Any:
 
 
 def _length(value: Any) -> int:
+    """Return the number of parts of a value, to which the cost of comparing it is proportional."""
     if isinstance(value, (str, bytes, bytearray, list, tuple, dict, *_SETS, Table)):
         return len(value)
     return 1
@@ -407,13 +440,13 @@ def _with_one_nan(storage: Storage) -> Iterator[bytes]:
 
 
 def same_bytes(one: Iterable[bytes | memoryview], other: Iterable[bytes | memoryview]) -> bool:
-    """Return whether two series of pieces are the same bytes, however they are cut; as many are read as are equal."""
+    """Return whether two series of pieces are the same bytes, however they are cut; none is read after a difference."""
     first, second = _joined(one), _joined(other)
     return all(a == b for a, b in zip_longest(first, second))
 
 
 def _joined(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
-    """Return the same bytes in pieces of equal length, except the last."""
+    """Yield the same bytes in pieces of equal length, except the last."""
     pending = bytearray()
     for piece in pieces:
         if not pending and len(piece) == CHUNK_BYTES:
@@ -435,21 +468,21 @@ def _short(value: Value) -> str:
     """Return a value in a few words: a scalar as it is, the class of another."""
     class_name = class_of(value)
     if class_name is not None:
-        return class_name[:_LETTERS]
+        return class_name[:_SHOWN_LETTERS]
     if isinstance(value, (Table, LuaFunction, dict, list, tuple, *_SETS)):
         title = _TITLES.get(type(value), type(value).__name__)
         article = "an" if title[0] in "AEIOUaeiou" else "a"
         return f"{article} {title}"
     if has(type(value)):
-        return str(getattr(value, "path", type(value).__name__))[:_LETTERS]
+        return str(getattr(value, "path", type(value).__name__))[:_SHOWN_LETTERS]
     if isinstance(value, (str, bytes, bytearray)):
-        return _repr(value[:_LETTERS])
+        return _repr(value[:_SHOWN_LETTERS])
     return _repr(value)
 
 
 def _repr(value: Any) -> str:
-    """Return a scalar, or a tuple of sizes, as Python writes it, cut where it is long."""
-    is_large = isinstance(value, int) and value.bit_length() > _LETTERS
+    """Return a scalar, or a tuple of sizes, as Python writes it, cut where it is long; large integers in base 16."""
+    is_large = isinstance(value, int) and value.bit_length() > _SHOWN_LETTERS
     text = hex(value) if is_large else repr(value)  # Python refuses to write large integers in decimal
     return text if len(text) <= 60 else text[:57] + "…"
 
@@ -466,43 +499,49 @@ def differences(a: Value, b: Value, *, devices: bool = False, limits: Limits = D
     Raises:
         LimitError: values are shared in so many ways that comparing exceeds the limit `work`.
     """
-    return Comparer(devices, limits).run(a, b)
+    return Comparer(devices=devices, limits=limits).run(a, b)
 
 
 def closest(
     pairs: Iterable[tuple[Any, Any]], make: Callable[[], Comparer], value: Callable[[Any], Value]
 ) -> tuple[Comparer, tuple[Any, Any]]:
-    """Return the two values that have most in common, and the comparer that compared them.
+    """Compare two files in several forms; return the pair of forms that have most in common, and its comparer.
 
     Args:
-        pairs: forms in which the two can be compared, at least one; the first of equally good ones counts, and the
-            search stops at one without differences.
-        make: creates the comparer.
+        pairs: pairs of forms, at least one; the first of equally good ones counts, and the search stops at one without
+            differences.
+        make: creates a comparer.
         value: returns the value of a form.
+
+    Returns:
+        The comparer, and the pair of forms.
     """
-    best: tuple[Comparer, tuple[Any, Any]] | None = None
+    best: Comparer | None = None
     for pair in pairs:
+        first, second = pair
         comparer = make()
-        comparer.run(*map(value, pair))
-        if best is None or comparer.agreed > best[0].agreed:
-            best = comparer, pair
+        comparer.run(value(first), value(second))
         if not comparer.differences:
             return comparer, pair
+        if best is None or comparer.agreed > best.agreed:
+            best = comparer
+            best_pair = pair
     assert best is not None
-    return best
+    return best, best_pair
 
 
 @define(eq=False)
 class RowComparer(Comparer):
-    """Compares tensors row by row: formats of named tensors have neither strides nor views."""
+    """Compares the elements of tensors, not their storages: formats of named tensors have neither strides nor views."""
 
     def _tensors(self, path: Path, a: Tensor, b: Tensor) -> Pairs:
-        self._same(path, "type", a.element.name, b.element.name)
-        self._same(path, "shape", a.shape, b.shape)
+        """Compare type, shape and elements bit by bit; nothing is inside."""
+        self._require_equal(path, "type", a.element.name, b.element.name)
+        self._require_equal(path, "shape", a.shape, b.shape)
         if not self.elements or a.element is not b.element or a.shape != b.shape:
             return ()
         if not same_bytes(rows(a), rows(b)):
-            difference = difference_of(self._text(path), a, b)
+            difference = difference_of(self._path_text(path), a, b)
             # Text has one NaN only: equal numbers with other bits are no difference then.
             if isinstance(difference, TensorDifference) or not self.text:
                 self.differences.append(difference)
@@ -510,9 +549,11 @@ class RowComparer(Comparer):
 
 
 _BLOCK_ELEMENTS = 1 << 16
+"""Elements that are compared at once."""
 _WIDENED = ("bfloat16", "float8")
-_COMPARED = 16
-"""Number of free comparisons of each element of a storage, in views of it."""
+"""Beginnings of the names of types that numpy lacks, and that are compared as float32."""
+_FREE_COMPARISONS = 16
+"""How often each element of a storage may be compared in views of it before that is charged."""
 
 
 @define(eq=False)
@@ -529,13 +570,16 @@ class ValueComparer(Comparer):
     atol: float = 0.0
     tensors: int = 0
     _views: dict[Any, Difference | None] = field(factory=dict)
-    _stored: set[int] = field(factory=set)
+    """The difference of each pair of views compared so far, `None` for equal ones."""
+    _storages_with_allowance: set[int] = field(factory=set)
+    """Identities of the storages whose free comparisons are in the budget."""
 
     def _visited_before(self, path: Path, a: Value, b: Value) -> bool:
-        """Compare tensors at every path, so that each path of a shared one is named."""
+        """See `Comparer`: sharing does not matter, but tensors are compared at every path, so that each is named."""
         return not isinstance(a, Tensor) and self._compared_before(a, b)
 
     def _same_scalar(self, a: Value, b: Value) -> bool:
+        """Return whether two scalars are equal, numbers within the tolerance, whatever their types."""
         if isinstance(a, bool) or isinstance(b, bool) or not isinstance(a, (int, float)):
             return Comparer._same_scalar(self, a, b)
         if not isinstance(b, (int, float)):
@@ -548,10 +592,11 @@ class ValueComparer(Comparer):
             return False
 
     def _tensors(self, path: Path, a: Tensor, b: Tensor) -> Pairs:
+        """Compare two tensors by their elements, those of the same two views once; nothing is inside."""
         self.tensors += 1
-        self._same(path, "type", a.element.name, b.element.name)
+        self._require_equal(path, "type", a.element.name, b.element.name)
         if a.shape != b.shape:
-            self._same(path, "shape", a.shape, b.shape)
+            self._require_equal(path, "shape", a.shape, b.shape)
         elif self.elements and a.numel:
             key = (a.shape, _view(a), _view(b))
             if key not in self._views:
@@ -559,19 +604,19 @@ class ValueComparer(Comparer):
                 self._views[key] = deviation(str(path), a, b, self.rtol, self.atol)
             difference = self._views[key]
             if difference is not None:
-                self.differences.append(evolve(difference, path=self._text(path)))
+                self.differences.append(evolve(difference, path=self._path_text(path)))
         return ()
 
     def _charge(self, a: Tensor, b: Tensor) -> None:
-        """Charge the elements of views that overlap more often than a model's do."""
+        """Charge the elements of a pair of views, if their storages were compared more often than a model's are."""
         for tensor in (a, b):
             storage = tensor.storage
             if storage is None:
                 continue
-            if id(storage) not in self._stored:
-                # A storage brings its own allowance, whatever its size.
-                self._stored.add(id(storage))
-                self._budget.left += _COMPARED * storage.nbytes // BYTES_PER_STEP
+            if id(storage) not in self._storages_with_allowance:
+                # Each storage adds its free comparisons to the budget.
+                self._storages_with_allowance.add(id(storage))
+                self._budget.left += _FREE_COMPARISONS * storage.nbytes // BYTES_PER_STEP
             elements = min(tensor.numel, 2 * storage.count)  # `deviation` compares what is repeated more often once
             self._budget.spend(elements * tensor.element.itemsize // BYTES_PER_STEP)
 
@@ -581,7 +626,7 @@ class ValueComparer(Comparer):
 
 
 def _view(tensor: Tensor) -> tuple[Any, ...]:
-    """Return what determines the elements of a tensor of a given shape, as long as the values exist."""
+    """Return a key that is equal for tensors with the same elements, of one shape, as long as the values exist."""
     return id(tensor.storage), tensor.offset, tensor.stride, tensor.element.name, id(tensor.extras)
 
 
@@ -646,17 +691,18 @@ def deviation(path: str, a: Tensor, b: Tensor, rtol: float, atol: float) -> Diff
 
 
 def _count(tensor: Tensor) -> int:
+    """Return the number of elements of a tensor's storage; 0 without one."""
     return tensor.storage.count if tensor.storage else 0
 
 
 def _repeated(tensor: Tensor) -> Tensor:
-    """Return the elements from the first to the last of a view, as a tensor of one dimension."""
+    """Return the elements of the storage from the first to the last of a view, as a tensor of one dimension."""
     first, end = tensor.reach()
     return evolve(tensor, size=(end - first,), stride=(1,), offset=first, is_scalar=False)
 
 
 def _as_numbers(tensor: Tensor) -> Tensor:
-    """Return a tensor whose elements are numbers; of types smaller than a byte, the bytes that hold them."""
+    """Return a tensor whose elements numpy has as numbers; of types smaller than a byte, the bytes that hold them."""
     storage = tensor.storage
     if storage is None:
         return tensor
@@ -671,7 +717,7 @@ def _as_numbers(tensor: Tensor) -> Tensor:
 
 
 def _numbers(block: np.ndarray, tensor: Tensor) -> Any:
-    """Return elements, of shape (n,), as numbers: numpy has no complex numbers of two halves."""
+    """Return elements of a tensor, shape (n,), as numbers: complex32, which numpy lacks, as complex64."""
     if tensor.element.name != "complex32":
         return block
     with np.errstate(invalid="ignore"):  # signaling NaNs
@@ -679,9 +725,9 @@ def _numbers(block: np.ndarray, tensor: Tensor) -> Any:
 
 
 def _distances(x: np.ndarray, y: np.ndarray) -> Any:
-    """Return the distance of each pair of elements; 0 for equal ones, infinite where it is undefined."""
+    """Return the distance of each pair of elements, shape (n,); 0 for equal ones, infinite where it is undefined."""
     if x.dtype.kind in "biu" and y.dtype.kind in "biu":
-        common = np.result_type(x, y, "u1")
+        common = np.result_type(x, y, "u1")  # "u1" makes numbers of truth values
         if common.kind != "f":  # int64 and uint64 have no common integer type
             high = np.maximum(x, y).astype(common)
             low = np.minimum(x, y).astype(common)
@@ -698,4 +744,5 @@ def _distances(x: np.ndarray, y: np.ndarray) -> Any:
 
 
 def _shown(value: Any) -> str:
+    """Return a numpy scalar as text, floats with the nine digits that tell two float32 apart."""
     return f"{value.item()!r}" if value.dtype.kind in "biu" else f"{value:.9g}"

@@ -48,8 +48,8 @@ Node = dict[str, Any]
 _CONTAINERS = (list, tuple, dict, SparseTensor, PythonObject)
 
 
-class _Later:
-    """A value inside a node that is still to be described: a file may nest deeper than all nodes fit into memory."""
+class _Undescribed:
+    """A value inside a node that is still to be described: the nodes of all values may not fit into memory together."""
 
     __slots__ = ("value",)
 
@@ -57,35 +57,44 @@ class _Later:
         self.value = value
 
 
-_INNER = (dict, list, _Later)
+_UNFINISHED = (dict, list, _Undescribed)
+"""The types of what is not the text of a scalar in a node: they may have values to be described in them."""
 
 
 class _Describer:
-    """Describes values one by one; what is inside them later, in the order of the text."""
+    """Describes values one by one, without recursion: a node refers to the values in it, which are described later.
+
+    A subclass says what the nodes of its values are. `whole` and `text` go through a node in the order of its text.
+    """
 
     def scalar(self, value: Any) -> Node:
         """Describe a value without parts and identity."""
         raise NotImplementedError
 
     def begin(self, value: Any) -> tuple[Node, bool]:
-        """Begin a value with parts or identity: return its node, and whether `close` is called after all in it."""
+        """Describe a value with parts or identity.
+
+        Returns:
+            Its node, in which parts may be undescribed; and whether `close` is to be called when all of them are.
+        """
         raise NotImplementedError
 
     def close(self) -> None:
-        """End the value that was begun last."""
+        """Note that all in a value is described: the one that `begin` got last, of those that are not closed."""
 
     def part(self, value: Any) -> Any:
-        """Return the node of a scalar; of another value, that it is still to be described."""
-        return self.scalar(value) if type(value) in SCALARS else _Later(value)
+        """Return the node of a scalar; for another value, a mark that it is still to be described."""
+        return self.scalar(value) if type(value) in SCALARS else _Undescribed(value)
 
     def pairs(self, pairs: Iterable[tuple[Any, Any]]) -> list[Any]:
-        """Return the nodes of pairs."""
+        """Return the nodes of pairs, as lists of two."""
         return [[self.part(key), self.part(item)] for key, item in pairs]
 
     def whole(self, node: Any) -> Any:
-        """Return a node with everything in it."""
-        result = [node]
-        stack: list[tuple[Any, Any] | None] = [(result, 0)]  # containers with a place in them; `None` where one ends
+        """Return a node with all values in it described; the node itself is changed."""
+        root = [node]
+        # Dicts and lists with a key or index in them, the next one last; `None` where a value is to be closed.
+        stack: list[tuple[Any, Any] | None] = [(root, 0)]
         while stack:
             entry = stack.pop()
             if entry is None:
@@ -93,28 +102,27 @@ class _Describer:
                 continue
             container, place = entry
             inner = container[place]
-            if type(inner) is _Later:
+            if type(inner) is _Undescribed:
                 inner, closes = self.begin(inner.value)
                 container[place] = inner
                 if closes:
                     stack.append(None)
-            # The stack returns the last first.
             places = reversed(inner) if isinstance(inner, dict) else range(len(inner) - 1, -1, -1)
-            stack += [(inner, place) for place in places if isinstance(inner[place], _INNER)]
-        return result[0]
+            stack += [(inner, place) for place in places if isinstance(inner[place], _UNFINISHED)]
+        return root[0]
 
     def text(self, node: Any) -> list[str]:
-        """Return a node with everything in it as compact JSON, in pieces."""
+        """Return a node with everything in it as compact JSON, a text in parts of many pieces each."""
         pieces = _json(node, self)
         texts: list[str] = []
         while True:
-            text = "".join(islice(pieces, _PIECES))
+            text = "".join(islice(pieces, _PIECES_JOINED))
             if not text:
                 return texts
             texts.append(text)
 
 
-_PIECES = 10_000
+_PIECES_JOINED = 10_000
 """Pieces that are joined to one text: a list of all of them would take far more memory than their letters."""
 
 
@@ -126,7 +134,9 @@ def _sort_key(key: Value) -> bytes:
     if isinstance(key, bool):
         return b"3" + str(key).lower().encode()
     if isinstance(key, (int, float)):
-        shifted = float(key) + 1e15  # positive, so that the order of the text is that of the numbers
+        # As in the script that ran in Lua. 1e15 makes usual keys positive, so that texts of equal length are ordered as
+        # the numbers are.
+        shifted = float(key) + 1e15
         text = f"{shifted:040.10f}" if math.isfinite(shifted) else f"{shifted:>40}"
         return b"1" + text.encode()
     if isinstance(key, bytes):
@@ -145,10 +155,14 @@ def _live_pairs(table: Table) -> list[tuple[Value, Value]]:
 
 
 class _LuaDescriber(_Describer):
+    """Describes Lua values, each object once: where it occurs again it is its number."""
+
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
+        """The number of each object described so far, from 1, by its identity."""
 
     def scalar(self, value: Any) -> Node:
+        """Describe nil, a boolean, a number or a string; numbers with the digits that tell two doubles apart."""
         if value is None:
             return {"t": "nil"}
         if isinstance(value, bool):
@@ -162,6 +176,7 @@ class _LuaDescriber(_Describer):
         return self._node(value), False
 
     def _node(self, value: Value) -> Node:
+        """Return the node of an object, with its number; of one described before, its number alone."""
         if id(value) in self._numbers:
             return {"t": "ref", "id": self._numbers[id(value)]}
         number = len(self._numbers) + 1
@@ -190,7 +205,7 @@ class _LuaDescriber(_Describer):
                 "size": list(value.size),
                 "stride": list(value.stride),
                 "offset": value.offset,
-                "storage": None if value.storage is None else _Later(value.storage),
+                "storage": None if value.storage is None else _Undescribed(value.storage),
             }
         if isinstance(value, LuaFunction):
             upvalues = []
@@ -206,10 +221,12 @@ class _LuaDescriber(_Describer):
 
 
 def _numbered(items: list[Value]) -> Iterable[tuple[float, Value]]:
+    """Return the items of a list with their keys in Lua: from 1, as doubles."""
     return ((float(number), item) for number, item in enumerate(items, 1))
 
 
 def _lua(values: tuple[Value, ...]) -> tuple[_Describer, Any]:
+    """Return a describer, and the node of values in which objects are not described yet."""
     describer = _LuaDescriber()
     nodes = [describer.part(value) for value in values]
     return describer, nodes[0] if len(nodes) == 1 else {"t": "values", "v": nodes}
@@ -237,20 +254,27 @@ def lua_json(*values: Value) -> list[str]:
 
 
 class _PythonDescriber(_Describer):
+    """Describes Python-side values, each as often as it occurs.
+
+    Args:
+        limits: bound how often shared values are repeated.
+    """
+
     def __init__(self, limits: Limits) -> None:
         self._budget = Budget(limits, "a description that repeats shared values")
         self._numbers: dict[tuple[int, int], int] = {}
         """The number of each address at which a storage begins: identity of the memory, and offset in it."""
-        self._sums: dict[int, int] = {}
-        """The CRC of each storage, by its identity."""
+        self._crcs: dict[int, int] = {}
+        """The CRC-32 of each storage described so far, by its identity."""
         self._seen: set[int] = set()
         """Identities of the containers described so far; to describe one again costs budget."""
-        self._around: dict[int, int] = {}
-        """The containers being described, each with its depth."""
+        self._open_depths: dict[int, int] = {}
+        """The depth of each container in which something is still to be described, by its identity; innermost last."""
         self._alive: list[Storage] = []
         """Storages made here: kept, so that no later object gets the identity of one."""
 
     def scalar(self, value: Any) -> Node:
+        """Describe None, a truth value, a number, text or bytes."""
         if value is None:
             return {"t": "none"}
         if isinstance(value, bytes):
@@ -263,7 +287,10 @@ class _PythonDescriber(_Describer):
         return {"t": type(value).__name__, "v": shown}
 
     def begin(self, value: Any) -> tuple[Node, bool]:
-        """See `_Describer`: containers are closed, so that one that contains itself is noticed."""
+        """Describe a value with parts, a tensor or a name, see `_Describer`.
+
+        Containers are to be closed, so that one that contains itself is noticed: what is open is around it.
+        """
         if isinstance(value, QuantizedTensor):
             value = value.tensor
         if isinstance(value, Tensor):
@@ -272,20 +299,21 @@ class _PythonDescriber(_Describer):
             return _numpy_scalar(value), False
         if not isinstance(value, _CONTAINERS):
             return {"t": "other", "v": _class_name(value)}, False
-        if id(value) in self._around:
-            return {"t": "cycle", "up": len(self._around) - self._around[id(value)]}, False
+        if id(value) in self._open_depths:
+            levels = len(self._open_depths) - self._open_depths[id(value)]
+            return {"t": "cycle", "up": levels}, False
         node, count = self._container(value)
         if id(value) in self._seen:
             self._budget.spend(STEPS_PER_NODE * (1 + count))
         self._seen.add(id(value))
-        self._around[id(value)] = len(self._around)
+        self._open_depths[id(value)] = len(self._open_depths)
         return node, True
 
     def close(self) -> None:
-        self._around.popitem()
+        self._open_depths.popitem()
 
     def _container(self, value: Any) -> tuple[Node, int]:
-        """Return the node of a container, and the number of its parts."""
+        """Return the node of a container, and the number of its parts, which a repetition costs."""
         if isinstance(value, dict):
             # Items, not keys: looking a key up costs as much as the file makes its hash cost.
             kind = "odict" if isinstance(value, OrderedDict) else "dict"
@@ -327,18 +355,19 @@ class _PythonDescriber(_Describer):
         """Return the node of a tensor as PyTorch has it."""
         storage = value.storage
         if storage is None:
-            # On the device "meta", for example: described with a storage of no bytes.
+            # On the device "meta", for example: described as PyTorch has it, with a storage of no bytes.
             storage = Storage.empty(value.element)
             self._alive.append(storage)
         stride = value.stride
         if not value.size and not value.is_scalar:
             # Lua's empty tensor has no dimension; in PyTorch it has one, of extent 0.
             stride = (1,)
+        # A storage without a base is a whole memory, and begins at its byte 0.
         base = storage.base or storage
         address = (id(base), storage.base_offset)
         number = self._numbers.setdefault(address, len(self._numbers) + 1)
-        if id(storage) not in self._sums:
-            self._sums[id(storage)] = storage.crc32()
+        if id(storage) not in self._crcs:
+            self._crcs[id(storage)] = storage.crc32()
         return {
             "t": "tensor",
             "dtype": value.element.name,
@@ -347,7 +376,7 @@ class _PythonDescriber(_Describer):
             "offset": value.offset,
             "storage": number,
             "nbytes": storage.nbytes,
-            "crc32": self._sums[id(storage)],
+            "crc32": self._crcs[id(storage)],
             "requires_grad": value.requires_grad,
             "parameter": value.is_parameter,
         }
@@ -356,7 +385,8 @@ class _PythonDescriber(_Describer):
 def _numpy_scalar(value: NumpyScalar) -> Node:
     """Describe a numpy scalar: float64 is a Python float, a string a Python string, the rest neither."""
     code, data = value.dtype.code, value.data
-    if isinstance(data, bytes):
+    if isinstance(data, bytes):  # of a damaged file it may be anything
+        # numpy strips zero bytes from the ends of strings, as here.
         if code == "f8" and len(data) == 8:
             byte_order = ">" if value.dtype.order == ">" else "<"
             (number,) = struct.unpack(f"{byte_order}d", data)
@@ -409,29 +439,35 @@ def python_json(value: Any, limits: Limits = DEFAULT_LIMITS) -> list[str]:
 
 def json_pieces(node: Any) -> Iterator[str]:
     """Yield compact JSON of dicts, lists and scalars at any depth; the `json` module would recurse."""
-    return _json(node, _Describer())
+    return _json(node, _Describer())  # nothing in it is undescribed
 
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def _scalar(value: Any) -> str:
-    """Return the JSON of a value that is not a dict or list."""
-    if type(value) is int:  # for which `json` would make an encoder
+    """Return the JSON of a value that is not a dict or list; in texts, what a terminal obeys is escaped."""
+    if type(value) is int:  # `json` makes an encoder for each
         return str(value)
     return printable_json(_encode(value))
 
 
 _key = lru_cache(maxsize=100)(_scalar)
-"""The same for keys, of which most nodes have the same few."""
+"""`_scalar` for the keys of nodes, most of which have the same few."""
 
 
 def _json(node: Any, describer: _Describer) -> Iterator[str]:
-    """Yield the JSON of a node, and of what it holds that is still to be described."""
-    if not isinstance(node, _INNER):
+    """Yield the JSON of a node, in pieces of text; what is undescribed in it is described when its text begins.
+
+    Args:
+        node: a dict or list, or a scalar.
+        describer: describes what is undescribed.
+    """
+    if not isinstance(node, _UNFINISHED):
         yield _scalar(node)
         return
-    stack: list[Any] = [node]  # text and nodes to come, the next one last; `None` where a value ends
+    # Texts and nodes to come, the next one last; `None` where a value is to be closed.
+    stack: list[Any] = [node]
     while stack:
         item = stack.pop()
         if type(item) is str:
@@ -439,7 +475,7 @@ def _json(node: Any, describer: _Describer) -> Iterator[str]:
         elif item is None:
             describer.close()
         else:
-            if type(item) is _Later:
+            if type(item) is _Undescribed:
                 item, closes = describer.begin(item.value)
                 if closes:
                     stack.append(None)
@@ -447,17 +483,18 @@ def _json(node: Any, describer: _Describer) -> Iterator[str]:
 
 
 def _reversed_pieces(node: Any) -> list[Any]:
-    """Return the text of a dict or list, last piece first; in it the dicts and lists inside."""
+    """Return the JSON of a dict or list in pieces, the last one first: texts, and what is inside as nodes."""
     is_dict = isinstance(node, dict)
     pieces: list[Any] = []
     text = "{" if is_dict else "["
     separator = ""
-    for key, part in node.items() if is_dict else zip(repeat(""), node):
+    keys_and_parts = node.items() if is_dict else zip(repeat(""), node)
+    for key, part in keys_and_parts:
         text += separator
         separator = ","
         if is_dict:
             text += _key(key) + ":"
-        if isinstance(part, _INNER):
+        if isinstance(part, _UNFINISHED):
             pieces += (text, part)
             text = ""
         else:

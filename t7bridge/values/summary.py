@@ -15,13 +15,17 @@ from ..graph.tensor import Tensor
 from ..graph.walk import entries, step_name
 from ..text import Holder, extents, printable
 
-_WIDEST, _NARROWEST = 34, 10
-"""Characters of a cell on a terminal."""
+_WIDEST = 34
+"""Most characters of a cell, except in the last column."""
+_NARROWEST = 10
+"""Characters to which the cells of a column are cut at most where a terminal is narrow."""
+_MOST_COLUMNS = 400
+"""Characters of a line of a table."""
 
 
 @define(frozen=True)
 class LayerRow:
-    """One line of the table of layers.
+    """One line of the table of layers: a layer, or consecutive layers that are equal.
 
     Attributes:
         depth: number of containers of the table around it.
@@ -54,11 +58,10 @@ class LayerRow:
         """Shapes of the output, or of the first weight of a row without a class, as text."""
         if self.output:
             return ", ".join(map(extents, self.output))
-        if self.torch:
+        if self.torch or not self.weights:
             return ""
-        for name, shape in self.weights.items():
-            return f"{name} {extents(shape)}"
-        return ""
+        name, shape = next(iter(self.weights.items()))
+        return f"{name} {extents(shape)}"
 
 
 @define(frozen=True)
@@ -115,7 +118,7 @@ class Summary:
             "layers": [{name: _printable(value) for name, value in asdict(row).items()} for row in self.layers],
             "others": [{"path": printable(path), "value": printable(text)} for path, text in self.others],
             "tensors": [
-                {"key": printable(row.key), "shape": list(row.shape), "type": row.type, **_finite(row.numbers)}
+                {"key": printable(row.key), "shape": list(row.shape), "type": row.type, **_plain_numbers(row.numbers)}
                 for row in self.tensors
             ],
         }
@@ -134,19 +137,24 @@ class Summary:
                 rows.append([f"… {self.hidden} more, --all shows them", ""])
             yield "else in the file", ["path", "value"], rows
 
-    def _facts(self) -> Iterator[tuple[str, str]]:
+    def _header_texts(self) -> Iterator[tuple[str, str]]:
+        """Yield the names of the header and their values as text."""
         for name, value in self.header.items():
             yield name, f"{value:,}" if isinstance(value, int) else str(value)
 
     def lines(self, room: int = 0) -> Iterator[str]:
-        """Yield the lines of the summary; wide columns are cut where `room` has no place for all."""
+        """Yield the lines of the summary.
+
+        Args:
+            room: characters of a line of the terminal, for which wide columns of tables are cut; 0 for no limit.
+        """
         width = max(map(len, self.header), default=0)
-        for name, text in self._facts():
+        for name, text in self._header_texts():
             yield printable(f"{name:{width}}  {text}")
         for title, heads, rows in self.tables():
             yield ""
-            numbers = heads.index("parameters") if "parameters" in heads else None
-            yield from _table([heads, *rows], numbers, room)
+            right_aligned = heads.index("parameters") if "parameters" in heads else None
+            yield from _table([heads, *rows], right_aligned, room)
             if title == "layers" and self.shapes:
                 yield f"shapes: {self.shapes}"
 
@@ -157,13 +165,14 @@ class Summary:
         return f"<Summary of {printable(self.file)[:80]}>"
 
     def _repr_html_(self) -> str:
+        """Return the summary for a notebook: the header and each table as tables of HTML, the latter to be folded."""
         from html import escape
 
         def row(cells: list[str], tag: str) -> str:
             style = "style='text-align:left;white-space:pre'"
             return "<tr>" + "".join(f"<{tag} {style}>{escape(printable(cell))}</{tag}>" for cell in cells) + "</tr>"
 
-        head = "".join(row([name, text], "td") for name, text in self._facts())
+        head = "".join(row([name, text], "td") for name, text in self._header_texts())
         parts = [f"<b>{escape(printable(self.file))}</b><table>{head}</table>"]
         for title, heads, rows in self.tables():
             body = row(heads, "th") + "".join(row(cells, "td") for cells in rows)
@@ -172,25 +181,30 @@ class Summary:
 
 
 def _printable(value: Any) -> Any:
+    """Return a value with escapes for what a terminal obeys, if it is a text."""
     return printable(value) if isinstance(value, str) else value
 
 
 def _layer_cells(row: LayerRow) -> list[str]:
+    """Return the cells of a row of the table of layers, in the order of its heads."""
     indent = "  " * min(row.depth, 8)  # deeper rows leave no room for names
     repeat = f"  ×{row.repeat}" if row.repeat > 1 else ""
     parameters = f"{row.parameters:,}" if row.parameters else ""
     return [f"{indent}{row.name}{repeat}", row.class_name, row.torch, row.shape, parameters, row.shared]
 
 
+# The keys of `statistics_of` that the table has columns for.
 _STATISTICS = ("min", "max", "mean", "std", "zeros", "nan", "inf")
 
 
 def _tensor_cells(row: TensorRow) -> list[str]:
+    """Return the cells of a row of the table of tensors, in the order of its heads."""
     numbers = [_number(row.numbers[name]) if name in row.numbers else "" for name in _STATISTICS]
     return [row.key, extents(row.shape), row.type, *numbers]
 
 
-def _finite(numbers: dict[str, Any]) -> dict[str, Any]:
+def _plain_numbers(numbers: dict[str, Any]) -> dict[str, Any]:
+    """Return the statistics that JSON can hold: numbers, and lists of them."""
     return {name: value for name, value in numbers.items() if isinstance(value, (int, float, list))}
 
 
@@ -198,22 +212,25 @@ def _number(value: Any) -> str:
     return str(value) if isinstance(value, int) else f"{value:.4g}"
 
 
-def _table(rows: list[list[str]], numbers: int | None, room: int) -> Iterator[str]:
+def _table(rows: list[list[str]], right_aligned: int | None, room: int) -> Iterator[str]:
     """Yield the lines of a table.
 
     Args:
         rows: the cells of each row, the heads first.
-        numbers: the column that is aligned at the right, if there is one.
-        room: the width of the terminal, to which columns but the first and the last are cut; 0 without one.
+        right_aligned: the column of right_aligned, 0-based, if there is one.
+        room: the width of the terminal, for which columns but the first and the last are cut; 0 without one.
     """
-    if room and not any(row[-1] for row in rows[1:]):  # nothing below the last head
+    _, *rows_below_heads = rows
+    is_last_empty = not any(row[-1] for row in rows_below_heads)
+    if room and is_last_empty:
         rows = [row[:-1] for row in rows]
     texts = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*texts)]
     last = len(widths) - 1
     widths[:last] = [min(width, _WIDEST) for width in widths[:last]]
-    narrowable = [place for place in range(1, last) if place != numbers]
-    while room and narrowable and sum(widths) + 2 * last > room:  # two spaces between columns
+    narrowable = [place for place in range(1, last) if place != right_aligned]
+    spaces = 2 * last  # two between columns
+    while room and narrowable and sum(widths) + spaces > room:
         widest = max(narrowable, key=widths.__getitem__)
         if widths[widest] <= _NARROWEST:
             break
@@ -221,14 +238,15 @@ def _table(rows: list[list[str]], numbers: int | None, room: int) -> Iterator[st
     for row in texts:
         cells: list[str] = []
         for place, (cell, width) in enumerate(zip(row, widths)):
-            if not width:
+            if not width:  # an empty column, without a head
                 continue
             text = _cut(cell, width)
-            cells.append(text.rjust(width) if place == numbers else text.ljust(width))
-        yield "  ".join(cells)[:400].rstrip()
+            cells.append(text.rjust(width) if place == right_aligned else text.ljust(width))
+        yield "  ".join(cells)[:_MOST_COLUMNS].rstrip()
 
 
 def _cut(text: str, width: int) -> str:
+    """Return a text with at most so many characters."""
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
@@ -244,7 +262,7 @@ _NUMBERED = (Holder, dict, list, set)
 
 
 def outline(root: Value, *, depth: int, items: int) -> Iterator[str]:
-    """Yield the lines of an outline.
+    """Yield the lines of an outline: each value in a few words, and below it, indented, what is inside.
 
     Args:
         root: any value.
@@ -252,8 +270,12 @@ def outline(root: Value, *, depth: int, items: int) -> Iterator[str]:
         items: entries to show of each table.
     """
     numbers: dict[int, int] = {}
+    """The number of each value with identity shown so far, by its identity."""
     shown: set[int] = set()
+    """Identities of the tuples and frozensets shown so far."""
     marks: dict[int, bytes] = {}
+    """Of the items of sets, see `in_order`."""
+    # Values to show, with their level and name, and whole lines; the next one last.
     stack: list[str | tuple[int, str, Value]] = [(0, "root", root)]
     while stack:
         entry = stack.pop()
@@ -282,7 +304,8 @@ def outline(root: Value, *, depth: int, items: int) -> Iterator[str]:
         expanded = inside[:items] if level + 1 < depth else []
         if len(inside) > len(expanded):
             stack.append(f"{_indent(level + 1)}… {len(inside) - len(expanded)} more")
-        stack.extend((level + 1, step.lstrip("."), child) for step, child in reversed(expanded))
+        for step, child in reversed(expanded):
+            stack.append((level + 1, step.lstrip("."), child))
 
 
 def _indent(level: int) -> str:
@@ -314,12 +337,13 @@ def summary(value: Value) -> str:
         return _text_summary(value)
     if isinstance(value, PythonObject):
         return f"{'module' if value.is_module else 'object of'} {value.path}"
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:  # as Lua prints it
         return str(int(value))
     return "nil" if value is None else str(value)
 
 
 def _tensor_summary(value: Tensor) -> str:
+    """Return type, sizes, place in the storage and device of a tensor."""
     shape = " x ".join(map(str, value.size)) or ("scalar" if value.is_scalar else "empty")
     where = f", on {value.device}" if value.device != "cpu" else ""
     view = ""
@@ -329,13 +353,13 @@ def _tensor_summary(value: Tensor) -> str:
 
 
 def _text_summary(value: bytes | str) -> str:
-    """Return a string, cut where it is long; Lua's as Python writes it, as text where it is UTF-8."""
+    """Return a string, cut where it is long; one of Lua as Python's literal, of text where it is UTF-8."""
     ending = f"… ({len(value)} in all)" if len(value) > _LETTERS else ""
     start = value[:_LETTERS]
     if isinstance(start, str):
         return start + ending
     try:
-        # The cut may be inside a character.
+        # A cut may be inside a character, whose bytes are left out then.
         text = start.decode("utf-8", "ignore" if ending else "strict")
     except UnicodeDecodeError:
         return repr(start)

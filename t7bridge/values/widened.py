@@ -47,17 +47,17 @@ _QUIET_NAN = 0x7FC00000
 
 @define(frozen=True)
 class _Float8:
-    """The parts of an 8-bit float. Source: PyTorch 2.13 `torch/headeronly/util/Float8_*.h`.
+    """A format of 8-bit floats. Source: PyTorch 2.13 `torch/headeronly/util/Float8_*.h`.
 
     Attributes:
-        exponent: bits of the exponent.
+        exponent_bits: bits of the exponent.
         bias: of the exponent.
         nans: the bit patterns, without sign, that are NaNs; of the unsigned kinds, with it.
         infinity: the bit pattern of infinity, -1 if there is none.
         signed: whether the first bit is a sign.
     """
 
-    exponent: int
+    exponent_bits: int
     bias: int
     nans: frozenset[int]
     infinity: int = -1
@@ -66,7 +66,7 @@ class _Float8:
 
 _FLOAT8 = {
     "float8_e4m3fn": _Float8(4, 7, frozenset({0x7F})),
-    "float8_e5m2": _Float8(5, 15, frozenset({0x7D, 0x7E, 0x7F}), 0x7C),
+    "float8_e5m2": _Float8(5, 15, frozenset({0x7D, 0x7E, 0x7F}), infinity=0x7C),
     "float8_e4m3fnuz": _Float8(4, 8, frozenset()),
     "float8_e5m2fnuz": _Float8(5, 16, frozenset()),
     "float8_e8m0fnu": _Float8(8, 127, frozenset({0xFF}), signed=False),
@@ -83,7 +83,7 @@ def _float8_table(name: str) -> np.ndarray:
         magnitude = pattern & 0x7F if kind.signed else pattern
         # The kinds named fnuz have no negative zero: its pattern is their only NaN.
         if magnitude in kind.nans or (name.endswith("fnuz") and pattern == 0x80):
-            bits[pattern] = _QUIET_NAN | sign << 31 | pattern
+            bits[pattern] = _QUIET_NAN | sign << 31 | pattern  # so that `narrow` finds the pattern again
             continue
         value = _float8_magnitude(kind, magnitude)
         bits[pattern] = np.float32(-value if sign else value).view("u4")
@@ -91,10 +91,10 @@ def _float8_table(name: str) -> np.ndarray:
 
 
 def _float8_magnitude(kind: _Float8, magnitude: int) -> float:
-    """Return the value of a bit pattern without sign that is not a NaN."""
+    """Return the value of a bit pattern without its sign, which is not a NaN's."""
     if magnitude == kind.infinity:
         return float("inf")
-    mantissa_bits = 8 - kind.signed - kind.exponent
+    mantissa_bits = 8 - kind.signed - kind.exponent_bits
     exponent = magnitude >> mantissa_bits
     fraction = (magnitude & ((1 << mantissa_bits) - 1)) / (1 << mantissa_bits)
     if exponent == 0 and kind.signed:  # subnormal; the kind without sign has no zero
@@ -106,11 +106,14 @@ def wider_type(element: ElementType) -> ElementType:
     """Return the element type that `widen` chooses where it is exact, and `narrow` undoes."""
     if element.lua:
         return element
+    # What neither table names is a float8.
     return ELEMENT_TYPES[_SAME_BYTES.get(element.name) or _WIDER.get(element.name, "float32")]
 
 
 def widen(storage: Storage) -> tuple[Storage, int, bool]:
     """Return a storage of one of Lua's element types with the elements of a storage.
+
+    Only of a uint64 are the elements read: they decide between two types.
 
     Args:
         storage: any; one that Lua has is returned unchanged.
@@ -141,7 +144,7 @@ def narrow(storage: Storage, element: ElementType) -> Storage:
     """
     if storage.element is element:
         return storage
-    # Any byte is an element of those types, but of the bytes only 0 and 1 are truth values.
+    # Of the types with the same bytes, all bytes are elements, except that only 0 and 1 are truth values.
     if element.name in _SAME_BYTES and element.name != "bool":
         return _same_bytes(storage, element)
     data = Derived(storage, partial(_narrower_elements, element.name, element.code))
@@ -149,7 +152,7 @@ def narrow(storage: Storage, element: ElementType) -> Storage:
 
 
 def is_exact(storage: Storage) -> bool:
-    """Return whether all elements of a storage, the result of `narrow`, can be read."""
+    """Return whether the narrower type of a storage, the result of `narrow`, has all the elements; all are read."""
     try:
         for _ in array_chunks(storage):
             pass
@@ -159,7 +162,7 @@ def is_exact(storage: Storage) -> bool:
 
 
 def resolved(storage: Storage, conj: bool, neg: bool) -> Storage:
-    """Return a storage with its elements conjugated, negated, or both, as PyTorch marks on a tensor."""
+    """Return a storage with its elements conjugated, negated, or both, which PyTorch only marks on a tensor."""
     data = Derived(storage, partial(_changed_elements, storage.element, conj, neg))
     return Storage(storage.element, storage.count, data, storage.device)
 
@@ -171,7 +174,7 @@ def _changed_elements(element: ElementType, conj: bool, neg: bool, array: np.nda
         UnsupportedError: numpy cannot compute with such elements.
     """
     if element.name == "complex32":
-        # The bits of two halves, the imaginary one above: its sign changes by either, but not by both.
+        # The bits of two halves, the imaginary one above. Conjugating changes its sign, negating the signs of both.
         imaginary_sign = (conj != neg) << 31
         real_sign = neg << 15
         return np.asarray(array ^ np.uint32(imaginary_sign | real_sign))
@@ -185,33 +188,48 @@ def _changed_elements(element: ElementType, conj: bool, neg: bool, array: np.nda
 
 
 def _same_bytes(storage: Storage, element: ElementType) -> Storage:
-    """Return the same bytes as elements of another type."""
+    """Return a storage of another element type with the same bytes."""
     data = storage.data
     is_complex32 = "complex32" in (storage.element.name, element.name)
-    # complex32 is read as an integer of 4 bytes: in big order these are reversed together, those of two halves apart.
+    # A complex32 is read as an integer of 4 bytes. From a file in big order these are reversed together, but those of
+    # two halves by themselves.
     if isinstance(data, Span) and not (is_complex32 and data.order == "big"):
         data = evolve(data, width=element.itemsize)
     else:
-        convert = partial(_halves, element.name) if is_complex32 else partial(_seen_as, element.code)
-        data = Derived(storage, convert, max(1, element.itemsize // storage.element.itemsize))
+        if is_complex32:
+            convert = _complex32_bits if element.name == "complex32" else _halves_of_complex32
+        else:
+            convert = partial(_viewed_as, element.code)
+        # So many elements become one.
+        data = Derived(storage, convert, group=max(1, element.itemsize // storage.element.itemsize))
     return Storage(element, storage.nbytes // element.itemsize, data, storage.device)
 
 
-def _seen_as(code: str, array: np.ndarray) -> np.ndarray:
+def _viewed_as(code: str, array: np.ndarray) -> np.ndarray:
+    """Return the same bytes as elements of the numpy type `code`."""
     return np.ascontiguousarray(array).view(code)
 
 
-def _halves(name: str, array: np.ndarray) -> np.ndarray:
-    """Convert pairs of float16 to the bits of complex32, the first half below, or back."""
-    if name == "complex32":
-        bits = array.view("u2").astype("u4")
-        return np.asarray(bits[::2] | bits[1::2] << 16)
-    return np.stack((array & 0xFFFF, array >> 16), -1).astype("u2").reshape(-1).view("f2")
+def _complex32_bits(halves: np.ndarray) -> np.ndarray:
+    """Convert pairs of float16, shape (2 n,), to the bits of complex32, shape (n,): the first is the lower half."""
+    bits = halves.view("u2").astype("u4")
+    return np.asarray(bits[::2] | bits[1::2] << 16)
+
+
+def _halves_of_complex32(bits: np.ndarray) -> np.ndarray:
+    """Undo `_complex32_bits`."""
+    return np.stack((bits & 0xFFFF, bits >> 16), -1).astype("u2").reshape(-1).view("f2")
 
 
 def _wider_elements(name: str, code: str, array: np.ndarray) -> np.ndarray:
-    """Convert elements, shape (n,), to a wider type."""
-    if name == "bfloat16":
+    """Convert elements, shape (n,), to a wider type.
+
+    Args:
+        name: their element type.
+        code: numpy's of the wider one.
+        array: the elements; of types that numpy lacks, their bits.
+    """
+    if name == "bfloat16":  # the upper half of a float32
         return (array.astype("u4") << 16).view("f4")
     if name in _FLOAT8:
         table = _float8_table(name)
@@ -222,6 +240,11 @@ def _wider_elements(name: str, code: str, array: np.ndarray) -> np.ndarray:
 def _narrower_elements(name: str, code: str, array: np.ndarray) -> np.ndarray:
     """Undo `_wider_elements`.
 
+    Args:
+        name: the narrower element type.
+        code: numpy's of this type, or of its bits.
+        array: the elements, shape (n,), of the wider type.
+
     Raises:
         RecordError: an element is not one of the narrower type.
     """
@@ -231,14 +254,15 @@ def _narrower_elements(name: str, code: str, array: np.ndarray) -> np.ndarray:
     elif name in _FLOAT8:
         bits = array.view("u4")
         nans = np.isnan(array)
-        narrow = _float8_heads(name)[bits >> 20]
+        upper_bits = bits >> 20
+        narrow = _float8_of_heads(name)[upper_bits]
         narrow[nans] = bits[nans] & 0xFF  # `_float8_table` keeps the pattern there
     else:
         narrow = array.astype(code)
     if name == "uint64":
         is_same = array >= 0  # a negative int64 would wrap around, and back to itself
     else:
-        # Bit for bit: the sign of a zero and the payload of a NaN count.
+        # Widened again, they must be the same bit for bit: the sign of a zero and the payload of a NaN count.
         bits_type = f"u{array.itemsize}"
         widened_again = _wider_elements(name, array.dtype.str, narrow)
         is_same = widened_again.view(bits_type) == array.view(bits_type)
@@ -248,17 +272,25 @@ def _narrower_elements(name: str, code: str, array: np.ndarray) -> np.ndarray:
 
 
 @lru_cache
-def _float8_heads(name: str) -> np.ndarray:
-    """Return the 8-bit pattern for the first 12 bits of a float32, shape (4096,): all that exact numbers have set."""
-    heads = np.zeros(1 << 12, "u1")
-    heads[_float8_table(name) >> 20] = np.arange(256)
-    return heads
+def _float8_of_heads(name: str) -> np.ndarray:
+    """Return the 8-bit pattern for each value of the upper 12 bits of a float32, shape (4096,).
+
+    A number that the 8-bit type has is 0 below them: they are the sign, 8 bits of exponent and at most 3 of mantissa.
+    """
+    patterns = np.zeros(1 << 12, "u1")
+    patterns[_float8_table(name) >> 20] = np.arange(256)
+    return patterns
 
 
 class _Restorer(Rebuilder):
-    """Rebuilds dicts of tensors with the element types that are recorded for them."""
+    """Rebuilds dicts of tensors with the element types that are recorded for them.
 
-    remembers = False
+    Args:
+        elements: names of element types, by the names of tensors.
+        check: whether a type is used only where it has all elements; they are read for this.
+    """
+
+    remembers = False  # a tensor may occur under two names, with two types
 
     def __init__(self, elements: Mapping[str, str], check: bool) -> None:
         super().__init__()
@@ -266,7 +298,7 @@ class _Restorer(Rebuilder):
         """The names of element types, by the names of tensors."""
         self._check = check
         self._storages: dict[tuple[int, str], Storage | None] = {}
-        """The narrower storage for each storage, by identity, and element type; `None` where it is refused."""
+        """The narrower storage by the identity of the storage and the element type; `None` where it is refused."""
         self.refused: list[str] = []
         """The names of tensors whose elements are not all of the type that is recorded."""
 
@@ -276,11 +308,12 @@ class _Restorer(Rebuilder):
             return fill_dict({}, value, value.values())
         if not isinstance(value, Tensor) or value.storage is None:
             return value
-        name = ".".join(str(place.key) for place in path.steps()[1:])
+        _root, *steps = path.steps()
+        name = ".".join(str(step.key) for step in steps)
         element = ELEMENT_TYPES.get(self._elements.get(name, ""))
         if element is None:
             return value
-        # Other types are never widened in a format of named tensors.
+        # Other types are never widened in a format of named tensors, whatever the metadata says.
         if value.element is not wider_type(element) or not element.name.startswith(("bfloat16", "float8", "complex")):
             return value
         view: Tensor | None = value
@@ -295,7 +328,7 @@ class _Restorer(Rebuilder):
         return evolve(view, element=element, storage=storage)
 
     def _narrow_storage(self, storage: Storage, element: ElementType) -> Storage | None:
-        """Return a storage with narrower elements, one for all its tensors; `None` if it is found not to have them."""
+        """Return a storage with narrower elements, one for all its tensors; `None` if a check refuses it."""
         key = (id(storage), element.name)
         if key not in self._storages:
             narrower = narrow(storage, element)
@@ -305,7 +338,10 @@ class _Restorer(Rebuilder):
 
 
 def _complex_of_pairs(tensor: Tensor) -> Tensor | None:
-    """Return the sizes and strides before `pairs_of_numbers`; `None` where it is not a tensor of pairs."""
+    """Return a tensor with the view before `pairs_of_numbers`, of complex elements; `None` if it does not have pairs.
+
+    Its storage and element type are still those of the numbers.
+    """
     size = tensor.size
     if not size or size[-1] != 2 or tensor.stride[-1] != 1:
         return None
@@ -316,20 +352,21 @@ def _complex_of_pairs(tensor: Tensor) -> Tensor | None:
     if tensor.offset % 2 or any(step % 2 for step in strides):
         return None
     half_strides = tuple(step // 2 for step in strides)
-    return evolve(tensor, size=size[:-1], stride=half_strides, offset=tensor.offset // 2, is_scalar=len(size) == 1)
+    has_one_pair = len(size) == 1
+    return evolve(tensor, size=size[:-1], stride=half_strides, offset=tensor.offset // 2, is_scalar=has_one_pair)
 
 
 ELEMENTS_KEY = "t7bridge.elements"
 """The name of the metadata's string with element types that a format lacks: a JSON object of tensors and types."""
 
 NUMBERS_KEY = "t7bridge.numbers"
-"""The name of the string that says which tensors were numbers or lists: a JSON object of tensors and kinds."""
+"""The name of the metadata's string that says which tensors were numbers or lists: a JSON object of names and kinds."""
 HINTS = frozenset({ELEMENTS_KEY, NUMBERS_KEY})
-"""Metadata about the tensors, which are no strings of the value."""
+"""The names of strings of the metadata that are about the tensors, and not a part of the value."""
 _NUMBERS = {bool: ("bool", "?"), int: ("int64", "q"), float: ("float64", "d")}
 """Element type and code of `struct` for each type of number."""
 _LISTS = {"number": None, "list": list, "tuple": tuple, "mixed list": list, "mixed tuple": tuple}
-"""The kinds of what became tensors; a mixed one had an int wherever an element is integral."""
+"""The type of each kind of what became a tensor; a mixed one had an int wherever an element is integral."""
 _MOST_NUMBERS = 1_000_000
 """Length of a list from which on it is no tensor: read back, it takes far more memory than the file."""
 
@@ -374,7 +411,12 @@ def _is_integral(number: float) -> bool:
 
 
 def _numbers_of(item: Any, kind: Any) -> Any:
-    """Return the number or list that became a tensor; anything else as it is: the kinds are text of the file."""
+    """Return the number or list that became a tensor; the tensor where it cannot be of that kind.
+
+    Args:
+        item: a tensor, or any other value, which is returned as it is.
+        kind: as the file records it, which may be anything.
+    """
     if not isinstance(item, Tensor) or kind not in _LISTS or item.numel > _MOST_NUMBERS:
         return item
     list_type = _LISTS[kind]
@@ -389,6 +431,7 @@ def _numbers_of(item: Any, kind: Any) -> Any:
 
 
 def _with_type_of_mixed(number: Any) -> Any:
+    """Return a number of a mixed list with the type that it had: int or float."""
     if isinstance(number, float) and _is_integral(number):
         return int(number)
     return number

@@ -20,7 +20,7 @@ _MOST_GROUPS = 10_000
 
 @define
 class Names:
-    """Names of files: how many there are, and the first of them.
+    """A sample of the names of files: how many files there are, and the names of the first.
 
     Attributes:
         count: number of files.
@@ -37,11 +37,12 @@ class Names:
             self.first.append(name)
 
     def listed(self, most: int) -> str:
-        """Return the first names, and the number of the others: `a, b, and 7 more`."""
+        """Return at most `most` names, and the number of the others: `a, b, and 7 more`."""
         shown = self.first[:most]
         return ", ".join(shown) + and_more(self.count - len(shown))
 
     def __str__(self) -> str:
+        """Return the only name, or `a, …`; nothing for no file."""
         return f"{self.first[0]}, …" if self.count > 1 else "".join(self.first)
 
 
@@ -75,7 +76,14 @@ class Groups:
         """Number of messages that belong to none of the first groups."""
 
     def add(self, message: str, name: str, kind: str = "") -> None:
-        """Put a file into the group of a message."""
+        """Put a file into the group of a message.
+
+        Args:
+            message: of an error or a warning.
+            name: of the file.
+            kind: class of the error; empty for a warning.
+        """
+        # `split` returns text and what varies in turn, text first: the texts tell groups apart.
         parts = _VARYING.split(message)
         key = (kind, *parts[::2])
         group = self._groups.get(key)
@@ -84,9 +92,9 @@ class Groups:
                 self.others += 1
                 return
             group = self._groups[key] = Group(kind, parts)
-        for place in range(1, len(parts), 2):
-            if group.parts[place] != parts[place]:
-                group.parts[place] = None
+        for position in range(1, len(parts), 2):
+            if group.parts[position] != parts[position]:
+                group.parts[position] = None
         group.names.add(name)
 
     def __iter__(self) -> Iterator[Group]:

@@ -38,6 +38,7 @@ SCHEMA = 1
 BATCH = 1000
 """Records that are in memory together."""
 _BUSY_SECONDS = 0.2
+"""How long to wait for a journal that another process has open, before the error that says so."""
 _CACHE = -8192
 """Pages of a database that SQLite keeps in memory: 8 MiB; negative numbers are KiB."""
 
@@ -115,7 +116,7 @@ class Record:
         return self
 
     def take(self, other: Record) -> Record:
-        """Store the outcome, which another process has put into its copy; return the record."""
+        """Copy all values from the copy that a worker process has sent back with the outcome; return this record."""
         for name in _NAMES:
             setattr(self, name, getattr(other, name))
         return self
@@ -126,15 +127,16 @@ _values = attrgetter(*_NAMES)
 
 
 def to_line(records: Iterable[Record]) -> str:
-    """Return files as one line of JSON, for another process: work, or its outcome."""
+    """Return records as one line of JSON, for another process: files to convert, or their outcomes."""
     return json.dumps(list(map(_values, records)))
 
 
 def from_line(line: str | bytes) -> list[Record]:
-    """Parse that line."""
+    """Return the records of a line of `to_line`."""
     return [Record(*values) for values in json.loads(line)]
 
 
+# Types of SQL for those of Python that are no text.
 _SQL = {"int": "INTEGER", "bool": "INTEGER", "float": "REAL"}
 _COLUMNS = {column.name: f"{_SQL.get(str(column.type), 'TEXT')} NOT NULL" for column in fields(Record)}
 _COLUMNS |= {"number": "INTEGER PRIMARY KEY", "name": "TEXT UNIQUE NOT NULL"}
@@ -144,21 +146,28 @@ _LISTS = tuple(map(_NAMES.index, ("notes", "layers")))
 """Places of the columns with lists, as JSON."""
 _FLAGS = tuple(map(_NAMES.index, ("claimed", "ours")))
 """Places of the columns with truth values, which SQLite has as integers."""
+# Replaces the record of the same number, or of the same name.
 _STORE = f"INSERT OR REPLACE INTO files VALUES ({', '.join('?' * len(_NAMES))})"
 _NOTHING = "[]"
+"""An empty list as JSON: what most records have, recognized without parsing it."""
 
 
 def _pack(text: str) -> str | bytes:
-    """Encode text for SQLite: names of files that are not UTF-8 become bytes."""
+    """Return text as SQLite can hold it: as it is, or as bytes if it has surrogates, which are not valid UTF-8.
+
+    Python puts surrogates into the names of files that are not UTF-8.
+    """
     try:
         text.encode()
     except UnicodeEncodeError:
-        # Other surrogates come from JSON and names in pickles.
+        # Those of `surrogateescape` become the bytes of the file's name again. Others come from JSON and from names in
+        # pickles.
         return text.encode("utf-8", "surrogateescape" if _is_escaped(text) else "surrogatepass")
     return text
 
 
 def _packed(value: Any) -> Any:
+    """Return a parameter of a query as SQLite can hold it, see `_pack`."""
     return _pack(value) if isinstance(value, str) else value
 
 
@@ -168,7 +177,7 @@ def _is_escaped(text: str) -> bool:
 
 
 def _line(record: Record) -> list[Any]:
-    """Return a record for SQLite."""
+    """Return the values of a record for the columns of `files`."""
     values = list(_values(record))
     for place in _TEXTS:
         values[place] = _pack(values[place])
@@ -178,11 +187,12 @@ def _line(record: Record) -> list[Any]:
 
 
 def _unpack(value: str | bytes) -> str:
+    """Return the text that `_pack` stored."""
     return value if isinstance(value, str) else value.decode("utf-8", "surrogateescape")
 
 
 def _record(row: Sequence[Any]) -> Record:
-    """Return a record of SQLite."""
+    """Return the record of a row of `files`."""
     values = list(row)
     for place in _TEXTS:
         values[place] = _unpack(values[place])
@@ -214,15 +224,15 @@ CREATE TEMP TABLE todo (position INTEGER PRIMARY KEY, number INTEGER NOT NULL);
 
 @define
 class Fresh:
-    """An input that is new, or to be done again.
+    """An input that is new, or to be converted again.
 
     Attributes:
-        record: the input as it is now.
+        record: the input as it is in the sources now, without what the journal knows about it.
         format: the likely format of its content; empty for a file that is not a model.
         reason: what it is instead.
         number: of its line in the journal; 0 for a new one.
         output: path of its output in earlier runs; empty for a new one.
-        ours: whether an earlier run may have written that output.
+        ours: whether an earlier run may have written that output; false for a new one.
     """
 
     record: Record
@@ -249,10 +259,12 @@ class Journal:
         self._lock = threading.RLock()
         """Held by the thread that uses the database: outcomes are recorded by another one than plans."""
         try:
+            # Transactions begin where we say (`isolation_level`).
             self._base = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
             self._base.execute("PRAGMA locking_mode = EXCLUSIVE")
-            self._base.execute("PRAGMA synchronous = FULL")
+            self._base.execute("PRAGMA synchronous = FULL")  # a transaction survives a power cut
             self._base.execute(f"PRAGMA cache_size = {_CACHE}")
+            # A lock that is held until the file is closed is taken here, so that a second run fails at once.
             self._base.execute("BEGIN EXCLUSIVE")
             self._make_tables()
             self._base.execute("COMMIT")
@@ -268,9 +280,10 @@ class Journal:
                 f"is not a journal of t7bridge: {error}", file=path, hint="Convert into another folder."
             ) from error
         if not path:
-            weakref.finalize(self, self._base.close)  # with the last of those who read it
+            # Nobody closes a private journal: a report reads its rows from it for as long as it exists.
+            weakref.finalize(self, self._base.close)
         schema = self.fact("schema")
-        if schema not in (None, SCHEMA):
+        if schema not in (None, SCHEMA):  # a new journal has none
             self.close()
             raise T7BridgeError(
                 f"the journal has layout {schema}, and this release supports {SCHEMA}",
@@ -285,9 +298,10 @@ class Journal:
         columns = ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
         for statement in _TABLES.format(columns=columns).split(";"):
             self._base.execute(statement)
-        existing = {row[1] for row in self._base.execute("PRAGMA table_info(files)")}
+        existing = {name for _, name, *_ in self._base.execute("PRAGMA table_info(files)")}
         for name, kind in _COLUMNS.items():
             if name not in existing:
+                # All columns that were added so far are texts.
                 self._base.execute(f"ALTER TABLE files ADD COLUMN {name} {kind} DEFAULT ''")
 
     def close(self) -> None:
@@ -305,7 +319,7 @@ class Journal:
     # Facts and records
 
     def fact(self, name: str) -> Any:
-        """Return a fact about the zoo as a whole, `None` if it is unknown."""
+        """Return a fact about the zoo as a whole (see `set_facts`), `None` if it is unknown."""
         with self._reading():
             row = self._base.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return json.loads(row[0]) if row else None
@@ -316,12 +330,12 @@ class Journal:
         self._base.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", lines)
 
     def query(self, text: str, *values: Any) -> list[Any]:
-        """Return the rows of a query, which must be few."""
+        """Return all rows of a query, which must be few, as they are in memory together."""
         with self._reading():
             return self._base.execute(text, tuple(map(_packed, values))).fetchall()
 
     def execute(self, text: str, *values: Any) -> int:
-        """Change something; return the number of rows that were changed."""
+        """Run a statement of SQL, outside of `changing` a transaction of its own; return how many rows it changed."""
         return self._base.execute(text, tuple(map(_packed, values))).rowcount
 
     def records(self, condition: str = "TRUE") -> Iterator[Record]:
@@ -330,7 +344,7 @@ class Journal:
             yield _record(row)
 
     def records_at(self, start: int, count: int, condition: str = "TRUE") -> list[Record]:
-        """Return the files from a place in that order on, from 0: so many, or those that there are."""
+        """Return at most `count` of the files that meet a condition, by name, from the 0-based place `start` on."""
         text = f"SELECT {_FIELDS} FROM files WHERE {condition} ORDER BY name LIMIT ? OFFSET ?"
         return [_record(row) for row in self.query(text, count, start)]
 
@@ -346,6 +360,7 @@ class Journal:
             joined: other tables, in SQL.
             values: of the condition, for each `?` in it.
         """
+        # Names are the keys of these tables: each batch begins behind the last name of the one before.
         select = f"SELECT {table}.name, {columns} FROM {table} {joined}"
         text = f"{select} WHERE {table}.name > ? AND {condition} ORDER BY {table}.name LIMIT {BATCH}"
         last_name: str | bytes = ""
@@ -359,7 +374,7 @@ class Journal:
             self.store(records)
 
     def store(self, records: Iterable[Record]) -> None:
-        """Store records in an open transaction. Those without a number get the next."""
+        """Store records in an open transaction; those without a number get the next ones, in place."""
         (last_number,) = self._base.execute("SELECT coalesce(max(number), 0) FROM files").fetchone()
         lines: list[list[Any]] = []
         for record in records:
@@ -380,13 +395,14 @@ class Journal:
     # Inputs and plan: in an open transaction
 
     def list_inputs(self, inputs: Iterable[Record]) -> None:
-        """Take the files that are in the sources now.
+        """Fill the table `inputs` with the files that are in the sources now.
 
         Raises:
             ModelError: two inputs have the same name.
         """
         for batch in batches(inputs):
             lines = [(_pack(item.name), _pack(item.place), item.bytes, item.stamp, item.claimed) for item in batch]
+            # The last two columns are for `mark_fresh`. Of inputs of one name the first stays.
             added = self._base.executemany(
                 "INSERT OR IGNORE INTO inputs VALUES (?, ?, ?, ?, ?, NULL, NULL)", lines
             ).rowcount
@@ -394,7 +410,11 @@ class Journal:
                 self._check_places(batch)
 
     def _check_places(self, inputs: list[Record]) -> None:
-        """Refuse different files with one name; the same file may be listed by several sources."""
+        """Refuse different files with one name; the same file may be listed by several sources.
+
+        Raises:
+            ModelError: another place than that of an input is in the table under its name.
+        """
         for item in inputs:
             ((place,),) = self.query("SELECT place FROM inputs WHERE name = ?", item.name)
             if _unpack(place) != item.place:
@@ -404,7 +424,7 @@ class Journal:
                 )
 
     def inputs(self) -> Iterator[tuple[Record, Record | None]]:
-        """Yield each input as it is now, by name, and its record in the journal."""
+        """Yield each input as it is in the sources now, by name, and its record in the journal; `None` if it is new."""
         columns = f"inputs.place, inputs.bytes, inputs.stamp, inputs.claimed, {_FIELDS}"
         joined = "LEFT JOIN files ON files.name = inputs.name"
         for name, place, size, stamp, claimed, *recorded in self._by_name(columns, "inputs", joined=joined):
@@ -412,7 +432,12 @@ class Journal:
             yield item, None if recorded[0] is None else _record(recorded)
 
     def mark_fresh(self, marks: Iterable[tuple[str, str, str]]) -> None:
-        """Mark inputs as new, or to be done again: names, formats, and what they are if they are not models."""
+        """Mark inputs as new, or to be converted again; `fresh` returns them.
+
+        Args:
+            marks: of each input its name, the likely format, and what it is if it is not a model; one of the last two
+                is empty.
+        """
         lines = [(kind, reason, _pack(name)) for name, kind, reason in marks]
         self._base.executemany("UPDATE inputs SET format = ?, reason = ? WHERE name = ?", lines)
 
@@ -426,6 +451,7 @@ class Journal:
         )
         for name, place, size, stamp, claimed, kind, reason, number, output, ours in rows:
             item = Record(name=_unpack(name), place=_unpack(place), bytes=size, stamp=stamp, claimed=bool(claimed))
+            # A new input has no line in `files`, whose columns are null then.
             yield Fresh(item, kind, reason, number or 0, _unpack(output or ""), bool(ours))
 
     def outputs(self, condition: str = "TRUE") -> Iterator[str]:
@@ -434,11 +460,11 @@ class Journal:
             yield _unpack(output)
 
     def add_identities(self, keys: Iterable[str]) -> None:
-        """Take identities of inputs on the disk."""
+        """Add identities of inputs on the disk to those of `has_identity`."""
         self._base.executemany("INSERT OR IGNORE INTO identities VALUES (?)", [(_pack(key),) for key in keys])
 
     def has_identity(self, key: str) -> bool:
-        """Return whether an input has an identity."""
+        """Return whether a file on the disk is an input, by its identity."""
         return bool(self.query("SELECT 1 FROM identities WHERE key = ?", key))
 
     def mark_gone(self) -> Names:
@@ -467,7 +493,7 @@ class Journal:
         return count, size
 
     def work(self) -> Iterator[Record]:
-        """Yield the chosen files. Their outcomes may be recorded meanwhile."""
+        """Yield the files that `plan_work` has chosen, in its order. Their outcomes may be recorded meanwhile."""
         text = f"SELECT position, {_FIELDS} FROM todo JOIN files USING (number) WHERE position > ?"
         last_position = 0
         while rows := self.query(f"{text} ORDER BY position LIMIT {BATCH}", last_position):
@@ -478,7 +504,7 @@ class Journal:
     # Summaries, of the files that are among the sources
 
     def totals(self) -> tuple[Counter[str], int, int]:
-        """Return the number of files by status, and the total size of converted inputs and of their outputs."""
+        """Return the number of files by status, and the total bytes of converted inputs and of their outputs."""
         counts: Counter[str] = Counter()
         before = after = 0
         query = "SELECT status, count(*), sum(bytes), sum(output_bytes) FROM files GROUP BY status"
@@ -495,11 +521,11 @@ class Journal:
         return dict(self.query(f"SELECT proof, count(*) FROM files WHERE {condition} GROUP BY proof"))
 
     def noteworthy(self) -> Iterator[Record]:
-        """Yield the files that failed, or that have notes or layers without an equivalent."""
+        """Yield the files that failed, or that have notes, or layers without a PyTorch equivalent."""
         return self.records(f"{PRESENT} AND (status = '{FAILED}' OR notes != '{_NOTHING}' OR layers != '{_NOTHING}')")
 
     def find_twins(self, most: int) -> tuple[list[Names], int]:
-        """Find inputs of equal content, for `with_twins` too.
+        """Find inputs of equal content; to be called once, before `with_twins`, which reads what it finds.
 
         Args:
             most: number of contents to return, those of most files first.
@@ -514,21 +540,22 @@ class Journal:
         contents = self.query(f"SELECT hash FROM twins ORDER BY files DESC, first LIMIT {most}")
         twins = {key: Names() for (key,) in contents}
         if twins:
-            marks = ", ".join("?" * len(twins))
-            condition = f"{PRESENT} AND bytes > 0 AND hash IN ({marks})"
+            placeholders = ", ".join("?" * len(twins))
+            condition = f"{PRESENT} AND bytes > 0 AND hash IN ({placeholders})"
             for name, key in self._by_name("hash", "files", condition, values=twins):
                 twins[key].add(_unpack(name))
         ((total,),) = self.query("SELECT coalesce(sum(files), 0) FROM twins")
         return list(twins.values()), total
 
     def with_twins(self) -> Iterator[tuple[Record, Names | None]]:
-        """Yield all files by name, each with the number of files of its content and the first of these."""
+        """Yield all files by name, each with a sample of the files of its content; `None` if no other has it."""
         joined = "LEFT JOIN twins ON twins.hash = files.hash AND files.bytes > 0"
         for _, count, first, *row in self._by_name(f"twins.files, twins.first, {_FIELDS}", "files", PRESENT, joined):
             yield _record(row), Names(count, [_unpack(first)]) if count else None
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
+        """Hold the lock while the database is read, and make its errors ours."""
         try:
             with self._lock:
                 yield
@@ -539,7 +566,11 @@ class Journal:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """One transaction: all changes in it, or none."""
+        """Make the changes in the block one transaction: an error in it undoes all of them.
+
+        Raises:
+            T7BridgeError: the journal cannot be written.
+        """
         with self._lock:
             try:
                 self._base.execute("BEGIN IMMEDIATE")
@@ -553,7 +584,7 @@ class Journal:
 
 
 class Rows(Sequence[Record]):
-    """The files of a report, by name. They are read from a private copy of its journal when they are asked for.
+    """The records of a report, by name: a sequence that reads them from a private journal when they are asked for.
 
     Args:
         journal: the copy, which is theirs alone.
@@ -576,6 +607,7 @@ class Rows(Sequence[Record]):
     def __getitem__(self, place: slice) -> list[Record]: ...
 
     def __getitem__(self, place: int | slice) -> Record | list[Record]:
+        """Return the record at an index, or those of a slice, as of a list."""
         if isinstance(place, slice):
             indices = range(*place.indices(len(self)))
             if not indices:

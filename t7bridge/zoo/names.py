@@ -17,7 +17,10 @@ _STRIPPED = {*SUFFIXES, ".th", ".dat"}
 
 
 def safe_name(inside: str) -> str:
-    """Return a path that stays inside its folder, whatever an archive or a server calls its members."""
+    """Return a path that stays inside its folder, whatever an archive or a server calls its members.
+
+    Its parts are separated by `/`; where a system forbids characters or names, they are replaced.
+    """
     parts: list[str] = []
     for part in inside.replace("\\", "/").replace("\0", "_").split("/"):
         if part in ("", "."):
@@ -33,8 +36,11 @@ def safe_name(inside: str) -> str:
 def stem_of(name: str) -> str:
     """Return `a/net` for `a/net.t7` and `a/net.pth.tar`; an unknown suffix stays."""
     stem, suffix = os.path.splitext(name)
-    if suffix.lower() == ".tar" and os.path.splitext(stem)[1].lower() in _STRIPPED:
-        stem, suffix = os.path.splitext(stem)
+    inner_stem, inner_suffix = os.path.splitext(stem)
+    if suffix.lower() == ".tar" and inner_suffix.lower() in _STRIPPED:
+        stem = inner_stem
+        suffix = inner_suffix
+    # A name that is nothing but a suffix stays.
     if suffix.lower() in _STRIPPED and os.path.basename(stem):
         return stem
     return name
@@ -48,7 +54,10 @@ class OutputNames:
 
     Args:
         journal: has the names in temporary tables, since there may be millions.
-        suffixes: the suffix of the output for each input format.
+        suffixes: returns the suffix of the output for the name of an input format.
+
+    Attributes:
+        any_wanted: whether an input has said which name it wants.
     """
 
     def __init__(self, journal: Journal, suffixes: Callable[[str], str]) -> None:
@@ -68,11 +77,12 @@ class OutputNames:
         return self._take(name)
 
     def _take(self, name: str) -> bool:
+        """Take a name, whatever its case; return whether it was free."""
         return self._journal.execute("INSERT OR IGNORE INTO used VALUES (?)", name.casefold()) > 0
 
     def _reserve_folders(self, name: str) -> None:
         """Take the names of the folders that contain a file: no output may have them."""
-        folder = name.rpartition("/")[0]
+        folder, _, _ = name.rpartition("/")
         if folder == self._folder:
             return
         self._folder = folder
@@ -80,11 +90,11 @@ class OutputNames:
             self._take(parent)
 
     def short_name(self, name: str, kind: str) -> str:
-        """Return the name that an input wants for its output."""
+        """Return the name that an input of a format wants for its output: `net.pt` for `net.t7`."""
         return stem_of(name) + self._suffixes(kind)
 
     def want(self, name: str, kind: str) -> None:
-        """Note what an input wants."""
+        """Note the name that an input of a format wants for its output, and take those of its folders."""
         short = self.short_name(name, kind)
         self.any_wanted = True
         self._reserve_folders(short)
@@ -92,7 +102,10 @@ class OutputNames:
         self._journal.execute(add, short.casefold())
 
     def choose(self, name: str, kind: str) -> str:
-        """Return the name of an output: `net.pt`, or else `net.t7.pt`, `net.t7.2.pt`, …"""
+        """Return a free name for the output of an input of a format, and take it.
+
+        It is `net.pt`, or else `net.t7.pt`, `net.t7.2.pt`, …
+        """
         short = self.short_name(name, kind)
         ((times,),) = self._journal.query("SELECT times FROM wanted WHERE key = ?", short.casefold())
         if times == 1 and self._take(short):
@@ -105,6 +118,7 @@ class OutputNames:
         raise AssertionError("numbers do not end")
 
     def _longer_names(self, name: str, kind: str) -> Iterator[str]:
+        """Yield names that keep the suffix of the input, without end: all but the first with a number."""
         suffix = self._suffixes(kind)
         yield name + suffix
         number = 2
@@ -117,4 +131,4 @@ def _with_parents(folder: str) -> Iterator[str]:
     """Yield `a/b`, `a`."""
     while folder:
         yield folder
-        folder = folder.rpartition("/")[0]
+        folder, _, _ = folder.rpartition("/")

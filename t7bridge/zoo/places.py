@@ -38,7 +38,7 @@ _STORE_FACTOR = 20
 
 
 def local_path(place: str) -> str | None:
-    """Return the path of a local place, `None` for a remote one."""
+    """Return the path of a place on this machine; `None` for one that only fsspec can reach."""
     path = place.removeprefix("file://")
     return None if is_address(path) else path
 
@@ -57,7 +57,10 @@ def join(folder: str, inside: str) -> str:
 
 
 def real(place: str) -> str:
-    """Return the real path of a local place, also in fsspec's notation; the URL of a remote one."""
+    """Return the real path of a local place, also in fsspec's notation (`local://`); the URL of a remote one.
+
+    A URL is without slashes at its ends, so that equal places are equal texts.
+    """
     path = local_path(place.replace("local://", "file://", 1))
     if path is not None:
         return os.path.realpath(path)
@@ -66,7 +69,7 @@ def real(place: str) -> str:
 
 
 def identity(place: str) -> Hashable:
-    """Return what a place has in common with no other, however it is named: device and number, or the URL.
+    """Return a value that is equal for two names of one place only: device and inode, or the URL.
 
     `None` for a local file that does not exist.
     """
@@ -81,7 +84,13 @@ def identity(place: str) -> Hashable:
 
 
 def is_inside(place: str, folders: set[Hashable], own: Hashable = None) -> bool:
-    """Return whether a place is one of some folders or in them, but not in `own`, which may be in them itself."""
+    """Return whether a place is one of some folders, or inside one.
+
+    Args:
+        place: path or URL.
+        folders: identities of the folders.
+        own: identity of a folder that may be inside them; what is in it does not count.
+    """
     path = real(place)
     while True:
         folder = identity(path)
@@ -90,6 +99,7 @@ def is_inside(place: str, folders: set[Hashable], own: Hashable = None) -> bool:
         if folder in folders:
             return True
         parent = os.path.dirname(path)
+        # The root of a file system, a relative name, or what is left of a URL such as `s3://bucket`.
         if parent in (path, "") or parent.endswith(":/"):
             return False
         path = parent
@@ -109,7 +119,8 @@ def put(path: str, place: str) -> None:
         if protocol_of(place) in WHOLE_OBJECTS:
             system.put_file(path, inside)
             return
-        folder = inside.rpartition("/")[0]
+        # Uploaded under another name and renamed, so that a file of this name is always whole.
+        folder, _, _ = inside.rpartition("/")
         system.makedirs(folder, exist_ok=True)
         temporary = f"{folder}/{temporary_name()}"
         try:
@@ -122,6 +133,7 @@ def put(path: str, place: str) -> None:
 
 
 def _scratch() -> tempfile.TemporaryDirectory[str]:
+    """Return a new temporary folder, which is removed when it is closed, or no longer used."""
     return tempfile.TemporaryDirectory(prefix="t7bridge-zoo-", ignore_cleanup_errors=True)
 
 
@@ -174,13 +186,18 @@ def as_local_output(place: str) -> Iterator[str]:
 
 @contextmanager
 def scratch_output(place: str) -> Iterator[str]:
-    """Provide the path of a temporary file or folder with the name of `place`."""
+    """Provide a path in a temporary folder with the name of `place`, where nothing is yet."""
     with _scratch() as folder:
+        # A URL has slashes, a path of Windows backslashes.
         yield os.path.join(folder, re.split(r"[/\\]", place)[-1])
 
 
 def _make_folder(folder: str) -> None:
-    """Make a folder unless it exists."""
+    """Make a folder, and those around it, unless it exists; an empty path is the working folder.
+
+    Raises:
+        WriteError: it cannot be created.
+    """
     if not folder or os.path.isdir(folder):
         return
     try:
@@ -204,6 +221,7 @@ def heads(places: Sequence[str], count: int) -> Iterator[bytes | None]:
 
 
 def _head(place: str, count: int) -> bytes | None:
+    """Return the first bytes of a file, see `heads`."""
     path = local_path(place)
     try:
         if path is None:
@@ -318,6 +336,11 @@ def _fixed_part(path: str) -> str:
 
 
 def _local_record(path: str, start: str) -> Record:
+    """Return the record of a local file, named relative to the folder `start`.
+
+    Raises:
+        T7BridgeError: it is a device, a named pipe or a socket.
+    """
     status = os.stat(path)
     if not stat.S_ISREG(status.st_mode):
         raise T7BridgeError("is not a regular file", file=path, hint="Give the path of a file.")
@@ -348,12 +371,12 @@ def _walk(folder: str, start: str, output_path: str, left_out: Counter[str]) -> 
             elif item.is_dir(follow_symlinks=False):
                 if os.path.realpath(item.path) != output_path:
                     stack.append(item.path)
-            elif item.is_file():
+            elif item.is_file():  # or a link to one
                 status = item.stat()
                 yield Record(
                     name=prefix + item.name, place=item.path, bytes=status.st_size, stamp=str(status.st_mtime_ns)
                 )
-            elif item.is_dir():
+            elif item.is_dir():  # a link to one
                 left_out["folder_links"] += 1
             elif item.is_symlink() and not os.path.exists(item.path):
                 left_out["broken_links"] += 1
@@ -362,7 +385,13 @@ def _walk(folder: str, start: str, output_path: str, left_out: Counter[str]) -> 
 
 
 def _list_remote(place: str) -> tuple[list[Record], bool]:
-    """Return the files at a URL, and whether it is a single file: a folder's, those matching a pattern, or one."""
+    """Return the files at a URL, by path, and whether it is that of a single file.
+
+    They are named relative to the folder, to that before the first wildcard of a pattern, or to that of the only file.
+
+    Raises:
+        T7BridgeError: there is none, or they cannot be listed.
+    """
     system, path = connect(place)
     is_file = False
     with errors_of(place, "listed"):
@@ -370,11 +399,11 @@ def _list_remote(place: str) -> tuple[list[Record], bool]:
         # In the address of a web page `?` and `*` are no wildcards.
         if wildcard is not None and protocol_of(place) not in ("http", "https"):
             listing = system.glob(path, detail=True)
-            start = path[:wildcard].rpartition("/")[0]
+            start, _, _ = path[:wildcard].rpartition("/")
         elif _is_file(system, path):
             is_file = True
             listing = {path: system.info(path)}
-            start = path.rstrip("/").rpartition("/")[0]
+            start, _, _ = path.rstrip("/").rpartition("/")
         else:
             listing = system.find(path, detail=True)
             start = path.rstrip("/")
@@ -389,7 +418,11 @@ def _list_remote(place: str) -> tuple[list[Record], bool]:
 
 
 def _is_file(system: Any, path: str) -> bool:
-    """Return whether a path is a file. A web page may be both: a path that ends in `/` is then a folder."""
+    """Return whether a path of a file system of fsspec is a file.
+
+    At a web address it is one unless it ends in `/`, by custom a folder's page: a server does not tell them apart.
+    """
+    # fsspec's `protocol` is a text, or all the names of the file system.
     if system.protocol in ("http", "https") or "http" in tuple(system.protocol):
         return bool(path.rpartition("/")[2])
     return bool(system.isfile(path))
@@ -406,6 +439,7 @@ def _remote_record(system: Any, place: str, start: str, name: str, info: dict[st
         info: the system's, about the file.
     """
     inner, separator, container = place.partition("::")
+    # Only the address of the source tells in which archive the member is.
     if separator:  # a member of an archive, `zip://member::https://host/archive.zip`
         protocol = inner.split("://")[0]
         url = f"{protocol}://{name}::{container}"
@@ -428,17 +462,25 @@ class Writable(Protocol):
 class Folder:
     """An output folder on this machine, or on a mounted file system: its journal, existing and leftover files.
 
+    Args:
+        place: its path.
+        make: whether to create it if it is missing.
+
     Attributes:
-        place: its path or URL.
-        journal_path: the path of the journal.
-        has_journal: whether there was one.
-        was_empty: whether there was nothing else.
+        place: its absolute path, or its URL.
+        journal_path: the local path of the journal.
+        has_journal: whether there was one at the beginning of the run.
+        was_empty: whether there was nothing else then, so that outputs need not be looked for.
+
+    Raises:
+        WriteError: it cannot be created.
     """
 
     def __init__(self, place: str, *, make: bool) -> None:
         self.place = os.path.abspath(place)
         self.journal_path = os.path.join(self.place, NAME)
         self.has_journal = os.path.exists(self.journal_path)
+        # Beside a journal, SQLite keeps files whose names begin with its own.
         self.was_empty = not os.path.isdir(self.place) or all(name.startswith(NAME) for name in os.listdir(self.place))
         if make:
             try:
@@ -447,7 +489,7 @@ class Folder:
                 raise WriteError(f"the folder cannot be created: {error.strerror}", file=place) from error
 
     def files(self, output: str) -> dict[str, int]:
-        """Return place and size of each file of an existing output; empty if it is missing."""
+        """Return the size of each file of an existing output, by its path or URL; empty if there is none."""
         if self.was_empty:
             return {}
         path = join(self.place, output)
@@ -457,15 +499,15 @@ class Folder:
             sizes = {entry.path: entry.stat().st_size for entry in os.scandir(path) if entry.is_file()}
         except OSError:
             return {}
-        return sizes or {path: 0}  # an empty folder exists, too
+        return sizes or {path: 0}  # an empty folder is an existing output, too
 
     def size(self, output: str) -> int | None:
-        """Return the size of an existing output, `None` if it is missing."""
+        """Return the bytes of an existing output, a file or all files of a folder; `None` if there is none."""
         sizes = self.files(output)
         return sum(sizes.values()) if sizes else None
 
     def sweep(self) -> None:
-        """Remove leftovers of killed workers."""
+        """Remove the temporary files that killed workers have left behind."""
         for current, _, names in os.walk(self.place):
             for name in names:
                 if is_temporary(name):
@@ -473,14 +515,18 @@ class Folder:
                         os.unlink(os.path.join(current, name))
 
     def remove(self, outputs: Iterable[str]) -> None:
-        """Remove outputs of failed files, where they have one: older or faulty ones of ours."""
+        """Remove existing outputs of failed inputs, which earlier attempts have written.
+
+        Of a folder only the files that `write_module` writes, and the folder itself if nothing else is in it.
+        """
         for output in outputs:
             path = join(self.place, output)
             if not os.path.isdir(path):
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError):  # most have none
                     os.unlink(path)
                 continue
-            from ..tools.write_module import MODULE_FILES  # with all that writes them, which few runs need
+            # Here, since it loads all that writes modules, which few runs need.
+            from ..tools.write_module import MODULE_FILES
 
             for name in MODULE_FILES:
                 with contextlib.suppress(OSError):
@@ -489,7 +535,7 @@ class Folder:
                 os.rmdir(path)
 
     def flush_outputs(self, outputs: Iterable[str]) -> None:
-        """Wait until outputs are on the disk. Links may lead to several file systems.
+        """Wait until outputs are on the disk, so that a power cut cannot undo what the journal says of them.
 
         Raises:
             WriteError: they cannot be written.
@@ -497,6 +543,7 @@ class Folder:
         paths = [join(self.place, output) for output in outputs]
         folders = [folder for folder in set(map(os.path.dirname, paths)) if os.path.isdir(folder)]
         try:
+            # One folder of each file system: links may lead to several.
             disks = {os.stat(folder).st_dev: folder for folder in folders}
             if all(flush_file_system(folder) for folder in disks.values()):
                 return
@@ -506,7 +553,11 @@ class Folder:
             raise WriteError(f"outputs cannot be flushed to the disk: {error.strerror}", file=self.place) from error
 
     def store_journal(self, *, now: bool = True) -> None:
-        """Store the journal, or only if that is due, unless `now`."""
+        """Copy the journal to where the outputs are; here it is there already.
+
+        Args:
+            now: whether to copy it at once; otherwise only if the last copy is old.
+        """
 
     @contextmanager
     def writer(self, name: str) -> Iterator[Writable]:
@@ -517,7 +568,7 @@ class Folder:
             yield output
 
     def write_if_changed(self, name: str, data: bytes) -> None:
-        """Write a small file next to the outputs, unless it is there: most pages of a report stay as they are."""
+        """Write a small file next to the outputs, unless the same one is there: most pages of a report are."""
         with contextlib.suppress(OSError), open(join(self.place, name), "rb") as file:
             if file.read() == data:
                 return
@@ -537,7 +588,15 @@ class Folder:
 
 
 class RemoteFolder(Folder):
-    """An output folder in a store. The journal is a local copy, uploaded from time to time."""
+    """An output folder in a store. The journal is a local copy, uploaded from time to time.
+
+    Args:
+        place: its URL; a store has no empty folders, so that there is nothing to create.
+
+    Raises:
+        UnsupportedError: the place is read-only, or a library is not installed.
+        T7BridgeError: it cannot be listed.
+    """
 
     def __init__(self, place: str) -> None:
         if protocol_of(place) in READ_ONLY or "::" in place:
@@ -551,7 +610,7 @@ class RemoteFolder(Folder):
         self._inside: dict[str, list[str]] = {}
         """The names of the files of each folder in it."""
         with errors_of(self.place, "listed"), contextlib.suppress(FileNotFoundError):
-            self._system.invalidate_cache()
+            self._system.invalidate_cache()  # fsspec's, of an earlier run in this process
             start = len(self._path.rstrip("/"))
             for path, info in self._system.find(self._path, detail=True).items():
                 name = path[start:].lstrip("/")
@@ -565,6 +624,7 @@ class RemoteFolder(Folder):
             with errors_of(f"{self.place}/{NAME}", "fetched"):
                 self._system.get_file(f"{self._path}/{NAME}", self.journal_path)
         self._due = 0.0
+        """When the journal is to be uploaded again, on the clock of `time.monotonic`."""
 
     def files(self, output: str) -> dict[str, int]:
         """See `Folder`; as of the beginning of the run."""
@@ -572,6 +632,7 @@ class RemoteFolder(Folder):
         return {f"{self.place}/{name}": self._sizes[name] for name in names}
 
     def _delete(self, name: str) -> None:
+        """Delete a file, by its name in the folder."""
         with contextlib.suppress(Exception):  # it may be gone already
             self._system.rm_file(f"{self._path}/{name}")
 
@@ -582,16 +643,16 @@ class RemoteFolder(Folder):
                 self._delete(name)
 
     def remove(self, outputs: Iterable[str]) -> None:
-        """See `Folder`: those that there were at the beginning, since a failed file is not uploaded."""
+        """See `Folder`: those that there were at the beginning, since the output of a failed input is not uploaded."""
         for output in outputs:
             for place in self.files(output):
-                self._delete(place[len(self.place) + 1 :])
+                self._delete(place.removeprefix(f"{self.place}/"))
 
     def flush_outputs(self, outputs: Iterable[str]) -> None:
         """Do nothing: what a store has accepted is durable."""
 
     def store_journal(self, *, now: bool = True) -> None:
-        """See `Folder`. Copying takes at most a twentieth of the time."""
+        """See `Folder`. Unless `now`, uploads take at most a twentieth of the time."""
         began = time.monotonic()
         if now or began > self._due:
             put(self.journal_path, f"{self.place}/{NAME}")

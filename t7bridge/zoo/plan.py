@@ -67,12 +67,12 @@ class Settings:
 
     @classmethod
     def from_json(cls, line: str | bytes) -> Settings:
-        """Parse that line."""
+        """Return the settings of a line of `as_json`."""
         data = json.loads(line)
         return cls(**{**data, "limits": Limits(**data["limits"])})
 
     def asked(self) -> dict[str, Any]:
-        """Return the settings on which the bytes of the outputs depend, besides the inputs."""
+        """Return the settings on which the outputs depend; if these change, everything has to be converted again."""
         asked: dict[str, Any] = {"to": self.to, "module": self.module, "verify": self.verify, **self.options}
         # Absent if off, as in journals of releases that did not have them.
         if self.draw:
@@ -82,7 +82,7 @@ class Settings:
         return asked
 
     def suffix(self, kind: str) -> str:
-        """Return the suffix of an output, for the format of its input."""
+        """Return the suffix of an output, for the name of its input's format; empty if it is a folder."""
         if self.module:
             return ""
         if self.to:
@@ -124,8 +124,10 @@ def find_inputs(
             roots.append((root, records))
     for record, is_explicit in _named(roots, singles):
         record.name = safe_name(record.name)
-        record.claimed = is_explicit or os.path.splitext(record.name)[1].lower() in CLAIMS
+        suffix = os.path.splitext(record.name)[1]
+        record.claimed = is_explicit or suffix.lower() in CLAIMS
         if not is_explicit:
+            # A store or an archive lists hidden files, too.
             if any(part.startswith(".") for part in record.name.split("/")):
                 left_out["hidden"] += 1
                 continue
@@ -141,7 +143,12 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def _named(roots: list[tuple[str, Iterable[Record]]], singles: list[Record]) -> Iterator[tuple[Record, bool]]:
-    """Yield the files under their names in the zoo, and whether each was named explicitly."""
+    """Set the names that files have in the zoo, see `find_inputs`; yield each file, and whether it was named itself.
+
+    Args:
+        roots: the name of each folder, pattern or archive, and its files, named relative to it.
+        singles: the files that were named individually; remote ones have names already.
+    """
     is_one_root = len(roots) == 1 and not singles
     counts: Counter[str] = Counter()
     for root, records in roots:
@@ -163,13 +170,14 @@ def _named(roots: list[tuple[str, Iterable[Record]]], singles: list[Record]) -> 
 
 
 def kind_of(head: bytes) -> str:
-    """Return the likely format of a file from its first bytes; empty for a file that is not a model."""
+    """Return the name of the likely format of a file, from its first bytes; empty for a file that is not a model."""
     signature = identify(head, installed=True)
     if signature is not None:
         formats = formats_with(signature.kind)
         if not formats:
             return ""
-        # Several formats are zip archives: the name of the first member, at byte 30 of a local file header, tells.
+        # Several formats are zip archives: the name of the first member tells. In a local file header (APPNOTE 4.3.7),
+        # its length is at byte 26, and itself at byte 30.
         name_length = int.from_bytes(head[26:28], "little")
         member = head[30 : 30 + name_length].decode("utf-8", "replace")
         for spec in formats:
@@ -177,7 +185,8 @@ def kind_of(head: bytes) -> str:
                 return spec.name
         # An archive of the C++ API begins with any member, and one of another program may have such a file inside.
         return "pt" if signature.kind == "zip" else formats[0].name
-    # A binary file begins with a type tag from 0 to 8; a file in ascii with one on a line of its own.
+    # A `.t7` has no signature: a binary one begins with a type tag from 0 to 8 in either byte order, one in ascii with
+    # a tag on a line of its own.
     tags = int.from_bytes(head[:4], "little"), int.from_bytes(head[:4], "big")
     is_binary = len(head) >= 4 and min(tags) <= 8
     is_ascii = head[:1] in b"012345678" and head[1:2] in (b"\n", b"\r")
@@ -185,7 +194,7 @@ def kind_of(head: bytes) -> str:
 
 
 def title_of(head: bytes) -> str:
-    """Return a description of a file that is not a model."""
+    """Return a description of a file that is not a model, from its first bytes."""
     signature = identify(head, installed=True)
     if signature is not None:
         return signature.title
@@ -199,7 +208,7 @@ def title_of(head: bytes) -> str:
 
 @define
 class RunPlan:
-    """What differs from earlier runs.
+    """The plan of a run, as it is shown: which files differ from those of earlier runs.
 
     Attributes:
         changed: inputs that changed since they were converted.
@@ -229,6 +238,9 @@ def make_plan(
     A finished file is left alone as long as its size and time, or else its hash, are unchanged. An output keeps its
     name.
 
+    It takes two passes over the inputs: all say which names they want for their outputs before the first gets one, so
+    that names do not depend on the order.
+
     Args:
         sources: paths of files and folders, patterns, URLs.
         journal: of earlier runs.
@@ -248,7 +260,7 @@ def make_plan(
     for batch in batches(journal.inputs()):
         _compare(batch, journal, names, folder, settings, plan, retry_failed)
     plan.gone = journal.mark_gone()
-    if names.any_wanted:
+    if names.any_wanted:  # otherwise no name is chosen
         for output in journal.outputs():
             names.reserve(output)
     others = _Others(journal, folder, settings, retry_failed, force)
@@ -269,7 +281,17 @@ def _compare(
     plan: RunPlan,
     retry_failed: bool,
 ) -> None:
-    """Compare some inputs with their records: mark those that are new or to be done again, and update others."""
+    """Compare some inputs with their records: mark those that are new or to be converted again, and update others.
+
+    Args:
+        batch: each input as it is now, and its record in the journal; `None` if it is new.
+        journal: gets the marks, and the records that changed otherwise.
+        names: gets the names that new outputs want.
+        folder: the output folder.
+        settings: of each conversion.
+        plan: gets the names of inputs that changed or lost their output.
+        retry_failed: whether to mark failed files, too.
+    """
     fresh: list[tuple[Record, str]] = []
     updates: list[Record] = []
     for item, row in batch:
@@ -289,17 +311,27 @@ def _compare(
     marks: list[tuple[str, str, str]] = []
     first_bytes = heads([item.place for item, _ in fresh], HEAD_BYTES)
     for (item, old_output), head in zip(fresh, first_bytes):
-        kind = "t7" if head is None else kind_of(head)  # of one that cannot be read the conversion tells why
+        # What cannot be read, or claims to be a model and is none, is planned as a `.t7`: its conversion fails, and
+        # says why.
+        kind = "t7" if head is None else kind_of(head)
         if not kind and item.claimed:
             kind = "t7"
         if kind and not _fits(old_output, settings.suffix(kind)):
             names.want(item.name, kind)
-        marks.append((item.name, kind, "" if kind else title_of(head or b"")))
+        title = "" if kind else title_of(head or b"")
+        marks.append((item.name, kind, title))
     journal.mark_fresh(marks)
 
 
 def _plan_one(fresh: Fresh, names: OutputNames, settings: Settings, others: _Others) -> None:
-    """Plan one input that is new or to be done again."""
+    """Set the outcome that is planned for an input that is new or to be converted again, in its record.
+
+    Args:
+        fresh: the input; `fresh.record` is changed.
+        names: of outputs.
+        settings: of each conversion.
+        others: the files that exist at the places of outputs.
+    """
     row = fresh.record
     row.number = fresh.number
     # An input that is done again keeps the name of its output, if it is of the same format.
@@ -310,6 +342,7 @@ def _plan_one(fresh: Fresh, names: OutputNames, settings: Settings, others: _Oth
         return
     if not _fits(fresh.output, settings.suffix(fresh.format)):
         row.output = names.choose(row.name, fresh.format)
+    # What an earlier run made has the name that the output had then.
     others.keep(row, is_ours=fresh.ours and fresh.output == row.output)
 
 
@@ -317,7 +350,7 @@ def _updated(row: Record, item: Record, folder: Folder, plan: RunPlan) -> Record
     """Return the updated row of an input of the journal, and note in the plan why it is to be done again.
 
     Args:
-        row: the journal's.
+        row: the journal's record, which stays as it is.
         item: the input as it is now.
         folder: the output folder.
         plan: receives the name of the input if it changed, or if its output is missing.
@@ -328,7 +361,7 @@ def _updated(row: Record, item: Record, folder: Folder, plan: RunPlan) -> Record
     if not is_unchanged:
         if row.status == PLANNED:
             row = evolve(row, bytes=item.bytes, stamp=item.stamp)
-        elif _has_hash(item, row):  # it was only touched
+        elif _has_hash(item, row):  # its time is another, its content the same
             row = evolve(row, stamp=item.stamp)
         else:
             plan.changed.add(row.name)
@@ -342,27 +375,42 @@ def _updated(row: Record, item: Record, folder: Folder, plan: RunPlan) -> Record
 
 
 def _has_hash(item: Record, row: Record) -> bool:
-    """Return whether a file with another time has the same content. Remote files are not fetched for this."""
+    """Return whether an input with another time has the content that was converted.
+
+    Remote files are not fetched for this: they count as changed.
+    """
     path = local_path(item.place)
     if path is None or not row.hash or item.bytes != row.bytes:
         return False
     try:
-        return digest(path)[0] == row.hash
+        checksum, _ = digest(path)
+        return checksum == row.hash
     except OSError:
         return False
 
 
 def _fits(output: str, suffix: str) -> bool:
-    """Return whether the existing name of an output still fits its format."""
+    """Return whether the name that an output had in earlier runs, empty if it had none, is one of its present format.
+
+    Args:
+        output: the name.
+        suffix: of the format; empty for a folder.
+    """
     if not suffix:  # a folder, which has none
         return bool(output)
     return os.path.splitext(output)[1] == suffix
 
 
 class _Others:
-    """Keeps files that exist at the places of outputs: inputs always, and foreign ones without `force`.
+    """Protects files that exist at the paths of outputs: inputs always, and foreign ones without `force`.
 
-    With `retry`, a foreign file is compared with the output first: it may be one of an interrupted run.
+    Args:
+        journal: has the inputs.
+        folder: the output folder.
+        settings: of each conversion.
+        retry: whether a foreign file is first compared with the output, which is made for this: it may be one of an
+            interrupted run.
+        force: whether foreign files are replaced.
     """
 
     def __init__(self, journal: Journal, folder: Folder, settings: Settings, retry: bool, force: bool) -> None:
@@ -374,10 +422,10 @@ class _Others:
         self._has_identities = False
 
     def keep(self, row: Record, *, is_ours: bool) -> None:
-        """Look for files at the place of an output; if they must stay, the input has failed, or is only compared.
+        """Look for files at the path of an output; if they must stay, mark the input as failed, or to be compared.
 
         Args:
-            row: the input.
+            row: the input, of which `ours` becomes false where a foreign file has the path of its output.
             is_ours: whether an earlier run made the output.
         """
         existing = self._folder.files(row.output)
@@ -393,7 +441,10 @@ class _Others:
                 fail_foreign(row)
 
     def _is_input(self, place: str) -> bool:
-        """Return whether a file is an input, or is read by every conversion, by whatever name or link."""
+        """Return whether a file is an input, or that of the option `classes`, which all conversions read.
+
+        Files are compared by their identity, so that links do not hide one.
+        """
         if not self._has_identities:  # asks for the state of each input, and is rarely needed
             self._has_identities = True
             if self._classes:
@@ -405,7 +456,7 @@ class _Others:
 
 
 def fail_foreign(row: Record) -> Record:
-    """Mark a file as failed whose output exists, and is not ours; return it."""
+    """Mark a file as failed because a file that no run has made is at the path of its output; return it."""
     name = os.path.basename(row.output)
     return row.fail(
         "TargetExistsError", "a foreign file exists already", f"{name} exists already, and was not made by this zoo"
@@ -413,10 +464,14 @@ def fail_foreign(row: Record) -> Record:
 
 
 def _check_links(journal: Journal, sources: Sequence[str], folder: Folder) -> None:
-    """Refuse folders of outputs that are in a source, by links or because the output folder contains it."""
+    """Refuse folders of outputs that are in a source, by links or because the output folder contains it.
+
+    Raises:
+        ModelError: one is.
+    """
     roots = roots_of(sources)
     own = identity(folder.place)
-    if own is None:  # a dry run, of a new folder
+    if own is None:  # a dry run does not create the folder: nothing in it can be a link
         return
 
     @lru_cache(_FOLDERS_CHECKED)

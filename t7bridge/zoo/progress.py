@@ -11,6 +11,7 @@ from ..data import define
 from .journal import STATUSES
 
 _WINDOW_SECONDS = 10.0
+"""Seconds over which rates are averaged."""
 
 
 @define
@@ -33,6 +34,7 @@ class Progress:
     current: list[str] = field(factory=list)
     started: float = field(factory=time.monotonic)
     _marks: deque[tuple[float, int, int]] = field(factory=deque, repr=False)
+    """Samples of the last seconds: time, finished files, and their bytes."""
 
     @property
     def finished(self) -> int:
@@ -53,12 +55,15 @@ class Progress:
         """Sample the progress, for the rates; to be called a few times a second."""
         now = time.monotonic()
         self._marks.append((now, self.finished, self.done_bytes))
-        while now - self._marks[0][0] > _WINDOW_SECONDS:
+        while True:
+            oldest, _, _ = self._marks[0]  # at the latest the one of now
+            if now - oldest <= _WINDOW_SECONDS:
+                return
             self._marks.popleft()
 
     @property
     def rates(self) -> tuple[float, float]:
-        """Return files and bytes a second, over the last ten seconds."""
+        """Return files and bytes a second, over the last ten seconds; 0 before there are two samples."""
         if len(self._marks) < 2:
             return 0.0, 0.0
         start, files_at_start, bytes_at_start = self._marks[0]
@@ -68,7 +73,10 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """Return an estimate, by files or by bytes, whichever is longer; `None` while unknown."""
+        """Return an estimate, by files or by bytes, whichever is longer: each misjudges what files of other sizes take.
+
+        `None` while nothing is finished, and when nothing is left.
+        """
         files_a_second, bytes_a_second = self.rates
         estimates: list[float] = []
         if files_a_second > 0 and self.files > self.finished:

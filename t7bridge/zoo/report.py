@@ -43,6 +43,7 @@ COLUMNS = {
 }
 """The columns of `report.csv`, and the fields of a file in `report.json`."""
 _FORMULA = frozenset("=+-@\t\r")
+"""Characters with which a cell that a spreadsheet evaluates begins (OWASP, "CSV Injection")."""
 _columns = attrgetter(*COLUMNS)
 _page_columns = attrgetter("name", "status", "output", "bytes", "output_bytes", "tensors", "mode", "kind", "reason")
 
@@ -137,7 +138,8 @@ class ZooReport(Printed):
             yield "proofs: " + ", ".join(f"{word} in {counted(count, 'file')}" for word, count in self.proofs.items())
         if self.left_out:
             yield f"left out: {left_out_text(self.left_out)}"
-        finished = sum(self.now.values())  # in this run
+        finished = sum(self.now.values())
+        # A rate of one file would repeat its time.
         rate = f", {finished / self.seconds:.0f} a second" if finished > 1 and self.seconds else ""
         yield f"{counted(finished, 'file')} in {self.seconds:.1f} s{rate}"
         yield f"{counts_line(self.counts)}; {self.bytes_before:,} bytes became {self.bytes_after:,}"
@@ -151,7 +153,7 @@ class ZooReport(Printed):
     def summary(self) -> dict[str, Any]:
         """Return the report without its rows and without times, as data for JSON: what `report.json` begins with.
 
-        Lists have their first entries only: 200 groups, and of each group the number of files. `failed` counts all.
+        Lists have their first 200 entries only, and groups the number of their files; `failed` counts all.
         """
         return {
             "version": self.version,
@@ -178,7 +180,7 @@ class ZooReport(Printed):
 
 
 def counts_line(counts: dict[str, int]) -> str:
-    """Return the numbers of files by status as a part of a sentence; what is 0 and no news is left out."""
+    """Return the numbers of files by status as a part of a sentence: done, failed and skipped always, others if any."""
     parts = [f"{counts.get(DONE, 0):,} done", f"{counts.get(FAILED, 0):,} failed"]
     if counts.get(NOTHING):
         parts.append(f"{counts[NOTHING]:,} with nothing to write")
@@ -189,18 +191,28 @@ def counts_line(counts: dict[str, int]) -> str:
 
 
 def left_out_text(left_out: dict[str, int]) -> str:
-    """Return how many files and folders in the sources are not inputs, as a part of a sentence."""
+    """Return how many files and folders in the sources are not inputs, as a part of a sentence.
+
+    Args:
+        left_out: their numbers, by the keys of `LEFT_OUT`.
+    """
     return ", ".join(f"{count:,} {_left_out_name(key, count)}" for key, count in left_out.items())
 
 
 def _left_out_name(key: str, count: int) -> str:
-    """Return what one or several of a kind of files and folders that are not inputs are called."""
+    """Return what so many files or folders that are not inputs are called, by a key of `LEFT_OUT`."""
     one, several = LEFT_OUT[key]
     return one if count == 1 else several
 
 
 def _first(items: Sequence[Any], what: str, line: Any) -> Iterator[str]:
-    """Yield the lines of the first items, and how many more there are."""
+    """Yield the lines of the first items, and how many more there are.
+
+    Args:
+        items: the items.
+        what: what several are called.
+        line: returns the line of one.
+    """
     yield from map(line, items[:_SHOWN])
     if len(items) > _SHOWN:
         yield f"and {len(items) - _SHOWN} more kinds of {what}"
@@ -226,7 +238,14 @@ def _twins_line(twins: Names) -> str:
 
 
 def summarize(output: str, journal: Journal, options: dict[str, Any], left_out: dict[str, int]) -> ZooReport:
-    """Summarize the files of a journal, which is then the report's."""
+    """Summarize the files of a journal.
+
+    Args:
+        output: path or URL of the output folder.
+        journal: a private copy, from which the report will read its rows.
+        options: those on which the outputs depend.
+        left_out: number of what is not an input, by the keys of `LEFT_OUT`.
+    """
     report = ZooReport(output, Rows(journal), options)
     counts, report.bytes_before, report.bytes_after = journal.totals()
     report.counts = {status: counts[status] for status in STATUSES}
@@ -241,8 +260,9 @@ def summarize(output: str, journal: Journal, options: dict[str, Any], left_out: 
             failures.add(row.message, row.name, row.kind)
         if row.status == DONE:
             losses.update(_losses(row))
+        messages = [message for level, _, message, *_ in row.notes if level == "warning"]
         # A file is in a group once, however many layers say the same.
-        for message in dict.fromkeys(note[2] for note in row.notes if note[0] == "warning"):
+        for message in dict.fromkeys(messages):
             warnings.add(message, row.name)
         _count_layers(layers, row)
     report.failures = list(failures)
@@ -253,13 +273,22 @@ def summarize(output: str, journal: Journal, options: dict[str, Any], left_out: 
 
 
 def _losses(row: Record) -> list[str]:
-    """Return the kinds of losses in an output; notes in journals of older releases have none."""
-    return sorted({note[3] for note in row.notes if len(note) > 3 and note[3]})
+    """Return the kinds of losses in an output."""
+    losses: set[str] = set()
+    for _, _, _, *loss in row.notes:
+        losses.update(loss)
+    # A note without a loss has an empty one; in journals of older releases notes have none.
+    return sorted(losses - {""})
 
 
 def _count_layers(layers: dict[str, Layer], row: Record) -> None:
-    """Count the layers of a file that have no PyTorch equivalent, by class."""
-    for class_name, times in Counter(class_name for _, class_name, *_ in row.layers).items():
+    """Count the layers of a file that have no PyTorch equivalent, by class.
+
+    Args:
+        layers: the classes counted so far, by name; changed in place. At most `_MOST_CLASSES` are told apart.
+        row: the file; of its layers it has path, class and reason.
+    """
+    for class_name, times in Counter(class_name for _, class_name, _ in row.layers).items():
         if class_name not in layers and len(layers) < _MOST_CLASSES:
             layers[class_name] = Layer(class_name)
         if class_name in layers:
@@ -272,46 +301,67 @@ def _count_layers(layers: dict[str, Layer], row: Record) -> None:
 
 def write_reports(report: ZooReport, folder: Folder) -> None:
     """Write the report's files next to the outputs."""
-    assert isinstance(report.rows, Rows)
-    journal = report.rows.journal
     summary = report.summary()
-    template = files(__package__).joinpath("report.html").read_text("utf-8")
-    is_one_page = sum(report.counts.values()) <= PAGE_ROWS
-    first_rows: list[Any] = []
-    pages: list[dict[str, int]] = []
-    with folder.writer("report.json") as as_json, folder.writer("report.csv") as table:
-        as_json.write((json.dumps(summary, indent=1).removesuffix("\n}") + ',\n "table": [').encode())
-        table.write(",".join(COLUMNS).encode() + b"\n")
-        separator = "\n"
-        for batch in batches(journal.with_twins(), PAGE_ROWS):
-            lines = [json.dumps(_as_data(row)) for row, _ in batch]
-            as_json.write((separator + ",\n".join(lines)).encode())
-            separator = ",\n"
-            table.write(as_csv(row for row, _ in batch).encode("utf-8", "backslashreplace"))
-            rows = [_page_row(report, row, twins) for row, twins in batch]
-            pages.append(dict(Counter(map(_facts, rows))))
-            if not first_rows:
-                first_rows = rows
-            if not is_one_page:
-                # A function of the page takes the rows: a page from a disk may load scripts, but not read files.
-                script = f"zooRows({len(pages)},{_json(rows)});\n"
-                folder.write_if_changed(_page_name(len(pages)), script.encode())
-        as_json.write(b"\n ]\n}\n")
+    page_counts, first_rows = _write_rows(report, summary, folder)
     data = {
         **summary,
         "failures": [_named(group) for group in report.failures[:_LISTED]],
         "warnings": [_named(group) for group in report.warnings[:_LISTED]],
         "left_out": [[count, _left_out_name(key, count)] for key, count in report.left_out.items()],
-        "pages": pages,
+        "pages": page_counts,
         "rows": first_rows,
     }
+    template = files(__package__).joinpath("report.html").read_text("utf-8")
     # Names of files are data, and must not end the script that contains them.
     page = template.replace("/*DATA*/", _json(data).replace("<", "\\u003c"), 1)
     with folder.writer("report.html") as file:
         file.write(page.encode("utf-8", "backslashreplace"))
-    number = 1 if is_one_page else len(pages) + 1
+    number = 1 if _has_one_page(report) else len(page_counts) + 1
     while folder.remove_file(_page_name(number)):  # of an earlier run with more files
         number += 1
+
+
+def _has_one_page(report: ZooReport) -> bool:
+    """Return whether the page has room for all rows."""
+    return sum(report.counts.values()) <= PAGE_ROWS
+
+
+def _write_rows(
+    report: ZooReport, summary: dict[str, Any], folder: Folder
+) -> tuple[list[dict[str, int]], list[list[Any]]]:
+    """Write `report.json`, `report.csv`, and the rows of each page, if there are several, into a file of its own.
+
+    Rows are read from the journal and written in batches of one page. `report.html` has those of the first page itself,
+    and loads the others when they are shown.
+
+    Returns:
+        For each page the numbers of its rows by what these are filtered by (`_facts`); and the rows of the first page.
+    """
+    assert isinstance(report.rows, Rows)  # as `summarize` makes them
+    has_one_page = _has_one_page(report)
+    first_rows: list[list[Any]] = []
+    page_counts: list[dict[str, int]] = []
+    with folder.writer("report.json") as as_json, folder.writer("report.csv") as as_table:
+        # The table is the last entry of the object, and is written as it comes.
+        opening = json.dumps(summary, indent=1).removesuffix("\n}")
+        as_json.write(f'{opening},\n "table": ['.encode())
+        as_table.write(",".join(COLUMNS).encode() + b"\n")
+        separator = "\n"
+        for batch in batches(report.rows.journal.with_twins(), PAGE_ROWS):
+            lines = [json.dumps(_as_data(row)) for row, _ in batch]
+            as_json.write((separator + ",\n".join(lines)).encode())
+            separator = ",\n"
+            as_table.write(as_csv(row for row, _ in batch).encode("utf-8", "backslashreplace"))
+            rows = [_page_row(report, row, twins) for row, twins in batch]
+            page_counts.append(dict(Counter(map(_facts, rows))))
+            if not first_rows:
+                first_rows = rows
+            if not has_one_page:
+                # A function of the page takes the rows: a page from a disk may load scripts, but not read files.
+                script = f"zooRows({len(page_counts)},{_json(rows)});\n"
+                folder.write_if_changed(_page_name(len(page_counts)), script.encode())
+        as_json.write(b"\n ]\n}\n")
+    return page_counts, first_rows
 
 
 def _page_name(number: int) -> str:
@@ -320,6 +370,7 @@ def _page_name(number: int) -> str:
 
 
 def _json(data: Any) -> str:
+    """Return data as JSON without spaces."""
     return json.dumps(data, separators=(",", ":"))
 
 
@@ -332,18 +383,23 @@ def _as_data(row: Record) -> dict[str, Any]:
 
 
 def as_csv(rows: Iterable[Record]) -> str:
-    """Return files as lines of a table for spreadsheets."""
+    """Return files as lines of a table for spreadsheets, with the columns of `COLUMNS`."""
+
+    def cell(value: Any) -> Any:
+        # A spreadsheet evaluates cells that look like a formula, and a file can be named like one: a quote makes a
+        # cell text.
+        if isinstance(value, str) and value[:1] in _FORMULA:
+            return f"'{value}"
+        return value
+
     text = io.StringIO()
-    # A spreadsheet evaluates cells that look like a formula, and a file can be named like one.
-    csv.writer(text, lineterminator="\n").writerows(
-        [f"'{value}" if type(value) is str and value[:1] in _FORMULA else value for value in _columns(row)]
-        for row in rows
-    )
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows(map(cell, _columns(row)) for row in rows)
     return text.getvalue()
 
 
 def _named(group: Group) -> dict[str, Any]:
-    """Return a group for the page."""
+    """Return a group as data for the page, which shows the names of its first files."""
     return {
         "kind": group.kind,
         "message": group.message,
@@ -353,14 +409,24 @@ def _named(group: Group) -> dict[str, Any]:
 
 
 def _page_row(report: ZooReport, row: Record, twins: Names | None) -> list[Any]:
-    """Return a file as a row of the page: its order is that of `ROW` in `report.html`."""
+    """Return a file as a row of the page: its order is that of `ROW` in `report.html`.
+
+    Args:
+        report: that of the page.
+        row: the file.
+        twins: the files of its content; `None` if no other has it, which is 0 in the row.
+    """
     losses = _losses(row) if row.status == DONE else []
     equal = [twins.count, twins.first[0]] if twins else 0
     return [*_page_columns(row), _shown_notes(row), _picture(report, row), row.proof, losses, equal]
 
 
 def _facts(row: list[Any]) -> str:
-    """Return by what a row is filtered; the page counts these for each page of rows, and computes them again."""
+    """Return all that the page filters a row of `_page_row` by, as one text.
+
+    The numbers of rows by these texts tell which pages have rows that a filter keeps, before they are loaded. The
+    script in `report.html` makes the same texts.
+    """
     _, status, *_, proof, losses, equal = row
     return f"{status}|{proof}|{' '.join(losses)}|{'equal' if equal else ''}"
 
@@ -369,11 +435,14 @@ def _picture(report: ZooReport, row: Record) -> str:
     """Return the path of a file's picture in the folder; empty if it has none."""
     if row.status != DONE or not report.options.get("draw"):
         return ""
-    if any(note[2].startswith(NO_PICTURE) for note in row.notes):
+    if any(message.startswith(NO_PICTURE) for _, _, message, *_ in row.notes):
         return ""
     return picture_of(row.output)
 
 
 def _shown_notes(row: Record) -> str:
-    notes = (note[:3] for note in row.notes)
-    return "\n".join(f"{level}: {path}: {text}" if path else f"{level}: {text}" for level, path, text in notes)
+    """Return the notes of a file as lines of text."""
+    lines: list[str] = []
+    for level, path, message, *_ in row.notes:
+        lines.append(f"{level}: {path}: {message}" if path else f"{level}: {message}")
+    return "\n".join(lines)

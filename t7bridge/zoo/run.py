@@ -27,8 +27,11 @@ from .request import Zoo
 from .workers import Engine, open_engine
 
 _LARGE_BYTES = 32 << 20
+"""Bytes of an input from which on it is converted before the smaller ones."""
 _COMMIT_SECONDS = 1.0
+"""Seconds between two transactions with outcomes, each of which waits for the disk."""
 _SHOW_SECONDS = 0.1
+"""Seconds between two calls with the progress."""
 
 _CONVERSION: dict[str, Option] = {
     name: option._replace(name=name)
@@ -96,7 +99,7 @@ def convert_zoo(request: Zoo) -> ZooReport:
 
 
 def _plan_only(request: Zoo, places: Sequence[str], folder: Folder, settings: Settings) -> ZooReport:
-    """Plan in a private copy of the journal; return the report of a dry run."""
+    """Plan in a private copy of the journal, or in an empty one of a new zoo; return the report of a dry run."""
     if folder.has_journal:
         with closing(Journal(folder.journal_path)) as existing:
             journal = existing.copy()
@@ -112,7 +115,16 @@ def _plan_only(request: Zoo, places: Sequence[str], folder: Folder, settings: Se
 def _plan(
     request: Zoo, places: Sequence[str], folder: Folder, settings: Settings, journal: Journal, restart: bool
 ) -> RunPlan:
-    """Make the plan, in one transaction: a run that is interrupted meanwhile leaves the journal as it was."""
+    """Make the plan, in one transaction: a run that is interrupted meanwhile leaves the journal as it was.
+
+    Args:
+        request: that of the run.
+        places: paths, patterns and URLs of the inputs.
+        folder: the output folder.
+        settings: of each conversion.
+        journal: gets the plan.
+        restart: whether all earlier outcomes are forgotten first.
+    """
     include = (request.include,) if isinstance(request.include, str) else request.include
     with journal.changing():
         if restart:
@@ -126,16 +138,21 @@ def _plan(
             retry_failed=request.retry_failed,
             force=request.force,
         )
+        # Later runs compare the options with theirs.
         journal.set_facts({"options": settings.asked(), "version": __version__, "sources": places})
     return plan
 
 
 def _convert(request: Zoo, places: Sequence[str], folder: Folder, settings: Settings, journal: Journal) -> ZooReport:
-    """Plan, convert, and write the reports."""
+    """Plan, convert, and write the reports.
+
+    The inner stack is closed as soon as the files are converted: it ends the workers, and then removes what killed
+    ones left behind. The outer one stores the journal at the very end, also if the run is interrupted.
+    """
     with ExitStack() as last, ExitStack() as stack:
 
         def start(inputs: Iterable[str]) -> Engine:
-            """Start the workers, which end with the stack."""
+            """Start the workers, which end with the inner stack."""
             engine = open_engine(
                 request.engine,
                 settings,
@@ -144,7 +161,7 @@ def _convert(request: Zoo, places: Sequence[str], folder: Folder, settings: Sett
                 timeout=request.timeout,
                 scheduler=request.scheduler,
             )
-            stack.callback(folder.sweep)  # leftovers of killed workers
+            stack.callback(folder.sweep)  # a stack is closed from its end: after the workers
             return stack.enter_context(closing(engine))
 
         restart = _compare_options(journal, settings, request.force)
@@ -154,10 +171,11 @@ def _convert(request: Zoo, places: Sequence[str], folder: Folder, settings: Sett
             engine = start(places)
         plan = _plan(request, places, folder, settings, journal, restart)
         files, size = journal.plan_work(_LARGE_BYTES, request.max_files)
-        last.callback(folder.store_journal)  # on every way out
+        last.callback(folder.store_journal)
         if files:
-            folder.store_journal()  # before the first output: an interrupted run knows its own files
-        folder.sweep()
+            # Before the first output: a later run knows which files are those of this one, however it ends.
+            folder.store_journal()
+        folder.sweep()  # of earlier runs
         if request.on_start is not None:
             request.on_start(plan)
         progress = Progress(files, size)
@@ -207,6 +225,9 @@ def _check(request: Zoo, options: dict[str, Any]) -> None:
 
     Args:
         options: the options of each conversion that have a value.
+
+    Raises:
+        ModelError: some do.
     """
     target_values = FORMATS[request.to].values if request.to else None
     # On a cluster, other machines may have the library.
@@ -214,9 +235,10 @@ def _check(request: Zoo, options: dict[str, Any]) -> None:
     without_effect: list[str] = []
     if target_values is not None:
         for name in options:
-            # `index_base` is of modules only: there is another message.
+            # `index_base` is of modules only: below is another message about it.
             if name != "index_base" and target_values not in _CONVERSION[name].targets:
                 without_effect.append(name)
+    # The first that is wrong is reported.
     for is_wrong, message in (
         (
             request.module and (request.to or request.verify or not _OF_MODULES.issuperset(options)),
@@ -237,7 +259,7 @@ def _check(request: Zoo, options: dict[str, Any]) -> None:
 
 
 def _compare_options(journal: Journal, settings: Settings, force: bool) -> bool:
-    """Return whether everything is converted again because the options changed.
+    """Return whether everything is converted again because the options differ from those of earlier runs.
 
     Raises:
         ModelError: they changed without `force`.
@@ -246,6 +268,7 @@ def _compare_options(journal: Journal, settings: Settings, force: bool) -> bool:
     now = settings.asked()
     if before is None or before == now:
         return False
+    # What users read for the values of options.
     words = {"None": "not given", "True": "on", "False": "off"}
     differences: list[str] = []
     for name in sorted({*before, *now}):
@@ -265,7 +288,18 @@ def _compare_options(journal: Journal, settings: Settings, force: bool) -> bool:
 
 @define(eq=False)
 class _Run:
-    """One run: dispatches jobs to an engine and records all outcomes in the journal."""
+    """One run: has an engine convert the planned files, and records all outcomes in the journal, in groups.
+
+    A thread of its own records them, as it waits for the disk. As a context manager, it records at the end what is
+    not recorded yet.
+
+    Attributes:
+        journal: has the files to convert, and gets their outcomes.
+        folder: the output folder.
+        progress: of the run; brought up to date.
+        on_file: called with the record of each finished file.
+        on_progress: called with the progress, several times a second.
+    """
 
     journal: Journal
     folder: Folder
@@ -273,17 +307,17 @@ class _Run:
     on_file: Callable[[Record], None] | None
     on_progress: Callable[[Progress], None] | None
     _pending: list[Record] = field(factory=list)
-    """Finished files that are not recorded yet."""
+    """Finished files whose recording has not begun."""
     _writing: Future[None] | None = None
-    """The recording of earlier ones."""
+    """The recording of those before, which may still be under way."""
     _due: float = 0.0
-    """When the pending ones are to be recorded."""
+    """When the pending ones are to be recorded, on the clock of `time.monotonic`."""
     _show_at: float = 0.0
-    """When the progress is to be shown."""
+    """When the progress is to be shown, on the same clock."""
     _pool: ThreadPoolExecutor = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        # Flushing runs in parallel: it waits for the disk, and the workers need not.
+        # One thread, so that groups are recorded one after another.
         self._pool = ThreadPoolExecutor(1)
 
     def __enter__(self) -> _Run:
@@ -291,7 +325,8 @@ class _Run:
 
     def __exit__(self, *exception: object) -> None:
         with self._pool:
-            self._write()  # record finished files even if the run is interrupted
+            # Also if the run was interrupted: what is finished need not be done again.
+            self._write()
             self._finish_writing()
 
     def go(self, engine: Engine) -> None:
@@ -299,16 +334,17 @@ class _Run:
         self._due = time.monotonic() + _COMMIT_SECONDS
         with closing(engine.run(self.journal.work())) as outcomes:
             for row in outcomes:
-                if row is not None:
+                if row is not None:  # `None` comes while nothing is finished, so that the progress is shown
                     self._take(row)
                 self._tick(engine)
         self._write()
         self._show(engine)
 
     def _tick(self, engine: Engine) -> None:
-        """Record and report new outcomes, when due."""
+        """Begin to record new outcomes, and show the progress, each if it is time."""
         now = time.monotonic()
-        if now > self._due and self._pending and (self._writing is None or self._writing.done()):
+        is_disk_busy = self._writing is not None and not self._writing.done()
+        if now > self._due and self._pending and not is_disk_busy:
             self._write()
             self._due = now + _COMMIT_SECONDS
         if now > self._show_at:
@@ -324,25 +360,34 @@ class _Run:
             self.on_file(row)
 
     def _write(self) -> None:
-        """Begin to record the finished files, when those before are recorded."""
+        """Begin to record the pending files; first wait until those before are recorded."""
         self._finish_writing()
         if self._pending:
             self._writing = self._pool.submit(self._commit, self._pending)
             self._pending = []
 
     def _finish_writing(self) -> None:
+        """Wait until what was begun is recorded.
+
+        Raises:
+            T7BridgeError: the journal or an output cannot be written.
+        """
         if self._writing is not None:
             self._writing.result()
             self._writing = None
 
     def _commit(self, rows: list[Record]) -> None:
-        """Mark as done only what has been flushed to the disk; a file that is not done has no output."""
+        """Record files, in the thread for this.
+
+        The order matters: what the journal calls done is on the disk before, and what it calls failed has no output.
+        """
         self.folder.remove(row.output for row in rows if row.status != DONE and row.ours and row.output)
         self.folder.flush_outputs(row.output for row in rows if row.status == DONE)
         self.journal.record(rows)
         self.folder.store_journal(now=False)
 
     def _show(self, engine: Engine) -> None:
+        """Sample the progress, and call `on_progress`."""
         self.progress.mark()
         if self.on_progress is not None:
             self.progress.current = [row.name for row in engine.current()]

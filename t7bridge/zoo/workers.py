@@ -53,13 +53,14 @@ from .plan import Settings, fail_foreign
 NO_PICTURE = "no picture: "
 """Prefix of the note on a file that cannot be drawn."""
 READY = b"ready"
+# The program of a worker process: it finds modules where this one does.
 _START = "import sys; sys.path[:] = sys.argv[1:]; from t7bridge.zoo.workers import main; main()"
 _NOTES_KEPT = 50
 """Notes of a file that the journal has."""
 _AHEAD_JOBS = 48
 """Files in the queue of a worker, so that it never waits for the next."""
 _AHEAD_BYTES = 4 << 20
-"""Bytes of these files: the rest of a queue waits for its worker at the end of a run."""
+"""Bytes of these files, at most: at the end of a run, a queue waits for its worker while others are idle."""
 _TICK_SECONDS = 0.1
 """Seconds after which an engine returns even without an outcome."""
 _NO_MEMORY = 12
@@ -88,12 +89,12 @@ class VerifyError(T7BridgeError):
 
 
 def convert_one(record: Record, settings: Settings) -> Record:
-    """Convert one file, and store the outcome in its record; any error becomes part of it."""
+    """Convert one file, and store the outcome in its record, which is returned; any error becomes part of it."""
     began = time.perf_counter()
     try:
         with as_local_input(record.place) as source:
             record.hash, size = digest(source)
-            record.bytes = max(record.bytes, size)
+            record.bytes = max(record.bytes, size)  # a server may not have told it
             _convert(record, settings, source)
     except T7BridgeError as error:
         _explain(record, error)
@@ -117,7 +118,9 @@ def _convert(record: Record, settings: Settings, source: str) -> None:
         if settings.prove:
             _prove(record, settings, source)
         hash_and_size = digest(target)
-        if not record.ours:  # a file of that name exists: it is adopted if it is this output, and never replaced
+        if not record.ours:
+            # A file of that name exists: the output went to a temporary file. If both are equal, the existing one is
+            # that of an interrupted run, and is ours from now on; else it stays, and the input has failed.
             with as_local_input(place, may_be_folder=settings.module) as existing:
                 if digest(existing) != hash_and_size:
                     fail_foreign(record)
@@ -132,13 +135,17 @@ def _convert(record: Record, settings: Settings, source: str) -> None:
 
 
 def _fail_for_memory(record: Record, settings: Settings) -> Record:
-    """Mark a file as failed that needs too much memory; return it."""
+    """Mark a file as failed because the work on it needs too much memory; return it."""
     limit = f"{settings.memory / (1 << 20):,.0f} MiB of memory" if settings.memory else "memory"
     return record.fail("OutOfMemory", f"needs more than the {limit} available")
 
 
 def _write(record: Record, settings: Settings, source: str, target: str) -> None:
-    """Write the output in the requested format. An existing file under its name is an earlier attempt of ours."""
+    """Write the output in the requested format, and note in the record how.
+
+    What exists under its name is replaced: an output of an earlier run, as `make_plan` has checked, or a file that
+    `force` replaces.
+    """
     if settings.module:
         from ..tools.write_module import write_module
 
@@ -158,16 +165,17 @@ def _write(record: Record, settings: Settings, source: str, target: str) -> None
 
 
 def picture_of(target: str) -> str:
-    """Return the path or URL of the picture next to an output."""
+    """Return the path or URL of the drawing next to an output, by that of the output."""
     return f"{target}.html"
 
 
 def _draw(record: Record, settings: Settings, source: str, place: str) -> None:
-    """Draw a model. A failure is noted, and does not affect the conversion."""
+    """Draw a model into `place`. A failure is noted in the record, and does not affect the conversion."""
     from ..workshop.draw import draw, is_page
 
     try:
         with as_local_output(place) as target:
+            # The plan knows only the names of outputs: a file with that of a drawing may be anyone's.
             if os.path.exists(target) and not is_page(target):
                 raise T7BridgeError("a foreign file has the name of the picture")
             draw(source, target, force=True, limits=settings.limits)
@@ -175,11 +183,14 @@ def _draw(record: Record, settings: Settings, source: str, place: str) -> None:
                 flush_to_disk(target)
     except (T7BridgeError, MemoryError) as error:
         reason = error.message if isinstance(error, T7BridgeError) else "out of memory"
-        record.notes.append(["info", "", NO_PICTURE + reason, ""])
+        _add_note(record, NO_PICTURE + reason)
 
 
 def _prove(record: Record, settings: Settings, source: str) -> None:
-    """Add the result of `prove`, which applies to `.t7` only."""
+    """Compare layers with what Lua Torch recorded in a file, and add the result to the record, and a note of it.
+
+    Where nothing is recorded, as in a file of another format, that is the result.
+    """
     from ..workshop.prove import NOTE, try_proof
 
     record.proof = "not recorded"
@@ -192,7 +203,7 @@ def _prove(record: Record, settings: Settings, source: str) -> None:
         elif proof.agreeing():
             record.proof = "agrees"
     except MemoryError:
-        record.notes.append(["info", "", f"{NOTE}not possible: out of memory", ""])
+        _add_note(record, f"{NOTE}not possible: out of memory")
 
 
 _EDITS = frozenset(("rename", "strip", "dtype"))
@@ -209,8 +220,13 @@ def _are_lua(source: str, target: str, limits: Limits) -> bool:
 
 
 def _verify(settings: Settings, source: str, target: str) -> None:
-    """Refuse an output that does not hold what its input holds."""
-    if settings.to is not None and hasattr(home(settings.to), "differences"):  # read by its owner's library
+    """Compare an output with its input.
+
+    Raises:
+        VerifyError: they differ.
+    """
+    has_own_library = settings.to is not None and hasattr(home(settings.to), "differences")
+    if has_own_library:  # the output is read by the library of those who define the format
         from ..conversion.targets import differences
 
         texts = differences(source, target, settings.limits, **settings.options)
@@ -228,14 +244,23 @@ def _verify(settings: Settings, source: str, target: str) -> None:
         raise VerifyError("the output differs from the input", found="; ".join(texts[:3]))
 
 
+def _add_note(record: Record, message: str) -> None:
+    """Add a note about the whole file, without a loss, to a record."""
+    record.notes.append(["info", "", message, ""])
+
+
 def _keep_notes(record: Record, notes: list[Note]) -> None:
+    """Store the first notes in a record, as lists for its line of JSON, and how many more there are."""
     record.notes = [[note.level, note.path, note.message, note.loss] for note in notes[:_NOTES_KEPT]]
     if len(notes) > _NOTES_KEPT:
-        record.notes.append(["info", "", f"{len(notes) - _NOTES_KEPT} more notes", ""])
+        _add_note(record, f"{len(notes) - _NOTES_KEPT} more notes")
 
 
 def _explain(record: Record, error: T7BridgeError) -> None:
-    """Put an error into the record, without names of files: the record names the file."""
+    """Store the outcome of a conversion that an error ended.
+
+    A file without anything to write, and one that does not claim to be a model and is none, are no failures.
+    """
     if isinstance(error, (NoModuleError, NoTensorError)):
         record.status = NOTHING
         record.reason = error.message
@@ -244,7 +269,7 @@ def _explain(record: Record, error: T7BridgeError) -> None:
         record.status = FOREIGN
         record.reason = error.message
         return
-    error.file = ""
+    error.file = ""  # the record names the file, and a temporary copy has another name
     record.fail(type(error).__name__, error.message, str(error))
     if isinstance(error, StrictError):
         _keep_notes(record, list(error.notes))
@@ -256,10 +281,16 @@ def _explain(record: Record, error: T7BridgeError) -> None:
 
 
 def main() -> None:
-    """Work until the input ends."""
+    """Work as a worker process, until the input ends.
+
+    The first line of the input has the settings, each later one jobs. The first line of the output is `READY`, each
+    later one a job with its outcome, in the order of the jobs.
+    """
     lines = sys.stdin.buffer
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # a library that prints must not write between the answers
+    # A library that prints must not write between the answers: what it prints goes to standard error.
+    stdout, stderr = 1, 2
+    answers = os.fdopen(os.dup(stdout), "wb")
+    os.dup2(stderr, stdout)
     settings = Settings.from_json(lines.readline())
     _warm_up(settings)
     gc.freeze()  # what is loaded stays: no collection has to look at it
@@ -269,7 +300,10 @@ def main() -> None:
     jobs: queue.SimpleQueue[Record] = queue.SimpleQueue()
 
     def listen() -> None:
-        """Read jobs ahead, and end the process with its input, even in the middle of a file: its supervisor is gone."""
+        """Read jobs ahead, and end the process with its input, even in the middle of a file: its parent is gone.
+
+        `os._exit` ends it from this thread, whatever the others do.
+        """
         try:
             for line in lines:
                 for job in from_line(line):
@@ -284,14 +318,14 @@ def main() -> None:
         try:
             with memory_limit(settings.memory):
                 convert_one(job, settings)
-        except MemoryError:  # while another was handled
+        except MemoryError:  # `convert_one` had no memory left to handle the first one
             _fail_for_memory(job, settings)
         answers.write(to_line([job]).encode() + b"\n")
         answers.flush()
 
 
 def _warm_up(settings: Settings) -> None:
-    """Import what the work needs, so that the first file does not pay for it in time or memory."""
+    """Import what the settings need, so that the limits of time and memory of the first file do not include it."""
     modules = [
         "conversion.convert",
         "conversion.targets",
@@ -318,13 +352,18 @@ def _warm_up(settings: Settings) -> None:
 
 
 class Engine:
-    """Converts files in some set of processes."""
+    """Converts files in some set of processes, or in this one.
+
+    A subclass hands out files in `_feed`; what a process sends back comes through a queue, and `_take` makes outcomes
+    of it.
+    """
 
     def __init__(self) -> None:
         self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        """What processes have sent back, put there by other threads."""
 
     def run(self, jobs: Iterable[Record]) -> Outcomes:
-        """Convert files; yield each when its record has the outcome.
+        """Convert files; yield each when its record has the outcome, and `None` now and then when none has.
 
         Raises:
             T7BridgeError: there is no process to work, and none can be started.
@@ -339,11 +378,11 @@ class Engine:
                 yield from self._take(answer)
 
     def _feed(self, waiting: Iterator[Record]) -> bool:
-        """Hand out files that wait; return whether any are in progress."""
+        """Hand out as many of the waiting files as there is room for; return whether any are in progress."""
         raise NotImplementedError
 
     def _take(self, answer: Any) -> Iterable[Record | None]:
-        """Return the files that an answer finishes."""
+        """Return the files that an answer from the queue finishes, with their outcomes; `None` for no file."""
         raise NotImplementedError
 
     def current(self) -> list[Record]:
@@ -368,7 +407,7 @@ def open_engine(
     Args:
         name: `local` or `dask`.
         settings: settings of each conversion.
-        places: of inputs and outputs.
+        places: paths and URLs of inputs and outputs.
         workers: number of processes; 0 for none but this one, `None` for one a core.
         timeout: time limit for one file, in seconds.
         scheduler: address of a Dask scheduler.
@@ -408,25 +447,30 @@ class InlineEngine(Engine):
 
 
 class _Worker:
-    """A worker process as its supervisor sees it.
+    """A worker process as its parent sees it.
+
+    Args:
+        settings: settings of each conversion.
+        answers: gets pairs of the worker and the lines that it wrote, or `None` at its end.
 
     Attributes:
-        jobs: jobs assigned and not yet answered, in order.
-        began: when the first of them began; `None` before the worker is ready.
+        jobs: jobs assigned and not yet answered, in order: the worker is at the first.
+        began: when it began with the first of them, on the clock of `time.monotonic`; `None` before it is ready.
         late: whether it was killed because a file took too long.
-        memory: gives it a little more where it is stuck at its limit.
+        memory: raises its limit of memory a little where it is stuck at it.
     """
 
     def __init__(self, settings: Settings, answers: queue.SimpleQueue[Any]) -> None:
         self.jobs: deque[Record] = deque()
         self.began: float | None = None
         self.late = False
-        quiet = None if os.environ.get("T7BRIDGE_TRACEBACK") else subprocess.DEVNULL
+        # `None`: it shares ours.
+        stderr = None if os.environ.get("T7BRIDGE_TRACEBACK") else subprocess.DEVNULL
         self._process = subprocess.Popen(
             [sys.executable, "-c", _START, *sys.path],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=quiet,
+            stderr=stderr,
             **ALONE,
         )
         self.memory = MemoryWatch(self._process.pid)
@@ -436,40 +480,40 @@ class _Worker:
         threading.Thread(target=self._listen, args=(answers,), daemon=True).start()
 
     def _listen(self, answers: queue.SimpleQueue[tuple[_Worker, list[bytes] | None]]) -> None:
-        """Pass on the lines of the process; `None` is its end."""
+        """Put the lines that the process writes into the queue, and `None` when it ends; runs in a thread."""
         assert self._process.stdout is not None
         rest = b""
         with self._process.stdout as output:
             while piece := os.read(output.fileno(), 1 << 20):
                 *lines, rest = (rest + piece).split(b"\n")
                 answers.put((self, lines))
-                time.sleep(_PAUSE_SECONDS)
+                time.sleep(_PAUSE_SECONDS)  # what comes meanwhile is read together
         answers.put((self, None))
 
     def _send(self, line: str) -> None:
-        """Send a line; a dead worker is noticed elsewhere."""
+        """Send a line. If the worker is dead, nothing happens: the thread that listens to it notices."""
         with contextlib.suppress(OSError):
             self._input.write(line.encode() + b"\n")
             self._input.flush()
 
     def give(self, jobs: list[Record]) -> None:
         """Assign it more jobs."""
-        if self.began is not None and not self.jobs:
+        if self.began is not None and not self.jobs:  # it was idle, and begins now
             self.began = time.monotonic()
         self.jobs += jobs
         self._send(to_line(jobs))
 
     def kill(self) -> None:
-        """Kill it."""
+        """Kill it; its end is noticed when it has ended, like any other."""
         kill(self._process)
 
     def end(self) -> str:
-        """Wait for its end, and return a description of the cause."""
+        """Wait for its end, and return the cause: `signal SIGKILL` or `exit code 1`."""
         with contextlib.suppress(OSError):
             self._input.close()
         code = self._process.wait()
-        if code < 0:
-            with contextlib.suppress(ValueError):
+        if code < 0:  # a signal ended it
+            with contextlib.suppress(ValueError):  # one without a name
                 return f"signal {signal.Signals(-code).name}"
         return f"exit code {code}"
 
@@ -488,7 +532,7 @@ class LocalEngine(Engine):
         self._settings = settings
         self._timeout = timeout
         self._returned: deque[Record] = deque()
-        """Jobs of workers that died."""
+        """Jobs that come before those that wait: behind the failed one in the queues of workers that died."""
         self._workers = [_Worker(settings, self._answers) for _ in range(workers)]
 
     def current(self) -> list[Record]:
@@ -496,21 +540,28 @@ class LocalEngine(Engine):
         return [worker.jobs[0] for worker in self._workers if worker.jobs and worker.began is not None]
 
     def _feed(self, waiting: Iterator[Record]) -> bool:
-        """See `Engine`; watch the memory and the time of each worker, too."""
+        """Give the waiting files to workers that have room, and kill those that are late.
+
+        Returns:
+            Whether any worker has jobs: one that was killed has, until `_take` gets its end and replaces it.
+        """
         now = time.monotonic()
         for worker in self._workers:
             self._refill(worker, waiting)
-            if not worker.jobs or worker.began is None:
+            if not worker.jobs or worker.began is None:  # idle, or not ready
                 continue
             if self._settings.memory:
-                worker.memory.relieve()
+                worker.memory.raise_limit_if_stuck()
             if self._timeout and now - worker.began > self._timeout:
                 worker.late = True
                 worker.kill()
         return any(worker.jobs for worker in self._workers)
 
     def _refill(self, worker: _Worker, waiting: Iterator[Record]) -> None:
-        """Refill a worker when half of its queue is done, or at once with a large file."""
+        """Give a worker more jobs when half of its queue is done, up to a number of jobs and of bytes.
+
+        A file of more bytes than that is given to an idle worker only.
+        """
         if len(worker.jobs) > _AHEAD_JOBS // 2:
             return
         room = _AHEAD_BYTES - sum(map(self._weight, worker.jobs))
@@ -518,7 +569,7 @@ class LocalEngine(Engine):
         while room > 0 and len(worker.jobs) + len(more) < _AHEAD_JOBS:
             if not self._returned:
                 self._returned.extend(islice(waiting, 1))
-            if not self._returned:
+            if not self._returned:  # all files were handed out
                 break
             weight = self._weight(self._returned[0])
             is_idle = not worker.jobs and not more
@@ -530,19 +581,27 @@ class LocalEngine(Engine):
             worker.give(more)
 
     def _weight(self, job: Record) -> int:
-        """Return the weight of a job for queuing ahead. A small remote file may take long too: few queue behind it."""
+        """Return the bytes that a job takes of `_AHEAD_BYTES` in the queue of a worker.
+
+        A small remote file may take long, too: a queue has at most four.
+        """
         is_remote = local_path(job.place) is None or local_path(self._settings.folder) is None
         if is_remote:
             return job.bytes + _AHEAD_BYTES // 4
         return job.bytes
 
     def _take(self, answer: tuple[_Worker, list[bytes] | None]) -> Iterator[Record | None]:
-        """See `Engine`: an answer is a worker, and the lines that it wrote."""
+        """Yield the files that an answer finishes: those of the lines that a worker wrote, or that at which it died.
+
+        Args:
+            answer: the worker, and the lines; `None` at its end.
+        """
         worker, lines = answer
-        if lines is None:  # its end
-            if worker in self._workers:
+        if lines is None:
+            if worker in self._workers:  # else `close` has ended it
                 yield self._replace(worker)
             return
+        # Each answer, `READY` too, means that it begins with the next job.
         worker.began = time.monotonic()
         for line in lines:
             if line != READY:
@@ -550,7 +609,14 @@ class LocalEngine(Engine):
                 yield worker.jobs.popleft().take(outcome)
 
     def _replace(self, worker: _Worker) -> Record | None:
-        """Replace a dead worker, and mark the file that it was working on as failed."""
+        """Replace a dead worker, and mark the file that it was working on as failed.
+
+        Returns:
+            The file; `None` if it had none.
+
+        Raises:
+            T7BridgeError: the worker died before it was ready, as every other would.
+        """
         cause = worker.end()
         if worker.began is None:
             raise T7BridgeError(
@@ -561,7 +627,7 @@ class LocalEngine(Engine):
         if not worker.jobs:
             return None
         job = worker.jobs.popleft()
-        self._returned.extendleft(reversed(worker.jobs))
+        self._returned.extendleft(reversed(worker.jobs))  # `extendleft` reverses them again
         if worker.late:
             reason = f"took longer than the {self._timeout:g} seconds of --timeout"
             return job.fail("Timeout", "took longer than --timeout", reason)
@@ -585,7 +651,18 @@ _engines: dict[int, tuple[tuple[str, float | None], LocalEngine]] = {}
 
 
 def convert_group(settings: str, timeout: float | None, jobs: str) -> str:
-    """Convert a group of files on a machine of the cluster. Inputs and outputs are JSON text."""
+    """Convert a group of files on a machine of the cluster, in the worker process of the thread that it runs in.
+
+    The worker process stays for the next group, unless that has other settings.
+
+    Args:
+        settings: of each conversion, as a line of JSON.
+        timeout: time limit for one file, in seconds.
+        jobs: the files, as a line of `to_line`.
+
+    Returns:
+        The files with their outcomes, as such a line.
+    """
     thread = threading.get_ident()
     key = (settings, timeout)
     key_of_engine, engine = _engines.get(thread, (None, None))
@@ -594,15 +671,17 @@ def convert_group(settings: str, timeout: float | None, jobs: str) -> str:
             engine.close()
         engine = LocalEngine(Settings.from_json(settings), 1, timeout)
         _engines[thread] = key, engine
-    return to_line(filter(None, engine.run(from_line(jobs))))
+    # The engine yields `None`, too, while nothing is finished.
+    outcomes = [job for job in engine.run(from_line(jobs)) if job is not None]
+    return to_line(outcomes)
 
 
 def end_workers() -> None:
     """End the idle worker processes of this machine."""
-    for thread in list(_engines):
-        _, engine = _engines[thread]
+    for thread, (_, engine) in list(_engines.items()):
         if not engine.current():
-            _engines.pop(thread)[1].close()
+            del _engines[thread]
+            engine.close()
 
 
 class DaskEngine(Engine):
@@ -640,15 +719,20 @@ class DaskEngine(Engine):
         self._running: dict[Any, list[Record]] = {}
         """The files of each group, by its future."""
         self._threads = 1
+        """Threads of all workers of the cluster; as if it had one before they are first counted."""
         self._seen = time.monotonic()
-        """When the cluster had a worker."""
+        """When the cluster had a worker last, on the clock of `time.monotonic`."""
 
     def current(self) -> list[Record]:
         """Return the first files of the oldest groups; only the cluster knows which are in progress."""
         return [jobs[0] for jobs in islice(self._running.values(), self._threads)]
 
     def _feed(self, waiting: Iterator[Record]) -> bool:
-        """See `Engine`; raise an error if the cluster has no worker for too long."""
+        """Send groups of the waiting files, a few for each thread of the cluster; see `Engine`.
+
+        Raises:
+            T7BridgeError: the cluster has no worker for too long.
+        """
         self._threads = sum(self._client.nthreads().values())
         if self._threads:
             self._seen = time.monotonic()
@@ -662,13 +746,23 @@ class DaskEngine(Engine):
         return bool(self._running)
 
     def _submit(self, jobs: list[Record]) -> None:
-        """Send a group to the cluster; its answer is the future."""
+        """Send a group to the cluster; when it is done, its future comes through the queue of answers.
+
+        Without `pure=False`, Dask would answer a group that is sent again from its cache.
+        """
         future = self._client.submit(convert_group, self._settings, self._timeout, to_line(jobs), pure=False)
         self._running[future] = jobs
         future.add_done_callback(self._answers.put)
 
     def _take(self, answer: Any) -> Iterator[Record]:
-        """See `Engine`: an answer is the future of a group."""
+        """Yield the files of a group with their outcomes.
+
+        Those of a group that could not be converted are sent again, each by itself, as one of them may end the
+        processes of the cluster; one that was by itself has failed.
+
+        Args:
+            answer: the future of the group.
+        """
         jobs = self._running.pop(answer)
         if answer.status == "finished":
             by_number = {job.number: job for job in jobs}
@@ -676,14 +770,14 @@ class DaskEngine(Engine):
                 yield by_number[result.number].take(result)
             return
         error = answer.exception() if answer.status == "error" else None
-        if len(jobs) > 1:  # one of them kills machines: isolate it
+        if len(jobs) > 1:
             for job in jobs:
                 self._submit([job])
             return
         reason = answer.status
         if error:
             reason = f"could not be converted on the cluster: {type(error).__name__}: {error}"
-        # By its name: Dask may not be installed.
+        # By its name, so that the class need not be imported from Dask.
         kind = "WorkerDied" if type(error).__name__ == "KilledWorker" else "ClusterError"
         yield jobs[0].fail(kind, "could not be converted on the cluster", reason)
 
@@ -699,7 +793,7 @@ class DaskEngine(Engine):
 
 
 def _next_group(waiting: Iterator[Record]) -> list[Record]:
-    """Return the next files, up to the size of a group."""
+    """Return the next files, up to the number or the bytes of a group; none when all were handed out."""
     group: list[Record] = []
     for job in waiting:
         group.append(job)

@@ -119,15 +119,15 @@ def test_keys_that_lua_cannot_look_up() -> None:
     value = {
         (1, "a"): 1, (2,): 2, None: 3, math.nan: 4, 1j: 5, TorchConstant("dtype", "float32"): 6, Device("cpu"): 7,
         frozenset({"y", "x"}): 8, (1, (2, Device("cuda", 0))): 9, PythonGlobal("a", "b"): 10,
-        PythonObject(None, "reduce"): 11,
+        PythonObject(None, "reduce"): 11, frozenset(): 12,
     }  # fmt: skip
     tree = to_lua(value)
 
     assert tree.value.raw_keys == [
         b"(1, 'a')", b"(2,)", b"None", b"nan", b"1j", b"torch.float32", b"cpu",
-        b"frozenset({'x', 'y'})", b"(1, (2, cuda:0))", b"a.b", b"<<computed>>",
+        b"frozenset({'x', 'y'})", b"(1, (2, cuda:0))", b"a.b", b"<<computed>>", b"frozenset()",
     ]  # fmt: skip
-    assert len(messages(tree, "info")) == 8
+    assert len(messages(tree, "info")) == 9
     assert lua(value)["(1, 'a')"] == 1
 
 

@@ -14,7 +14,7 @@ from helpers import TESTFILES
 import t7bridge
 from t7bridge import Storage, Tensor
 from t7bridge.conversion import differences
-from t7bridge.conversion.named_tensors import _Names
+from t7bridge.conversion.named_tensors import _UniqueNames
 from t7bridge.errors import LimitError, ModelError, StrictError, UnsupportedError
 from t7bridge.formats import FORMATS
 from t7bridge.limits import DEFAULT_LIMITS
@@ -298,10 +298,10 @@ def test_many_tensors_of_one_name(tmp_path: Path) -> None:
 
 def test_free_names_are_found_at_once() -> None:
     """The search for a free name does not start from the first one each time."""
-    names = _Names()
+    names = _UniqueNames()
     with bounded(60):
         for _ in range(20_000):
-            last = names.take(("1",))
+            last = names.reserve(("1",))
     assert last == ("1~20000",)
 
 

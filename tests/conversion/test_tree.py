@@ -1,5 +1,6 @@
 """Lua values as Python values, and the record next to them."""
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -162,3 +163,16 @@ def test_packed_tensors_are_bytes_in_torch():
     made = to_torch({"q": packed})["q"]
     assert made["tensor"].tolist() == [0, 1, 2]
     assert made["size"] == (5,)
+
+
+def test_tensors_in_a_counter_are_converted() -> None:
+    """A Counter may hold anything, as for `torch.load`: what is inside is converted, and shared as before."""
+    tensor = Tensor.from_numpy(np.ones(2, "f4"))
+
+    converted = to_python({"counts": Counter({"b": 3, "a": tensor}), "same": tensor})
+
+    assert type(converted["counts"]) is Counter
+    assert list(converted["counts"]) == ["b", "a"]
+    assert converted["counts"]["b"] == 3
+    assert converted["counts"]["a"] is converted["same"]
+    assert isinstance(converted["same"], np.ndarray)

@@ -13,6 +13,7 @@ from helpers import TESTFILES, peak_mib
 
 import t7bridge
 from t7bridge.errors import CorruptError, LimitError, T7BridgeError, UnsupportedError
+from t7bridge.formats.hdf5.library import require_h5py
 from t7bridge.io.source import ByteSource
 
 h5py = pytest.importorskip("h5py")
@@ -442,3 +443,10 @@ def test_random_files(tmp_path) -> None:
                 if choose.random() < 0.5:
                     data.resize(tuple(choose.randint(1, extent or 20) for extent in most))
         assert assert_same(path) == 8
+
+
+def test_a_browser_is_told_what_to_do_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No package would help there: a process of its own reads."""
+    monkeypatch.setattr("sys.platform", "emscripten")
+    with pytest.raises(UnsupportedError, match="On a computer, after pip install"):
+        require_h5py()

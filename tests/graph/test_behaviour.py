@@ -94,6 +94,16 @@ def test_model_is_printed_as_by_lua():
     assert str(module("nn.Sequential", linear(3, 4), branch, conv, pool)) == PRINTED
 
 
+def test_numbers_are_printed_as_by_lua():
+    """A number of any size, and infinity, are printed by `%f`, as Lua Torch prints them; by `%d` only what it can."""
+    assert str(module("nn.ELU", alpha=2.0**60)) == "nn.ELU (alpha:1152921504606846976.000000)"
+    assert str(module("nn.ELU", alpha=float("inf"))) == "nn.ELU (alpha:inf)"
+    assert str(module("nn.Normalize", p=float("inf"))) == "nn.Normalize(inf)"
+    assert str(module("nn.Normalize", p=1.5)) == "nn.Normalize(1.500000)"
+    assert str(module("nn.Normalize", p=2.0)) == "nn.Normalize(2)"
+    assert str(module("nn.Normalize", p=2.0**60)) == "nn.Normalize"
+
+
 def test_mappings():
     """Tables and objects are mappings in Lua's keys: ints where integral, text where UTF-8; fields are attributes."""
     model = module("nn.Sequential", linear(3, 4), linear(4, 2), train=False)

@@ -368,7 +368,7 @@ def test_answers_without_end(server: Server, monkeypatch: pytest.MonkeyPatch, ma
 def test_redirects(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """A public server cannot have a private address read; a private one can name others."""
     assert t7bridge.load(f"{server.url}/to-localhost/small.t7")
-    monkeypatch.setattr("t7bridge.io.addresses._is_inside", lambda host: False)
+    monkeypatch.setattr("t7bridge.io.addresses._is_private", lambda host: False)
     for host in ("localhost", "127.0.0.1", "6", "mapped", "169.254.169.254", "10.0.0.1"):
         with pytest.raises(T7BridgeError, match="leads to a private address"):
             t7bridge.load(f"{server.url}/to-{host}/small.t7")

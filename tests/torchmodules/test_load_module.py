@@ -15,7 +15,9 @@ import t7bridge
 from t7bridge import Table, Tensor, TorchObject
 from t7bridge.errors import ModelError, T7BridgeError, UnsupportedError, UnsupportedLayerError
 from t7bridge.nn import build_plan, find_modules, is_scratch
+from t7bridge.nn.state_dict import Recorded, Run
 from t7bridge.torchmodules import Factory, live_module
+from t7bridge.torchmodules.build import keep_keys
 
 CASES = [path for path in corpus("nn/*.t7") if not path.name.endswith((".io.t7", ".grad.t7"))]
 
@@ -234,3 +236,12 @@ def test_factories_that_cannot_be_imported(tmp_path):
     for name in (f"{tmp_path / 'net.py'}:Net", ".net:Net"):
         with pytest.raises(ModelError, match="cannot be imported"):
             Factory.parse(name).load()
+
+
+def test_a_transposed_tensor_has_no_rest():
+    """A recorded tensor whose transpose a layer holds is that transpose, whatever the file has beside it."""
+    layer = torch.nn.Linear(2, 3, bias=False)
+    whole = Run("weight", start=0, count=6, transposed=True)
+    record = Recorded(["w"], sizes={"w": (2, 3)}, pieces={"w": [whole]})
+    keep_keys(layer, record, {"w": torch.zeros(2, 3)})
+    assert torch.equal(layer.state_dict()["w"], layer.weight.t())

@@ -11,6 +11,7 @@ from helpers import TESTFILES, read
 from runtime_helpers import as_torch, difference, gradient_difference, run
 
 from t7bridge.torchmodules import live_module
+from t7bridge.torchmodules.layers.pooling import FractionalMaxPool
 
 
 @cache
@@ -74,3 +75,20 @@ def test_exceptions_are_still_needed(name):
             gradients(name)
     else:
         assert gradients(name)
+
+
+def test_fractional_pooling_draws_once(subtests):
+    """The random numbers of windows are the next ones of the generator, drawn once a call, or once if they are kept."""
+    image = torch.arange(162, dtype=torch.float64).sin().reshape(1, 2, 9, 9)
+    for keep in (False, True):
+        with subtests.test(keep=keep):
+            layer = FractionalMaxPool((2, 2), output_size=(4, 4), keep=keep)
+            torch.manual_seed(11)
+            outputs = [layer(image), layer(image)]
+            torch.manual_seed(11)
+            draws = [torch.rand((1, 2, 2), dtype=torch.float64) for _ in outputs]
+            if keep:
+                draws[1] = draws[0]
+            for output, samples in zip(outputs, draws):
+                expected = torch.nn.functional.fractional_max_pool2d(image, 2, 4, _random_samples=samples)
+                assert torch.equal(output, expected)

@@ -112,9 +112,9 @@ def test_a_process_stuck_at_its_memory_limit_is_released() -> None:
         watch = MemoryWatch(run.pid)
         assert run.stdout is not None
         assert run.stdout.readline() == "full\n"
-        watch.relieve()
+        watch.raise_limit_if_stuck()
         assert run.poll() is None
-        wait_for(lambda: watch.relieve() or run.poll() is not None)
+        wait_for(lambda: watch.raise_limit_if_stuck() or run.poll() is not None)
         assert run.stdout.read() == "released\n"
 
 

@@ -66,15 +66,17 @@ class Refusal(Exception):
 
 
 class Parent:
-    """The parent process at the other end of two pipes.
+    """The parent process at the other end of two pipes, which are standard input and output.
 
     Attributes:
-        about: the link that the parent is told about next, for errors.
+        about: the link that the parent is told about next, for errors: number of its group, and name. Empty where the
+            question is not about links.
     """
 
     def __init__(self) -> None:
         self.about: dict[str, Any] = {}
         standard_input, standard_output, standard_error = 0, 1, 2
+        # `_questions` also has the bytes of files that are asked for; `_answers` also asks for them.
         self._questions: IO[bytes] = os.fdopen(os.dup(standard_input), "rb")
         self._answers: IO[bytes] = os.fdopen(os.dup(standard_output), "wb")
         os.dup2(standard_error, standard_output)  # a library that prints must not write between the answers
@@ -127,6 +129,7 @@ class ServedFile(io.RawIOBase):
         self._size = size
         self._position = 0
         self._blocks: OrderedDict[int, bytes] = OrderedDict()
+        """Blocks by their numbers; the one that was used last is at the end."""
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Move to a position, as a file object does."""
@@ -180,6 +183,12 @@ class OpenFile:
     Args:
         parent: reads it.
         size: of the file, in bytes.
+
+    Attributes:
+        root: the root group.
+
+    Raises:
+        Refusal: there is none.
     """
 
     def __init__(self, parent: Parent, size: int) -> None:
@@ -188,7 +197,8 @@ class OpenFile:
         if not isinstance(self.root, h5g.GroupID):
             raise Refusal("damaged", "there is no root group")
         self._data_set: tuple[list[str], h5d.DatasetID] | None = None
-        """The path of the data set whose elements were asked for last, and the data set, with its chunks."""
+        """The path of the data set whose elements were asked for last, and the data set, with its chunks; `None` before
+        any was."""
 
     def data_set(self, path: list[str], memory: int) -> h5d.DatasetID:
         """Open a data set to read its elements; the last one stays open, with its cache.
@@ -196,6 +206,9 @@ class OpenFile:
         Args:
             path: names of groups, and its own.
             memory: bytes that this process may allocate.
+
+        Raises:
+            Refusal: there is no such data set, or its chunks need more memory.
         """
         if self._data_set is not None:
             last_path, data_set = self._data_set
@@ -205,6 +218,7 @@ class OpenFile:
         group = self.root
         *groups, name = [step.encode("latin-1") for step in path]
         for step in groups:
+            # If it leads to no group, to which the file may have changed, the last step refuses it.
             group = _target(self.root, group, step)
         data_set = _opened_with_cache(self.root, group, name, memory)
         self._data_set = (path, data_set)
@@ -220,7 +234,7 @@ def main() -> None:
     confine(memory)
     files: dict[int, OpenFile] = {}
     while (question := parent.question()) is not None:
-        limit_processor_time(question["seconds"])
+        limit_processor_time(question["seconds"])  # from now on, for this question
         parent.about = {}
         for number in question["closed"]:
             files.pop(number, None)  # it may have failed to open
@@ -252,7 +266,7 @@ def _kind_of(message: str) -> str:
 
 
 class _NoParent(Parent):
-    """Stands in for the parent process: what is sent to it is dropped."""
+    """Stands in for the parent process: what is sent to it is dropped. It has no pipes, and is asked for no bytes."""
 
     def __init__(self) -> None:
         self.about = {}
@@ -291,6 +305,30 @@ def _list(parent: Parent, root: h5g.GroupID, text_bytes: int) -> None:
         root: the root group.
         text_bytes: how long the strings in a data set may be together.
     """
+    parent.answer(_message_of_root(root))
+    numbers = {_address(root): 0}
+    """By the addresses of groups and data sets: their numbers."""
+    groups: list[tuple[int, Any]] = [(0, root)]
+    """Groups whose objects are still to be listed, with their numbers; the next one is the last."""
+    while groups:
+        number, group = groups.pop()
+        inner_groups = []
+        for name in group:
+            parent.about = {"in": number, "name": _shown(name)}
+            target = _target(root, group, name)
+            message = _message_of_target(target, numbers, text_bytes)
+            # The parent numbers what it keeps, in the same order.
+            if message["object"] not in ("link", "left out"):
+                next_number = len(numbers)
+                numbers[_address(target)] = next_number
+                if isinstance(target, h5g.GroupID):
+                    inner_groups.append((next_number, target))
+            parent.answer({**parent.about, **message})
+        groups += reversed(inner_groups)  # the last one is taken first
+
+
+def _message_of_root(root: h5g.GroupID) -> dict[str, Any]:
+    """Return the message about the root group, whose attributes that are texts the parent keeps."""
     texts: dict[str, str] = {}
     other_attributes: list[bytes] = []
     for name in _attributes(root):
@@ -299,38 +337,27 @@ def _list(parent: Parent, root: h5g.GroupID, text_bytes: int) -> None:
             other_attributes.append(name)
         else:
             texts[_shown(name)] = _shown(text)
-    parent.answer({"object": "group", "texts": texts, **_left_out(other_attributes)})
-    numbers = {_address(root): 0}
-    """By the addresses of groups and data sets: their numbers."""
-    groups: list[tuple[int, Any]] = [(0, root)]
-    while groups:
-        number, group = groups.pop()
-        inner_groups = []
-        for name in group:
-            parent.about = {"in": number, "name": _shown(name)}
-            target = _target(root, group, name)
-            if isinstance(target, str):
-                parent.answer({**parent.about, "object": "left out", "what": target})
-                continue
-            address = _address(target)
-            next_number = len(numbers)
-            if address in numbers:
-                if isinstance(target, h5d.DatasetID):
-                    message = {"object": "link", "to": numbers[address]}
-                else:  # which may be inside itself
-                    message = {"object": "left out", "what": "a group under another name"}
-            elif isinstance(target, h5g.GroupID):
-                message = {"object": "group", **_left_out(_attributes(target))}
-                inner_groups.append((next_number, target))
-                numbers[address] = next_number
-            elif isinstance(target, h5d.DatasetID):
-                message = _data_set(target, text_bytes)
-                if message["object"] != "left out":
-                    numbers[address] = next_number
-            else:
-                message = {"object": "left out", "what": "a named type"}
-            parent.answer({**parent.about, **message})
-        groups += reversed(inner_groups)  # the last one is taken first
+    return {"object": "group", "texts": texts, **_left_out(other_attributes)}
+
+
+def _message_of_target(target: Any, numbers: dict[int, int], text_bytes: int) -> dict[str, Any]:
+    """Return the message about what a link leads to, without the link itself.
+
+    Args:
+        target: the object, or a text that says why there is none.
+        numbers: by the addresses of the groups and data sets before it: their numbers.
+        text_bytes: how long the strings in a data set may be together.
+    """
+    if isinstance(target, str):
+        return {"object": "left out", "what": target}
+    number = numbers.get(_address(target))
+    if isinstance(target, h5d.DatasetID):
+        return _data_set(target, text_bytes) if number is None else {"object": "link", "to": number}
+    if isinstance(target, h5g.GroupID):
+        if number is not None:  # it may be inside itself
+            return {"object": "left out", "what": "a group under another name"}
+        return {"object": "group", **_left_out(_attributes(target))}
+    return {"object": "left out", "what": "a named type"}
 
 
 def _shown(name: bytes) -> str:
@@ -438,18 +465,19 @@ def _text_of_data_set(data_set: h5d.DatasetID, most_bytes: int) -> list[str]:
     """Return the strings of a data set, row by row.
 
     Raises:
-        Refusal: they are longer together than a number of bytes.
+        Refusal: they are longer together than `most_bytes`.
     """
     kind = data_set.get_type()
     texts: list[str] = []
     count = math.prod(data_set.shape)
     size = 1 if kind.is_variable_str() else kind.get_size()
     too_large = Refusal("inflated", "data sets of text would grow too large")
-    # Texts of a fixed size count with their padding, before any is read, and again without it.
+    # Texts of a fixed size count with their padding, before any is read, and again without it; those of a variable
+    # size, which are known only then, count 1.
     remaining_bytes = most_bytes - count * size
     if remaining_bytes < 0:
         raise too_large
-    at_once = max(1, _TEXTS_AT_ONCE // size)
+    at_once = max(1, _TEXTS_AT_ONCE // size)  # fewer of a large fixed size
     for start in range(0, count, at_once):
         for corner, extents in boxes(data_set.shape, start, min(count, start + at_once)):
             values = _empty_texts(kind, extents)
@@ -466,7 +494,11 @@ def _text_of_data_set(data_set: h5d.DatasetID, most_bytes: int) -> list[str]:
 
 
 def _data_set(data_set: h5d.DatasetID, text_bytes: int) -> dict[str, Any]:
-    """Return the message about a data set, without the link to it."""
+    """Return the message about a data set, without the link to it.
+
+    Raises:
+        Refusal: its elements cannot be read, or are texts that are longer together than `text_bytes`.
+    """
     kind = data_set.get_type()
     if data_set.get_space().get_simple_extent_type() == h5s.NULL:
         return {"object": "left out", "what": "a data set without a shape"}
@@ -475,7 +507,7 @@ def _data_set(data_set: h5d.DatasetID, text_bytes: int) -> dict[str, Any]:
     if isinstance(element, str):
         return {"object": "left out", "what": f"a data set of {element}"}
     plan = data_set.get_create_plist()
-    _check_elements(plan)
+    _check_elements(plan)  # not of those left out above: nobody reads their elements
     attributes = _attributes(data_set)
     shape = data_set.shape
     message: dict[str, Any] = {"shape": shape}
@@ -604,8 +636,8 @@ def _send_elements(parent: Parent, data_set: h5d.DatasetID, start: int, count: i
     element = _element(kind)
     if isinstance(element, str):
         raise Refusal("damaged", "a data set has become another one")
-    dtype, _, name = element
-    in_memory = kind if name == "bfloat16" else h5t.py_create(dtype)
+    dtype, _is_plain, name = element
+    in_memory = kind if name == "bfloat16" else h5t.py_create(dtype)  # numpy has no type for bfloat16
     # Elements of a type with a shape of its own come together: whole groups are read, and the rest is cut off.
     group_size = math.prod(dtype.shape)
     first_group = start // group_size
@@ -641,7 +673,8 @@ def _opened_with_cache(root: h5g.GroupID, group: Any, name: bytes, memory: int) 
         return data_set
     chunk = plan.get_chunk()
     chunk_bytes = math.prod(chunk) * data_set.get_type().get_size()
-    # A row of chunks begins at the first axis along which a chunk has several elements.
+    # In the order of memory all chunks of a row are in use at once. A row begins at the first axis along which a chunk
+    # has several elements.
     axis = next((axis for axis, extent in enumerate(chunk) if extent > 1), len(chunk) - 1)
     chunks_in_row = math.prod(
         -(-extent // chunk_extent)  # rounded up
@@ -650,7 +683,7 @@ def _opened_with_cache(root: h5g.GroupID, group: Any, name: bytes, memory: int) 
     stored_chunks = data_set.get_num_chunks()
     # Two threads copy a file, each in a row of its own; and HDF5 needs about as much memory again to inflate a chunk.
     count = min(2 * chunks_in_row, stored_chunks)
-    if count * chunk_bytes > memory // 2:
+    if count * chunk_bytes > memory // 2:  # then both threads share one row
         count = min(chunks_in_row, stored_chunks)
     if count * chunk_bytes > memory // 2:
         raise Refusal("memory", "the chunks of a data set are too large")

@@ -85,7 +85,12 @@ Value = Any
 
 
 class _Reader:
-    """Reader of the groups and data sets of a file.
+    """Reader of the groups and data sets of a file; constructing it reads all but elements of tensors.
+
+    Args:
+        source: the file.
+        limits: resource limits.
+        notes: receives what is left out.
 
     Attributes:
         metadata: the root group's text attributes.
@@ -98,22 +103,31 @@ class _Reader:
         self._notes = notes
         self._file = LibraryFile(source, limits)
         self._inflation = Inflation(source.size, limits)
+        """Limits the size of texts, and of elements that are not in the file as they are."""
+        # Spends the steps of all paths: groups in groups may make them long. Four for each byte of the file are free.
         self._budget = Budget(limits, "reading the groups of an HDF5 file", free=4 * source.size)
         self._paths: list[tuple[Name, list[str]]] = []
         """Of each group and data set in the order of their numbers: the names, and these as the library has them."""
         self._values: dict[Name, Value] = {}
+        """The data sets by their paths: one under several paths is one object."""
         self._views: dict[Name, TensorView] = {}
+        """By the path of a data set: the view of a storage that its attribute records."""
         self._recorded: dict[Name, Name] = {}
         """By the path of a data set: the name that its attribute records for this path."""
         self._described: dict[int, tuple[Value, dict[str, Name], TensorView | None]] = {}
         """For the number of each data set, what it is, the names that its attribute records by path, and the view."""
         self._left_out_attributes = 0
+        """Number of attributes that are left out."""
         self._attribute_names: list[str] = []
         """The first of the attributes that are left out, for a note."""
         self._list()
 
     def roots(self) -> list[Any]:
-        """Return the tensors and texts, in a dict for each group."""
+        """Return the tensors and texts, in a dict for each group; new dicts each time.
+
+        Raises:
+            CorruptError: two data sets have one name.
+        """
         tensors = {path: value for path, value in self._values.items() if isinstance(value, Tensor)}
         tied = tie(dict(tensors), self._views, self._notes)
         root: dict[Any, Any] = {}
@@ -124,10 +138,11 @@ class _Reader:
             item = items.setdefault(id(value), tied.get(path, value))
             recorded_name = self._recorded.get(path)
             if recorded_name is not None:
-                # `_put` returns 0 where no other item is in the way.
+                # `_put` puts the item there, and returns 0, if no other is in the way.
                 has_recorded_name = _is_stored_as(recorded_name, path) and not _put(root, recorded_name, item)
                 if has_recorded_name:
                     continue
+                # A wrong record: the name in the file counts.
                 paths_with_wrong_record.append(path)
             obstacle = _put(root, path, item)
             if obstacle:
@@ -144,7 +159,7 @@ class _Reader:
             if len(self._paths) + len(self._values) > self._limits.archive_members:
                 raise self._limits.exceeded("archive_members", "has too many groups and data sets")
             if not self._paths:
-                # The first message is about the root group.
+                # The first message is about the root group, whose texts are metadata. Texts of others are left out.
                 self._paths.append(((), []))
                 self.metadata = {_name(name): _name(text) for name, text in message["texts"].items()}
                 self._count_attributes((), message)
@@ -184,6 +199,7 @@ class _Reader:
         if kind == "link":
             self._put_value(path, *self._described[message["to"]])
             return
+        # Groups and data sets are numbered alike by both sides: a link before, or what was left out, has no number.
         self._count_attributes(path, message)
         self._paths.append((path, names))
         if kind == "group":
@@ -295,9 +311,9 @@ class _Elements(DerivedSource):
     """The elements of a data set that the library makes from what is in the file, in the byte order of the file.
 
     Args:
-        file: asked for them.
+        file: is asked for them.
         name: of the file.
-        names: of the groups and the data set.
+        names: of the groups and the data set, as the library has them.
         itemsize: of an element, in bytes.
         size: of all elements, in bytes.
         path: of the data set, for errors.
@@ -310,7 +326,7 @@ class _Elements(DerivedSource):
         self._itemsize = itemsize
         self._path = path
         self._window = (0, memoryview(b""))
-        """The part that was read last: the offset of its first byte, and its bytes."""
+        """The part that was read last: the offset of its first byte, and its bytes; none at first."""
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
         """Fill memory from an offset on; return the number of bytes, fewer than its length only at the end."""
@@ -370,6 +386,7 @@ def write(output: FileOutput, value: NamedTensors | Mapping[Any, Tensor]) -> Wri
                 file.attrs[attribute] = text
     except (OSError, ValueError, RuntimeError, KeyError) as error:  # h5py raises these for errors of HDF5
         raise WriteError(f"cannot be written as HDF5: {error}", file=output.name) from error
+    # h5py has closed the file, so that nobody else writes it.
     for offset, tensor in places:
         output.place(offset, content(tensor))
     output.wait()
@@ -390,14 +407,17 @@ def _attributes_of_metadata(metadata: Mapping[str, str]) -> Iterator[tuple[str, 
 
 
 def _lay_out(h5py: Any, file: Any, named: NamedTensors) -> Iterator[tuple[int, Tensor]]:
-    """Create groups, links and data sets; yield the position of the elements of each data set, and its tensor."""
+    """Create groups, links and data sets; yield the position of the elements of each data set, and its tensor.
+
+    Nothing is yielded for a link, or a tensor without elements.
+    """
     data_sets: dict[Any, Any] = {}
     """By the view of a storage: its data set, to which equal views become links."""
     names: dict[Any, dict[str, Name]] = {}
     """By the same, or by the name of an empty tensor: the names for the attribute of the data set, by path."""
     views = _views_in_attributes(named)
     for (steps, tensor), path in zip(named.tensors.items(), _paths(named)):
-        identity = None
+        identity = None  # of an empty tensor, which shares nothing
         if tensor.storage is not None and tensor.numel:
             place = (tensor.offset, tensor.size, tensor.stride)
             identity = (id(tensor.storage), tensor.element.name, *place, tensor.extras)
@@ -414,7 +434,8 @@ def _lay_out(h5py: Any, file: Any, named: NamedTensors) -> Iterator[tuple[int, T
                 data_sets[identity] = data_set
             if tensor.numel:
                 yield int(data_set.id.get_offset()), tensor
-        recorded_names = names.setdefault(identity or steps, {})
+        # All links to a data set share its attribute, which is written again with the names of each.
+        recorded_names = names.setdefault(steps if identity is None else identity, {})
         if path != steps:
             recorded_names["/".join(path)] = steps
         _describe(data_set, recorded_names, views.get(steps))
@@ -517,7 +538,7 @@ def _is_stored_as(steps: Name, path: Name) -> bool:
     valid_names = _valid_names(steps)
     if valid_names == steps or len(path) != len(steps):
         return False
-    # Underscores are appended to a name that is in use.
+    # Underscores are appended to a name that is in use, and none are removed.
     for part, name in zip(path, valid_names):
         if part.rstrip("_") != name.rstrip("_") or len(part) < len(name):
             return False

@@ -46,8 +46,13 @@ def require_h5py() -> None:
     """Check that h5py is installed, without importing it.
 
     Raises:
-        UnsupportedError: it is not.
+        UnsupportedError: it is not, or this is a browser, where no process of its own could read.
     """
+    if sys.platform == "emscripten":
+        raise UnsupportedError(
+            "HDF5 cannot be read in a browser",
+            hint="On a computer, after pip install 't7bridge[hdf5]': t7bridge convert FILE.h5 FILE.pt",
+        )
     try:
         is_installed = find_spec("h5py") is not None
     except ValueError:  # `sys.modules` has something else under its name
@@ -68,6 +73,7 @@ class LibraryFile:
         self._source = source
         self._limits = limits
         self._opened = _Opened.of(source)
+        """The file as the child has it open: kept, as the child closes it when nobody has it."""
 
     def listing(self, text_bytes: int, path_of: Callable[[dict[str, Any]], str]) -> Iterator[dict[str, Any]]:
         """Yield the messages of `child` about all groups and data sets.
@@ -113,13 +119,13 @@ class LibraryFile:
             UnsupportedError: as the process reports.
         """
         seconds = self._limits.library_seconds + self._source.size // _BYTES_A_SECOND
-        with _in_use:
+        with _in_use:  # until the last answer was taken: one process serves all files
             library = _started(self._limits.library_bytes)
             closed = [_closed_files.popleft() for _ in range(len(_closed_files))]
             full_question = {"file": self._opened.number, "size": self._source.size, "closed": closed, **question}
             failure: T7BridgeError | None = None
             is_answered = False
-            message: dict[str, Any] = {}
+            message: dict[str, Any] = {}  # the last one, which says where reading was at an error
             try:
                 for message, payload in library.ask(self._source, full_question, seconds):
                     if "error" in message:
@@ -134,6 +140,7 @@ class LibraryFile:
                 # Also if the caller has taken only some answers: the others would be those to the next question.
                 if not is_answered:
                     library.end()
+        # Not inside of `try`, which would take it for the end of the process: most are a ValueError, one of `_ENDED`.
         if failure is not None:
             raise self._located(failure, path_of(message))
 
@@ -210,15 +217,19 @@ class _Library:
         memory: bytes that it may allocate.
 
     Attributes:
-        ran_out: whether it was ended because it took too long.
+        memory: the argument.
+        ran_out: whether it was ended because it took too long; set only where it cannot limit its own time.
+        end: ends the process, now or when this object is gone; a second call does nothing.
     """
 
     def __init__(self, memory: int) -> None:
         self.memory = memory
         self.ran_out = False
         self._deadline = 0.0
+        """When the answer to the current question is due, by the monotonic clock; set by `ask`."""
         self._is_serving = False
-        # Without this, HDF5 would load the library of a filter that the file names.
+        """Whether this process reads bytes for the child now, whose time does not count."""
+        # `::` keeps HDF5 from loading the library of a filter that the file names.
         environment = {**os.environ, "HDF5_PLUGIN_PRELOAD": "::"}
         try:
             self._process = subprocess.Popen(
@@ -232,7 +243,6 @@ class _Library:
         except OSError as error:
             raise T7BridgeError(f"a process to read HDF5 cannot be started: {error.strerror}") from error
         self.end = weakref.finalize(self, _end, self._process, os.getpid())
-        """Ends the process, now or when this object is gone; a second call does nothing."""
 
     @property
     def exit_code(self) -> int | None:
@@ -252,7 +262,7 @@ class _Library:
         """
         questions = self._process.stdin
         answers = self._process.stdout
-        if questions is None or answers is None:
+        if questions is None or answers is None:  # never, as they were asked for: for the type checker
             raise EOFError
         self._deadline = time.monotonic() + seconds + _WAITING_SECONDS
         answered = threading.Event()

@@ -99,13 +99,15 @@ class PtArchive:
 
     Args:
         origin: the file.
-        archive: its members, if they are known: those of a folder.
+        archive: its members, if they are known: those of a folder. By default those of the file, a zip archive.
 
     Attributes:
+        origin: the argument.
         zip: its members.
         root: the folder that contains all of them, with a slash; empty if there is none.
         order: byte order of its storages, `little` or `big`.
-        notes_on_rests: notes of the bytes after the value of each pickle that was read, by member.
+        notes_on_rests: by the whole name of each pickle that was read: notes on the bytes after its value; empty lists
+            if there are none.
 
     Raises:
         FormatError: it is not a valid zip archive.
@@ -114,11 +116,14 @@ class PtArchive:
 
     def __init__(self, origin: Origin, archive: ZipArchive | None = None) -> None:
         self.origin = origin
-        self.zip = archive or ZipArchive(origin.source, origin.limits)
+        self.zip = ZipArchive(origin.source, origin.limits) if archive is None else archive
         self._contexts: dict[str, PickleContext] = {}
+        """By folder of storages, below the root: what resolves the names in its pickles. See `context`."""
         self._read: set[str] = set()
+        """The members that were read, below the root; storages are not among them."""
         self.notes_on_rests: dict[str, list[Note]] = {}
         with about_file(origin.source.name):
+            # All else looks for members below the root.
             self.root = self._find_root()
             self._check_names()
             self.order = self._byte_order()
@@ -139,7 +144,7 @@ class PtArchive:
             # PyTorch's reader ignores case; `_check_names` refuses other letters.
             if (first_root + member).lower() in lower_names:
                 return first_root
-        # Other writers may add members before PyTorch's.
+        # Other writers may add members before PyTorch's. In the order of `_ROOT_MEMBERS`: `data.pkl` before all others.
         for member in _ROOT_MEMBERS:
             roots = [name[: -len(member)] for name in names if name == member or name.endswith("/" + member)]
             if roots:
@@ -154,6 +159,9 @@ class PtArchive:
     def _check_names(self) -> None:
         """Refuse names that differ in case alone from members that PyTorch looks up: its lookup ignores case.
 
+        Otherwise PyTorch would read another value than this package. So members that only describe the archive, its
+        version for one, are not among them.
+
         Raises:
             CorruptError: there is one.
         """
@@ -162,7 +170,7 @@ class PtArchive:
             root = path[: len(self.root)]
             name = path[len(self.root) :]
             lower_name = name.lower()
-            if root.lower() != self.root.lower():
+            if root.lower() != self.root.lower():  # another folder
                 continue
             if lower_name.startswith(STORAGE_FOLDER):
                 # Keys of storages are in the pickle, in any case; `ZipArchive` refuses two that differ in case alone.
@@ -255,7 +263,8 @@ class PtArchive:
         Args:
             text: of the note: `{}` becomes some of the names.
             names: of the members, below the root folder.
-            level: `info`, or `warning`: then the note has their size, and counts each of them.
+            level: `info` for what belongs to no value, such as source: one thing, however many members it has.
+                `warning` for what may be weights: then the note has their size, and counts each of them.
         """
         if not names:
             return
@@ -269,7 +278,8 @@ class PtArchive:
     def check_storages(self) -> None:
         """Note the members that look like storages and that the value does not use.
 
-        A `.pt` made from a `.t7` may have storages that only its record uses.
+        To be called when the value was read. A `.pt` made from a `.t7` may have storages that only its record uses, so
+        that none of its members are noted.
 
         Raises:
             CorruptError: the archive has storages, but the value uses none of them.
@@ -277,6 +287,7 @@ class PtArchive:
         self._judge_storage_sizes()
         if self.has(RECORD_MEMBER):
             return
+        # Empty members lose nothing.
         names = [name for name in self.unread() if name.startswith(_WEIGHT_FOLDERS) and self._total_size([name])]
         members = self.zip.members
         uses_storages = any(members[name].size for name in self._storage_members() if name in members)
@@ -323,7 +334,7 @@ class PtArchive:
         """Read the pickles and files outside the value, for the names in them: a program may load any member.
 
         A member that is only partly a pickle is read up to the end of the pickle. One that only begins as a pickle, as
-        elements of a tensor may, is none if no name is found in it.
+        elements of a tensor may, is none if no unsafe name is found in it before reading fails.
 
         Returns:
             The members that are pickles or model files by their suffixes, but cannot be read.
@@ -334,12 +345,12 @@ class PtArchive:
             self._judge_descriptions()
         failed: list[str] = []
         for name, member in self.zip.members.items():
-            was_read = name in self.notes_on_rests
-            if was_read or not member.size:
+            was_unpickled = name in self.notes_on_rests
+            if was_unpickled or not member.size:
                 continue
             has_loaded_suffix = name.lower().endswith(_LOADED_SUFFIXES)
             try:
-                # What is a file by its name counts, however far it can be read.
+                # What is a pickle by its name counts, however far it can be read: nothing is forgotten.
                 with nullcontext() if has_loaded_suffix else origin.forgetting_if_unreadable():
                     self._read_other(member, is_pickle_by_name=has_loaded_suffix)
             except T7BridgeError:
@@ -358,12 +369,12 @@ class PtArchive:
         kind = signature.kind if signature is not None else ""
         if kind == "npy":
             judge_array(self.origin, source, start, member.size)
-        elif head.startswith(b"PK"):
+        elif head.startswith(b"PK"):  # any zip archive; what is none after all fails, which the caller expects
             self._value_of_nested_file(member.name)
         elif is_pickle_by_name or _PICKLE.match(head) or kind == "pickle":
             # The storages of `traced_inputs.pkl` are named below a folder of their own, which has no members.
-            is_traced = member.name == f"{self.root}{TRACED_FOLDER[:-1]}.pkl"
-            self._unpickle(member, TRACED_FOLDER if is_traced else STORAGE_FOLDER)
+            traced_inputs = f"{self.root}{TRACED_FOLDER.removesuffix('/')}.pkl"
+            self._unpickle(member, TRACED_FOLDER if member.name == traced_inputs else STORAGE_FOLDER)
 
     def _unpickle(self, member: Member, folder: str) -> Any:
         """Return the value of a pickle, and keep the notes on the bytes after it in its member.
@@ -372,13 +383,14 @@ class PtArchive:
             member: the pickle.
             folder: of its storages, below the root folder.
         """
-        self.zip.check(member.name)
+        self.zip.check(member.name)  # the CRC-32
         source, start = self.zip.span(member.name)
         pickle = Unpickler(source, start, start + member.size, self.context(folder), member.name)
         if member.method != STORED:
             # A few deflated bytes may become very many opcodes: they are bounded by the size of the file.
             pickle.limit_operations(_FREE_OPERATIONS + self.origin.limits.inflated_operations * self.origin.source.size)
         value = pickle.load()
+        # Set even if the list is empty: `read_others` passes over the members that are here.
         self.notes_on_rests[member.name] = pickle.load_following(member.name.removeprefix(self.root))
         return value
 
@@ -398,7 +410,7 @@ class PtArchive:
         member = self.zip.members.get(f"{self.root}{folder}{key}")
         if member is None:
             raise CorruptError(f"the archive has no storage {key}", file=self.origin.source.name)
-        return table.get(key, UINT8, member.size, "cpu")
+        return table.get(key, UINT8, member.size, "cpu")  # no pickle says a type or a device
 
     @staticmethod
     def _storage_suffix(folder: str) -> str:
@@ -424,11 +436,13 @@ class PtArchive:
 def _locate(
     archive: ZipArchive, folder: str, order: str, suffix: str, key: Any, element: ElementType, nbytes: int
 ) -> Span:
-    """Return where the bytes of a storage are. Refers to no reader, so that files close promptly.
+    """Return where the bytes of a storage are.
+
+    A function, not a method of `PtArchive`: a storage that kept its reader alive would keep the file open.
 
     Args:
         archive: the archive.
-        folder: of the storages, with the root folder.
+        folder: of the storages, with the root folder before it.
         order: their byte order.
         suffix: of their names.
         key: of the storage.
@@ -440,8 +454,9 @@ def _locate(
         CorruptError: there is no member.
     """
     name = f"{folder}{key}{suffix}"
-    # An empty storage needs no member, and those of traced inputs have none.
-    if (name not in archive.members and not nbytes) or folder.endswith("/" + TRACED_FOLDER):
+    # An empty storage needs no member, and those of traced inputs, which `read_others` reads for names only, have none.
+    is_empty = name not in archive.members and not nbytes
+    if is_empty or folder.endswith(TRACED_FOLDER):
         return span_of_bytes(b"", element.itemsize)
     member = archive.member(name)
     if member.size < nbytes:
@@ -455,7 +470,8 @@ def _locate(
     source, start = archive.span(name)
     if order == "big" and element.name == "complex32":
         return _swapped_halves(source, start, nbytes)
-    # The CRC-32 is that of the whole member; PyTorch writes 0 if the computation is disabled.
+    # The CRC-32 is that of the whole member, so that a part of it cannot be checked; PyTorch writes 0 if the
+    # computation is disabled.
     crc = member.crc if member.size == nbytes and member.crc else None
     return Span(source, start, element.itemsize, order, crc)
 
@@ -485,7 +501,7 @@ def read_package(archive: PtArchive) -> Any:
         UnsupportedError: it has no pickles.
         FormatError: a pickle is damaged.
     """
-    own_members = (VERSION_MEMBER, BYTEORDER_MEMBER)
+    own_members = (VERSION_MEMBER, BYTEORDER_MEMBER)  # of the archive, at the same place as the user's
     names = []
     for name in archive.names():
         if not name.startswith(PACKAGE_FOLDER) and name not in own_members:
@@ -504,7 +520,8 @@ def read_package(archive: PtArchive) -> Any:
     unread = [name for name in archive.unread() if name.endswith(".storage")]
     archive.note_left_out(f"{len(unread)} storages that no pickle names are left out: {{}}", unread, "warning")
     if len(values) == 1:
-        return values[pickles[0]]
+        (value,) = values.values()
+        return value
     return values
 
 
@@ -525,7 +542,7 @@ def judge_array(origin: Origin, source: ByteSource, start: int, size: int) -> No
     """
     end = start + size
     descr, _, _, elements_start = read_header(source, start, end, source.name)
-    if _may_hold_objects(descr):
+    if _may_hold_objects(descr):  # a pickle instead of elements
         # Both are read for the names in them, which `origin` collects.
         pickle = Unpickler(source, elements_start, end, PickleContext(origin))
         pickle.load()

@@ -30,7 +30,7 @@ def tensor_of_array(array: NumpyArray, element: ElementType, device: str) -> Ten
         device: PyTorch's name of its device.
 
     Returns:
-        `None` if the elements of the array are not numbers.
+        `None` if the elements of the array are not numbers or truth values.
 
     Raises:
         UnsupportedError: the array's type does not convert to the element type.
@@ -38,9 +38,9 @@ def tensor_of_array(array: NumpyArray, element: ElementType, device: str) -> Ten
     # Booleans (`?`, `b1`), integers (`b`, `i`, `u`), floats and complex numbers.
     if array.dtype.code[:1] not in "?biufc" or not isinstance(array.data, bytes):
         return None
-    values = numpy_value(array).ravel("K")  # in the order of memory
-    if element.native:
-        with np.errstate(over="ignore", invalid="ignore"):
+    values = numpy_value(array).ravel("K")  # in the order of memory, which the stride below describes
+    if element.native:  # numpy has this type
+        with np.errstate(over="ignore", invalid="ignore"):  # too large for the type is infinite, as in PyTorch
             values = values.astype(element.code)
     elif element.name == "bfloat16" and values.dtype.itemsize == 4 and values.dtype.kind == "f":
         # XLA saves bfloat16 as float32 whose lower half is zero. Others are rounded to even, as by PyTorch: a half of
@@ -53,6 +53,7 @@ def tensor_of_array(array: NumpyArray, element: ElementType, device: str) -> Ten
         raise UnsupportedError(f"a numpy array of {array.dtype.code} cannot become a tensor of {element.name}")
     data = values.astype(values.dtype.newbyteorder("<")).tobytes()
     storage = Storage(element, values.size, span_of_bytes(data, element.itemsize), device)
+    # In Fortran's order the first dimension is the densest.
     stride = contiguous(array.shape[::-1])[::-1] if array.fortran else contiguous(array.shape)
     return Tensor(element, storage, array.shape, stride, is_scalar=not array.shape, device=device)
 
@@ -78,9 +79,9 @@ def elements_of_list(items: list[Any], element: ElementType, most: int) -> tuple
     """Return nested lists of numbers as elements.
 
     Args:
-        items: lists of equal length, nested.
+        items: lists of equal length, nested; of a damaged file anything may be inside.
         element: the type of the numbers.
-        most: maximum number of elements.
+        most: maximum number of elements. It is checked first, as one list in the file may be an item many times.
 
     Returns:
         The shape and the bytes.
@@ -121,7 +122,7 @@ def numpy_value(array: NumpyArray) -> np.ndarray:
         UnsupportedError: it holds objects or fields.
         CorruptError: the bytes do not fit its type and shape.
     """
-    order = array.dtype.order if array.dtype.order in ("<", ">") else "="
+    order = array.dtype.order if array.dtype.order in ("<", ">") else "="  # `|`: elements of one byte have none
     code = array.dtype.code
     not_plain = UnsupportedError(f"a numpy array of type {code[:20]!r} is not an array of plain elements")
     has_size = array.dtype.itemsize > 0 or code == "?"  # the code of booleans that states no size
@@ -169,7 +170,7 @@ def read_header(source: ByteSource, start: int, end: int, name: str) -> tuple[An
     head = source.read(start, min(12, end - start))
     if head[:6] != MAGIC or len(head) < 10:
         raise wrong(repr(head[:6])[1:])  # without the `b`
-    version = head[6]
+    version = head[6]  # the major one; there are no others than 1.0, 2.0 and 3.0
     length_end = 10 if version < 2 else 12
     length = int.from_bytes(head[8:length_end], "little")
     text_start = start + length_end
@@ -183,7 +184,7 @@ def read_header(source: ByteSource, start: int, end: int, name: str) -> tuple[An
         descr = header["descr"]
         fortran = header["fortran_order"]
         shape = header["shape"]
-        # Both become the error below.
+        # These two, as all errors of other lines, become the error below.
         if set(header) != {"descr", "fortran_order", "shape"} or type(fortran) is not bool or type(shape) is not tuple:
             raise ValueError("is not a header")
         if any(type(extent) is not int or not 0 <= extent < 1 << 62 for extent in shape):

@@ -45,11 +45,18 @@ class PtReader:
         forbid: whether to refuse a file that names what runs code or reaches the system. If not, such names are treated
             as all others that have no meaning here, and listed in `foreign`.
         judge: whether to look for `uses` too.
+        _depth: how many files this one is inside, each in another's pickle.
 
     Attributes:
+        source: the open file.
         kind: `zip` (1.6 and newer), `legacy` (0.2 to 1.5), `tar` (0.1), `torchscript`, `cpp` (archives of the C++
             API), `json-archive` (TorchScript of 1.0 to 1.2), `pt2` (torch.export), `package` (torch.package) or
             `pickle` (a plain one).
+        attributes: of TorchScript the content of the modules other than parameters and buffers, by dotted name; of
+            torch.export the constants by name; filled by `read`, and empty for other files.
+        constants: of TorchScript the constants that its code refers to; filled by `read`; `None` for other files.
+        notes: content of the file that is not part of the value; filled by `read`.
+        title: what a file is that PyTorch did not write, a plain pickle; set by `read`; empty for other files.
 
     Raises:
         T7BridgeError: the file cannot be opened.
@@ -76,21 +83,20 @@ class PtReader:
             self._start = 0
         else:
             self.source, self._start = ByteSource.open(source)
+        # `_start` is the offset of the file in its source: a file object may be open in the middle.
         self._origin = Origin(self.source, limits, forbid, partial(_value_of_nested_file, _depth), judge)
         self._value: Any = _UNSET
+        """The value; `_UNSET` until it is read, as it may be `None`."""
         self._archive: PtArchive | None = None
+        """The members of a zip archive or an unpacked one, which detecting the kind opens; `None` for other files."""
         self._storages: StorageTable | None = None
+        """The storages of a file that is not an archive; `None` until it is read. Those of an archive are its own."""
+        self.attributes: dict[str, Any] = {}
+        self.constants: Any = None
+        self.notes = self._origin.notes
+        self.title = ""
         with about_file(self.source.name):
             self.kind = self._detect_folder() if folder else self._detect()
-        self.attributes: dict[str, Any] = {}
-        """Of TorchScript: content of the modules other than parameters and buffers, by dotted name; of torch.export:
-        the constants by name; filled by `read`."""
-        self.constants: Any = None
-        """Of TorchScript: the constants that its code refers to; filled by `read`."""
-        self.notes = self._origin.notes
-        """Content of the file that is not part of the value; filled by `read`."""
-        self.title = ""
-        """What a file is that PyTorch did not write, a plain pickle; set by `read`."""
 
     def close(self) -> None:
         """Close the file. Storages whose elements are still in it can no longer be read."""
@@ -116,7 +122,8 @@ class PtReader:
 
         Raises:
             UnknownFormatError: PyTorch does not read it.
-            CorruptError: it is another file for readers that begin elsewhere.
+            UnsupportedError: it is an archive in the middle of a file object.
+            CorruptError: it is also a zip archive, for readers that begin at the end of a file.
         """
         head = self.source.read(self._start, HEAD_BYTES)
         signature = identify(head)
@@ -128,11 +135,11 @@ class PtReader:
             self._archive = _part("archive").PtArchive(self._origin)
             return self._kind_of_zip(self._archive)
         if kind == "tar":
-            # Readers of zip archives begin at the end of a file.
             if ends_as_zip(self.source):
                 refuse_two(self.source, title=signature.title if signature else "")
             return "tar"
-        if kind == "pickle" or (not kind and head[:1] and head[:1] in _OLD_PICKLES):
+        # Pickles of old protocols have no signature, only first bytes that few other files have.
+        if kind == "pickle" or (not kind and head and head[:1] in _OLD_PICKLES):
             refuse_two(self.source, self._start, "a pickle")
             is_legacy = _part("streams").is_legacy(self.source, self._start, self._origin.limits)
             return "legacy" if is_legacy else "pickle"
@@ -309,7 +316,7 @@ class PtReader:
             CorruptError: it does not exist in an archive.
             UnsupportedError: it does not exist in another file.
         """
-        self.read()
+        self.read()  # which sets the element types
         if self._archive is not None:
             return self._archive.storage(key)
         storage = self._storages.roots.get(key) if self._storages else None
@@ -358,7 +365,7 @@ def _value_of_nested_file(depth: int, origin: Origin, source: ByteSource) -> Any
     inner = PtReader(source, limits=origin.limits, forbid=origin.forbid, judge=origin.is_judged, _depth=depth + 1)
     try:
         return inner.read()
-    finally:
+    finally:  # also of a file that cannot be read: it may be unsafe up to the damage
         # Names are only collected from all members where they are not refused: for `scan`.
         if not origin.forbid:
             inner.read_others()
@@ -369,7 +376,7 @@ def _value_of_nested_file(depth: int, origin: Origin, source: ByteSource) -> Any
 def read_pickle_with(
     data: bytes, storages: dict[str, Storage], limits: Limits = DEFAULT_LIMITS, forbid: bool = True
 ) -> tuple[Any, list[str]]:
-    """Read a standalone pickle with given storages: the part of a `.pt` kept in a record.
+    """Read a pickle whose storages are given: the record of a conversion keeps the pickle of a `.pt`.
 
     Args:
         data: the pickle.
@@ -388,7 +395,8 @@ def read_pickle_with(
 
     def storage_with_device(saved_id: Any) -> Any:
         """Return the storage of a persistent id, with the device that the id names."""
-        # The device of a storage is in the pickle only. An id of another form is refused by the table.
+        # The device of a storage is in the pickle only. The table refuses an id of another form, a key that is not
+        # text, and a location that is none.
         if isinstance(saved_id, tuple) and len(saved_id) >= ZIP_PARTS:
             _storage, _class, key, location, *_ = saved_id
             storage = storages.get(text(key) or "")
@@ -451,8 +459,8 @@ def writer(
         pt_format: `zip`, `legacy` for PyTorch 0.2 to 1.5, or `torchscript`.
         keep_device: whether tensors keep the device that they name.
         map_location: the replacement of each device; see `writer.device_mapper`.
-        allow_foreign: whether names of other packages are written.
-        limits: bound what a TorchScript archive repeats.
+        allow_foreign: whether names of other packages are written; an archive of TorchScript has tensors only.
+        limits: bound what an archive of TorchScript repeats; the other formats write each shared value once.
 
     Raises:
         ModelError: `map_location` names no device.

@@ -62,9 +62,9 @@ class ScriptClass:
     Attributes:
         is_module: whether it is a module; else it is a plain class, such as a named tuple.
         parameters: names of its parameters.
-        buffers: names of its buffers; None in files of releases that did not write them.
-        types: the types of its attributes, as text.
-        has_code: whether it has methods.
+        buffers: names of its buffers; None in files of releases that did not write them (see `_is_buffer`).
+        types: by the name of each attribute: its type, as text.
+        has_code: whether it has methods. Classes of the C++ API have none.
     """
 
     is_module: bool
@@ -75,7 +75,7 @@ class ScriptClass:
 
 
 def parse_classes(source: str) -> dict[str, ScriptClass]:
-    """Return the classes in a source file, by name."""
+    """Return the classes in a source file of TorchScript, by name; lines of another form are passed over."""
     classes = {}
     for name, base, body in _CLASS.findall(source):
         # PyTorch prints attributes first, then methods. The body of a class without attributes starts with a method.
@@ -115,6 +115,7 @@ class _Code:
     def __init__(self, archive: PtArchive) -> None:
         self._archive = archive
         self._files: dict[str, dict[str, ScriptClass]] = {}
+        """By the Python module of each source file that was parsed: its classes by name; empty if there is no file."""
 
     def classes(self, module: str) -> dict[str, ScriptClass]:
         """Return the classes of a Python module, by name."""
@@ -148,8 +149,13 @@ def is_cpp(archive: PtArchive) -> bool:
 class VisitedModules:
     """Walks through the modules of a file, and charges modules that are met repeatedly to `Limits.work`.
 
+    A shared module has all its names in a state dict, so that modules in modules could multiply without end. One object
+    serves all state dicts of a file, for one limit together.
+
     Attributes:
         limits: resource limits.
+        _seen: the identities of the modules met so far; the value of the file keeps them alive.
+        _budget: what is charged for those that are met again.
     """
 
     limits: Limits = DEFAULT_LIMITS
@@ -164,8 +170,8 @@ class VisitedModules:
 
         Args:
             root: the outermost module.
-            inside: returns the content of a module, which is passed through; its submodules by name; and the number of
-                its entries, which is charged if the module is met again.
+            inside: returns the content of a module, which is passed through; its submodules by name; and a number of
+                entries, which is charged if the module is met again.
 
         Raises:
             LimitError: modules are nested too deep, or repeated too often.
@@ -178,7 +184,8 @@ class VisitedModules:
                 raise limits.exceeded("module_depth", "the modules are nested too deep")
             content, submodules, count = inside(module)
             if id(module) in self._seen:
-                self._budget.spend(STEPS_PER_NODE * (1 + count), prefix[:-1])
+                path = prefix[:-1]  # without the dot
+                self._budget.spend(STEPS_PER_NODE * (1 + count), path)
             self._seen.add(id(module))
             yield prefix, content
             # The last one is taken from the stack first.
@@ -192,14 +199,15 @@ class ScriptModule:
 
     Attributes:
         entries: everything but the modules themselves: of each module its parameters, its buffers and its other
-            attributes, then the same of its submodules. Each is the dotted name, the value, and whether it is a
-            parameter or buffer.
-        notes: content that is not in the state dict.
-        constants: the constants that its code refers to.
+            attributes, then the same of its submodules. Each is the dotted name, the value, and whether it is in the
+            state dict: parameters and buffers are.
+        notes: the notes of the file, to which those on content that is not in the state dict are added.
+        constants: the constants that its code refers to, as they are in the file; None if there are none.
         inlined: the tensors among the constants, `constants.0` and on: frozen and mobile modules have their weights
-            there, and no names for them.
-        with_attributes: whether the state dict has all entries, as that of the C++ API.
+            there, and no names for them. Filled by `inline`, or by the readers of other archives.
         held: the tensors in attributes that are neither parameters nor buffers, under `attributes.` and the path.
+            Filled by `carry_attributes`; empty if `with_attributes`.
+        with_attributes: whether the state dict has all entries, as that of the C++ API.
     """
 
     entries: list[tuple[str, Any, bool]]
@@ -263,7 +271,11 @@ class ScriptModule:
             self.note(text)
 
     def carry_attributes(self) -> None:
-        """Carry the tensors in attributes, which are not in PyTorch's state dict of the module, and note them."""
+        """Carry the tensors in attributes, which are not in PyTorch's state dict of the module, and note them.
+
+        To be called after the constants were added: a tensor that is one of them, or in the state dict, is carried
+        once.
+        """
         views_in_state = {_view_identity(value) for _, value, in_state in self.entries if in_state}
         views_in_state |= {_view_identity(tensor) for tensor in self.inlined.values()}
         # One tensor may be the attribute of several modules: it has the name of the first.
@@ -321,7 +333,12 @@ def _view_identity(value: Any) -> Any:
 
 
 def iter_tensors(value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield the tensors inside a value of builtins and objects, each once, with its dotted path."""
+    """Yield the tensors inside a value of builtins and objects, each once, with its dotted path, in their order.
+
+    Args:
+        value: any value of a file.
+        name: with which all paths begin.
+    """
     longest_prefix = 1000
     stack: list[tuple[str, Any]] = [(name, value)]
     seen: set[int] = set()
@@ -343,6 +360,7 @@ def iter_tensors(value: Any, name: str) -> Iterator[tuple[str, Any]]:
             for number, inner in reversed(list(enumerate(item))):
                 stack.append((f"{prefix}.{number}", inner))
         elif isinstance(item, PythonObject):
+            # Its parts have no names of their own: what is inside them is named as if it were in the object.
             parts = (item.args, item.kwargs, item.state, item.items, item.pairs)
             stack += [(path, part) for part in reversed(parts) if part is not UNSET]
 
@@ -355,7 +373,7 @@ def read_modules(archive: PtArchive, is_cpp_api: bool) -> ScriptModule:
 
     Args:
         archive: the archive.
-        is_cpp_api: whether the C++ API wrote it: its state dict has all attributes, and none is noted as extra.
+        is_cpp_api: whether the C++ API wrote it: its state dict has all attributes, so that none is carried beside it.
 
     Raises:
         FormatError: it is damaged.
@@ -370,6 +388,7 @@ def read_modules(archive: PtArchive, is_cpp_api: bool) -> ScriptModule:
     code = _Code(archive)
     script = ScriptModule.of(archive, root, lambda module: _content(module, code))
     script.constants = constants
+    # In this order: a tensor of both is named as a constant.
     script.inline(constants, "constants")
     script.inline(bytecode, "bytecode")
     script.note_inlined()
@@ -380,9 +399,11 @@ def read_modules(archive: PtArchive, is_cpp_api: bool) -> ScriptModule:
 
 
 def _content(module: PythonObject, code: _Code) -> Any:
-    """Return the entries of a module (parameters, buffers, then others), its submodules, and the number of all.
+    """Return the content of a module of TorchScript, for `VisitedModules.walk`.
 
-    An entry is its name, its value, and whether it is in the state dict.
+    Returns:
+        Its entries (parameters, buffers, then others), each its name, its value, and whether it is in the state dict;
+        its submodules by name; and the number of all of these.
     """
     cls = code.find(module.path)
     parameter_names = frozenset(cls.parameters) if cls else frozenset()
@@ -446,10 +467,11 @@ def read_json_archive(archive: PtArchive) -> ScriptModule:
         FormatError: it is damaged.
     """
     model = Fields.parse(archive.read_member(MODEL_MEMBER), MODEL_MEMBER)
-    context = archive.context("")  # the keys of storages are whole names of members
+    context = archive.context("")  # not a folder: the keys of storages are whole names of members, below the root
     for definition in model.each("tensors"):
         context.tensors.append(_json_tensor(archive, context, definition))
     context.storages.complete_untyped_and_views()
+    # The tensors come first: attributes refer to them (`build_tensor_from_id`).
     values: Any = archive.unpickle(ATTRIBUTES_MEMBER, "") if archive.has(ATTRIBUTES_MEMBER) else ()
     if not isinstance(values, (tuple, list)):
         raise CorruptError("the archive's attributes are not a list", found=type(values).__name__)
@@ -467,9 +489,10 @@ def read_json_archive(archive: PtArchive) -> ScriptModule:
 
 
 def _json_content(module: Fields, tensors: list[Any], values: Any) -> Any:
-    """Return the entries of a module (parameters, buffers, then others), its submodules, and the count 0.
+    """Return the content of a module of `model.json`, for `VisitedModules.walk`: entries and submodules as `_content`.
 
-    Attributes of type Tensor were buffers in 1.2. The count is 0 because modules cannot be shared in JSON.
+    Attributes of type Tensor were buffers in 1.2. The number of entries, which would be charged for a module that is
+    met again, is 0: JSON has no shared modules.
 
     Args:
         module: its description.
@@ -489,7 +512,7 @@ def _json_content(module: Fields, tensors: list[Any], values: Any) -> Any:
     listed_names = {name for name, *_ in (*parameters, *buffers)}
     for definition in module.each("attributes"):
         name = definition.get("name", str, "")
-        if name in listed_names:
+        if name in listed_names:  # one name, one value: the parameter, which PyTorch adds first
             continue
         number = _integer(definition, "id")
         value = _at(values, number) if number >= 0 else None  # -1: the attribute is not set
@@ -514,9 +537,10 @@ def _json_tensor(archive: PtArchive, context: PickleContext, entry: Fields) -> A
         raise UnsupportedError(f"a tensor is of type {shown(data_type)}, which PyTorch 1.2 did not have")
     quantized = bool(entry.values.get("isQuantized"))
     if quantized:
-        name = _QUANTIZED.get(name, name)
+        name = _QUANTIZED.get(name, name)  # the description has the type of the integers
     element = ELEMENT_TYPES[name]
     key = entry.inner("data", {}).get("key", str)  # the member with its elements
+    # As many elements as the member has: the description says no number.
     count = archive.zip.member(archive.root + key).size // element.itemsize
     storage = context.storages.get(key, element, count, str(entry.values.get("device", "cpu")))
     size = [_whole(item, entry) for item in entry.get("dims", list, [])]
@@ -566,6 +590,7 @@ def _quantized_entries(module: PythonObject, attributes: dict[str, Any]) -> dict
     if is_quantized_conv(module):
         entries = {"weight": attributes["weight"], "bias": attributes["bias"]}
     for name, value in attributes.items():
+        # Numbers of the module become tensors; if they are buffers, they are in the state dict already.
         if name in ("scale", "zero_point") and type(value) in (int, float):
             entries[name] = _scalar(value)
         elif isinstance(value, PythonObject) and value.path == _SCRIPT_OBJECT:
@@ -624,7 +649,8 @@ def module_state_dict(
         module: the inert object in the file.
         keep_parameters: whether the tensors stay parameters; `state_dict()` detaches them.
         limits: bound how often a shared module is repeated.
-        visited: the modules of the same file seen before, for one limit over all its state dicts.
+        visited: the modules of the same file seen before, for one limit over all its state dicts; by default none, and
+            `limits` apply.
 
     Raises:
         UnsupportedError: it is not a module.
@@ -658,7 +684,7 @@ def _pickled_content(module: PythonObject) -> Any:
 
     Returns:
         Of each entry its name, its value, and whether `state_dict()` detaches it; the submodules by name; and the
-        number of parameters, buffers and submodules.
+        number of parameters, buffers and submodules, including those that are `None`.
     """
     attributes = attributes_of(module)
     unsaved_names = unsaved_buffers(module)
@@ -671,7 +697,7 @@ def _pickled_content(module: PythonObject) -> Any:
             content.append((_text_name(name), buffer, True))
     # A quantized module adds its weights to the state dict as they are.
     content += [(name, value, False) for name, value in _quantized_entries(module, attributes).items()]
-    # PyTorch has `None` for a submodule that is off.
+    # PyTorch has `None` for a parameter, buffer or submodule that is off.
     submodules = [(_text_name(name), value) for name, value in attributes["_modules"].items() if is_module(value)]
     return content, submodules, sum(len(attributes[part]) for part in MODULE_PARTS)
 

@@ -100,7 +100,7 @@ def read_pt2(archive: PtArchive) -> ScriptModule:
         archive.context(folder).storages.complete_untyped_and_views()
     module = ScriptModule(entries, archive.origin.notes)
     _add_constants(module)
-    _note_members(archive)
+    _note_members(archive)  # last, when it is known which members were read
     return module
 
 
@@ -150,7 +150,7 @@ def _payloads(archive: PtArchive, model: str, folder: str, prefix: str) -> Itera
         prefix: put before each name.
     """
     in_state = folder == _WEIGHTS
-    dictionary = f"{folder}{model}.pt"  # 2.7
+    dictionary = f"{folder}{model}.pt"  # 2.7 has one member for all tensors, newer releases one for each
     if archive.has(dictionary):
         yield from _tensors_of_dictionary(archive, dictionary, prefix, in_state)
         return
@@ -159,7 +159,8 @@ def _payloads(archive: PtArchive, model: str, folder: str, prefix: str) -> Itera
     config = Fields.parse(archive.zip.read(archive.root + member), member).inner("config")
     for name, payload in config.items():
         _folder, _, file = str(payload.values.get("path_name")).rpartition("/")
-        # Pickled are objects, and tensors that are not plain memory, which have `tensor_meta` or such a member.
+        # Pickled are objects, and tensors that are not plain memory, which have `tensor_meta` or such a member. Only
+        # objects are left out.
         is_tensor_member = payload.values.get("tensor_meta") or file.startswith(("tensor_", "weight_"))
         if payload.values.get("use_pickle") and not is_tensor_member:
             _note_left_out_object(archive, prefix + name, file)
@@ -194,6 +195,7 @@ def _tensor_of_payload(archive: PtArchive, folder: str, payload: Fields) -> Any:
     if meta.values.get("layout", _STRIDED) != _STRIDED:
         raise UnsupportedError("a tensor is not strided", path=path, found=f"layout {shown(meta.values['layout'])}")
     context = archive.context(folder)
+    # Several tensors may share a member. Its storage has the element type of the first.
     root_storage = context.storages.roots.get(key)
     if root_storage is None:
         if member.size % element.itemsize:
@@ -203,7 +205,6 @@ def _tensor_of_payload(archive: PtArchive, folder: str, payload: Fields) -> Any:
         root_storage = context.storages.get(key, element, member.size // element.itemsize, _device(meta))
     size = [_integer(item, path) for item in meta.get("sizes", list)]
     stride = [_integer(item, path) for item in meta.get("strides", list)]
-    # Tensors of one member may have different element types.
     storage = context.storages.retype(root_storage, element)
     tensor = view(context, storage, _integer(meta.values.get("storage_offset"), path), size, stride)
     tensor.is_parameter = bool(payload.values.get("is_param"))
@@ -245,9 +246,15 @@ def _tensors_of_dictionary(
 ) -> Iterator[tuple[str, Any, bool]]:
     """Yield the tensors of a dictionary written by `torch.save`: name, tensor, whether it is in the state dict.
 
+    Args:
+        archive: the archive.
+        member: the dictionary, below the root folder.
+        prefix: put before each name.
+        in_state: whether these are weights, which are in the state dict; otherwise constants, which may be anything.
+
     Raises:
         CorruptError: it is not a dictionary with names.
-        UnsupportedError: a weight is not a tensor; a constant that is none is noted.
+        UnsupportedError: a weight is not a tensor. A constant that is not one is noted, and left out.
     """
     for name, value in Fields(archive.value_of_nested_file(member), member).values.items():
         if not isinstance(name, str):
@@ -326,7 +333,10 @@ def effects(archive: ZipArchive, limits: Limits) -> Iterator[tuple[str, str]]:
 
 
 def _effects_of_member(archive: ZipArchive, name: str, limits: Limits) -> list[tuple[str, str]]:
-    """Return what one member reaches, judging by the suffix of its name: pairs as `effects` yields them."""
+    """Return what one member reaches, judging by the suffix of its name: pairs as `effects` yields them.
+
+    Empty for members that only hold data. Raises `LimitError` for a graph that is too large.
+    """
     lower_name = name.lower()
     if lower_name.endswith(_COMPILED_SUFFIXES):
         return [("compiled code", name)]
@@ -371,7 +381,7 @@ def _effects_of_graph(
             if key == "target" and isinstance(field, str) and is_node:
                 if not _OPERATOR.fullmatch(field):
                     yield "operator", field
-            elif key in ("expr_str", "as_expr", "guards_code"):
+            elif key in ("expr_str", "as_expr", "guards_code"):  # texts that PyTorch evaluates: sizes, and conditions
                 for expression in field if isinstance(field, list) else [field]:
                     if isinstance(expression, str) and not _computes_sizes(expression):
                         yield "expression", expression

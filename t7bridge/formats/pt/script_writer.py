@@ -18,7 +18,7 @@ Source: PyTorch 2.13 `torch/csrc/api/src/serialize/output-archive.cpp`, `input-a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import IO, Any
 
 from attrs import evolve, field
@@ -44,7 +44,7 @@ _BUFFERS = frozenset({"running_mean", "running_var", "num_batches_tracked"})
 """Buffers of PyTorch's own modules that are floats, or that every reader treats as buffers."""
 _VERSION = "1.5.0"
 """The text that C++ writes as `pytorch_version`, and requires, since 1.5."""
-_FLOAT, _BOOL, _TENSOR, _PAIR = "float", "bool", "Tensor", "Tuple[float, float]"
+_FLOAT, _INT, _BOOL, _TENSOR, _PAIR = "float", "int", "bool", "Tensor", "Tuple[float, float]"
 """TorchScript's names of types; that of Adam's `betas` is the pair."""
 _TypedValues = dict[str, tuple[Any, str]]
 """Attributes by name: the value, and TorchScript's name of its type."""
@@ -54,9 +54,11 @@ _TypedValues = dict[str, tuple[Any, str]]
 class _Optimizer:
     """The options and the state that C++ has of one optimizer, with their types.
 
+    Types are TorchScript's names: `float`, `int`, `bool`, `Tensor`, or that of a pair.
+
     Attributes:
-        options: of a group, with their types.
-        state: of a parameter, with their types; of these `step` is a number in C++ and a tensor in Python.
+        options: type of each option of a group, by name. All must be there.
+        state: type of each value that a parameter may have, by name. `step` is a number in C++ and a tensor in Python.
     """
 
     options: dict[str, str]
@@ -103,11 +105,11 @@ class _Module:
     """One module of the archive that is written: its class, attributes and submodules.
 
     Attributes:
-        number: of its class; each module has a class of its own.
-        values: its attributes by name, with TorchScript's names of their types, in order.
-        modules: its submodules by name.
-        buffers: names of the tensors that are buffers.
-        parameters: names of the tensors that are parameters.
+        number: of its class, from 0 on; each module has a class of its own.
+        values: its attributes by name, with TorchScript's names of their types, in order. Tensors are among them.
+        modules: its submodules by name; no name is also in `values`.
+        buffers: names of the tensors of `values` that are buffers.
+        parameters: names of the tensors of `values` that are parameters.
     """
 
     number: int
@@ -178,12 +180,12 @@ class ScriptWriter(PtWriter):
         super().__init__(target, keep_device=keep_device, place=place)
         self._limits = limits
         self._modules: list[_Module] = []
-        """All modules, by the numbers of their classes."""
+        """All modules, by the numbers of their classes; `_members` writes their source."""
         self._tensors: dict[tuple[Any, ...], Tensor] = {}
-        """The one tensor that is written for each view of a storage."""
+        """The one tensor that is written for each view of a storage: see `_shared_tensor`."""
 
     def write(self, value: Any) -> None:
-        """Accept the tensors. `finish` writes them.
+        """Prepare the modules and their pickle. `finish`, of the base class, writes them.
 
         Args:
             value: a state dict, or nested dictionaries; one tensor, which is named `0` as in C++; or the state dict of
@@ -199,7 +201,8 @@ class ScriptWriter(PtWriter):
             root = self._modules_of_names({"0": value})
         else:
             root = self._modules_of_names(value)
-        writer = PickleWriter(self._keys.key_and_device, allow_foreign=True)  # classes below `__torch__`
+        # The classes of the modules, below `__torch__`, are foreign names: only C++ knows them.
+        writer = PickleWriter(self._keys.key_and_device, allow_foreign=True)
         self._pickle = writer.dumps(root)
         self.tensors = writer.tensors
 
@@ -213,12 +216,13 @@ class ScriptWriter(PtWriter):
         """
         root = self._new_module()
         budget = Budget(self._limits, "writing modules that are shared or contain themselves")
-        visited: set[int] = set()
+        visited: set[int] = set()  # identities of dictionaries
         # The module, the dictionary whose tensors it receives, the path of that, and the number of modules above.
         stack: list[tuple[_Module, Any, str, int]] = [(root, value, "root", 0)]
         while stack:
             module, content, path, depth = stack.pop()
-            # Paths grow with the depth, so that they are charged; and so are dictionaries met before.
+            # Paths grow with the depth, so that they are charged. So are dictionaries met before, each time: a shared
+            # one is written as several modules, and one that contains itself would be without end.
             steps = len(path) // BYTES_PER_STEP
             if id(content) in visited:
                 steps += _STEPS_PER_MODULE
@@ -229,21 +233,26 @@ class ScriptWriter(PtWriter):
                     "TorchScript archives hold named tensors only", path=path, found=shown(content), expected="a tensor"
                 )
             for key, item in content.items():
-                if not isinstance(key, str) or not all(key.split(".")):
+                if not isinstance(key, str) or not all(key.split(".")):  # no part may be empty
                     raise ModelError("is not the name of a tensor", path=path, found=shown(key))
                 *parents, name = key.split(".")
-                if depth + len(parents) > self._limits.module_depth:
+                owner_depth = depth + len(parents)
+                if owner_depth > self._limits.module_depth:
                     raise self._limits.exceeded("module_depth", "modules are nested too deep", path=path)
                 item_path = f"{path}[{key!r}]"
-                owner = module
-                for parent in parents:
-                    owner = self._submodule(owner, parent, item_path)
+                owner = self._module_below(module, parents, item_path)
                 if isinstance(item, Tensor):
                     self._add_tensor(owner, name, item, item_path)
-                else:
+                else:  # a dictionary, or what is refused as none when its turn comes
                     submodule = self._submodule(owner, name, item_path)
-                    stack.append((submodule, item, item_path, depth + len(parents) + 1))
+                    stack.append((submodule, item, item_path, owner_depth + 1))
         return root
+
+    def _module_below(self, module: _Module, names: list[str], path: str) -> _Module:
+        """Return the submodule at the end of a path of names below a module; those that do not exist are created."""
+        for name in names:
+            module = self._submodule(module, name, path)
+        return module
 
     def _add_tensor(self, module: _Module, name: str, tensor: Tensor, path: str) -> None:
         """Add a parameter or buffer to a module. Only floating-point and complex tensors can be parameters."""
@@ -270,11 +279,12 @@ class ScriptWriter(PtWriter):
             path = f"root['state'][{number!r}]"
             if not isinstance(state, Mapping):
                 raise ModelError("is not the state of an optimizer", path=path, found=shown(state))
-            # Python has None for a state that is off, such as the buffer of no momentum; C++ has no entry.
+            # Python has None for a state that is off, such as the buffer of no momentum; C++ has no entry. Options,
+            # below, are never off.
             present_kinds = {name: kind for name, kind in optimizer.state.items() if state.get(name) is not None}
             states.modules[_number(number, path)] = self._new_module(self._in_cpp_types(state, present_kinds, path))
             _refuse_rest(state, optimizer.state, path)
-        # The first entry of each list is its length: C++ reads the others by their numbers.
+        # C++ has a list as its length, and one entry for each number: `params/size`, `params/0`, `params/1`.
         groups = root.modules["param_groups"] = self._new_module()
         self._add_size(groups, "param_groups/size", len(value["param_groups"]))
         for number, group in enumerate(value["param_groups"]):
@@ -284,8 +294,7 @@ class ScriptWriter(PtWriter):
             for position, parameter in enumerate(group["params"]):
                 module.values[f"params/{position}"] = (_number(parameter, path), "str")
             module.modules["options"] = self._new_module(self._in_cpp_types(group, optimizer.options, path))
-            written = {"params": "the numbers above", **optimizer.options}
-            _refuse_rest(group, written, path)
+            _refuse_rest(group, {"params", *optimizer.options}, path)
         return root
 
     def _in_cpp_types(self, values: Mapping[str, Any], kinds: dict[str, str], path: str) -> _TypedValues:
@@ -295,13 +304,16 @@ class ScriptWriter(PtWriter):
             values: those of Python, by name; others than in `kinds` are left to `_refuse_rest`.
             kinds: the type of each value to write.
             path: of the values, for errors.
+
+        Raises:
+            ModelError: an option is missing, or a value has another type.
         """
         converted = {}
         for name, kind in kinds.items():
             if name not in values:
                 raise ModelError("a group has no such option", path=path, expected=name)
             value = _in_cpp_type(values[name], kind, f"{path}[{name!r}]")
-            if kind == _TENSOR:
+            if kind == _TENSOR:  # states of an optimizer are not trained
                 value = self._shared_tensor(value, requires_grad=False)
             converted[name] = (value, kind)
         return converted
@@ -359,7 +371,9 @@ def _is_optimizer(value: Any) -> bool:
 
 
 def _optimizer_of(value: Mapping[str, Any]) -> _Optimizer:
-    """Return the optimizer of C++ whose options all groups have; of several the one with the most, which says most.
+    """Return the optimizer of C++ whose options all groups have; of several the one with the most options.
+
+    Options that only Python has may be there too: `_refuse_rest` judges them.
 
     Raises:
         UnsupportedError: there is none.
@@ -376,23 +390,21 @@ def _optimizer_of(value: Mapping[str, Any]) -> _Optimizer:
     return max(candidates, key=lambda optimizer: len(optimizer.options))
 
 
-def _refuse_rest(values: Mapping[Any, Any], written: dict[str, str], path: str) -> None:
+def _refuse_rest(values: Mapping[Any, Any], written: Collection[str], path: str) -> None:
     """Refuse values that C++ cannot hold, unless they are off.
 
     Args:
         values: of a group, or the state of a parameter.
-        written: the names that C++ has.
+        written: the names that C++ has, whose values are written.
         path: of the values, for the message.
 
     Raises:
         UnsupportedError: there is one.
     """
     for name, value in values.items():
-        if name in written or name in _PYTHONS_OWN or value is None or value is False:
-            continue
-        if name == "momentum" and value == 0:  # off, as a number
-            continue
-        raise UnsupportedError("C++'s optimizer cannot hold this", path=f"{path}[{name!r}]", found=shown(value))
+        is_off = value is None or value is False
+        if name not in written and name not in _PYTHONS_OWN and not is_off:
+            raise UnsupportedError("C++'s optimizer cannot hold this", path=f"{path}[{name!r}]", found=shown(value))
 
 
 def _in_cpp_type(value: Any, kind: str, path: str) -> Any:
@@ -406,25 +418,22 @@ def _in_cpp_type(value: Any, kind: str, path: str) -> Any:
     Raises:
         ModelError: it does not convert.
     """
-    if kind == _TENSOR:
-        if isinstance(value, Tensor):
-            return value
-    elif kind == _PAIR:
-        if isinstance(value, (tuple, list)) and len(value) == 2:
-            return tuple(_in_cpp_type(item, _FLOAT, path) for item in value)
-    else:
-        # Python's optimizers count steps, and may have learning rates, in tensors of one element.
-        if isinstance(value, Tensor) and value.numel == 1:
-            value = value.numpy().reshape(()).item()
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if kind == _BOOL:
-            if isinstance(value, bool):
-                return value
-        elif kind == _FLOAT:
-            if is_number:
-                return float(value)
-        elif is_number and int(value) == value:  # `int`, such as the number of steps
-            return int(value)
+    if kind == _TENSOR and isinstance(value, Tensor):
+        return value
+    if kind == _PAIR and isinstance(value, (tuple, list)) and len(value) == 2:
+        return tuple(_in_cpp_type(item, _FLOAT, path) for item in value)
+    # Python's optimizers count steps, and may have learning rates, in tensors of one element.
+    is_scalar_kind = kind in (_BOOL, _FLOAT, _INT)
+    if is_scalar_kind and isinstance(value, Tensor) and value.numel == 1:
+        value = value.numpy().reshape(()).item()
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if kind == _BOOL and isinstance(value, bool):
+        return value
+    if kind == _FLOAT and is_number:
+        return float(value)
+    # Steps are counted in floats, too. The remainder of an infinity is NaN, which is not 0.
+    if kind == _INT and is_number and value % 1 == 0:
+        return int(value)
     raise ModelError(
         "does not have the type used by PyTorch's optimizers", path=path, expected=kind, found=shown(value)
     )

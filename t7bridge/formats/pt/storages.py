@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...errors import CorruptError, UnsupportedError
 from ...graph.dtypes import BY_TORCH_STORAGE, ELEMENT_TYPES, UINT8, ElementType
@@ -47,18 +47,22 @@ class StorageTable:
     whose `base` is the root.
 
     Args:
-        locate: finds the bytes of a key; None if they follow the pickle, and `place` sets them later.
+        locate: finds the bytes of a key; None if they follow the pickle: then the reader of the file sets `data` of
+            each root later.
         one_type: whether to refuse a key named with two storage classes: PyTorch uses the first for both, in files that
             Python wrote.
+
+    Attributes:
+        roots: the storage of each key, with the element type that was used first. An untyped storage is not among them
+            before a tensor claims it, or the pickle ends.
     """
 
     def __init__(self, locate: Locate | None = None, *, one_type: bool = False) -> None:
+        self.roots: dict[Hashable, Storage] = {}
         self._locate = locate
         self._one_type = one_type
         self._classes: dict[Hashable, ElementType | None] = {}
         """The element type with which the pickle named each key first; `None` for an untyped storage."""
-        self.roots: dict[Hashable, Storage] = {}
-        """The storage of each key, with the element type that was used first."""
         self._views: dict[tuple[int, str, int, int], Storage] = {}
         """Parts and retyped views of roots: identity of the root, element type, offset in bytes, and count."""
         self._untyped: dict[Hashable, UntypedStorage] = {}
@@ -78,12 +82,11 @@ class StorageTable:
         Raises:
             CorruptError: its bytes are missing.
         """
-        root = self.roots.get(key)
-        if root is None:
+        if key not in self.roots:
             width = element.itemsize
             span = Span(_NOWHERE, 0, width) if self._locate is None else self._locate(key, element, count * width)
-            root = self.roots[key] = Storage(element, count, span, device)
-        return self.retype(root, element)
+            self.roots[key] = Storage(element, count, span, device)
+        return self.retype(self.roots[key], element)
 
     def untyped(self, key: Hashable, nbytes: int, device: str) -> UntypedStorage:
         """Return the storage of a key without an element type: that of its tensor applies."""
@@ -99,7 +102,8 @@ class StorageTable:
 
         Args:
             storage: the result of `get` or `untyped`; of a damaged file any value.
-            element: the tensor's type; `None` for that of the storage.
+            element: the tensor's type; `None` for that of the storage. An untyped one has that of the first tensor that
+                claimed it, or bytes.
 
         Raises:
             CorruptError: it is not a storage.
@@ -129,36 +133,21 @@ class StorageTable:
         Raises:
             CorruptError: it is invalid, or the key was named with another class.
         """
-        parts_of_ids = (ZIP_PARTS, LEGACY_PARTS)
-        if not isinstance(saved_id, tuple) or len(saved_id) not in parts_of_ids or text(saved_id[0]) != "storage":
-            raise CorruptError("a persistent id does not name a storage", found=f"{type(saved_id).__name__}")
-        _storage, kind, key, location, count, *rest = saved_id
-        element = STORAGE_CLASSES.get(kind.path) if isinstance(kind, PythonGlobal) else None
-        if element is None:
-            named = kind.path if isinstance(kind, PythonGlobal) else type(kind).__name__
-            raise CorruptError("a storage has an unknown class", found=named)
-        device = text(location)
-        part = rest[0] if rest else None
-        if not isinstance(key, (str, int, bytes)) or not is_count(count) or device is None:
-            raise CorruptError("a persistent id has no key, location or count")
-        if part is not None and not (isinstance(part, tuple) and len(part) == 3):
-            raise CorruptError("the description of a part of a storage is invalid")
-        key = text(key) or key  # numbers stay as they are
-        # An untyped storage has the element type of the tensor that claims it.
-        named_element = None if kind.name in _UNTYPED else element
-        first_element = self._classes.setdefault(key, named_element)
-        if self._one_type and named_element not in (None, first_element):
+        saved = _parsed_id(saved_id)
+        first_element = self._classes.setdefault(saved.key, saved.element)
+        # An untyped storage may have the bytes of a typed one.
+        if self._one_type and saved.element not in (None, first_element):
             raise CorruptError(
                 "a storage is named with two classes",
                 expected="one, as PyTorch uses the first for both",
-                found=f"key {key!s:.60}",
+                found=f"key {saved.key!s:.60}",
             )
-        if named_element is None:
-            return self.untyped(key, count, device)
-        storage = self.get(key, named_element, count, device)
-        if part is None:
+        if saved.element is None:  # PyTorch never wrote a part of an untyped storage
+            return self.untyped(saved.key, saved.element_count, saved.device)
+        storage = self.get(saved.key, saved.element, saved.element_count, saved.device)
+        if saved.part is None:
             return storage
-        _key_of_part, start, part_count = part
+        _key_of_part, start, part_count = saved.part
         return self.part(storage, start, part_count)
 
     def retype(self, storage: Storage, element: ElementType) -> Storage:
@@ -186,7 +175,7 @@ class StorageTable:
                 expected=f"at most {storage.count} elements",
                 found=f"{count} from {start}",
             )
-        if count == storage.count:
+        if count == storage.count:  # all of it, so that `start` is 0
             return storage
         return self._view(storage, storage.element, start * storage.element.itemsize, count)
 
@@ -242,6 +231,55 @@ class StorageTable:
         for view in self._views.values():
             assert view.base is not None
             view.data = self._within(view.base, view.element, view.base_offset)
+
+
+class _SavedId(NamedTuple):
+    """A persistent id of a storage, checked.
+
+    Attributes:
+        key: of the storage: text, or a number in old files.
+        element: the element type of the class; `None` for an untyped storage, which has that of the tensor that claims
+            it.
+        element_count: number of elements; of bytes for an untyped storage.
+        device: PyTorch's name of its device.
+        part: in older files the part of the storage that is meant: its own key, first element and element count, not
+            checked; `None` for the whole.
+    """
+
+    key: str | int | bytes
+    element: ElementType | None
+    element_count: int
+    device: str
+    part: tuple[Any, ...] | None
+
+
+def _parsed_id(saved_id: Any) -> _SavedId:
+    """Check the parts of a persistent id: see `StorageTable.storage_of_id`.
+
+    Raises:
+        CorruptError: it is invalid.
+    """
+    parts_of_ids = (ZIP_PARTS, LEGACY_PARTS)
+    if not isinstance(saved_id, tuple) or len(saved_id) not in parts_of_ids or text(saved_id[0]) != "storage":
+        raise CorruptError("a persistent id does not name a storage", found=f"{type(saved_id).__name__}")
+    _storage, kind, key, location, count, *optional_part = saved_id
+    element = STORAGE_CLASSES.get(kind.path) if isinstance(kind, PythonGlobal) else None
+    if element is None:
+        named = kind.path if isinstance(kind, PythonGlobal) else type(kind).__name__
+        raise CorruptError("a storage has an unknown class", found=named)
+    device = text(location)
+    if not isinstance(key, (str, int, bytes)) or not is_count(count) or device is None:
+        raise CorruptError("a persistent id has no key, location or count")
+    part = optional_part[0] if optional_part else None
+    if part is not None and not (isinstance(part, tuple) and len(part) == 3):
+        raise CorruptError("the description of a part of a storage is invalid")
+    return _SavedId(
+        key=text(key) or key,  # numbers stay as they are
+        element=None if kind.name in _UNTYPED else element,
+        element_count=count,
+        device=device,
+        part=part,
+    )
 
 
 def text(value: Any) -> str | None:

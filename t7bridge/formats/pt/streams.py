@@ -98,14 +98,15 @@ def read_stream(origin: Origin, start: int) -> tuple[Any, str, StorageTable]:
     try:
         value = pickles.load()
     except FormatError as error:
-        # Bytes that begin as a pickle of protocol 2, or name what is forbidden, are a pickle, and damaged.
+        # Bytes that begin as a pickle of protocol 2, name what is forbidden, or have so many operations that a limit is
+        # exceeded, are a pickle, and damaged. Others are any file that begins with an opcode of protocol 0.
         if source.read(start, 1) == b"\x80" or isinstance(error, (ForbiddenGlobalError, LimitError)):
             raise
         raise UnknownFormatError(
             "is not a file of PyTorch", expected="a zip archive, a pickle or a tar archive of PyTorch"
         ) from error
     is_legacy_format = type(value) is int and value == LEGACY_MAGIC
-    if is_legacy_format:
+    if is_legacy_format:  # the value is only the first pickle of several
         value = _read_after_magic(pickles, context, start)
     table.complete_untyped_and_views()
     origin.notes += pickles.load_following()
@@ -130,8 +131,8 @@ def _read_after_magic(pickles: Unpickler, context: PickleContext, start: int) ->
         raise CorruptError(
             "has a protocol that no release used", offset=start, expected=str(LEGACY_PROTOCOL), found=shown(version)
         )
-    pickles.load()  # information about the machine, unused
-    # Only the value may have persistent ids.
+    pickles.load()  # information about the machine, unused: all numbers are little-endian
+    # For the safe loader only the value may have persistent ids.
     context.id_parts = LEGACY_PARTS
     value = pickles.load()
     context.id_parts = NO_IDS
@@ -160,14 +161,14 @@ def _locate_storages(pickles: Unpickler, table: StorageTable) -> None:
     keys = pickles.load()
     if not isinstance(keys, list):
         raise CorruptError("has no list of storage keys", offset=pickles.position)
-    # Only storages with an element type tell how many bytes follow.
+    # Untyped storages become roots, too: only those tell how many bytes follow.
     table.settle_untyped()
-    names = [text(key) or key for key in keys]
+    names = [text(key) or key for key in keys]  # numbers stay as they are
     for name in names:
         storage = table.roots.get(name) if isinstance(name, (str, int)) else None
         if storage is None:
             raise CorruptError("lists a storage that no tensor has", offset=pickles.position, found=shown(name))
-        _, storage.data = _elements(pickles, storage.element, storage.count)
+        _count, storage.data = _elements(pickles, storage.element, expected=storage.count)
     missing = set(table.roots).difference(names)
     if missing:
         first_key = min(map(str, missing))
@@ -185,7 +186,7 @@ def _elements(pickles: Unpickler, element: ElementType, expected: int | None = N
         expected: number of elements; `None` if any is right.
 
     Raises:
-        TruncatedError: the file or member ends early.
+        TruncatedError: the file or member ends early, or the number is negative.
         CorruptError: the number is another.
     """
     count_offset = pickles.position
@@ -224,7 +225,8 @@ def tar_members(source: ByteSource, limits: Limits = DEFAULT_LIMITS) -> dict[str
         FormatError: it is damaged, or ends early.
     """
     members: dict[str, tuple[int, int]] = {}
-    # Reason, offset of the header, and name of the first member that PyTorch does not write.
+    # Reason, offset of the header, and name of the first member that PyTorch does not write. Refused only at the end:
+    # an archive without storages is not of PyTorch, and may hold anything.
     first_unlike: tuple[str, int, str] | None = None
     position = 0
     while position + _BLOCK <= source.size:
@@ -248,7 +250,7 @@ def tar_members(source: ByteSource, limits: Limits = DEFAULT_LIMITS) -> dict[str
             extended_header = _extended_header(source, data_start, size)
             if not reason and not _is_plain_pax(extended_header):
                 reason = "an extended header that PyTorch does not write"
-        elif kind in b"0\0":  # a file
+        elif kind in b"0\0":  # a file; its kind is a zero byte in archives before POSIX
             members[name] = (data_start, size)
         if reason and first_unlike is None:
             first_unlike = (reason, header_start, name)
@@ -256,7 +258,7 @@ def tar_members(source: ByteSource, limits: Limits = DEFAULT_LIMITS) -> dict[str
         position = data_start + size + padding
         if len(members) > limits.archive_members:
             raise limits.exceeded("archive_members", "the archive has too many members", offset=position)
-    if first_unlike is not None and "storages" in members:  # other archives may hold anything
+    if first_unlike is not None and "storages" in members:
         reason, header_start, name = first_unlike
         raise CorruptError(
             f"has {reason}",
@@ -318,10 +320,10 @@ def _unlike_pytorch(header: bytes, name: str, kind: bytes, is_duplicate: bool) -
     """
     if name.startswith("/") or ".." in name.split("/"):
         return "a member that would be unpacked elsewhere"
-    if kind in b"12":  # hard and symbolic ones
+    if kind in b"12":  # hard and symbolic links
         return "a link, which PyTorch never writes"
     if kind == b"x":
-        # `././@PaxHeader` or `PaxHeaders`: no pickle begins so.
+        # `././@PaxHeader` or `PaxHeaders`: no pickle begins so, should a reader take the archive for one.
         return "" if header[:1] in (b".", b"P") else "an extended header of an unusual name"
     if kind not in b"0\0":
         return "a member that is not a file"
@@ -375,7 +377,7 @@ def _entries(pickles: Unpickler, message: str) -> Iterator[tuple[int, Any, Any, 
 
 
 def _read_storages(pickles: Unpickler, table: StorageTable, values: dict[Hashable, Any]) -> None:
-    """Add the storages of a file to the values by key, and those that are parts of others, which are listed at the end.
+    """Add the storages of a file to the values by key, then those that are parts of others.
 
     Args:
         pickles: those of the member `storages`, with the elements between them.
@@ -393,6 +395,18 @@ def _read_storages(pickles: Unpickler, table: StorageTable, values: dict[Hashabl
         storage = table.get(key, element, count, device)
         storage.data = span
         values[key] = storage
+    _read_parts_of_storages(pickles, table, values)
+    table.complete_untyped_and_views()  # the parts have their bytes only now
+
+
+def _read_parts_of_storages(pickles: Unpickler, table: StorageTable, values: dict[Hashable, Any]) -> None:
+    """Add the storages that are parts of others, of which there is a pickled list after the storages.
+
+    Args:
+        pickles: positioned before the list.
+        table: has the storages of which they are parts.
+        values: receives the parts. A part may have the key of a storage, which it then replaces.
+    """
     offset = pickles.position
     parts = pickles.load()
     invalid = CorruptError("the description of a part of a storage is invalid", offset=offset)
@@ -408,7 +422,6 @@ def _read_storages(pickles: Unpickler, table: StorageTable, values: dict[Hashabl
         if root is None:
             raise CorruptError("a storage is part of a missing one", offset=offset)
         values[key] = table.part(root, first_element, count)
-    table.complete_untyped_and_views()
 
 
 def _read_tensors(pickles: Unpickler, context: PickleContext, values: dict[Hashable, Any]) -> None:
@@ -424,7 +437,7 @@ def _read_tensors(pickles: Unpickler, context: PickleContext, values: dict[Hasha
         if not isinstance(storage, Storage):
             what = "tensor" if isinstance(storage, Tensor) else "missing storage"
             raise CorruptError(f"a tensor is on a {what}", offset=entry_offset)
-        # A number of 32 bits, and 4 bytes that are not used.
+        # A number of 32 bits, and 4 bytes that are not used. The class is dropped: the storage has the element type.
         (dimensions,) = struct.unpack("<i4x", pickles.read_bytes(8, "a tensor"))
         if not 0 <= dimensions <= context.limits.dimensions:
             raise CorruptError(f"a tensor has {dimensions} dimensions", offset=entry_offset)
@@ -463,7 +476,7 @@ def read_tar(origin: Origin, start: int = 0) -> tuple[Any, str, StorageTable]:
 
     Args:
         origin: the file.
-        start: where it begins, as `read_stream` has it; a tar archive always begins at the first byte.
+        start: ignored, as a tar archive always begins at the first byte; it is there as in `read_stream`.
 
     Returns:
         The value, its format (`tar`), and its storages.
@@ -486,8 +499,8 @@ def read_tar(origin: Origin, start: int = 0) -> tuple[Any, str, StorageTable]:
         )
 
     def pickles_of(name: str) -> Unpickler:
-        start, size = members[name]
-        return Unpickler(source, start, start + size, context, name)
+        member_start, size = members[name]
+        return Unpickler(source, member_start, member_start + size, context, name)
 
     # Tensors refer to storages, and the value to both.
     _read_storages(pickles_of("storages"), table, values)

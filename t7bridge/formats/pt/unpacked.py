@@ -83,7 +83,7 @@ class FolderSource(DerivedSource):
 
     Attributes:
         files: in the order of their bytes.
-        starts: the offset of each.
+        starts: the offset of each file's first byte in the row; an empty file has that of the next.
 
     Raises:
         T7BridgeError: a file cannot be read.
@@ -102,8 +102,10 @@ class FolderSource(DerivedSource):
                 self.files.append(_File(name_in_folder, path, file.size))
         *self.starts, size = accumulate((file.size for file in self.files), initial=0)
         self._open: OrderedDict[int, ByteSource] = OrderedDict()
+        """The files that are open, by their places in `files`; the one used last is at the end."""
         self._is_closed = False
         self._lock = threading.Lock()
+        """Held while a file is read: otherwise another thread could close it to open its own."""
         super().__init__(name, size)
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
@@ -114,8 +116,8 @@ class FolderSource(DerivedSource):
         while done < len(buffer) and number < len(self.files):
             offset_in_file = offset + done - self.starts[number]
             count = min(len(buffer) - done, self.files[number].size - offset_in_file)
-            if count > 0:
-                with self._lock:  # another thread may close the file
+            if count > 0:  # not of an empty file, or after the end of the last one
+                with self._lock:
                     read = self._file(number).read_into(offset_in_file, buffer[done : done + count])
                 done += read
                 if read < count:  # the file has become shorter

@@ -45,7 +45,7 @@ def device_mapper(map_location: MapLocation, keep_device: bool) -> Place:
 
     Args:
         map_location: see `Location`. Devices that a mapping lacks, and those for which a function returns `None`, are
-            treated as without it.
+            treated as if it were `None`.
         keep_device: whether other devices are kept; otherwise they are `cpu`.
 
     Raises:
@@ -55,7 +55,7 @@ def device_mapper(map_location: MapLocation, keep_device: bool) -> Place:
     if isinstance(map_location, str) and "=" in map_location:
         pairs = [part.partition("=") for part in map_location.split(",")]
         map_location = {old.strip(): new.strip() for old, _, new in pairs}
-    if map_location is None:
+    if map_location is None:  # no device has a replacement
         map_location = {}
     if isinstance(map_location, Mapping):
         replacements = {str(old): _device_name(new) for old, new in map_location.items()}
@@ -63,7 +63,7 @@ def device_mapper(map_location: MapLocation, keep_device: bool) -> Place:
     elif callable(map_location):
         replacement_of = map_location
     else:
-        device_for_all = _device_name(map_location)
+        device_for_all = _device_name(map_location)  # now, so that a wrong one raises before anything is written
         return lambda _: device_for_all
 
     def place(device: str) -> str:
@@ -103,7 +103,7 @@ class StorageKeys:
         self.storages: list[Storage] = []
         self._place = place
         self._keys: dict[int, str] = {}
-        """The key of each storage, by its identity."""
+        """The key of each storage, by its identity; `storages` keeps them alive."""
 
     def key(self, storage: Storage) -> str:
         """Return the key of a storage, the next one if it is new."""
@@ -123,11 +123,12 @@ class ValueWriter:
 
     Args:
         target: a binary file object.
-        keep_device: whether tensors keep the device that they name (`cuda:0`); otherwise all are on the CPU.
-        place: maps the device named by each to the one written.
+        keep_device: whether tensors keep the device that they name (`cuda:0`); otherwise all are on the CPU. Ignored if
+            there is a `place`.
+        place: maps the device named by each to the one written; by default as `keep_device` says.
         allow_foreign: whether objects of other packages' classes name them; otherwise they are written as plain data.
 
-    Attributes:
+    Attributes, set by `write` and empty before:
         tensors: number of tensors in the value.
         plain: the foreign names that were left out, and the values that would have them.
         blocking: the names that `torch.load(weights_only=True)` refuses, and the first value that has each.
@@ -145,8 +146,8 @@ class ValueWriter:
         allow_foreign: bool = False,
     ) -> None:
         self._output = target if isinstance(target, Output) else Output(target)
-        self._keys = StorageKeys(place or device_mapper(None, keep_device))
-        self._pickle = self._dumps(None)  # until `write`
+        self._keys = StorageKeys(device_mapper(None, keep_device) if place is None else place)
+        self._pickle = self._dumps(None)  # of a file whose value was never given: `write` replaces it
         self._allow_foreign = allow_foreign
         self.tensors = 0
         self.plain: dict[str, list[Any]] = {}
@@ -203,7 +204,7 @@ class PtWriter(ValueWriter):
         Raises:
             WriteError: the output does not accept the bytes.
         """
-        self._zip = ZipWriter(self._output)
+        self._zip = ZipWriter(self._output)  # only now: it begins at the output's position
         self._add(layout.DATA_MEMBER, self._pickle)
         for name, data in self._members():
             self._add(name, data)

@@ -70,13 +70,13 @@ class Member:
 
     Attributes:
         name: with its folders.
-        method: 0 stored, 8 deflated.
+        method: `STORED`, `DEFLATED`, or another one, which is refused when the member is read.
         flags: general purpose bits.
         crc: CRC-32 of its bytes; 0 if PyTorch was configured not to compute it.
-        packed: bytes in the archive.
-        size: bytes.
-        header: offset of its local header.
-        limit: offset that it cannot exceed: of the next header.
+        packed: number of its bytes in the archive.
+        size: number of its bytes when they are inflated; the same for a stored member.
+        header: offset of its local header in the archive.
+        limit: offset that the end of its bytes cannot exceed: that of the next header, or of the directory.
     """
 
     name: str
@@ -95,12 +95,15 @@ class ZipArchive:
     Args:
         source: the archive.
         limits: resource limits.
-        exact_case: whether names may differ in case alone, which PyTorch's reader does not tell apart.
+        exact_case: whether names may differ in case alone, which PyTorch's reader does not tell apart. Without it such
+            an archive is refused.
 
     Attributes:
+        source: the argument.
         members: by name, in the order of the directory; folders are left out.
-        first: name of the directory's first entry, possibly a folder: PyTorch derives the root folder from it.
-        comment: the bytes after the directory.
+        first: name of the directory's first entry, possibly a folder: PyTorch derives the root folder from it. Empty
+            for an archive without entries.
+        comment: the bytes after the end record, which may be any text.
 
     Raises:
         FormatError: it is not a valid zip archive.
@@ -111,7 +114,10 @@ class ZipArchive:
         self._exact_case = exact_case
         self._limits = limits
         self._inflation = Inflation(source.size, limits)
+        """Limits the size of all inflated members together."""
         self._inflated: dict[str, ByteSource] = {}
+        """The bytes of each deflated member that was read, by its name."""
+        # `_directory` sets both, and `FolderArchive`, which has no directory, neither.
         self.first = ""
         self.comment = b""
         with about_file(source.name):
@@ -231,7 +237,8 @@ class ZipArchive:
             )
         data = self.source.read_exact(start, length, "the archive's directory")
         entries = list(self._entries(data, start, count))
-        # A member ends before the next header at the latest, the last one before the directory.
+        # A member ends before the next header at the latest, the last one before the directory. The order of headers in
+        # the file may be another than that of the directory.
         headers = [*sorted(entry.header for entry in entries), start]
         next_header = dict(pairwise(headers))
         if len(next_header) != len(entries):
@@ -240,7 +247,7 @@ class ZipArchive:
         folded_names: set[bytes] = set()
         self.first = entries[0].name if entries else ""
         for entry in entries:
-            member = evolve(entry, limit=next_header.get(entry.header, 0))
+            member = evolve(entry, limit=next_header[entry.header])
             if member.name in members:
                 raise self._fault(member, "occurs twice in the archive")
             if "\0" in member.name:
@@ -253,7 +260,7 @@ class ZipArchive:
             if member.header + _LOCAL_HEADER.size + member.packed > member.limit:
                 raise self._fault(member, "overlaps what follows it in the archive")
             members[member.name] = member
-        # Entries of folders have no bytes, and names that end with a slash.
+        # Entries of folders have no bytes, and names that end with a slash. They were checked as all others.
         return {name: member for name, member in members.items() if member.size or not name.endswith("/")}
 
     def _end(self) -> tuple[int, int, int]:
@@ -282,6 +289,7 @@ class ZipArchive:
                 raise CorruptError("the archive's directory is damaged", offset=directory_end)
         if disk or first_disk or count_here != count or disks != 1:
             raise UnsupportedError("the archive is split over several files", offset=record_start)
+        # Nothing may be between the directory and its end record, and each entry has a header at least.
         if start + length != directory_end or count * _CENTRAL_HEADER.size > length:
             raise CorruptError(
                 "the archive's directory is not where it should be",
@@ -306,6 +314,7 @@ class ZipArchive:
         record = tail.rfind(_END, 0, max(0, len(tail) - _END_RECORD.size + len(_END)))  # -1: there is none
         end = _end_of_comment(tail, record)
         is_last = end == len(tail)
+        # Other readers pass over a record whose comment does not end with the file, and would take an earlier one.
         if record >= 0 and not is_last and _has_earlier_end_record(tail, record):
             raise CorruptError(
                 "the archive has two ends, and readers disagree about which one counts",
@@ -356,19 +365,33 @@ class ZipArchive:
             size, packed, header = wide_numbers
             # The flag for UTF-8 is not set by every writer of it.
             name = raw_name.decode("utf-8", "surrogateescape")
-            member = Member(name, method, flags, crc, packed, size, header, start)
-            if attributes & _FOLDER and size:
-                raise self._fault(member, "is marked as a folder, and PyTorch reads no bytes of it")
-            # What miniz, with which PyTorch reads archives, refuses in any entry, whether it is asked for or not.
-            if disk not in (0, 1):  # 0 is the only one; miniz takes 1, too
-                raise self._fault(member, "is on another disk of an archive split over several files", UnsupportedError)
-            if flags & _MASKED:
-                raise self._fault(member, "is in an encrypted directory", UnsupportedError)
-            if size and not packed:
-                raise self._fault(member, "has a size, and no bytes")
+            member = Member(name, method, flags, crc, packed, size, header, limit=start)
+            self._check_entry(member, attributes, disk)
             yield member
         if position != len(data):
             raise CorruptError(damaged, offset=start + position)
+
+    def _check_entry(self, member: Member, attributes: int, disk: int) -> None:
+        """Refuse an entry of the directory that PyTorch refuses, whether it is asked for or not, or reads as empty.
+
+        Args:
+            member: the entry.
+            attributes: its external attributes.
+            disk: number of the disk that it is on.
+
+        Raises:
+            CorruptError: it contradicts itself.
+            UnsupportedError: it is encrypted or on another disk.
+        """
+        if attributes & _FOLDER and member.size:
+            raise self._fault(member, "is marked as a folder, and PyTorch reads no bytes of it")
+        # As miniz, with which PyTorch reads archives.
+        if disk not in (0, 1):  # 0 is the only one; miniz takes 1, too
+            raise self._fault(member, "is on another disk of an archive split over several files", UnsupportedError)
+        if member.flags & _MASKED:
+            raise self._fault(member, "is in an encrypted directory", UnsupportedError)
+        if member.size and not member.packed:
+            raise self._fault(member, "has a size, and no bytes")
 
     def _start(self, member: Member) -> int:
         """Return the offset of a member's bytes. The local header, which has it, must agree with the directory.
@@ -384,7 +407,7 @@ class ZipArchive:
         _, _, flags, method, _, _, crc, packed, size, name_length, extra_length = _LOCAL_HEADER.unpack(data)
         rest = self.source.read_exact(member.header + _LOCAL_HEADER.size, name_length + extra_length, "a header")
         name = rest[:name_length].decode("utf-8", "surrogateescape")
-        # Without zip64 sizes, those of 32 bits are compared.
+        # A header that lacks its zip64 sizes keeps those of 32 bits, which then differ from the directory's.
         size, packed = _with_zip64_values(rest[name_length:], size, packed) or (size, packed)
         numbers = zip((crc, packed, size), (member.crc, member.packed, member.size))
         # With this bit the numbers may follow the data, and are 0 here.
@@ -416,7 +439,7 @@ class ZipArchive:
             LimitError: they are too large for the size of the archive.
         """
         start = self._start(member)
-        # 64 bytes more, as the ratio is that of long data.
+        # Before anything is inflated. 64 bytes more, as the ratio is that of long data.
         if member.size > member.packed * _MAX_DEFLATE_RATIO + 64:
             raise self._fault(member, "claims a size that its packed bytes cannot have")
         self._inflation.spend(member.size, "a member", **self._where(member))
@@ -506,7 +529,7 @@ def _with_zip64_values(extra: bytes, *numbers: int) -> tuple[int, ...] | None:
         if kind == _ZIP64_FIELD:
             if length < 8 * wide_count or position + 8 * wide_count > len(extra):
                 return None
-            # The field has values only for the numbers that need one, in this order.
+            # The field has values only for the numbers that need one, in this order. What follows them is not needed.
             values = iter(struct.unpack_from(f"<{wide_count}Q", extra, position))
             return tuple(next(values) if number == _FULL_32 else number for number in numbers)
         position += length
@@ -522,10 +545,10 @@ class WrittenMember:
 
     Attributes:
         name: with the root folder.
-        offset: of the local header, in bytes.
+        offset: of the local header, in bytes from the start of the archive.
         size: of the data, in bytes.
-        crc: CRC-32 of the data.
-        is_complete: whether the data are complete, so that the CRC-32 is known.
+        crc: CRC-32 of the data; 0 until they are complete.
+        is_complete: whether the data are complete, so that the CRC-32 is known; set by `settle`.
     """
 
     name: str
@@ -549,6 +572,9 @@ class WrittenMember:
 class ZipWriter:
     """Writes stored members one after another, then the directory, as PyTorch does.
 
+    Args:
+        output: receives the archive from its position on.
+
     Attributes:
         members: those written so far; :meth:`settle` completes their CRCs.
     """
@@ -556,6 +582,7 @@ class ZipWriter:
     def __init__(self, output: Output) -> None:
         self._output = output
         self._start = output.position
+        """Position of the archive in the output: all offsets in the archive are counted from it."""
         self._incomplete: list[tuple[int, WrittenMember]] = []
         """Members whose data are being copied, with the positions of their descriptors."""
         self.members: list[WrittenMember] = []
@@ -571,7 +598,6 @@ class ZipWriter:
         """
         if size is None:
             size = content.nbytes if isinstance(content, Extent) else len(content)  # type: ignore[arg-type]
-        content_size = size
         encoded_name = name.encode()
         member = WrittenMember(name, self._output.position - self._start, size + len(head))
         extra = _zip64_field(member) if _is_large(member) else b""
@@ -583,8 +609,9 @@ class ZipWriter:
         self._output.write(encoded_name + extra + head)
 
         def when_copied(content_crc: int) -> None:
-            member.settle(combine(crc32(head), content_crc, content_size) if head else content_crc)
+            member.settle(combine(crc32(head), content_crc, member.size - len(head)) if head else content_crc)
 
+        # It calls `when_copied` at once, or, for bytes that are copied in the background, in `settle`.
         self._output.append(content, when_copied)
         if not member.is_complete:
             # The descriptor is written with a CRC of 0 now, and again by `settle`.

@@ -33,6 +33,8 @@ class BinaryInput(Window):
 
     Bytes are read through a window that grows while reading is sequential and shrinks when a payload is skipped, so
     that the headers of a large file cost little.
+
+    Args and attributes are those of `Window`.
     """
 
     entry = "a table entry"
@@ -40,15 +42,19 @@ class BinaryInput(Window):
     def __init__(self, source: ByteSource, position: int, layout: T7Layout, longest: int = 1 << 62) -> None:
         super().__init__(source, position, layout, longest)
         self._next_window = _SMALL_WINDOW
-        """Bytes that are read next time, at least."""
+        """Bytes that are read next time, at least, if the file has them."""
         self._run = _LONG_RUN
         """Maximum number of entries of the next run of numbers: it grows with success."""
         self._pause = 0
-        """Number of runs that are not tried, after one that was short."""
+        """How many of the next entries are read one by one before a run is tried again, after one that was short."""
         self._small_runs = 0
         """Numbers that were read one by one because numpy was not loaded."""
-        # Strings in the window cost nothing: their length is only checked if the limit is that low.
-        self._margin = _SCALAR_BYTES if longest >= WINDOW_BYTES else longest + WINDOW_BYTES  # else: never at once
+        self._margin = _SCALAR_BYTES
+        """Bytes from the end of the window in which `read_scalars` leaves a scalar to `_read_scalar`."""
+        # In the window every string is shorter than it. A lower limit has to be checked for each: so `read_scalars`,
+        # which checks none, leaves all scalars.
+        if longest < WINDOW_BYTES:
+            self._margin = longest + WINDOW_BYTES
         sign = self._sign = ORDER_SIGNS[layout.byte_order]
         self._long = "q" if layout.long_size == 8 else "i"
         self._int_at = struct.Struct(sign + "i").unpack_from
@@ -235,15 +241,16 @@ class BinaryInput(Window):
             at: of the first entry, as an offset in the window.
 
         Returns:
-            Whether a run was tried: then the position is behind it, and the window may be another.
+            Whether a run was tried: then the position is behind the entries that it had, and the window may be another.
         """
         if self._pause:
             self._pause -= 1
             return False
+        # numpy is only loaded for a large table, or after many numbers in small ones.
         if self._small_runs < _WORTH_LOADING and count < _WORTH_LOADING and "numpy" not in sys.modules:
             self._small_runs += 1
             return False
-        # The tag of the value follows the key, of 12 bytes.
+        # The key of the first entry is known to be a number. The tag of its value follows the 12 bytes of the key.
         if len(self._window) - at < _ENTRY_BYTES or self._int_at(self._window, at + 12)[0] != tags.NUMBER:
             return False
         self._at = at
@@ -263,10 +270,15 @@ class BinaryInput(Window):
 
 
 class BinaryWriter:
-    """Writes the integers, floats, strings and arrays of a binary file, in the encoding of a layout."""
+    """Writes the integers, floats, strings and arrays of a binary file, in the encoding of a layout.
+
+    Attributes:
+        output: where the file is written to.
+        layout: its encoding.
+        plain_nans: always 0, as every NaN keeps its bits; in text they are lost: see `TextWriter`.
+    """
 
     plain_nans = 0
-    """Every NaN keeps its bits."""
 
     def __init__(self, output: Output, layout: T7Layout) -> None:
         self.output = output

@@ -40,8 +40,8 @@ class T7File:
     Attributes:
         roots: its values; most files hold one.
         layout: how it is encoded.
-        rest: the bytes after the last value.
-        objects: its objects in the order of their numbers.
+        rest: the bytes after the last value; empty for most files.
+        objects: its objects in the order of the file.
         message: description of the bytes of `rest`, if they are neither a value nor a record; otherwise empty.
     """
 
@@ -92,9 +92,10 @@ class _Values:
     Attributes:
         reader: the reader.
         roots: the values.
-        ends: end of each, in bytes.
-        orders: byte order and size of longs of each.
-        reason: why the following bytes are not a value; empty if nothing follows, or the record of a `.pt`.
+        ends: of each value the offset after it, in bytes.
+        orders: of each value the byte order and the size of longs with which it was read, as arguments of `T7Reader`.
+        reason: why the following bytes are not a value; empty if nothing follows, or the record of a `.pt`, and before
+            `read_rest`.
     """
 
     def __init__(self, reader: T7Reader, first: Value) -> None:
@@ -103,6 +104,7 @@ class _Values:
         self.ends: list[int] = []
         self.orders: list[dict[str, Any]] = []
         self._object_count = 0
+        """Number of objects in these values."""
         self.reason = ""
         self._add(first)
 
@@ -167,7 +169,8 @@ def read_t7(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> T
     """
     values = _Values.first_of(T7Reader(source, limits=limits)).read_rest()
     if len(values.roots) > 1 and values.reader.layout.encoding == "binary":
-        # A value without numbers is the same in every layout. The layout of the last one applies to all.
+        # A value without numbers is the same in every layout, so that the reader may find the layout only at a later
+        # value. That of the last one applies to all: they are read again with it.
         last_order = values.orders[-1]
         if any(order != last_order for order in values.orders):
             reader = T7Reader(source, encoding="binary", limits=limits, **last_order)
@@ -201,25 +204,34 @@ def refuse_unexplained(reader: T7Reader, value: Value) -> None:
         _refuse_unexplained(_Values(reader, value).read_rest())
 
 
+_REST_BYTES = 1 << 12
+"""Bytes after the values that are looked at: for the start of a record, or for white space."""
+
+
+def _is_explained(values: _Values) -> bool:
+    """Return whether the values read, and what is known to follow them, are the whole file."""
+    if not values.bytes_after and len(values.roots) == 1:
+        return True
+    rest_start = values.reader.source.read(values.ends[-1], _REST_BYTES)
+    if rest_start.startswith(PT_RECORD_START):
+        return True
+    # White space at the end of a text.
+    is_whole_rest = values.bytes_after == len(rest_start)
+    return is_whole_rest and not rest_start.strip() and values.reader.layout.encoding == "ascii"
+
+
 def _refuse_unexplained(values: _Values) -> None:
     """Refuse a file of which the values read account for next to nothing: zeros, a table of text, a damaged count.
 
     Raises:
         CorruptError: it is such a file.
     """
+    if _is_explained(values):
+        return
     source = values.reader.source
     first_value = values.roots[0]
     first_end = values.ends[0]
     last_end = values.ends[-1]
-    rest_start = source.read(last_end, 1 << 12)
-    # A file that is one value, and a value with the record of a `.pt` after it, are explained to the last byte.
-    if not values.bytes_after and len(values.roots) == 1:
-        return
-    if rest_start.startswith(PT_RECORD_START):
-        return
-    is_whole_rest = values.bytes_after == len(rest_start)
-    if is_whole_rest and not rest_start.strip() and values.reader.layout.encoding == "ascii":
-        return  # white space at the end of a text
     if _is_empty(first_value):
         # What follows an empty table may be read as values by accident: it does not count. At least half of the file
         # must be explained.

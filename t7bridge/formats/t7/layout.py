@@ -104,7 +104,7 @@ class Payload:
     Attributes:
         read: fills an object, whose `fields` is an empty table, from the reader.
         write: writes the same to the writer.
-        since_version: objects with lower class versions are plain tables.
+        since_version: objects with lower class versions, or without one, are plain tables; 0 if none are.
     """
 
     read: ReadPayload
@@ -142,7 +142,7 @@ def possible_layouts(
     if_little = abs(int.from_bytes(head[:4], "little", signed=True))
     if_big = abs(int.from_bytes(head[:4], "big", signed=True))
     if if_big < if_little:
-        layouts.sort(key=lambda layout: layout.byte_order != "big")
+        layouts.sort(key=lambda layout: layout.byte_order != "big")  # big first; 8-byte longs stay before 4-byte ones
     if byte_order is not None:
         layouts = [layout for layout in layouts if layout.byte_order == byte_order]
     if long_size is not None:
@@ -187,17 +187,22 @@ WINDOW_BYTES = 1 << 20
 class Window:
     """A position in a source, and the bytes around it that have been read: the base of the readers of both encodings.
 
-    Attributes:
+    Args:
         source: the bytes.
+        position: offset at which reading starts.
         layout: how they are encoded.
-        longest: maximum length of a string, in bytes.
-        rounded: whether numbers are printed with 6 digits; `None` as long as no number has decided it.
+        longest: maximum length of a string, in bytes; by default none that a file could have.
+
+    Attributes:
+        source, layout, longest: the arguments.
+        rounded: whether numbers are printed with 6 digits; `None` as long as no number has decided it, and in binary.
+        is_text: whether the encoding is ascii.
+        entry: what messages call the beginning of an entry of a table.
     """
 
     rounded: bool | None = None
     is_text = False
     entry = "a type tag"
-    """The beginning of an entry of a table, for messages."""
 
     def __init__(self, source: ByteSource, position: int, layout: T7Layout, longest: int = 1 << 62) -> None:
         self.source = source
@@ -206,8 +211,9 @@ class Window:
         self._base = position
         """Offset in the source of the first byte of the window."""
         self._window = b""
+        """The bytes that have been read; empty until the first are needed."""
         self._at = 0
-        """The position, as an offset in the window."""
+        """The position, as an offset in the window; at most its length."""
 
     @property
     def position(self) -> int:

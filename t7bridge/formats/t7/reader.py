@@ -80,15 +80,16 @@ class T7Reader:
         self._limits = limits
         self._has_external_elements = payloads is not None
         self.vintage_objects = 0
-        """Number of objects in the last attempt that wrote their fields one after another."""
+        """Number of objects in the last attempt that wrote their fields one after another; see `releases_2010`."""
         self._layouts = possible_layouts(self._source, self._start, encoding, byte_order, long_size)
-        """The layouts still possible; the first one is current."""
-        self._run = ObjectReader(self, self._source, self._start, self._layouts[0], limits, payloads)
+        """The layouts still possible, the most likely first; only one once a value has decided it."""
+        self._object_reader = ObjectReader(self, self._source, self._start, self._layouts[0], limits, payloads)
+        """Reads objects under the current layout, and has all read so far. Another layout has another one."""
 
     @property
     def layout(self) -> T7Layout:
         """The layout of the file as far as it is known."""
-        return self._run.layout
+        return self._object_reader.layout
 
     # Position
 
@@ -100,25 +101,25 @@ class T7Reader:
     @property
     def position(self) -> int:
         """Offset in bytes of the next byte to read, 0-based."""
-        return self._run.stream.position
+        return self._object_reader.stream.position
 
     @property
     def at_end(self) -> bool:
         """True once everything has been read."""
-        return self._run.stream.remaining <= 0
+        return self._object_reader.stream.remaining <= 0
 
     @property
     def objects(self) -> list[Value]:
         """The tables, tensors, storages, functions and Torch objects read so far, in the order of the file."""
-        return self._run.objects
+        return self._object_reader.objects
 
     def forget(self) -> None:
         """Release the numbers of the objects: no later value can refer to one."""
-        self._run.objects = []
+        self._object_reader.objects = []
 
     def count_views(self) -> tuple[int, int]:
         """Count the tensors and the storages read so far."""
-        objects = self._run.objects
+        objects = self._object_reader.objects
         return (
             sum(isinstance(value, Tensor) for value in objects),
             sum(isinstance(value, Storage) for value in objects),
@@ -142,23 +143,23 @@ class T7Reader:
 
     def read_int(self) -> int:
         """Read a 4-byte integer."""
-        return self._run.stream.read_int()
+        return self._object_reader.stream.read_int()
 
     def read_short(self) -> int:
         """Read a 2-byte integer."""
-        return self._run.stream.read_short()
+        return self._object_reader.stream.read_short()
 
     def read_long(self) -> int:
         """Read a C long, of the file's size."""
-        return self._run.stream.read_long()
+        return self._object_reader.stream.read_long()
 
     def read_float(self) -> float:
         """Read a 4-byte float."""
-        return self._run.stream.read_float()
+        return self._object_reader.stream.read_float()
 
     def read_double(self) -> float:
         """Read an 8-byte float."""
-        return self._run.stream.read_double()
+        return self._object_reader.stream.read_double()
 
     def read_bool(self) -> bool:
         """Read an integer that is 0 or 1.
@@ -166,18 +167,18 @@ class T7Reader:
         Raises:
             CorruptError: it is neither.
         """
-        number = self._run.stream.read_int("a boolean")
+        number = self._object_reader.stream.read_int("a boolean")
         if number not in (0, 1):
-            raise self._run.stream.no_boolean(number)
+            raise self._object_reader.stream.no_boolean(number)
         return number == 1
 
     def read_string(self) -> bytes:
         """Read a length (an integer, in bytes) and that many bytes."""
-        return self.read_raw(self._run.stream.read_int("a string's length"))
+        return self.read_raw(self._object_reader.stream.read_int("a string's length"))
 
     def read_raw(self, length: int) -> bytes:
         """Read `length` raw bytes, as Lua's `readByte(n):string()` and `readChar(n):string()` do."""
-        return self._run.stream.read_raw(length, "raw bytes")
+        return self._object_reader.stream.read_raw(length, "raw bytes")
 
     # Objects
 
@@ -196,9 +197,10 @@ class T7Reader:
             CorruptError: the value contradicts itself or the format.
             LimitError: the value is larger than the limits allow.
         """
-        # A stream without the elements of its storages is one that we have written.
+        # Only the first value of a file may be in the form of 2010 or 2011. A stream without the elements of its
+        # storages is one that we have written.
         is_first_of_file = (
-            self.position == self._start and not self._run.payload_depth and not self._has_external_elements
+            self.position == self._start and not self._object_reader.payload_depth and not self._has_external_elements
         )
         with collector_paused():
             if is_first_of_file and not self.layout.vintage:
@@ -233,35 +235,45 @@ class T7Reader:
             FormatError: none does; the error is that of the layout that explains most.
         """
         # Inside a payload the layout is that of the value around it.
-        if len(self._layouts) == 1 or self._run.payload_depth:
-            return self._run.read_value()
-        before = self._run
+        if len(self._layouts) == 1 or self._object_reader.payload_depth:
+            return self._object_reader.read_value()
+        reader_before = self._object_reader
         start = self.position
         failures: list[_Failure] = []
+        furthest: _Failure | None = None
         try:
             for layout in self._layouts:
-                self._run = before.restarted_at(self, start, layout)
+                self._object_reader = reader_before.restarted_at(self, start, layout)
                 try:
-                    value = self._run.read_value()
+                    value = self._object_reader.read_value()
                 except FormatError as error:
-                    # Reading on under another layout would cost as much again; a length alone may be that of another.
+                    # Reading on under another layout would cost as much again. But the length of a string may only be
+                    # too large because the layout is wrong: it has cost nothing.
                     if isinstance(error, LimitError) and error.limit != "string_bytes":
                         raise
-                    failures.append(_Failure(error.offset or 0, self._run, error))
+                    failures.append(_Failure(error.offset or 0, self._object_reader, error))
                     continue
+                # The first layout is believed; a later one only if it explains more than those that failed.
                 if failures and not self._explains_more(layout, max(failure.reached for failure in failures)):
                     continue
-                if any(issubclass(kind, (Tensor, Storage, TdsHash, TdsVec)) for kind in set(map(type, self.objects))):
-                    self._layouts = [layout]  # a long has been read, and what followed was valid
+                if self._has_read_a_long():
+                    self._layouts = [layout]  # as what followed the long was valid, the layout is right
                 return value
             # The layout that came furthest is the file's: the others failed because they are wrong. Of equal ones the
-            # first is more likely.
-            failures.sort(key=lambda failure: failure.reached, reverse=True)
+            # first, which is more likely.
+            furthest = max(failures, key=lambda failure: failure.reached)
             # At the first value, the reader stays with that layout; later it is as before the value.
-            self._run = before if start > self._start else failures[0].run
-            raise failures[0].error
+            self._object_reader = furthest.object_reader if start == self._start else reader_before
+            raise furthest.error
         finally:
-            failures.clear()  # errors refer to this frame: break the reference cycle
+            # Errors refer to this frame: break the reference cycle.
+            failures.clear()
+            furthest = None
+
+    def _has_read_a_long(self) -> bool:
+        """Return whether an object was read that has longs: only these differ by the size of a long."""
+        types = set(map(type, self.objects))  # few, of very many objects
+        return any(issubclass(kind, (Tensor, Storage, TdsHash, TdsVec)) for kind in types)
 
     def _explains_more(self, layout: T7Layout, reached: int) -> bool:
         """Reject an accidental parse of a corrupt file: return whether another layout explains more of it.
@@ -275,7 +287,7 @@ class T7Reader:
             return False
         if self.at_end or self.position >= reached:
             return True
-        rest = self._run.restarted_at(self, self.position, layout)
+        rest = self._object_reader.restarted_at(self, self.position, layout)
         try:
             while rest.stream.remaining:
                 if rest.read_value() is None:  # nil is never written after a value, and zeros read as nil
@@ -286,9 +298,9 @@ class T7Reader:
 
     def try_layout(self, layout: T7Layout, read: Callable[[], Value]) -> Value:
         """Return the result of `read` when the file is read again under a layout; on failure restore the reader."""
-        run_before = self._run
+        reader_before = self._object_reader
         layouts_before = self._layouts
-        self._run = ObjectReader(self, self._source, self._start, layout, self._limits)
+        self._object_reader = ObjectReader(self, self._source, self._start, layout, self._limits)
         self._layouts = [layout]
         self.vintage_objects = 0
         try:
@@ -296,7 +308,7 @@ class T7Reader:
         except FormatError as error:
             error.file = error.file or self._source.name
             error.offset = self.position if error.offset is None else error.offset
-            self._run = run_before
+            self._object_reader = reader_before
             self._layouts = layouts_before
             raise
 
@@ -305,13 +317,13 @@ class _Failure(NamedTuple):
     """A failed attempt to read a value under one layout.
 
     Attributes:
-        reached: how far reading came, in bytes of the file.
-        run: the reader under this layout.
+        reached: how far reading came, as an offset in the file; 0 if the error does not say it.
+        object_reader: the reader under this layout.
         error: why it stopped.
     """
 
     reached: int
-    run: ObjectReader
+    object_reader: ObjectReader
     error: FormatError
 
 
@@ -339,7 +351,7 @@ class ObjectReader:
         payloads: the storages, if the stream was written without their elements.
 
     Attributes:
-        stream: the primitives.
+        stream: reads integers, floats, strings and elements in the encoding of the layout.
         objects: the objects read so far, in the order of the file.
         numbers: the place of each among them by its number; `None` as long as they are numbered from 1 on.
         payload_depth: nesting depth of the payloads of registered classes being read.
@@ -357,6 +369,7 @@ class ObjectReader:
         self._owner = weakref.ref(owner)  # no reference cycle, so that values and file are released promptly
         self._limits = limits
         self._payloads = payloads
+        """The storages whose elements are not in the stream, each taken when its size is read; `None` if all are."""
         self.stream: BinaryInput | TextInput
         if layout.encoding == "ascii":
             from .text import TextInput
@@ -375,9 +388,9 @@ class ObjectReader:
         self._unowned: list[int] = []
         """See `T7Layout.unowned`."""
         self._alike: Alike | None = None
-        """Reads entries of a table that are alike; `None` before it pays."""
+        """Reads entries of a table that are alike; `None` before it pays: see `_put_entry`."""
         self._path: list[Any] = []
-        """The objects being read, the outermost first."""
+        """The objects being read, the outermost first. It stays as it is at an error, whose path it is."""
 
     def restarted_at(self, owner: Any, position: int, layout: T7Layout) -> ObjectReader:
         """Return a reader that knows the same objects and resumes at a position under another layout."""
@@ -416,7 +429,7 @@ class ObjectReader:
     def _read_tree(self) -> Value:
         """Read a value with an explicit stack: any nesting depth is possible."""
         path = self._path
-        if not self.payload_depth:
+        if not self.payload_depth:  # a value in a payload is inside those being read
             path.clear()
         scalars = self._scalar()
         if scalars:
@@ -450,6 +463,7 @@ class ObjectReader:
         if tag not in tags.OBJECTS:
             raise CorruptError(
                 f"unknown type tag {tag}",
+                # In binary the place of the tag, 4 bytes; in ascii that after it.
                 offset=max(0, stream.position - 4) if isinstance(stream, BinaryInput) else stream.position,
                 expected="a tag from 0 to 8",
                 found=f"{tag}",
@@ -515,7 +529,8 @@ class ObjectReader:
     def _remember(self, number: int, value: Any) -> None:
         """Keep an object under its number. Lua Torch counts from 1 on.
 
-        Some writers count from 0, and some count the functions that have no number.
+        Some writers count from 0, so that the number is one less than here; some count the functions that have no
+        number, so that it is larger by as many at most.
 
         Raises:
             CorruptError: the number is another: a reference to an object that was never written.
@@ -538,14 +553,14 @@ class ObjectReader:
         if len(objects) >= self._most_objects:
             limit = "objects" if self._most_objects == self._limits.objects else "allocated_bytes"
             raise self._limits.exceeded(limit, "too many objects")
-        if self.numbers is not None:
+        if self.numbers is not None:  # otherwise the number is the place, plus 1
             self.numbers[number] = len(objects)
         objects.append(value)
 
     def _open_torch(self, number: int) -> tuple[Value, int]:
         """Read the start of a Torch object with a new number; return it, and the number of values inside it.
 
-        A storage, and an object whose class has a layout of its own, is read as a whole: then the number is 0.
+        A storage, and an object whose class has a layout of its own, is read as a whole: then no values are left, 0.
         """
         stream = self.stream
         text = stream.read_raw(stream.read_int("the length of a version"), "a version")
@@ -558,7 +573,7 @@ class ObjectReader:
         try:
             name = text.decode()
         except UnicodeDecodeError:
-            name = ""
+            name = ""  # refused below
         if not name.isprintable() or not name:
             found = repr(text[:40])[1:]  # without the `b`
             raise CorruptError("is not a class name", found=found, hint="The file is damaged.")
@@ -648,7 +663,7 @@ class ObjectReader:
             return self._fields_tag(value)
         elif isinstance(value, LuaFunction):
             scalars = self._scalar()
-            if scalars:  # nil, if it has no upvalues
+            if scalars:  # nil, if it has no upvalues; otherwise they are a table, whose tag is read below
                 value.upvalues = scalars[0]
                 return None
         else:  # a tds.Vec
@@ -679,9 +694,9 @@ class ObjectReader:
             self._set_storage(value, item)
         elif isinstance(value, TorchObject):
             value.fields = item
-        else:
+        else:  # a LuaFunction
             value.upvalues = item
-        return 0
+        return 0  # the one value inside is complete
 
     def _put_entry(self, table: Table, count: int, item: Value) -> None:
         """Add an object to a table, as a key or a value; read the entries after it too, if they are alike."""
@@ -692,8 +707,8 @@ class ObjectReader:
             return
         values.append(item)
         stream = self.stream
-        # Runs are of objects that are numbered from 1 on, in a binary file. With a low limit on strings, every length
-        # has to be checked.
+        # The entries after it can be read as a run if there are some, in a binary file whose objects are numbered from
+        # 1 on. With a low limit on strings, every length has to be checked, which runs do not.
         if count - len(values) < _WORTH_CHECKING or self.numbers is not None:
             return
         if not isinstance(stream, BinaryInput) or stream.longest < WINDOW_BYTES:
@@ -726,12 +741,13 @@ class ObjectReader:
             from .releases_2010 import read_ownership
 
             if not read_ownership(stream):
-                # This tensor's number is the last one that was given.
-                self._unowned.append(next(reversed(self.numbers or (len(self.objects),))))
+                # This tensor is the last object that was numbered.
+                number = len(self.objects) if self.numbers is None else next(reversed(self.numbers))
+                self._unowned.append(number)
         tag = stream.read_int("a type tag")
         if tag != tags.NIL:
             return tag
-        self._set_storage(tensor, None)
+        self._set_storage(tensor, None)  # as for any storage it is checked that the tensor lies inside: it is empty
         return None
 
     @staticmethod
@@ -810,7 +826,7 @@ def payload_of(class_name: str, version: int | None, vintage: str = "") -> Paylo
         if payload is not None:
             return payload
     payload = _PAYLOADS.get(class_name)
-    if payload is None or (version or 0) < payload.since_version:
+    if payload is None or (version or 0) < payload.since_version:  # no version is less than any
         return None
     return payload
 
@@ -842,7 +858,7 @@ def register_class(*names: str, since_version: int = 0) -> Callable[[Any], Any]:
     """
 
     def decorate(layout: PayloadClass) -> PayloadClass:
-        for name in names:
+        for name in names:  # all, before any is registered
             if name in _PAYLOADS:
                 raise ModelError(f"the class {name} is already registered")
         for name in names:

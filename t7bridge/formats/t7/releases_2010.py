@@ -56,8 +56,8 @@ class _Kind:
     """How one kind of field (int, double, object, …) is encoded in a file of 2010 or 2011.
 
     Attributes:
-        method: end of the names of the reader's and the writer's methods for it: `int` for `read_int`.
-        types: its types in the graph.
+        method: end of the names of the reader's and the writer's methods for it: `int` for `read_int`, `write_int`.
+        types: the types that its values have in the graph.
         absent: the value written for a missing field, which Lua's `read` method turns into no field; `None` if a
             missing field cannot be written so.
     """
@@ -150,7 +150,7 @@ class _Class:
         Raises:
             CorruptError: the values are not those of the class in this release.
         """
-        # The object has its table before its values are read: they may refer to the object.
+        # The object has a table before its values are read: they may refer to the object.
         fields = obj.fields = Table()
         if self.has_table:
             fields = reader.read_object()
@@ -175,7 +175,7 @@ class _Class:
                 self._compare(obj.class_name, item, value, fields.get(item.name))
             elif value is not None:
                 fields[item.name] = value
-        if self.items:
+        if self.items:  # an object without such values is written today as then
             reader.vintage_objects += 1
 
     @staticmethod
@@ -232,6 +232,7 @@ class _Class:
             if not item.is_present(fields):
                 continue
             value = fields.get(item.name)
+            # The field is missing, or has a type that cannot be written here.
             if item.kind.absent is not None and not isinstance(value, item.kind.types):
                 value = item.kind.absent
             # The table has the exact value of a number that is truncated here.
@@ -353,6 +354,7 @@ def _possible_releases(reader: Any, start: int, objects: list[Value] | None) -> 
         else:
             has_tag = TORCH in next_bytes[:4]  # the tag, in either byte order
         return tuple(torch7_releases[:1]) if has_tag else ()
+    # Any other value: a release that has a class of it with values after its table, or instead of one.
     names = {item.class_name for item in objects if isinstance(item, TorchObject)}
     return tuple(release for release in torch7_releases if any(vintage_payload(release, name) for name in names))
 

@@ -32,9 +32,11 @@ _VALUE_FORMS = {float: (tags.NUMBER, "d"), bool: (tags.BOOLEAN, "i"), bytes: (ta
 class Alike:
     """Reads entries of tables at once if they are like the one before; after failures it tries less often.
 
+    It serves all tables of a file, whose values may be alike in one and not in another.
+
     Args:
         stream: the input.
-        objects: the objects read so far, numbered from 1 on.
+        objects: the objects read so far, numbered from 1 on; receives those that are read here.
         most_objects: maximum number of objects of the file.
         has_external_elements: whether the elements of the storages are not in the stream.
     """
@@ -46,6 +48,7 @@ class Alike:
         self._has_external_elements = has_external_elements
         self._sign = ORDER_SIGNS[stream.layout.byte_order]
         self._entry = struct.Struct(self._sign + _ENTRY)
+        """An entry up to the content of its object."""
         self._pause = 0
         """How many entries are read one by one before the next attempt."""
         self._failures = 0
@@ -136,7 +139,15 @@ def _group(code: str, fixed: list[bytes], booleans: list[int], ends_with_string:
 
 
 class Record:
-    """The form of tables with the same keys, and values of the same types: numbers, booleans and strings."""
+    """The form of tables with the same keys, and values of the same types: numbers, booleans and strings.
+
+    Args:
+        keys: of each such table, in order.
+        groups: how its entries are read: groups of fields, each up to a string.
+
+    Attributes:
+        tag: the tag of the values that have such a form.
+    """
 
     tag = tags.TABLE
 
@@ -157,7 +168,7 @@ class Record:
         code = sign
         fixed: list[bytes] = []
         booleans: list[int] = []
-        table_head = struct.pack(sign + "i", count)  # before the first key
+        table_head = struct.pack(sign + "i", count)  # the number of entries, before the first key only
         for key, value in table.raw_items():
             value_form = _VALUE_FORMS.get(type(value))
             encoded_key = _encoded_key(key, sign)
@@ -169,7 +180,7 @@ class Record:
             code += f"{len(fixed[-1])}s{value_code}"
             if tag == tags.BOOLEAN:
                 booleans.append(len(fixed) - 1)
-            if tag == tags.STRING:
+            if tag == tags.STRING:  # what follows it is at another place in each table: a new group
                 groups.append(_group(code, fixed, booleans, ends_with_string=True))
                 code = sign
                 fixed = []
@@ -225,18 +236,28 @@ def _encoded_key(key: Any, sign: str) -> bytes | None:
 
 
 class View:
-    """The form of tensors with the class and rank of a previous one, each followed by a storage of its own."""
+    """The form of tensors with the class and rank of a previous one, each followed by a storage of its own.
+
+    Args:
+        tensor: the previous one.
+        storage: its storage, of whose class the others are.
+        stream: the input, whose layout and source the others have.
+        sign: byte order, `<` or `>`.
+
+    Attributes:
+        tag: the tag of the values that have such a form.
+    """
 
     tag = tags.TORCH
 
     def __init__(self, tensor: Tensor, storage: Storage, stream: BinaryInput, sign: str) -> None:
-        """Prepare the form of a tensor on a storage, in a byte order `<` or `>`."""
         layout = stream.layout
         self._source = stream.source
         self._order = layout.byte_order
         self._tensor = tensor
         self._storage = storage
         self._rank = len(tensor.size)
+        # Bytes of an element in the file: int64 is C's long.
         self._width = layout.long_size if tensor.element is INT64 else tensor.element.itemsize
         long = "q" if layout.long_size == 8 else "i"
         # The bytes that are the same in all: a tensor's class and rank; the storage's tag; its class.

@@ -60,7 +60,7 @@ class TextInput(Window):
 
     is_text = True
     _has_carriage_returns = False
-    """Whether a line ended with CR and LF."""
+    """Whether a line ended with CR and LF, as after a transfer as text: raw bytes of such a file are damaged."""
 
     def _refill(self, length: int) -> None:
         """Start the window at the position, with at least `length` bytes or all there are."""
@@ -274,14 +274,20 @@ _NAN = struct.pack(">d", math.nan)
 
 
 class TextWriter:
-    """Writes numbers, strings and arrays in Lua Torch's ascii encoding. The same methods as `BinaryWriter`."""
+    """Writes numbers, strings and arrays in Lua Torch's ascii encoding. The same methods as `BinaryWriter`.
+
+    Attributes:
+        output: where the file is written to.
+        layout: its encoding.
+        plain_nans: NaNs so far whose bits say more than that they are NaNs, which text does not show.
+    """
 
     def __init__(self, output: Output, layout: T7Layout) -> None:
         self.output = output
         self.layout = layout
         self._float_digits = _FLOAT_DIGITS if layout.digits == tags.FULL_DIGITS else tags.OLD_DIGITS
+        """Digits of floats; those of doubles are the layout's."""
         self.plain_nans = 0
-        """NaNs so far whose bits say more than that they are NaNs, which text does not show."""
 
     def write_int(self, value: int) -> None:
         """Write an integer."""
@@ -354,7 +360,7 @@ class TextWriter:
             text: bytes | None
             if array.dtype.kind == "f":
                 self.plain_nans += decimals.count_odd_nans(array)
-                if array.itemsize == 2:  # Torch's halves have one nan, without a sign
+                if array.itemsize == 2:  # Torch's halves have one nan, without a sign; others keep theirs: `-nan`
                     array = np.where(np.isnan(array), np.float16(np.nan), array)
                 text = decimals.format_floats(array, digits)
                 if text is None:  # numbers that the fast conversion leaves to C's

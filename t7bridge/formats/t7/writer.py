@@ -14,7 +14,7 @@ from ...io.output import Output
 from ...limits import DEFAULT_LIMITS
 from . import layout as tags
 from .binary import BinaryWriter
-from .layout import T7Layout
+from .layout import Payload, T7Layout
 from .reader import payload_of
 
 if TYPE_CHECKING:
@@ -70,7 +70,17 @@ def _stream_for(output: Output, layout: T7Layout) -> BinaryWriter | TextWriter:
 class T7Writer:
     """Writes Lua's values to a `.t7` file, one after another, as `torch.DiskFile` does.
 
-    Arguments are those of `t7bridge.T7Writer`, which extends this class by values of numpy, torch and Python.
+    `t7bridge.T7Writer` extends this class by values of numpy, torch and Python.
+
+    Args:
+        target: a binary file object, or an output, which its owner closes.
+        layout: the encoding; by default that of `T7Layout()`.
+        referenced: whether an object that occurs again is written as a reference; otherwise it is written again.
+        payloads: receives the storages in order, whose elements are then not written; by default they are.
+
+    Attributes:
+        layout: the encoding.
+        places: each storage by the position of its elements in the output, in bytes; filled while writing.
     """
 
     def __init__(
@@ -83,14 +93,13 @@ class T7Writer:
     ) -> None:
         self._output = target if isinstance(target, Output) else Output(target)
         self._is_own_output = not isinstance(target, Output)
-        self.layout = layout or T7Layout()
+        self.layout = T7Layout() if layout is None else layout
         self._stream = _stream_for(self._output, self.layout)
         self._referenced = referenced
         self._payloads = payloads
         self._numbers: dict[Value, int] = {}
-        """The number of each object, which is equal to itself only."""
+        """The number of each object, which is equal to itself only. Without references, of those being written only."""
         self.places: dict[int, Storage] = {}
-        """Each storage by the position of its elements in the output, in bytes."""
         self._count = 0
         """Number of objects that have a number."""
         self._inside: list[Value] = []
@@ -177,6 +186,7 @@ class T7Writer:
             UnsupportedError: the value is none of these, or a tensor of a type that Lua Torch does not have.
             WriteError: a number does not fit the layout, or the output cannot be written.
         """
+        # Only the first value of a file can be without its class.
         if self.layout.headless and not self._count and not self._payload_depth:
             from .releases_2010 import can_be_headless, write_headless
 
@@ -228,7 +238,7 @@ class T7Writer:
     def _open(self, value: Value) -> bool:
         """Write a value, or its start; return whether values inside it are still to be written."""
         stream = self._stream
-        if type(value) is Table:
+        if type(value) is Table:  # by far the most of those that come here, and spared the questions below
             return self._open_object(value)
         if value is None:
             stream.write_int(tags.NIL)
@@ -326,17 +336,7 @@ class T7Writer:
             WriteError: no class of Lua Torch has such a name.
         """
         stream = self._stream
-        # `T7Reader` refuses these, too; an object without a version begins with its name.
-        is_read_as_version = value.version is None and name.startswith("V ")
-        if not name or not name.isprintable() or is_read_as_version:
-            raise WriteError(f"{name!r} is not a class name", expected="printable text that is not empty")
-        if value.version is not None:
-            text = b"V %d" % value.version
-            stream.write_int(len(text))
-            stream.write_raw(text)
-        encoded = name.encode()
-        stream.write_int(len(encoded))
-        stream.write_raw(encoded)
+        self._write_class(name, value.version)
         if isinstance(value, Storage):
             self._write_storage(value)
             return False
@@ -350,8 +350,36 @@ class T7Writer:
             stream.write_long(len(value.elements))
             return True
         payload = payload_of(name, value.version, self.layout.vintage)
-        if payload is None:  # its fields follow
+        if payload is None:  # a TorchObject, whose table of fields follows
             return True
+        self._write_payload(value, payload)
+        return False
+
+    def _write_class(self, name: str, version: int | None) -> None:
+        """Write the version of an object's class, if there is one, and the name.
+
+        Raises:
+            WriteError: no class of Lua Torch has such a name, and `T7Reader` refuses it.
+        """
+        stream = self._stream
+        # An object without a version begins with its name.
+        is_read_as_version = version is None and name.startswith("V ")
+        if not name or not name.isprintable() or is_read_as_version:
+            raise WriteError(f"{name!r} is not a class name", expected="printable text that is not empty")
+        if version is not None:
+            text = b"V %d" % version
+            stream.write_int(len(text))
+            stream.write_raw(text)
+        encoded = name.encode()
+        stream.write_int(len(encoded))
+        stream.write_raw(encoded)
+
+    def _write_payload(self, value: TorchObject, payload: Payload) -> None:
+        """Write what an object of a class with a layout of its own has after its class name.
+
+        Raises:
+            WriteError: such objects are nested too deep.
+        """
         if self._payload_depth >= DEFAULT_LIMITS.payload_depth:  # no reader could read more
             raise WriteError(
                 f"objects with payloads of their own are nested too deep: {value.class_name}",
@@ -362,7 +390,6 @@ class T7Writer:
             payload.write(self, value)
         finally:
             self._payload_depth -= 1
-        return False
 
     def _write_scalars(self, keys: list[Value] | str, values: list[Value], halves: int) -> tuple[Value] | None:
         """Write keys and values of an object, up to the next that is neither a number nor a short string.
@@ -426,7 +453,7 @@ class T7Writer:
         self._stream.write_long(tensor.offset + 1)  # 1-based in the file
         if self.layout.vintage == tags.TORCH5:
             owns_storage = self._numbers.get(tensor) not in self.layout.unowned
-            self._stream.write_int(int(owns_storage))
+            self._stream.write_int(int(owns_storage))  # a field that later releases do not have
 
     def _write_storage(self, storage: Storage) -> None:
         """Write the size and the elements of a storage, or put it into the list of those that are kept elsewhere."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from ...data import define
 from ...graph.lua import TorchObject, Value
-from ..compounds import Expression, Node, node, part, recognized
+from ..compounds import Expression, Node, node, recognized, row_of
 from ..fields import Fields, items_of, lookup
 from ..layouts import BlockOrder
 from ..registry import Child, Param, modules, param
@@ -20,12 +20,14 @@ _MUFURU_OPERATIONS = {"max", "keep", "replace", "mul", "min", "diff", "forget", 
 """Operations of a MuFuRu that its class in PyTorch has too."""
 
 
-def gates(order: str) -> BlockOrder:
-    """Return the step from Lua's order of the gates in one tensor to PyTorch's, which is i f g o."""
-    return BlockOrder(tuple(map(order.index, "ifgo")))
+def gates_to_torch(lua_order: str) -> BlockOrder:
+    """Return the step from Lua's order of the gates in one tensor, such as `igfo`, to PyTorch's, which is i f g o."""
+    return BlockOrder(tuple(map(lua_order.index, "ifgo")))
 
 
-def tensors(extents: Mapping[str, str], inputs: int, hidden: int, operations: int = 0, projected: int = 0) -> Tensors:
+def shapes_by_extents(
+    extents: Mapping[str, str], inputs: int, hidden: int, operation_count: int = 0, projected: int = 0
+) -> Tensors:
     """Return the shapes of the tensors of a recurrent layer, by name.
 
     Args:
@@ -34,10 +36,10 @@ def tensors(extents: Mapping[str, str], inputs: int, hidden: int, operations: in
             outputs, projected or not.
         inputs: the number of inputs.
         hidden: the hidden size.
-        operations: the number of operations of a MuFuRu.
-        projected: the number of outputs of a projection; without one, its tensor does not exist.
+        operation_count: the number of operations of a MuFuRu.
+        projected: the number of outputs of a projection; 0 without one, whose tensor is then left out.
     """
-    sizes = {"i": inputs, "h": hidden, "j": inputs + hidden, "s": operations * hidden, "p": projected or hidden}
+    sizes = {"i": inputs, "h": hidden, "j": inputs + hidden, "s": operation_count * hidden, "p": projected or hidden}
     if projected:
         sizes["r"] = projected
     shapes: Tensors = {}
@@ -49,22 +51,26 @@ def tensors(extents: Mapping[str, str], inputs: int, hidden: int, operations: in
 
 
 def masks_rows(obj: TorchObject) -> bool:
-    """Return whether the cell of an object is inside a MaskZero or TrimZero that detects the zero vectors itself."""
+    """Return whether the cell of an object is inside a MaskZero or TrimZero, so that it returns zeros for zero vectors.
+
+    Only one that detects the zero vectors itself, and masks the output alone, counts.
+    """
     step = lookup(obj, _step_path(obj))
     if not isinstance(step, TorchObject) or step.class_name not in ("nn.MaskZero", "nn.TrimZero"):
         return False
     # Element-Research's class has the dimensions of an example: 1 for vectors.
-    if step.get("nInputDim") is not None:
-        return bool(step.get("nInputDim") == 1.0)
-    # torch's can receive the mask (v2), or mask only one of input and output.
+    example_dims = step.get("nInputDim")
+    if example_dims is not None:
+        return bool(example_dims == 1.0)
+    # torch's can receive the mask (v2, which is the default), or mask only one of input and output.
     receives_mask = step.get("v2") is not False
     masks_input = step.get("maskinput") not in (None, False)
     masks_output = step.get("maskoutput") is not False
     return not receives_mask and not masks_input and masks_output
 
 
-def operations(obj: TorchObject) -> tuple[str, ...]:
-    """Return the operations of a MuFuRu; none if one of them is not `_MUFURU_OPERATIONS`."""
+def mufuru_operations(obj: TorchObject) -> tuple[str, ...]:
+    """Return the operations of a MuFuRu; none if one of them is not in `_MUFURU_OPERATIONS`."""
     names = [name.decode("utf-8", "replace") for name in items_of(obj.get("ops")) or () if isinstance(name, bytes)]
     if not set(names) <= _MUFURU_OPERATIONS:
         return ()
@@ -72,10 +78,17 @@ def operations(obj: TorchObject) -> tuple[str, ...]:
 
 
 def _gate(name: str, *inputs: str, transfer: str = "nn.Sigmoid") -> Node:
-    """Return a gate: the sum of two products with matrices, and of the cell with a vector if it sees that."""
+    """Return the expression of a gate: a function of the sum of its inputs, each times weights of its own.
+
+    Args:
+        name: its letter, i, f or g; a layer is named by input and gate: `xi`.
+        *inputs: those that it sees: the input x, the last output h, the cell c.
+        transfer: the class of the function.
+    """
     layers = []
     for value in inputs:
-        layer = "nn.CMul" if value == "c" else "nn.Linear"  # the cell has a vector, the others a matrix
+        # The cell is multiplied by a vector (a peephole), the others by a matrix.
+        layer = "nn.CMul" if value == "c" else "nn.Linear"
         layers.append(node(layer, value, path=f"{value}{name}"))
     return node(transfer, node("nn.CAddTable", layers))
 
@@ -84,32 +97,37 @@ def _product(*factors: Expression) -> Node:
     return node("nn.CMulTable", list(factors))
 
 
-def _lstm(cell: str = "c") -> Expression:
-    """Return output and cell of an LSTM; with an empty name of the cell its gates do not see it."""
-    inputs = ("x", "h", *cell)
+def _lstm(peepholes: bool) -> Expression:
+    """Return the expressions of output and cell of an LSTM, whose gates see the cell if it has peepholes."""
+    inputs = ("x", "h", "c") if peepholes else ("x", "h")
     forgotten = _product(_gate("f", *inputs), "c")
     # The candidate g never sees the cell.
     added = _product(_gate("i", *inputs), _gate("g", "x", "h", transfer="nn.Tanh"))
     new_cell = node("nn.CAddTable", [forgotten, added])
     # The output gate sees the new cell, the others the last one.
     output_layers = [node("nn.Linear", "x", path="xo"), node("nn.Linear", "h", path="ho")]
-    if cell:
+    if peepholes:
         output_layers.append(node("nn.CMul", new_cell, path="co"))
     output_gate = node("nn.Sigmoid", node("nn.CAddTable", output_layers))
     return [_product(output_gate, node("nn.Tanh", new_cell)), new_cell]
 
 
-def _parts(count: int, size: float) -> list[Expression]:
-    """Return the parts of a sum of two products with matrices, of the input and of the last output."""
+def _joined_gates(count: int, size: float) -> list[Expression]:
+    """Return the expressions of gates, before their functions, that have one matrix for x and one for h together.
+
+    Args:
+        count: number of gates.
+        size: of the output, as Lua's field has it.
+    """
     total = node("nn.CAddTable", [node("nn.Linear", "x", path="x"), node("nn.Linear", "h", path="h")])
     reshaped = node("nn.Reshape", total, (count, size))
-    return [part(reshaped, at) for at in range(count)]
+    return [row_of(reshaped, number) for number in range(count)]
 
 
 def _fast_lstm(size: float) -> Expression:
-    """Return output and cell of an LSTM with one matrix for all gates."""
+    """Return the expressions of output and cell of an LSTM with one matrix for all gates."""
     # i g f o in Lua, whose candidate is the second of the four parts; i f g o in PyTorch.
-    i, g, f, o = _parts(4, size)
+    i, g, f, o = _joined_gates(4, size)
     i = node("nn.Sigmoid", i)
     f = node("nn.Sigmoid", f)
     o = node("nn.Sigmoid", o)
@@ -119,22 +137,28 @@ def _fast_lstm(size: float) -> Expression:
 
 
 def _gru(size: float) -> Expression:
-    """Return the output of a GRU: (1 - z) n + z h."""
+    """Return the expression of the output of a GRU: (1 - z) n + z h."""
     # r z in Lua as in PyTorch; the candidate n has matrices of its own.
-    r, z = (node("nn.Sigmoid", gate) for gate in _parts(2, size))
+    r, z = (node("nn.Sigmoid", gate) for gate in _joined_gates(2, size))
     # h is reset before the product, in PyTorch's GRU after it.
     sums = [node("nn.Linear", "x", path="xn"), node("nn.Linear", _product("h", r), path="hn")]
     n = node("nn.Tanh", node("nn.CAddTable", sums))
-    one_minus_z = node("nn.SAdd", z, -1.0, True)
+    one_minus_z = node("nn.SAdd", z, -1.0, True)  # negated after -1 is added
     return node("nn.CAddTable", [_product(n, one_minus_z), _product(z, "h")])
 
 
 def _operation(name: str, new: Expression) -> Expression:
-    """Return one of the operations of a MuFuRu, on its last output and a new value."""
+    """Return the expression of one of the operations of a MuFuRu, on its last output and a new value.
+
+    Args:
+        name: one of `_MUFURU_OPERATIONS`.
+        new: the expression of the new value.
+    """
     both = ["h", new]
     if name in ("max", "min"):
         rows = [node("nn.Unsqueeze", value, 1.0, None) for value in both]
-        return node("nn.Max" if name == "max" else "nn.Min", node("nn.JoinTable", rows, 1.0, None), 1.0, None)
+        joined = node("nn.JoinTable", rows, 1.0, None)
+        return node("nn.Max" if name == "max" else "nn.Min", joined, 1.0, None)
     difference = node("nn.CSubTable", both)
     return {
         "keep": "h",
@@ -147,7 +171,12 @@ def _operation(name: str, new: Expression) -> Expression:
 
 
 def _mufuru(size: float, names: tuple[str, ...]) -> Expression:
-    """Return the output of a MuFuRu: the results of operations on its last output and a new value, weighted."""
+    """Return the expression of the output of a MuFuRu: a weighted sum of operations on its last output and a new value.
+
+    Args:
+        size: of the output, as Lua's field has it.
+        names: of the operations, in Lua's order.
+    """
     reset_layers = [node("nn.Linear", "x", path="xr"), node("nn.Linear", "h", path="hr")]
     reset = node("nn.Sigmoid", node("nn.CAddTable", reset_layers))
     joined = node("nn.JoinTable", ["x", _product(reset, "h")], 2.0, None)
@@ -162,13 +191,15 @@ def _mufuru(size: float, names: tuple[str, ...]) -> Expression:
 
 @define(frozen=True)
 class Cell:
-    """A cell that rnn builds from small modules.
+    """A class of cells that rnn builds from small modules.
 
     Attributes:
         target: its class in `torchmodules/layers`.
-        inputs: the input x, the last output h, the cell c.
-        tensors: by their names: the module in the pattern that has the tensor, and its extents as in `tensors`.
-        patterns: what its modules compute, in each of its forms: by the size of the output and the operations.
+        inputs: of the patterns, a letter each: the input x, the last output h, the cell c.
+        tensors: by their names: the module in the pattern that has the tensor, and its extents as in
+            `shapes_by_extents`.
+        patterns: returns the expressions of its output, one for each of its forms, by the size of the output and the
+            operations of a MuFuRu.
         order: Lua's order of gates in one tensor, if that is not PyTorch's.
     """
 
@@ -185,7 +216,7 @@ class Cell:
 
 
 def _lstm_tensors() -> dict[str, tuple[str, str]]:
-    """Return the tensors of an LSTM, gate by gate."""
+    """Return the tensors of an LSTM, gate by gate; see `Cell.tensors`."""
     tensors: dict[str, tuple[str, str]] = {}
     for gate in "ifgo":  # PyTorch's order
         tensors[f"weight_i{gate}"] = (f"x{gate}", "h i")
@@ -201,15 +232,14 @@ CELLS = {
         "recurrent.LSTM",
         "xhc",
         _lstm_tensors(),
-        lambda size, _: [_lstm(), _lstm("")],
+        lambda size, _: [_lstm(peepholes=True), _lstm(peepholes=False)],
     ),
     "nn.FastLSTM": Cell(
         "recurrent.FastLSTM",
         "xhc",
         {"weight_ih": ("x", "4h i"), "bias": ("x", "4h"), "weight_hh": ("h", "4h h")},
         lambda size, _: [_fast_lstm(size)],
-        # i g f o in Lua; i f g o in PyTorch.
-        "igfo",
+        order="igfo",  # in PyTorch i f g o
     ),
     "nn.GRU": Cell(
         "recurrent.GRU",
@@ -244,44 +274,48 @@ CELLS = {
 
 
 def _step_path(obj: TorchObject) -> str:
-    """Return the path of the module of a step of a cell."""
-    path = next((child.path for child in modules(obj)), ".modules[1]")
-    return "modules.1" if path == ".modules[1]" else path.removeprefix(".")
+    """Return the path of the module that a cell runs for a step: the first one, or one in another field."""
+    first = next(modules(obj), None)
+    if first is None or first.path == ".modules[1]":
+        return "modules.1"
+    return first.path.removeprefix(".")
 
 
 def cell_params(obj: TorchObject) -> tuple[Param, ...]:
-    """Return the tensors of a cell, or nothing if its modules compute something else."""
+    """Return the tensors of a cell; none if its modules compute something else, or it has impossible sizes."""
     cell = CELLS.get(obj.class_name)
     inputs = obj.get("inputSize")
     outputs = obj.get("outputSize")
     if cell is None or not _is_size(inputs) or not _is_size(outputs):
         return ()
-    names = operations(obj)
+    operations = mufuru_operations(obj)
     start = _step_path(obj)
     if masks_rows(obj):
-        start += ".modules.1"
+        start += ".modules.1"  # the cell inside the mask
     paths: dict[str, str] = {}
-    for pattern in cell.patterns(outputs, names):
+    for pattern in cell.patterns(outputs, operations):
         matched = recognized(obj, start, [*cell.inputs], pattern)
         if matched is not None:
             paths = matched
             break
-    fields = _fields_of(Fields(obj), cell, paths, tensors(cell.extents, int(inputs), int(outputs), len(names)))
-    steps = (gates(cell.order),) if cell.order else ()
+    shapes = shapes_by_extents(cell.extents, int(inputs), int(outputs), len(operations))
+    fields = _fields_of(Fields(obj), cell, paths, shapes)
+    steps = (gates_to_torch(cell.order),) if cell.order else ()
     return tuple(param(name, *steps, field=path) for name, path in fields.items())
 
 
 def _is_size(value: Value) -> bool:
+    """Return whether the value of a field is a positive whole number."""
     return isinstance(value, float) and value.is_integer() and value > 0
 
 
 def _fields_of(fields: Fields, cell: Cell, paths: dict[str, str], shapes: Tensors) -> dict[str, str]:
-    """Return the fields of a cell's tensors by their names; none if one has another shape, or there are more biases.
+    """Return the paths of a cell's tensors by their names; none if one has another shape, or there are more biases.
 
     Args:
         fields: of the cell.
-        cell: its description.
-        paths: of the modules that have tensors, by their names in the pattern.
+        cell: its class.
+        paths: of the modules that have tensors, by their names in the pattern; those of another form are missing.
         shapes: of its tensors.
     """
     tensor_paths: dict[str, str] = {}
@@ -293,8 +327,8 @@ def _fields_of(fields: Fields, cell: Cell, paths: dict[str, str], shapes: Tensor
         tensor = fields.find_tensor(tensor_paths[name])
         if tensor is None or tensor.shape != shapes[name]:
             return {}
-    # Of the layers, those on the cell (c) are vectors without a bias.
-    biases = {f"{path}.bias" for module_name, path in paths.items() if module_name[0] != "c"}
+    # PyTorch's class has no place for a second bias of a gate. Layers of the cell (c) are vectors, which have none.
+    biases = {f"{path}.bias" for module_name, path in paths.items() if not module_name.startswith("c")}
     other_biases = biases.difference(tensor_paths.values())
     if any(fields.find_tensor(path) is not None for path in other_biases):
         return {}
@@ -302,6 +336,6 @@ def _fields_of(fields: Fields, cell: Cell, paths: dict[str, str], shapes: Tensor
 
 
 def cell_children(obj: TorchObject) -> Iterator[Child]:
-    """Yield the modules of a cell that is not recognized."""
+    """Yield the modules of a cell that is not recognized; a recognized one has tensors of its own instead."""
     if not cell_params(obj):
         yield from modules(obj)

@@ -56,7 +56,7 @@ from ..torch_nn import Refused, Tensors
 from .conv import Turn
 from .shape import dpnn_convert
 
-# Lua runs the first module from its own field.
+# Lua runs the module in the field `module`, also if a program put another one into `modules`.
 run_elsewhere(dict.fromkeys(("nn.Profile", "nn.MapTable"), run_from("module")))
 declare_recordings(
     {
@@ -83,19 +83,20 @@ _SEQUENTIAL = (
 
 @becomes("torch.nn.Sequential", "containers.DontCast")
 def _dont_cast(lua: Lua) -> Call:
-    """Map a container that does not cast its content; types are named as in `torch.FloatTensor`."""
-    inside = _dtype(lua.text("moduleType")) if lua.flag("castin") else None
-    outside = _dtype(lua.text("_type")) if lua.flag("castout") else None
+    """Map a container whose content keeps its element type: it may cast its input, its output, both or nothing."""
+    type_inside = _element_type(lua.text("moduleType")) if lua.flag("castin") else None
+    type_outside = _element_type(lua.text("_type")) if lua.flag("castout") else None
     kwargs = {}
-    if inside:
-        kwargs["inside"] = inside
-    if outside:
-        kwargs["outside"] = outside
-    return Call(f"{LAYERS}containers.DontCast" if kwargs else "torch.nn.Sequential", (), kwargs)
+    if type_inside:
+        kwargs["inside"] = type_inside
+    if type_outside:
+        kwargs["outside"] = type_outside
+    casts = bool(kwargs)
+    return Call(f"{LAYERS}containers.DontCast" if casts else "torch.nn.Sequential", (), kwargs)
 
 
-def _dtype(class_name: str) -> str | None:
-    """Return the element type of a class of tensors, `float32` for `torch.FloatTensor`."""
+def _element_type(class_name: str) -> str | None:
+    """Return the element type of a class of tensors, `float32` for `torch.FloatTensor`; `None` for any other class."""
     if class_name not in LUA_CLASSES:
         return None
     element, _ = LUA_CLASSES[class_name]
@@ -172,7 +173,13 @@ register_layer(
 
 
 def _options(obj: TorchObject, layer: Layer, common: frozenset[str]) -> dict[bytes, Value]:
-    """Return the fields of an object that are numbers, texts and truth values, but for those of any module."""
+    """Return the fields of an object that are numbers, texts and truth values, but for temporary ones.
+
+    Args:
+        obj: the object.
+        layer: the entry of its class.
+        common: the names of fields that every module has, which are left out.
+    """
     options: dict[bytes, Value] = {}
     if obj.fields is None:
         return options
@@ -186,15 +193,24 @@ def _options(obj: TorchObject, layer: Layer, common: frozenset[str]) -> dict[byt
 
 
 def are_clones(first: Value, *others: Value, sharing: bool = True) -> bool:
-    """Return whether modules have the same options, and share all their tensors if that is asked."""
+    """Return whether modules are of the same classes with the same options, and so are the modules inside them.
+
+    Args:
+        first: a module.
+        *others: those to be compared with it.
+        sharing: whether they must also share all their tensors.
+
+    Returns:
+        False also if there are too many modules to compare.
+    """
     common = own_names("nn.Module")
     stack = [(first, other) for other in others]
-    seen: set[tuple[int, int]] = set()
-    while stack and len(seen) < _MOST_COMPARED:
+    compared: set[tuple[int, int]] = set()
+    while stack and len(compared) < _MOST_COMPARED:
         one, other = stack.pop()
-        if one is other or (id(one), id(other)) in seen:
+        if one is other or (id(one), id(other)) in compared:
             continue
-        seen.add((id(one), id(other)))
+        compared.add((id(one), id(other)))
         if not isinstance(one, TorchObject) or not isinstance(other, TorchObject):
             return False
         layer = layer_of(one.class_name)
@@ -211,26 +227,26 @@ def are_clones(first: Value, *others: Value, sharing: bool = True) -> bool:
         if len(inside_one) != len(inside_other):
             return False
         stack += zip(inside_one, inside_other)
-    return not stack
+    return not stack  # what is left was not compared
 
 
 def _share_tensors(one: TorchObject, other: TorchObject, layer: Layer) -> bool:
     """Return whether the tensors of two objects of one class are the same."""
     for declared in layer.params_of(Fields(one, "", layer.defaults)):
         for source in declared.sources:
-            if not _is_view_of(lookup(one, source.path), lookup(other, source.path)):
+            if not _are_one_tensor(lookup(one, source.path), lookup(other, source.path)):
                 return False
     return True
 
 
-def _is_view_of(one: Value, other: Value) -> bool:
-    """Return whether two values are the same tensor, or none with elements."""
+def _are_one_tensor(one: Value, other: Value) -> bool:
+    """Return whether two fields are the same elements in memory, or hold no elements in the same way."""
     if not isinstance(one, Tensor) or not isinstance(other, Tensor):
         return type(one) is type(other)
     if one.size != other.size:
         return False
-    is_same = one.storage is other.storage and (one.offset, one.stride) == (other.offset, other.stride)
-    return is_same or not one.numel
+    is_same_view = one.storage is other.storage and (one.offset, one.stride) == (other.offset, other.stride)
+    return is_same_view or not one.numel
 
 
 _MOST_COMPARED = 100_000
@@ -238,7 +254,7 @@ _MOST_COMPARED = 100_000
 
 
 def clones(obj: TorchObject) -> Iterator[Child]:
-    """Return the module of an `nn.MapTable`, and its clones for other elements if they have tensors of their own.
+    """Yield the module of an `nn.MapTable`, and its clones for other elements if they have tensors of their own.
 
     Lua uses `module` for the first element, whatever is first in `modules`.
     """
@@ -294,11 +310,13 @@ def _normalized_weight(fields: Fields) -> Tensor | None:
     with np.errstate(all="ignore"):
         directions = elements(v).astype("f8")
         lengths = elements(g).astype("f8").reshape(-1)
-        norms = np.sqrt((directions**2).sum(1) + 10e-5)
+        norms = np.sqrt((directions**2).sum(1) + 1e-4)
         rows = directions * (lengths / norms)[:, None]
     # The output dimension was moved to the front; the others kept their order.
-    weight = np.moveaxis(rows.reshape(fields.sizes("viewOut")), 0, fields.index0("outputDim", 1))
+    output_first = rows.reshape(fields.sizes("viewOut"))
+    weight = np.moveaxis(output_first, 0, fields.index0("outputDim", 1))
     rebuilt = copied(v, weight.astype(elements(v).dtype))
+    # So far it is the field of the layer inside, in Lua's layout.
     child = fields.get("modules.1")
     if not isinstance(child, TorchObject):
         return rebuilt
@@ -306,7 +324,7 @@ def _normalized_weight(fields: Fields) -> Tensor | None:
 
 
 def _layout_of_weight(child: TorchObject) -> Layout:
-    """Return the layout of the weight of the layer inside."""
+    """Return the layout of the weight of a layer, as its entry has it; no steps for a layer without one."""
     layer = layer_of(child.class_name)
     if layer is None:
         return ()
@@ -317,23 +335,24 @@ def _layout_of_weight(child: TorchObject) -> Layout:
 
 
 @keeps("0.weight", "g", "v")
-def _wrapped_weight(fields: Fields) -> tuple[Param, ...]:
+def _weight_norm_params(fields: Fields) -> tuple[Param, ...]:
+    """Return the tensors of a WeightNorm, and the weight of the layer inside it if Lua left that out of the file."""
     learned = (param("g"), param("v"))
     # Before Lua omitted the weight from the file it was an ordinary field of the child.
     if fields.find_tensor("modules.1.weight") is not None:
         return learned
     rebuilt = Param(
         "0.weight",
-        (Source("weight"),),
-        "derived",
-        _normalized_weight,
-        "the weight is not in the file: rebuilt from v and g",
+        sources=(Source("weight"),),
+        kind="derived",
+        make=_normalized_weight,
+        note="the weight is not in the file: rebuilt from v and g",
     )
     return (*learned, rebuilt)
 
 
 def _steps_of_weight(lua: Lua) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
-    """Return the shape of Lua's weight, if PyTorch's differs, and the order of its dimensions, if that does.
+    """Return the shape of Lua's weight and the order of its dimensions in PyTorch; each `None` if it is the same.
 
     Raises:
         NotMappedError: Lua normalizes its own layout of the weight, from which PyTorch's follows in another way.
@@ -342,12 +361,14 @@ def _steps_of_weight(lua: Lua) -> tuple[tuple[int, ...] | None, tuple[int, ...] 
     layout = _layout_of_weight(child) if isinstance(child, TorchObject) else ()
     if not layout:
         return None, None
+    # Reshapes, and at the end perhaps another order of dimensions, are what the runtime's class can follow.
     order = None
-    views = layout
-    if isinstance(layout[-1], Permute):
-        order = layout[-1].order
-        views = layout[:-1]
-    if not all(isinstance(step, (Reshape, Turn)) for step in views):
+    *reshapes, last_step = layout
+    if isinstance(last_step, Permute):
+        order = last_step.order
+    else:
+        reshapes.append(last_step)
+    if not all(isinstance(step, (Reshape, Turn)) for step in reshapes):
         raise NotMappedError(f"normalizes the weight of a {child.class_name}", path=lua.path)
     return lua.sizes("weightSize"), order
 
@@ -355,6 +376,7 @@ def _steps_of_weight(lua: Lua) -> tuple[tuple[int, ...] | None, tuple[int, ...] 
 def _weight_norm_shapes(
     module: Any, dim: int, length_shape: tuple[int, ...], direction_shape: tuple[int, ...], *_: Any
 ) -> Tensors:
+    """Return the shapes of a WeightNorm's own tensors, which are those of its arguments."""
     if "weight" not in module.tensors:
         raise Refused("the module inside has no weight")
     return {"g": length_shape, "v": direction_shape}
@@ -362,7 +384,7 @@ def _weight_norm_shapes(
 
 register_layer(
     "nn.WeightNorm",
-    params=_wrapped_weight,
+    params=_weight_norm_params,
     children=modules,
     scratch="weight bias",
     module=of_runtime(

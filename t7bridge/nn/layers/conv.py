@@ -42,10 +42,10 @@ from ..torch_nn import Tensors, constructed
 
 @define(frozen=True)
 class Turn:
-    """The dimensions in reverse order, for a tensor that has them in the order of 2010.
+    """A layout step: the dimensions in reverse order, for a tensor that has them in the order of 2010.
 
     Attributes:
-        extents: the fields with its sizes in Torch 7; `REST` for the connections of a table.
+        extents: the fields with the tensor's sizes, in the order of Torch 7; `REST` for the connections of a table.
     """
 
     extents: tuple[str, ...]
@@ -64,12 +64,16 @@ class Turn:
         return tuple(reversed(range(len(self.extents))))
 
     def _applies(self, tensor: Tensor, fields: Fields) -> bool:
-        """Return whether a tensor has the sizes of Torch 7 backwards; where these are the same, by its strides."""
+        """Return whether a tensor has the sizes of Torch 7 backwards.
+
+        Where these are the same in both directions, the first dimension was contiguous in 2010, and the last is since.
+        """
         size: list[int] = []
         for name in self.extents:
-            if name == REST:  # the number of connections
+            if name == REST:
                 table = fields.find_tensor("connTable")
-                size.append(table.size[0] if table is not None else 0)
+                connections = table.size[0] if table is not None else 0
+                size.append(connections)
             else:
                 size.append(fields.integer(name, 0))
         if tensor.size != tuple(reversed(size)):
@@ -118,8 +122,8 @@ KERNEL = made(lambda lua: lua.shape("weight")[2:])
 INPUTS = made(lambda lua: lua.shape("weight")[1] * lua.integer("groups", 1))
 
 
-def _places(dims: int, groups: Read = _GROUPS) -> dict[str, Any]:
-    """Return the further arguments of a convolution. Up to 2015-06 one `padding` applied to all axes."""
+def _keyword_arguments(dims: int, groups: Read = _GROUPS) -> dict[str, Any]:
+    """Return the arguments of a convolution by keyword. Up to 2015-06 one `padding` applied to all axes."""
     return {
         "stride": axes("d", dims, 1),
         "padding": axes("padding|pad", dims, 0).unless((0,) * dims),
@@ -129,45 +133,53 @@ def _places(dims: int, groups: Read = _GROUPS) -> dict[str, Any]:
 
 
 def convolution(dims: int, target: str) -> Row:
-    """Return the mapping of objects to a class with the arguments of torch.nn.Conv2d or Conv3d."""
+    """Return the mapping of objects to a class with the arguments of torch.nn.Conv2d or Conv3d.
+
+    Args:
+        dims: dimensions of a kernel.
+        target: the dotted name of the class.
+    """
     dilation = axes("dilation", dims, 1).unless((1,) * dims)
-    return Row(target, (INPUTS, extent("weight"), KERNEL), {**_places(dims), "dilation": dilation})
+    return Row(target, (INPUTS, extent("weight"), KERNEL), {**_keyword_arguments(dims), "dilation": dilation})
 
 
-def _rounded(dims: int) -> Choice:
-    """Return the mapping of objects to torch.nn.Conv2d or Conv3d.
+def _convolution_of_any_extent(dims: int) -> Choice:
+    """Return the mapping of objects to torch.nn.Conv2d or Conv3d, or a class that accepts as small inputs as Lua.
 
     Lua rounds the extent of the output towards zero: where less than a stride is missing, there is one output, of which
     PyTorch has no class. Without padding and dilation Lua reads past the input then, and PyTorch refuses it.
     Source: THNN `SpatialDilatedConvolution.c`, `SpatialConvolutionMM.c`, `unfold.c`.
+
+    Args:
+        dims: dimensions of a kernel.
     """
     dilations = axes("dilation", dims, 1)
     strides = axes("d", dims, 1)
     paddings = axes("padding|pad", dims, 0)
 
     def is_dilated(lua: Lua) -> bool:
-        steps = zip(dilations.get(lua), strides.get(lua))
-        return any(dilation > 1 and stride > 1 for dilation, stride in steps)
+        of_axes = zip(dilations.get(lua), strides.get(lua))
+        return any(dilation > 1 and stride > 1 for dilation, stride in of_axes)
 
-    def is_wide(lua: Lua) -> bool:
-        """Return whether the kernel is larger than the smallest padded input."""
+    def has_large_kernel(lua: Lua) -> bool:
+        """Return whether the kernel is larger than the smallest padded input, of one element."""
         if not any(paddings.get(lua)):
             return False
-        steps = zip(KERNEL.get(lua), strides.get(lua), paddings.get(lua))
-        return any(stride > 1 and kernel > 1 + 2 * padding for kernel, stride, padding in steps)
+        of_axes = zip(KERNEL.get(lua), strides.get(lua), paddings.get(lua))
+        return any(stride > 1 and kernel > 1 + 2 * padding for kernel, stride, padding in of_axes)
 
-    partial = convolution(dims, f"{LAYERS}conv.DilatedConv{dims}d")
-    usual = convolution(dims, f"torch.nn.Conv{dims}d")
-    # An input this small is an exception: a page has PyTorch's class, which refuses it.
-    rare = evolve(partial, plain=usual.target)
-    return either(is_dilated, partial, either(is_wide, rare, usual))
+    of_runtime_class = convolution(dims, f"{LAYERS}conv.DilatedConv{dims}d")
+    of_torch_class = convolution(dims, f"torch.nn.Conv{dims}d")
+    # An input smaller than the kernel is an exception: a page has PyTorch's class, which refuses it.
+    plain_in_pages = evolve(of_runtime_class, plain=of_torch_class.target)
+    return either(is_dilated, of_runtime_class, either(has_large_kernel, plain_in_pages, of_torch_class))
 
 
 def _full_convolution(dims: int) -> Row:
-    """Map to torch.nn.ConvTranspose2d or 3d, whose weight is (in, out / groups, …)."""
+    """Map to torch.nn.ConvTranspose2d or 3d, of a weight (in, out / groups, …), as a class that also accepts lists."""
     extra = axes("adj", dims, 0).unless((0,) * dims)
     args = (extent("weight"), INPUTS, KERNEL)
-    kwargs = {**_places(dims), "output_padding": extra}
+    kwargs = {**_keyword_arguments(dims), "output_padding": extra}
     return Row(f"{LAYERS}conv.FullConvolution{dims}d", args, kwargs, f"torch.nn.ConvTranspose{dims}d")
 
 
@@ -198,7 +210,7 @@ CONVOLUTION_2D = register_layer(
     params=(KERNEL_2D, BIAS),
     remark=_BEYOND,
     scratch=f"{_UNFOLDED} {_CUDNN}",
-    module=dict.fromkeys(_PLAIN, _rounded(2)),
+    module=dict.fromkeys(_PLAIN, _convolution_of_any_extent(2)),
     traits=Traits(like="Conv2d", written=("plain", "Conv2d")),
     in_lua=dict.fromkeys(("nn.SpatialConvolution", "nn.SpatialConvolutionMM"), _UNFOLDS),
     text={
@@ -225,7 +237,7 @@ register_layer(
         integer("nInputPlane"),
         extent("weight"),
         KERNEL,
-        **_places(2, integer("nInputPlane")),
+        **_keyword_arguments(2, integer("nInputPlane")),
     ),
     traits=Traits(axes="bchw"),
     text=window(planes=True),
@@ -326,7 +338,7 @@ register_layer(
     params=(KERNEL_3D, BIAS),
     remark=_BEYOND,
     scratch=f"{_UNFOLDED} {_CUDNN}",
-    module=_rounded(3),
+    module=_convolution_of_any_extent(3),
     traits=Traits(like="Conv3d", written=("plain", "Conv3d")),
     in_lua={"nn.VolumetricConvolution": _UNFOLDS},
     text={

@@ -55,15 +55,20 @@ _CLASSES = made(lambda lua: lua.shapes["weight"][0] if "weight" in lua.shapes el
 
 
 def _target(path: str) -> Read:
-    """Read a class index in the user's numbering; the -100 for no class is always the same."""
+    """Read a class index in the user's numbering, `None` if the field is missing.
 
-    def number_of(lua: Lua) -> int | None:
+    A negative one, such as -100 for no class, is the same in any numbering.
+    """
+
+    def class_index(lua: Lua) -> int | None:
         if not lua.has(path):
             return None
-        value = lua.integer(path)
-        return value if value < 0 else value + lua.index_base - 1
+        index_in_lua = lua.integer(path)
+        if index_in_lua < 0:
+            return index_in_lua
+        return index_in_lua - 1 + lua.index_base
 
-    return made(number_of)
+    return made(class_index)
 
 
 _LOG_SOFTMAXES = ("nn.LogSoftMax", "nn.SpatialLogSoftMax", "cudnn.LogSoftMax", "cudnn.VolumetricLogSoftMax")
@@ -76,35 +81,43 @@ _INSIDE = {
 """The classes that the constructors of the cross entropies put into these fields."""
 
 
-def _check_inside(lua: Lua, *names: str) -> None:
+def _check_inside(lua: Lua, *paths: str) -> None:
     """Check the classes of the modules that a cross entropy is made of.
 
+    Args:
+        lua: the criterion.
+        *paths: the paths of these modules; the last field of each is one of `_INSIDE`.
+
     Raises:
-        NotMappedError: somebody replaced one.
+        NotMappedError: a program replaced one. A missing one is as it was made.
     """
-    for path in names:
+    for path in paths:
         inner = lua.get(path)
-        if isinstance(inner, TorchObject) and stock_name(inner) not in _INSIDE[path.rpartition(".")[2]]:
+        _, _, field_name = path.rpartition(".")
+        if isinstance(inner, TorchObject) and stock_name(inner) not in _INSIDE[field_name]:
             raise NotMappedError(f"has a {inner.class_name} inside, not what it was made of", path=f"{lua.path}.{path}")
 
 
 def _cross_entropy_average(lua: Lua) -> bool:
-    """Return whether the loss is a mean: Lua passes `sizeAverage` on to the inner criterion when it changed.
+    """Return whether the loss of a cross entropy is a mean, as that of the criterion inside is.
+
+    Lua passes `sizeAverage` on to that one at the next call after it was changed, which `oldSizeAverage` shows.
 
     Raises:
-        NotMappedError: somebody replaced a module inside.
+        NotMappedError: a program replaced a module inside.
     """
     _check_inside(lua, "lsm", "slsm", "nll")
+    # Lua takes a missing field for false; the criterion inside is in C, whose first releases had none and averaged.
     if lua.get("sizeAverage") != lua.get("oldSizeAverage"):
-        return lua.flag("sizeAverage", False)
-    return lua.flag("nll.sizeAverage", True)
+        return lua.flag("sizeAverage", default=False)
+    return lua.flag("nll.sizeAverage", default=True)
 
 
 def _volumetric_average(lua: Lua) -> bool:
     """Return whether the loss of volumes is a mean, as that of the images that it makes of them.
 
     Raises:
-        NotMappedError: somebody replaced a module inside.
+        NotMappedError: a program replaced a module inside.
     """
     _check_inside(lua, "scec", "scec.lsm", "scec.slsm", "scec.nll")
     return lua.flag("scec.sizeAverage", True)
@@ -120,12 +133,12 @@ _CLASS_NLL = of_runtime(
 
 
 def _soft_margin_average(lua: Lua) -> bool:
-    """Return whether the loss is a mean.
+    """Return whether the loss of a multi-label criterion is a mean.
 
     Raises:
-        NotMappedError: the inner layer is not its sigmoid.
+        NotMappedError: a program replaced the sigmoid inside, which the runtime's class computes.
     """
-    require(lua, "sigmoid", node("nn.Sigmoid", "x"))
+    require(lua, "sigmoid", pattern=node("nn.Sigmoid", "x"))
     return lua.flag("sizeAverage")
 
 

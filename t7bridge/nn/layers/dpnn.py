@@ -32,6 +32,11 @@ _SCRATCH = "output_tensor total_weight_tensor target noise"
 
 
 def _crop(lua: Lua) -> tuple[int, int]:
+    """Return the height and width of the crops of a SpatialGlimpse.
+
+    Raises:
+        NotMappedError: each crop is not twice as large as the one before it, or is not reduced by an average pooling.
+    """
     if lua.number("scale", 2.0) != 2:
         raise NotMappedError("resamples its crops by another factor than 2", path=lua.path)
     require(lua, "module", node("nn.SpatialAveragePooling", "x", 2.0, 2.0, 2.0, 2.0, 0.0, 0.0, None))
@@ -39,33 +44,44 @@ def _crop(lua: Lua) -> tuple[int, int]:
 
 
 def _scales(lua: Lua) -> tuple[Literal, ...]:
+    """Return the interval of random scales of a SpatialUniformCrop as one further argument; none without scales."""
     if not lua.has("scale"):
         return ()
     ends = ("scale.min", "scale.max") if lua.has("scale.min") else ("scale.1", "scale.2")
     interval = tuple(float(lua.number(end)) for end in ends)
-    return (interval,)  # one argument
+    return (interval,)
 
 
 def _entropy_scale(lua: Lua) -> float:
-    """Return the scale of the entropy of the modules inside: `minusOne` is the negative one, `_mul` makes the sum one.
+    """Return the scale of a CategoricalEntropy, whose modules compute -sum(p * log(p)) of the shares p of categories.
+
+    Lua passes `minusOne`, a tensor with the negative scale, back through these modules; it was made of `scale`.
 
     Raises:
-        NotMappedError: somebody changed the modules.
+        NotMappedError: a program changed the modules.
     """
-    shares = node(
-        "nn.MulConstant", node("nn.Sum", "x", 1.0, None, None), lua.get("module.modules.2.constant_scalar"), None
-    )
+    factor = lua.get("module.modules.2.constant_scalar")
+    shares = node("nn.MulConstant", node("nn.Sum", "x", 1.0, None, None), factor, None)
     logarithms = node("nn.Log", node("nn.AddConstant", shares, 1e-6, None))
     product = node("nn.Sum", node("nn.CMulTable", [shares, logarithms]), 1.0, None, None)
     require(lua, "module", node("nn.MulConstant", product, -1.0, None))
+    # Before each pass Lua sets the factor of `_mul` so that the shares sum to 1.
     if lua.get("_mul") is not lua.get("module.modules.2") or not lua.flag("sizeAverage", True):
         raise NotMappedError("its modules inside were changed", path=lua.path)
-    negative = lua.find_tensor("minusOne")
-    return float(lua.number("scale", 1.0) if negative is None else -elements(negative).reshape(-1)[0])
+    gradient = lua.find_tensor("minusOne")
+    if gradient is None:
+        return float(lua.number("scale", 1.0))
+    return float(-elements(gradient).reshape(-1)[0])
 
 
 def _reinforce(name: str, argument: str = "", field: str = "") -> Row:
-    """Map REINFORCE layers: `stdev` and `scale` may be missing: then they are an input."""
+    """Map REINFORCE layers.
+
+    Args:
+        name: of the class.
+        argument: the name of the parameter of the distribution, if the layer has one; `None` where it is an input.
+        field: the field with that parameter in Lua, which is missing where it is an input.
+    """
     options: Any = {argument: optional_number(field)} if field else {}
     return of_runtime(f"training.{name}", **options, stochastic=flag("stochastic").unless(False))
 

@@ -88,13 +88,19 @@ register_layer(
 
 @becomes("linear.PartialLinear", "torch.nn.Linear")
 def _partial_linear(lua: Lua) -> Call:
-    require(lua, "network", node("nn.MM", ["x", node("nn.LookupTable", "r")], None, True), ["x", "r"])
+    """Map a linear layer of which only some rows are computed; to torch.nn.Linear if all are, in their order.
+
+    Raises:
+        NotMappedError: a program changed the modules inside, which look up rows r and multiply x by them, transposed.
+    """
+    product = node("nn.MM", ["x", node("nn.LookupTable", "r")], None, True)
+    require(lua, "network", pattern=product, inputs=["x", "r"])
     rows, columns = lua.shape("weight")
     kwargs = {"bias": "bias" in lua.shapes}
     all_rows = tuple(range(rows))
     partition = all_rows
     if lua.find_tensor("partition") is not None:
-        partition = tuple(row - 1 for row in lua.sizes("partition"))
+        partition = tuple(row - 1 for row in lua.sizes("partition"))  # Lua counts from 1
     if partition == all_rows:
         return Call("torch.nn.Linear", (columns, rows), kwargs)
     return Call(f"{LAYERS}linear.PartialLinear", (columns, rows), {**kwargs, "partition": partition})
@@ -121,7 +127,10 @@ register_layer(
 
 
 def _effective_weight(fields: Fields) -> Tensor | None:
-    """Return g * v / |v|, as nn 8726825 `LinearWeightNorm.lua` `updateWeightMatrix`: `weight` is scratch."""
+    """Return the weight g * v / |v|, as nn 8726825 `LinearWeightNorm.lua` `updateWeightMatrix` computes it.
+
+    The field `weight` has that of the last pass; it counts only if `g` or `v` is missing.
+    """
     v = fields.find_tensor("v")
     g = fields.find_tensor("g")
     if v is None or g is None:

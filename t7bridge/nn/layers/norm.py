@@ -50,15 +50,16 @@ from ..texts import Printed
 from ..torch_nn import Tensors
 
 
-def _no_batches(fields: Fields) -> Tensor | None:
-    """Return PyTorch's count of batches seen; Lua keeps none."""
+def _zero_batches_tracked(fields: Fields) -> Tensor | None:
+    """Return PyTorch's count of batches seen, 0, as Lua keeps none; `None` if it is not wanted."""
+    # A layer without running statistics has none in PyTorch either.
     if fields.find_tensor("running_mean") is None:
         return None
     return Tensor(INT64, Storage.zeros(INT64, 1), is_scalar=True)
 
 
 _FLAT = Reshape((REST,))
-_RUNNING = (
+_RUNNING_STATISTICS = (
     buffer("running_mean", _FLAT),
     Param(
         "running_var",
@@ -67,12 +68,13 @@ _RUNNING = (
         (Source("running_var", (_FLAT,)), Source("running_std", (_FLAT, DeviationToVariance()))),
         "buffer",
     ),
-    Param("num_batches_tracked", (), "derived", _no_batches),
+    Param("num_batches_tracked", (), "derived", _zero_batches_tracked),
 )
 # torch.nn.BatchNorm1d, 2d, 3d: all tensors (features).
 
 
 def _batch_norm(dims: int) -> Row:
+    """Map to torch.nn.BatchNorm1d, 2d or 3d for batches, or a class that accepts single examples, too."""
     return of_runtime(
         f"norm.BatchNorm{dims}d",
         extent("running_mean"),
@@ -84,7 +86,7 @@ def _batch_norm(dims: int) -> Row:
 
 
 register_layer(
-    params=(param("weight", _FLAT), param("bias", _FLAT), *_RUNNING),
+    params=(param("weight", _FLAT), param("bias", _FLAT), *_RUNNING_STATISTICS),
     scratch="save_mean save_std saved_mean saved_std iSize centered std normalized buffer buffer2 scaleT",
     remark="training with a batch of one uses its own mean and variance (and is refused if there is one value a "
     "feature), as nn did before August 2017; later releases use the running ones then",
@@ -112,17 +114,20 @@ register_layer(
 _UNUSED = "the layer does not use it, so it is left out"
 
 
-def _features(lua: Lua) -> int:
-    """Return the number of features; weights are optional, as not all programs set them.
+def _instance_norm_features(lua: Lua) -> int:
+    """Return the number of features of an instance normalization; weights are optional, as not all programs set them.
 
     The batch normalization inside, made for the last batch, is used for the next of the same size.
+
+    Raises:
+        NotMappedError: a program changed that one.
     """
     inside = lua.get("bn")
     if inside is not None:
         is_as_made = (
             stock_name(inside) == "nn.SpatialBatchNormalization"
             and Fields(inside).number("eps", 1e-5) == lua.number("eps", 1e-5)
-            and inside.get("train") is not False
+            and inside.get("train") is not False  # else it takes its running statistics
         )
         if not is_as_made:
             raise NotMappedError("its modules inside were changed", path=f"{lua.path}.bn")
@@ -146,30 +151,36 @@ register_layer(
     "the running statistics of the batch normalization inside instead",
     module=either(  # those of AdaIN-style can be disabled
         lambda lua: lua.flag("disabled"),
-        of_runtime("norm.NoInstanceNorm2d", made(_features), **_INSTANCE_NORM),
-        of_torch("InstanceNorm2d", made(_features), **_INSTANCE_NORM),
+        of_runtime("norm.NoInstanceNorm2d", made(_instance_norm_features), **_INSTANCE_NORM),
+        of_torch("InstanceNorm2d", made(_instance_norm_features), **_INSTANCE_NORM),
     ),
     traits={"norm.NoInstanceNorm2d": Traits(output=same)},
 )
 
 
-_ROWS = "modules.1.modules.2.modules.2.nfeatures"
+_FEATURES_PATH = "modules.1.modules.2.modules.2.nfeatures"
+"""The number of features of a LayerNormalization, which only an nn.Replicate deep inside it has."""
 
 
 def _layer_norm_paths(obj: TorchObject) -> dict[str, str] | None:
-    """Return the paths of factor and offset, if any; `None` for modules that compute something else."""
-    features = lookup(obj, _ROWS)
+    """Return the paths of the layers with factor and offset, by the names `weight` and `bias`.
+
+    Returns:
+        Nothing for a normalization without these; `None` for modules that compute something else.
+    """
+    features = lookup(obj, _FEATURES_PATH)
     factor = lookup(obj, "modules.4.constant_scalar")
     if not isinstance(features, float) or not isinstance(factor, float) or features < 0:
         return None
-    # Lua rounds the root to the default element type.
+    # The rows are divided by their lengths; times the root of their number of elements is by the deviation. Lua rounds
+    # the root to the default element type.
     if not isclose(factor, sqrt(features), rel_tol=1e-6):
         return None
     means = node("nn.Replicate", node("nn.Mean", "x", 1.0, 1.0), features, 1.0, 1.0)
-    rows = node("nn.Normalize", node("nn.CSubTable", ["x", means]), 2.0)
-    rows = node("nn.MulConstant", rows, factor, None)
-    learned = node("nn.Add", node("nn.CMul", rows, path="weight"), path="bias")
-    for pattern in (rows, learned):
+    unit_rows = node("nn.Normalize", node("nn.CSubTable", ["x", means]), 2.0)
+    normalized = node("nn.MulConstant", unit_rows, factor, None)
+    with_weights = node("nn.Add", node("nn.CMul", normalized, path="weight"), path="bias")
+    for pattern in (normalized, with_weights):
         paths = recognized(obj, "", "x", pattern)
         if paths is not None:
             return paths
@@ -178,12 +189,13 @@ def _layer_norm_paths(obj: TorchObject) -> dict[str, str] | None:
 
 @keeps("weight", "bias")
 def _layer_norm_params(fields: Fields) -> tuple[Param, ...]:
+    """Return the factor and offset of a normalization, if it has them."""
     paths = _layer_norm_paths(fields.obj) or {}
     return tuple(param(name, field=f"{paths[name]}.{name}") for name in ("weight", "bias") if name in paths)
 
 
 def _layer_norm_children(obj: TorchObject) -> Iterator[Child]:
-    """Return the modules of a normalization in which somebody changed something."""
+    """Yield the modules of a normalization that a program changed; PyTorch's class computes one that is unchanged."""
     if _layer_norm_paths(obj) is None:
         yield from modules(obj)
 
@@ -205,7 +217,12 @@ register_layer(
     note="subtracts the means of a batch in the wrong order; torch.nn.LayerNorm computes the intended function",
     module=either(
         lambda lua: _layer_norm_paths(lua.obj) is not None,
-        of_runtime("norm.LayerNormalization", integer(_ROWS), eps=number("modules.3.eps", 1e-10), affine=has("weight")),
+        of_runtime(
+            "norm.LayerNormalization",
+            integer(_FEATURES_PATH),
+            eps=number("modules.3.eps", 1e-10),
+            affine=has("weight"),
+        ),
         of_torch("Sequential"),
     ),
     traits=Traits(output=same, shapes=_layer_norm_shapes),
@@ -222,22 +239,32 @@ _WEIGHTED = {"nn.SpatialConvolution", "nn.SpatialConvolutionMap", "nn.SpatialCon
 
 
 def _local(subtract: bool, divide: bool) -> Row:
-    """Map a normalization by the surroundings: Lua computes with modules that its constructor made of the kernel."""
+    """Map a normalization by the surroundings: Lua computes with modules that its constructor made of the kernel.
+
+    Args:
+        subtract: whether the layer subtracts the mean of the surroundings.
+        divide: whether it divides by their deviation.
+    """
     options: dict[str, Any] = {}
     if not subtract:
         options["subtract"] = False
     if not divide:
         options["divide"] = False
     else:
-        # Lua computes with the fields of the threshold inside, whatever those of the layer say.
-        within = "normalizer.modules.2." if subtract else ""
-        options["threshold"] = number(f"{within}thresholder.threshold|{within}threshold|threshold", 1e-4)
-        options["value"] = number(f"{within}thresholder.val|{within}thresval|thresval", 1e-4)
+        # Lua computes with the fields of the threshold inside, whatever those of the layer say. A layer that does both
+        # consists of one that subtracts and one that divides.
+        dividing = "normalizer.modules.2." if subtract else ""
+        options["threshold"] = number(f"{dividing}thresholder.threshold|{dividing}threshold|threshold", 1e-4)
+        options["value"] = number(f"{dividing}thresholder.val|{dividing}thresval|thresval", 1e-4)
     return of_runtime("norm.LocalNormalization", _local_kernel, **options)
 
 
 def _local_kernel(lua: Lua) -> tuple[int, ...]:
-    """Return the sizes of the kernel, if the modules inside have it."""
+    """Return the sizes of the kernel of a normalization by the surroundings.
+
+    Raises:
+        NotMappedError: a program changed the modules that the constructor made of the kernel.
+    """
     kernel = elements(lua.tensor("kernel")).astype("f8").reshape(-1)
     for estimator in ("meanestimator", "stdestimator", "normalizer"):
         _check_estimator(lua, estimator, kernel)
@@ -253,12 +280,13 @@ def _check_parts(lua: Lua) -> None:
     """Check the classes of the modules that use the estimators, also inside, and that one threshold is used.
 
     Raises:
-        NotMappedError: somebody changed them.
+        NotMappedError: a program changed them.
     """
+    # The field has a division in one class, and in the one that does both a Sequential of two normalizations.
     allowed: dict[str, tuple[str, ...]] = {"normalizer": ("nn.CDivTable", "nn.Sequential")}
-    for place in ("", "normalizer.modules.1.", "normalizer.modules.2."):
-        allowed |= {place + name: (class_name,) for name, class_name in _PARTS.items()}
-        allowed.setdefault(f"{place}normalizer", ("nn.CDivTable",))
+    for inside in ("", "normalizer.modules.1.", "normalizer.modules.2."):
+        allowed |= {inside + name: (class_name,) for name, class_name in _PARTS.items()}
+        allowed.setdefault(f"{inside}normalizer", ("nn.CDivTable",))
     for path, class_names in allowed.items():
         module = lua.get(path)
         if isinstance(module, TorchObject) and stock_name(module) not in class_names:
@@ -266,10 +294,15 @@ def _check_parts(lua: Lua) -> None:
 
 
 def _check_estimator(lua: Lua, start: str, kernel: np.ndarray) -> None:
-    """Check that the convolutions of a module inside have the kernel, or a multiple of it, and no bias.
+    """Check that the convolutions in the module of a field have the kernel, or a multiple of it, and no bias.
+
+    Args:
+        lua: the layer.
+        start: the field.
+        kernel: its elements, in a row.
 
     Raises:
-        NotMappedError: somebody changed them. A missing module is as it was made.
+        NotMappedError: a program changed them. A missing module is as it was made.
     """
     stack = [lua.get(start)]
     seen = set()
@@ -286,7 +319,13 @@ def _check_estimator(lua: Lua, start: str, kernel: np.ndarray) -> None:
 
 
 def _is_of_estimator(fields: Fields, estimators: list[Value], kernel: np.ndarray) -> bool:
-    """Return whether a module is one that Lua's constructors put into an estimator, with this kernel if it has one."""
+    """Return whether a module is one that Lua's constructors put into an estimator, with this kernel if it has one.
+
+    Args:
+        fields: of the module.
+        estimators: the modules in its fields of these.
+        kernel: the elements of the kernel, in a row.
+    """
     name = stock_name(fields.obj)
     weight = fields.find_tensor("weight")
     if name in _WEIGHTED and weight is not None and weight.numel % len(kernel) == 0:
@@ -305,7 +344,8 @@ def _are_multiples(rows: np.ndarray, kernel: np.ndarray) -> bool:
     place = int(np.abs(kernel).argmax())
     largest = kernel[place]
     with np.errstate(all="ignore"):
-        return bool(np.allclose(rows * largest, kernel * rows[:, place : place + 1], 1e-3, 1e-6 * abs(largest)))
+        scales = rows[:, place : place + 1]  # of each row, times `largest`
+        return bool(np.allclose(rows * largest, kernel * scales, rtol=1e-3, atol=1e-6 * abs(largest)))
 
 
 # The kernel, of one or two dimensions, from which Lua built the convolutions inside.
@@ -315,9 +355,9 @@ register_layer(
     scratch="meanestimator stdestimator normalizer divider subtractor thresholder coef ones localsums localstds "
     "adjustedsums adjustedstds thresholdedstds",
     module={
-        "nn.SpatialSubtractiveNormalization": _local(True, False),
-        "nn.SpatialDivisiveNormalization": _local(False, True),
-        "nn.SpatialContrastiveNormalization": _local(True, True),
+        "nn.SpatialSubtractiveNormalization": _local(subtract=True, divide=False),
+        "nn.SpatialDivisiveNormalization": _local(subtract=False, divide=True),
+        "nn.SpatialContrastiveNormalization": _local(subtract=True, divide=True),
     },
     traits=Traits(output=same, shapes=lambda shape, *_, **__: {"kernel": shape}, axes="bchw"),
     in_lua=_FIRST_PRECISION,
@@ -345,7 +385,8 @@ register_layer(
 
 @keeps("kernel", "kernel2")
 def _kernels(fields: Fields) -> tuple[Param, ...]:
-    """Return one kernel, or a row and a column. `nn.LocalNorm` is of 2010."""
+    """Return the kernel of a layer, or the row and the column of a separable one, of which Lua has a list."""
+    # Files of 2010, which have this class, have images with height and width exchanged.
     turn = (Permute((1, 0)),) if fields.obj.class_name == "nn.LocalNorm" else ()
     if isinstance(fields.get("kernel"), Tensor):
         return (buffer("kernel", *turn),)
@@ -353,7 +394,7 @@ def _kernels(fields: Fields) -> tuple[Param, ...]:
 
 
 def _kernel_shapes(lua: Lua) -> tuple[Literal, ...]:
-    """Return the shape of one kernel, or of two.
+    """Return the shapes of the kernels that the state dict has, one or two.
 
     Raises:
         NotMappedError: there is none.

@@ -39,10 +39,11 @@ _WHERE = "pooling ones random_samples randomSamples"
 
 
 def windows(dims: int) -> dict[str, Any]:
-    """Return the arguments that determine the windows of a pooling."""
+    """Return the arguments that determine the windows of a pooling, by keyword, for a number of dimensions."""
     kernel = axes("k", dims)
 
     def stride(lua: Lua) -> tuple[int, ...]:
+        """Return the steps along all axes, by default as large as the kernel."""
         return tuple(lua.integer(f"d{axis}", size) for axis, size in zip(AXES[dims], kernel.get(lua)))
 
     return {
@@ -59,12 +60,22 @@ _CEILED = (
 )
 
 
-def _begins_after(dims: int, dilation: Read | None = None) -> Callable[[Any], bool]:
-    """Return whether windows may begin after the end of the input, as a function of the fields."""
-    reads = windows(dims).values()
+def _may_begin_after_input(dims: int, dilation: Read | None = None) -> Callable[[Any], bool]:
+    """Return a function of the fields that says whether windows may begin after the end of the input.
 
-    def may_begin(fields: Any) -> bool:
-        kernel, strides, padding, ceil_mode = (read.get(fields) for read in reads)
+    Args:
+        dims: dimensions of a window.
+        dilation: the distances of its elements, if a layer has them.
+    """
+    arguments = windows(dims)
+
+    def may_begin_after(fields: Any) -> bool:
+        """Return whether a window with these fields may begin after the end of an input of some size."""
+        kernel = arguments["kernel_size"].get(fields)
+        strides = arguments["stride"].get(fields)
+        padding = arguments["padding"].get(fields)
+        ceil_mode = arguments["ceil_mode"].get(fields)
+        # With padding, Lua leaves out a last window that would begin after the input, as PyTorch does.
         if not ceil_mode or any(padding):
             return False
         steps = dilation.get(fields) if dilation else (1,) * dims
@@ -72,16 +83,25 @@ def _begins_after(dims: int, dilation: Read | None = None) -> Callable[[Any], bo
         # Between two windows are elements of neither: the next one may begin behind the last element.
         return any(stride > span > 0 for stride, span in zip(strides, spans))
 
-    return may_begin
+    return may_begin_after
 
 
-def _ceiled(dims: int, other: Row | Choice, dilation: Read | None = None, **kwargs: Any) -> Choice:
-    """Map poolings whose windows may begin after the end of the input. PyTorch omits such windows."""
+def _ceiled(dims: int, usual: Row | Choice, dilation: Read | None = None, **kwargs: Any) -> Choice:
+    """Map poolings, those whose windows may begin after the end of the input to a class that has such windows.
+
+    PyTorch omits these.
+
+    Args:
+        dims: dimensions of a window.
+        usual: the mapping of all others.
+        dilation: the distances of a window's elements, if the layers have them.
+        **kwargs: arguments of the class by keyword.
+    """
     arguments = windows(dims)
     if dilation is not None:
         kwargs["dilation"] = dilation
     pool = of_runtime("pooling.CeiledPool", arguments["kernel_size"], arguments["stride"], **kwargs)
-    return either(_begins_after(dims, dilation), pool, other)
+    return either(_may_begin_after_input(dims, dilation), pool, usual)
 
 
 _LEFT_OUT = (
@@ -93,8 +113,8 @@ _LEFT_OUT = (
 def _ceil_note(fields: Fields) -> str:
     """Return a note if a window of cuDNN may begin after the end of the input, so that the sizes differ."""
     dims = 3 if ".Volumetric" in fields.obj.class_name else 2
-    begins_after = _begins_after(dims)
-    return _LEFT_OUT if begins_after(fields) else ""
+    may_begin_after = _may_begin_after_input(dims)
+    return _LEFT_OUT if may_begin_after(fields) else ""
 
 
 def _max_pool(dims: int) -> Choice:
@@ -148,7 +168,7 @@ _COUNT = made(lambda lua: lua.flag("count_include_pad", True) and "EXCLUDE" not 
 
 
 def _average_pool(dims: int, cudnn: bool = False) -> Choice:
-    """Map average pooling. cuDNN omits windows after the input."""
+    """Map average pooling, or a sum where Lua does not divide. cuDNN omits windows after the input, as PyTorch does."""
     options = {**windows(dims), "count_include_pad": _COUNT}
     means = of_torch(f"AvgPool{dims}d", **options)
     sums = of_runtime(f"pooling.SumPool{dims}d", **options)
@@ -186,6 +206,8 @@ register_layer(
 
 
 def _max_unpool(dims: int) -> Choice:
+    """Map max unpooling, which refers to the pooling that it undoes, for a number of dimensions of a window."""
+
     @becomes("pooling.MaxUnpool")
     def module(lua: Lua) -> Call:
         pooling = lua.get("pooling")
@@ -197,11 +219,17 @@ def _max_unpool(dims: int) -> Choice:
 
 
 def _fractional_max_pool(axes: str) -> Row:
-    """Map fractional max pooling: the file has its random numbers unless the module never ran or was cleared."""
+    """Map fractional max pooling, which has either a ratio of sizes or the size of the output.
+
+    Args:
+        axes: the ends of the names of its fields, in the order of PyTorch's dimensions.
+    """
     first_ratio = f"ratio{axes[0]}"
 
     def samples(lua: Lua) -> Literal:
+        """Return the random numbers, if the module keeps them, and ran and was not cleared since."""
         numbers = lua.find_tensor("randomSamples")
+        # `newRandomPool` is true after `fixPoolingRegions`, which makes Lua use the same numbers again.
         if numbers is None or not lua.flag("newRandomPool"):
             return None
         # For volumes, Lua has the numbers in the order t, w, h, and PyTorch t, h, w.
@@ -209,6 +237,7 @@ def _fractional_max_pool(axes: str) -> Row:
         return nested(elements(numbers)[..., order].tolist())
 
     def of_axes(prefix: str, read: Callable[[Lua, str], Any]) -> Callable[[Lua], Literal]:
+        """Return a function of the fields that reads one of each axis."""
         return lambda lua: tuple(read(lua, f"{prefix}{axis}") for axis in axes)
 
     ratio = of_axes("ratio", Lua.number)
@@ -260,7 +289,14 @@ register_layer(
 
 
 def _scaled(name: str, size: Read, plain: str = "", **kwargs: Any) -> Choice:
-    """Map upsampling, by a factor or to a size."""
+    """Map upsampling, by a factor or to a size.
+
+    Args:
+        name: of the class.
+        size: reads the size.
+        plain: an equivalent class of `torch.nn` for tensors with a batch dimension, if there is one.
+        **kwargs: further arguments by keyword.
+    """
     by_factor = of_runtime(f"resample.{name}", plain=plain, scale_factor=integer("scale_factor"), **kwargs)
     to_size = of_runtime(f"resample.{name}", plain=plain, size=size, **kwargs)
     return either(lambda lua: lua.has("scale_factor"), by_factor, to_size)
@@ -275,6 +311,11 @@ def _border(name: str) -> Row:
 
 
 def _shaved(lua: Lua) -> int:
+    """Return the width of the border that a ShaveImage removes.
+
+    Raises:
+        NotMappedError: it is negative.
+    """
     size = lua.integer("size")
     if size < 0:
         raise NotMappedError("its border is negative", path=lua.path)

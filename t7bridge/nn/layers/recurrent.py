@@ -1,4 +1,4 @@
-"""Recurrent layers. Sources: rnn 83a5f17 of torch and its predecessor of Element-Research, torch-rnn.
+"""Recurrent cells and layers. Sources: rnn 83a5f17 of torch and its predecessor of Element-Research, torch-rnn.
 
 cuDNN's: one flat vector holds all matrices, then all biases. Sources: cudnn.torch `RNN.lua`; the cuDNN documentation of
 `cudnnGetRNNLinLayerMatrixParams`. PyTorch has cuDNN's order of the gates, so every tensor is a view of the vector.
@@ -59,16 +59,25 @@ from ..registry import (
     run_from,
 )
 from ..torch_nn import Refused, Tensors, constructed, positive
-from .cells import CELLS, cell_children, cell_params, gates, masks_rows, operations, tensors
+from .cells import CELLS, cell_children, cell_params, gates_to_torch, masks_rows, mufuru_operations, shapes_by_extents
 from .containers import are_clones
-from .states import begin, carried, last_column, last_of, nested_sizes, remembered, together, values
+from .states import (
+    initial_state,
+    joined_parts,
+    nested_sizes,
+    nested_values,
+    remembered,
+    state_after_batch_first_sequence,
+    state_after_last_step,
+    state_after_sequence,
+)
 
 # Entries
 
 
-_MOST = 10_000
+_MOST_SEARCHED = 10_000
 """Maximum number of modules searched for one that needs to know about zeros."""
-_STATE = (
+_TEMPORARY = (
     "outputs cells hiddens gradCells gradHiddens gradOutputs gradInputs gradActions actions cell hidden zeroTensor "
     "typeTensor tableoutput tablegradInput sharedClones recurrentModule rnn action module forwardModule backwardModule "
     "mergeModule merge fwdSeq bwdSeq mergeSeq inputModule feedbackModule transferModule initialModule startModule "
@@ -76,62 +85,64 @@ _STATE = (
     "userNextGradCell userNextGradOutput userGradPrevOutput userGradPrevCell prevOutput prevCell startState "
     "operations zeroOutput zeroCell indexes mappedLengths temp"
 )
-"""State that the classes keep of the last sequence, and aliases of modules inside `modules`."""
+"""Fields with what the classes keep of the last sequence, and with aliases of modules in `modules`."""
 
 
 # Cells: one step of a sequence at each call.
 
 
-def _positive_sizes(lua: Lua) -> tuple[int, int]:
-    inputs = lua.integer("inputSize|inputsize")
-    outputs = lua.integer("outputSize|outputsize")
-    for name, size in (("inputSize", inputs), ("outputSize", outputs)):
-        if size < 1:
-            raise lua.wrong(name, "a positive number", float(min(inputs, outputs)))
-    return inputs, outputs
-
-
-_CARRIED = made(lambda lua: carried(lua, "outputs"))
-_OUTPUT: dict[str, Any] = {
-    "start": lambda lua: begin(lua, "userPrevOutput|outputs.0|startState"),
-    "state": _CARRIED,
+_LAST_OUTPUT = made(lambda lua: state_after_last_step(lua, "outputs"))
+_OUTPUT_STATE: dict[str, Any] = {
+    "start": lambda lua: initial_state(lua, "userPrevOutput|outputs.0|startState"),
+    "state": _LAST_OUTPUT,
 }
-"""The output before the first step, and after the last one."""
-_BOTH_CARRIED = made(lambda lua: carried(lua, "outputs", "cells"))
-_OUTPUT_AND_CELL: dict[str, Any] = {
-    "start": lambda lua: begin(lua, "userPrevOutput|outputs.0", "userPrevCell|cells.0"),
-    "state": _BOTH_CARRIED,
+"""Arguments of cells whose state is their output: before the first step, and after the last one."""
+_LAST_OUTPUT_AND_CELL = made(lambda lua: state_after_last_step(lua, "outputs", "cells"))
+_OUTPUT_AND_CELL_STATE: dict[str, Any] = {
+    "start": lambda lua: initial_state(lua, "userPrevOutput|outputs.0", "userPrevCell|cells.0"),
+    "state": _LAST_OUTPUT_AND_CELL,
 }
 _REC_STATE: dict[str, Any] = {
-    "start": lambda lua: begin(lua, "startState.1", "startState.2"),
-    "state": _BOTH_CARRIED,
+    "start": lambda lua: initial_state(lua, "startState.1", "startState.2"),
+    "state": _LAST_OUTPUT_AND_CELL,
 }
 _SIZE = integer("outputSize|outputsize")
-_REC_GRU = of_runtime("recurrent.RecGRU", _SIZE, **_OUTPUT)
+_REC_GRU = of_runtime("recurrent.RecGRU", _SIZE, **_OUTPUT_STATE)
 
 
 def _cell(class_name: str, *args: Any, **kwargs: Any) -> Choice:
-    """Return the class of a recognized cell; otherwise its modules are applied to the input and the last state."""
+    """Map cells to their own class, or if they are not recognized to one that applies their modules to input and state.
+
+    Args:
+        class_name: of the cell in Lua.
+        *args: further arguments of its own class, after the sizes.
+        **kwargs: its arguments by keyword, besides those of every cell.
+    """
     cell = CELLS[class_name]
     has_cell_state = "c" in cell.inputs
-    state = _OUTPUT_AND_CELL if has_cell_state else _OUTPUT
+    state = _OUTPUT_AND_CELL_STATE if has_cell_state else _OUTPUT_STATE
     kwargs = {"mask_zero": made(lambda lua: masks_rows(lua.obj)).unless(False), **state, **kwargs}
-    as_class = of_runtime(cell.target, made(_positive_sizes).each, *args, **kwargs)
+    as_class = of_runtime(cell.target, integer("inputSize"), integer("outputSize"), *args, **kwargs)
     as_modules = of_runtime("recurrent.RecLSTM", _SIZE, _SIZE, **state) if has_cell_state else _REC_GRU
     return either(lambda lua: cell_params(lua.obj), as_class, as_modules)
 
 
 def _output_size(lua: Lua) -> Any:
+    """Return the sizes of the output of a Recurrence: a tuple, or for a table of outputs a tuple of these.
+
+    Raises:
+        ModelError: the field has neither.
+    """
     size = nested_sizes(lua.get("outputSize|outputsize"))
     if size is None:
         raise lua.wrong("outputSize", "sizes, or a table of sizes", lua.get("outputSize|outputsize"))
     return size
 
 
-_RECURRENCE = of_runtime("recurrent.Recurrence", _output_size, integer("nInputDim"), **_OUTPUT)
+_RECURRENCE = of_runtime("recurrent.Recurrence", _output_size, integer("nInputDim"), **_OUTPUT_STATE)
 
 
-_RECURRENT = (
+_RUNNING_MODULES = (
     "initialModule.modules.2",
     "recurrentModule.modules.1.modules.1",
     "recurrentModule.modules.1.modules.2",
@@ -139,14 +150,14 @@ _RECURRENT = (
     "recurrentModule.modules.2",
 )
 """Where Lua runs the modules of a Recurrent: start, input, feedback, transfer and merge, as `modules` has them."""
-_FIRST_STEP = {"initialModule.modules.1": 1, "initialModule.modules.3": 3}
-"""Clones of the input and the transfer for the first step, and their places in `modules`."""
+_CLONES_OF_FIRST_STEP = {"initialModule.modules.1": 1, "initialModule.modules.3": 3}
+"""Clones of the input and the transfer for the first step, with the places of their originals in `modules`, from 0."""
 
 
 def _parts_of_recurrent(obj: TorchObject) -> Iterator[Child]:
-    """Yield the modules of a Recurrent, those that Lua runs where others were put into `modules`."""
+    """Yield the modules of a Recurrent: those that Lua runs, where a program put others into `modules`."""
     listed = list(listed_modules(obj))
-    for place, path in enumerate(_RECURRENT):
+    for place, path in enumerate(_RUNNING_MODULES):
         child = listed[place] if place < len(listed) else None
         running = lookup(obj, path)
         if isinstance(running, TorchObject) and (child is None or running is not child.value):
@@ -163,14 +174,15 @@ def _recurrent(lua: Lua) -> Call:
         NotMappedError: the first step or the others run something else than its constructor made them run.
     """
     parts = [child.value for child in _parts_of_recurrent(lua.obj)]
-    for path, place in _FIRST_STEP.items():
+    for path, place in _CLONES_OF_FIRST_STEP.items():
         first = lua.get(path)
+        # Their weights are not compared: PyTorch's class has those of `modules` for all steps.
         if first is not None and place < len(parts) and not are_clones(first, parts[place], sharing=False):
             raise NotMappedError("its modules inside were changed", path=f"{lua.path}.initialModule")
     for name, form in _FORMS_OF_RECURRENT.items():
-        if _form(lua.get(name)) not in (None, form):
+        if _form(lua.get(name)) not in (None, form):  # a missing container is as it was made
             raise NotMappedError("its modules inside were changed", path=f"{lua.path}.{name}")
-    return of_runtime("recurrent.Recurrent", state=_CARRIED)(lua)
+    return of_runtime("recurrent.Recurrent", state=_LAST_OUTPUT)(lua)
 
 
 _FORMS_OF_RECURRENT = {
@@ -182,7 +194,7 @@ _FORMS_OF_RECURRENT = {
 
 
 def _form(value: Value) -> tuple[str, int] | None:
-    """Return the class of a container and the number of modules in it."""
+    """Return the class of a container and the number of modules in it; `None` if it is missing."""
     if not isinstance(value, TorchObject):
         return None
     return value.class_name, len(list(modules(value)))
@@ -199,15 +211,19 @@ _SEQUENCERS = ("nn.Sequencer", "nn.Repeater", "nn.RecurrentAttention")
 
 
 def _needs_mask(obj: TorchObject) -> bool:
-    """Return whether something inside a module of torch's rnn needs the mask of steps that are zeros."""
+    """Return whether something inside a module of torch's rnn needs the mask of steps that are zeros.
+
+    Only the first modules of a large model are searched.
+    """
     stack: list[Value] = [obj]
-    for _ in range(_MOST):
+    for _ in range(_MOST_SEARCHED):
         if not stack:
             return False
         module = stack.pop()
         if isinstance(module, TorchObject):
-            masks = module.class_name == "nn.MaskZero" or module.get("maskzero") is True
-            if masks and module.get("v2") is True:
+            masks_steps = module.class_name == "nn.MaskZero" or module.get("maskzero") is True
+            receives_mask = module.get("v2") is True  # in the first version they found the zeros themselves
+            if masks_steps and receives_mask:
                 return True
             stack += items_of(module.get("modules")) or []
     return False
@@ -243,15 +259,23 @@ def _zeroes_rows(arguments: Arguments) -> bool:
 
 @becomes("recurrent.NormStabilizer")
 def _norm_stabilizer(lua: Lua) -> Call:
-    """Map a NormStabilizer, whose module inside returns its input, as do its copies for further steps."""
-    for place in range(1, 1 + len(items_of(lua.get("sharedClones")) or ())):
-        require(lua, f"sharedClones.{place}", "x")
-    require(lua, "recurrentModule", "x")
+    """Map a NormStabilizer, whose module inside returns its input, as do its copies for further steps.
+
+    Raises:
+        NotMappedError: a program changed these modules.
+    """
+    clone_count = len(items_of(lua.get("sharedClones")) or ())
+    for place in range(1, clone_count + 1):
+        require(lua, f"sharedClones.{place}", pattern="x", inputs="x")
+    require(lua, "recurrentModule", pattern="x", inputs="x")
     return Call(f"{LAYERS}recurrent.NormStabilizer", (float(lua.number("beta", 1.0)),), childless=True)
 
 
 def _is_sequence(lua: Lua) -> bool:
-    """Return whether a Sequencer sets the steps of a Repeater, which it reaches through containers, to its own."""
+    """Return whether a Sequencer around a Repeater sets its number of steps to that of the sequence.
+
+    It reaches the Repeater through containers that pass `maxBPTTstep` on, which `_OWN_STEPS` do not.
+    """
     for obj in lua.above:
         if obj.class_name == "nn.Sequencer":
             return True
@@ -282,8 +306,8 @@ declare_recordings(
             states=(_OUTPUTS,),
             first_step="initialModule",
             places={
-                **{path: place + 1 for place, path in enumerate(_RECURRENT)},
-                **{path: place + 1 for path, place in _FIRST_STEP.items()},
+                **{path: place + 1 for place, path in enumerate(_RUNNING_MODULES)},
+                **{path: place + 1 for path, place in _CLONES_OF_FIRST_STEP.items()},
             },
         ),
         **dict.fromkeys(
@@ -299,7 +323,7 @@ register_layer(
     "nn.AbstractRecurrent",
     "nn.AbstractSequencer",
     children=modules,
-    scratch=_STATE,
+    scratch=_TEMPORARY,
     module={
         "nn.Recursor": _RECURSOR,
         **dict.fromkeys(("nn.BiSequencer", "nn.SeqBRNN", "nn.SeqBLSTM", "nn.SeqBGRU", "nn.BLSTM", "nn.BGRU"), _MASKED),
@@ -353,25 +377,30 @@ def _shapes(**extents: str) -> Any:
     """Return a function for the shapes of the tensors of a layer, by its sizes and the outputs of its projection.
 
     Args:
-        **extents: of its tensors, as in `tensors`.
+        **extents: of its tensors, as in `shapes_by_extents`.
     """
 
     def shapes(inputs: int, hidden: int, proj_size: int = 0, *_: Any, **__: Any) -> Tensors:
-        return tensors(extents, inputs, positive(hidden), projected=proj_size)
+        return shapes_by_extents(extents, inputs, positive(hidden), projected=proj_size)
 
     return shapes
 
 
 def _mufuru_shapes(input_size: int, hidden_size: int, operations: tuple[str, ...], *_: Any, **__: Any) -> Tensors:
-    return tensors(CELLS["nn.MuFuRu"].extents, input_size, hidden_size, len(operations))
+    return shapes_by_extents(CELLS["nn.MuFuRu"].extents, input_size, hidden_size, len(operations))
 
 
-def _is_layer(kind: str, *rows: tuple[str, ...]) -> RecurrentLayer:
-    """Return what is said of a layer of torch.nn without its state, or of a cell, whose rows it has."""
-    return RecurrentLayer(kind, f"sequence.Outputs{kind}", f"sequence.Stateful{kind}", rows)
+def _has_layer_in_torch(kind: str, *rows: tuple[str, ...]) -> RecurrentLayer:
+    """Return the facts about a layer that torch.nn has, or a cell of one, by its kind.
+
+    Args:
+        kind: `LSTM`, `GRU` or `RNN`.
+        *rows: of a cell, see `RecurrentLayer.rows`.
+    """
+    return RecurrentLayer(kind, layer=f"sequence.Outputs{kind}", stateful=f"sequence.Stateful{kind}", rows=rows)
 
 
-_FAST_LSTM = _is_layer("LSTM", ("weight_ih",), ("weight_hh",), ("bias",))
+_FAST_LSTM = _has_layer_in_torch("LSTM", ("weight_ih",), ("weight_hh",), ("bias",))
 for _name, _args, _facts in (
     (
         "nn.FastLSTM",
@@ -383,13 +412,13 @@ for _name, _args, _facts in (
         (),
         Traits(shapes=_shapes(**CELLS["nn.GRU"].extents), by_step=True, recurrent=RecurrentLayer("GRU")),
     ),
-    ("nn.MuFuRu", (lambda lua: operations(lua.obj),), Traits(shapes=_mufuru_shapes, by_step=True)),
+    ("nn.MuFuRu", (lambda lua: mufuru_operations(lua.obj),), Traits(shapes=_mufuru_shapes, by_step=True)),
 ):
     register_layer(
         _name,
         params=keeps(*CELLS[_name].tensors)(lambda fields: cell_params(fields.obj)),
         children=cell_children,
-        scratch=_STATE,
+        scratch=_TEMPORARY,
         kind="layer",
         module=_cell(_name, *_args),
         traits={CELLS[_name].target: _facts},
@@ -399,23 +428,27 @@ for _name, _args, _facts in (
 # Whole sequences.
 
 
-def _inputs(*steps: BlockOrder) -> Layout:
-    """Return the rows of a weight (in + hidden, gates * hidden) for the input, as (gates * hidden, in)."""
-    return (Narrow(0, 0, _INPUT_SIZE), Permute((1, 0)), *steps)
+def _weight_of_input(*steps: BlockOrder) -> Layout:
+    """Return the layout of the rows of a weight (in + out, gates * hidden) for the input, as (gates * hidden, in).
+
+    Args:
+        *steps: the order of gates, if that is not PyTorch's.
+    """
+    return (Narrow(dim=0, start=0, length=_INPUT_SIZE), Permute((1, 0)), *steps)
 
 
-def _hiddens(*steps: BlockOrder) -> Layout:
-    """Return the rows for the last output, as (gates * hidden, out)."""
-    return (Narrow(0, _INPUT_SIZE, REST), Permute((1, 0)), *steps)
+def _weight_of_output(*steps: BlockOrder) -> Layout:
+    """Return the layout of the rows of the same weight for the last output, as (gates * hidden, out)."""
+    return (Narrow(dim=0, start=_INPUT_SIZE, length=REST), Permute((1, 0)), *steps)
 
 
 _INPUT_SIZE: Extent = "inputsize|inputSize|input_dim|input_size"
 # i f o g in Lua; i f g o in PyTorch.
-_GATES = gates("ifog")
+_GATES = gates_to_torch("ifog")
 
 
 def _mask(lua: Lua) -> str:
-    """Return whether examples that are zeros ("zeros"), or are marked ("mask"), return zeros, as in torch's rnn."""
+    """Return which examples return zeros in torch's rnn: those that are `zeros`, or that a `mask` marks, or none."""
     if not lua.flag("maskzero"):
         return ""
     return "mask" if lua.flag("v2") else "zeros"
@@ -425,28 +458,32 @@ _MASK = made(_mask).unless("")
 
 
 def _zeros_like_bias(fields: Fields) -> Tensor | None:
-    """Return a zero bias: PyTorch adds two biases, Lua has one."""
+    """Return a second bias of zeros, as PyTorch adds two biases and Lua has one; `None` if it has none."""
     bias = fields.find_tensor("bias")
     return None if bias is None else copied(bias, np.zeros_like(elements(bias)))
 
 
-def _rnn(*steps: BlockOrder) -> tuple[Param, ...]:
-    """Return the parameters of a one-layer torch.nn.LSTM or torch.nn.RNN, from a weight (in + out, gates * hidden)."""
+def _params_of_torch(*steps: BlockOrder) -> tuple[Param, ...]:
+    """Return the parameters of a one-layer torch.nn.LSTM or torch.nn.RNN, from a weight (in + out, gates * hidden).
+
+    Args:
+        *steps: the order of gates, if that is not PyTorch's.
+    """
     return (
-        Param("weight_ih_l0", (Source("weight", _inputs(*steps)),)),
-        Param("weight_hh_l0", (Source("weight", _hiddens(*steps)),)),
+        Param("weight_ih_l0", (Source("weight", _weight_of_input(*steps)),)),
+        Param("weight_hh_l0", (Source("weight", _weight_of_output(*steps)),)),
         param("bias_ih_l0", *steps, field="bias"),
         Param("bias_hh_l0", (), "derived", _zeros_like_bias, adds_to="bias_ih_l0"),
     )
 
 
 def _projected(name: str) -> Any:
-    """Return the number of projected outputs."""
+    """Read the number of projected outputs, the rows of a weight, if the layer has one."""
     return made(lambda lua: lua.shape(name)[0] if name in lua.shapes else 0).unless(0)
 
 
 def _quarter(name: str) -> Any:
-    """Return the hidden size of a weight with four gates."""
+    """Read the hidden size from a weight of four gates, whose rows follow one another."""
     return made(lambda lua: lua.shape(name)[0] // 4)
 
 
@@ -455,7 +492,12 @@ _SEQUENCE_LSTM: dict[str, Any] = {
     "proj_size": _projected("weight_hr_l0"),
     "batch_first": flag("batchfirst").unless(False),
     "remember": _REMEMBER,
-    "state": lambda lua: last_of(lua, ("_output|output", "cell"), ("h0", "c0"), ("userPrevOutput", "userPrevCell")),
+    "state": lambda lua: state_after_sequence(
+        lua,
+        states=("_output|output", "cell"),
+        before=("h0", "c0"),
+        initial=("userPrevOutput", "userPrevCell"),
+    ),
 }
 
 
@@ -474,7 +516,7 @@ _SEQ_LSTM = either(
 
 
 def _why_stepped(arguments: Arguments) -> str:
-    """Return what `_is_lstm_of_torch` found."""
+    """Return why a layer is none of torch.nn, in the words of a note; see `_is_lstm_of_torch`."""
     if arguments.kwargs.get("mask_zero"):
         return "it skips steps of zeros"
     return "its projection is not smaller than its cell"
@@ -482,7 +524,7 @@ def _why_stepped(arguments: Arguments) -> str:
 
 def _last_hidden(lua: Lua) -> Literal:
     """Return the state of torch.nn.RNN, a tuple of one tensor of one layer."""
-    state = last_column(lua, "output")
+    state = state_after_batch_first_sequence(lua, "output")
     return None if state is None else (state,)
 
 
@@ -492,7 +534,7 @@ _TORCH_RNN_LSTM = of_runtime(
     *_LSTM_SIZES,
     batch_first=True,
     remember=made(lambda lua: "always" if lua.flag("remember_states") else "").unless(""),
-    state=lambda lua: last_column(lua, "output", "cell"),
+    state=lambda lua: state_after_batch_first_sequence(lua, "output", "cell"),
 )
 _VANILLA_RNN = of_runtime(
     "sequence.OutputsRNN",
@@ -505,7 +547,12 @@ _VANILLA_RNN = of_runtime(
 
 
 def _reset_gru(name: str, **kwargs: Any) -> Row:
-    """Map a GRU that resets its state before the product; its weight is (in + hidden, 3 * hidden)."""
+    """Map a GRU that resets its state before the product; its weight is (in + hidden, 3 * hidden).
+
+    Args:
+        name: of its class in `torchmodules/layers`.
+        **kwargs: arguments by keyword.
+    """
 
     def sizes_of(lua: Lua) -> tuple[int, int]:
         rows, columns = lua.shape("weight")[:2]
@@ -524,11 +571,11 @@ _PROJECTION = param("weight_hr_l0", Permute((1, 0)), field="weightO")
 
 
 register_layer(
-    params=(*_rnn(_GATES), _PROJECTION),
+    params=(*_params_of_torch(_GATES), _PROJECTION),
     scratch=_BUFFERS,
     module=dict.fromkeys(("nn.SeqLSTM", "nn.SequenceLSTM", "nn.SeqLSTMP"), _SEQ_LSTM),
     traits={
-        "sequence.SeqLSTM": Traits(like="LSTM", written=("outputs",), recurrent=_is_layer("LSTM")),
+        "sequence.SeqLSTM": Traits(like="LSTM", written=("outputs",), recurrent=_has_layer_in_torch("LSTM")),
         "sequence.SteppedLSTM": Traits(
             shapes=_shapes(
                 weight_ih_l0="4h i", weight_hh_l0="4h p", bias_ih_l0="4h", bias_hh_l0="4h", weight_hr_l0="r h"
@@ -539,7 +586,7 @@ register_layer(
     },
 )
 # torch.nn.RNN.
-register_layer("nn.VanillaRNN", "nn.VanillaRnn", params=_rnn(), scratch=_BUFFERS, module=_VANILLA_RNN)
+register_layer("nn.VanillaRNN", "nn.VanillaRnn", params=_params_of_torch(), scratch=_BUFFERS, module=_VANILLA_RNN)
 # Lua resets the hidden state before it is multiplied, torch.nn.GRU after: another function, so Lua's layout is kept.
 _NOT_TORCH = "is not the function of torch.nn.GRU"
 # weight (in + hidden, 3 * hidden), bias (3 * hidden); r z n in Lua as in PyTorch.
@@ -554,19 +601,22 @@ register_layer(
         batch_first=flag("batchfirst").unless(False),
         mask_zero=_MASK,
         remember=_REMEMBER,
-        state=lambda lua: last_of(lua, ("_output|output",), ("h0",), ("userPrevOutput",)),
+        state=lambda lua: state_after_sequence(
+            lua, states=("_output|output",), before=("h0",), initial=("userPrevOutput",)
+        ),
     ),
     traits=_JOINED_GATES,
 )
 
 
-@keeps(*CELLS["nn.LSTM"].tensors, *(sequence_param.name for sequence_param in _rnn(_GATES)))
+@keeps(*CELLS["nn.LSTM"].tensors, *(sequence_param.name for sequence_param in _params_of_torch(_GATES)))
 def _lstm_or_sequence(fields: Fields) -> tuple[Param, ...]:
-    return cell_params(fields.obj) if fields.find_tensor("weight") is None else _rnn(_GATES)
+    """Return the tensors of rnn's cell, or of torch-rnn's layer of the same name."""
+    return cell_params(fields.obj) if fields.find_tensor("weight") is None else _params_of_torch(_GATES)
 
 
 def _lstm_shapes(input_size: int, hidden_size: int, peephole: bool = True, *_: Any, **__: Any) -> Tensors:
-    shapes = tensors(CELLS["nn.LSTM"].extents, input_size, positive(hidden_size))
+    shapes = shapes_by_extents(CELLS["nn.LSTM"].extents, input_size, positive(hidden_size))
     return {name: shape for name, shape in shapes.items() if peephole or not name.startswith("weight_c")}
 
 
@@ -579,7 +629,7 @@ _ROWS_OF_LSTM = (
 
 
 def _has_peepholes(arguments: Arguments) -> str:
-    """Return what torch.nn.LSTM does not have."""
+    """Return why an LSTM is none of torch.nn, in the words of a note; empty if it is one, as its gates see no cell."""
     return "" if arguments.kwargs.get("peephole") is False else "its gates see the cell"
 
 
@@ -588,7 +638,7 @@ register_layer(
     "nn.LSTM",
     params=_lstm_or_sequence,
     children=cell_children,
-    scratch=f"{_STATE} {_BUFFERS}",
+    scratch=f"{_TEMPORARY} {_BUFFERS}",
     module=either(
         lambda lua: lua.find_tensor("weight") is None,
         _cell("nn.LSTM", peephole=has("weight_ci").unless(True)),
@@ -597,7 +647,7 @@ register_layer(
     traits=Traits(
         shapes=_lstm_shapes,
         by_step=True,
-        recurrent=_is_layer("LSTM", *_ROWS_OF_LSTM),
+        recurrent=_has_layer_in_torch("LSTM", *_ROWS_OF_LSTM),
         not_in_torch=_has_peepholes,
     ),
 )
@@ -609,8 +659,8 @@ register_layer(
 register_layer(
     "nn.StepLSTM",
     params=(
-        Param("weight_ih", (Source("weight", _inputs(_GATES)),)),
-        Param("weight_hh", (Source("weight", _hiddens(_GATES)),)),
+        Param("weight_ih", (Source("weight", _weight_of_input(_GATES)),)),
+        Param("weight_hh", (Source("weight", _weight_of_output(_GATES)),)),
         param("bias", _GATES),
         param("weight_hr", Permute((1, 0)), field="weightO"),
     ),
@@ -646,11 +696,16 @@ def _peephole_shapes(input_size: int, hidden_size: int, bias: bool = True) -> Te
 
 # Cells recognized in graphs, and layers that return their state (`workshop/cells`); no class of Lua is one.
 def _cell_of_torch(kind: str, **facts: Any) -> Traits:
-    """Return the traits of a cell that takes and returns its state."""
-    step: Any = {"takes_list": True, "by_step": True, "recurrent": RecurrentLayer(kind), **facts}
+    """Return the traits of a cell that takes and returns its state: of an LSTM output and cell, of others the output.
+
+    Args:
+        kind: `LSTM`, `GRU` or `RNN`.
+        **facts: further ones.
+    """
+    of_every_cell: Any = {"takes_list": True, "by_step": True, "recurrent": RecurrentLayer(kind), **facts}
     if kind == "LSTM":
-        return Traits(returns_list=True, flow=walk.pair, written=("cell", "hc"), **step)
-    return Traits(written=("cell", "h"), **step)
+        return Traits(returns_list=True, flow=walk.pair, written=("cell", "hc"), **of_every_cell)
+    return Traits(written=("cell", "h"), **of_every_cell)
 
 
 add_traits(
@@ -675,6 +730,9 @@ add_traits(
 )
 
 
+# cuDNN's.
+
+
 _KINDS = {
     **dict.fromkeys(("cudnn.LSTM", "cudnn.BLSTM"), "LSTM"),
     **dict.fromkeys(("cudnn.GRU", "cudnn.BGRU"), "GRU"),
@@ -695,12 +753,14 @@ def _skips_input(fields: Fields) -> bool:
     return fields.text("inputMode") == "CUDNN_SKIP_INPUT"
 
 
-def _tensors(fields: Fields) -> Tensors:
+def _shapes_in_torch(fields: Fields) -> Tensors:
     """Return the shapes of the tensors of torch.nn's layer, in its order; none for impossible sizes."""
-    sizes = (fields.integer("inputSize", 0), fields.integer("hiddenSize", 0), fields.integer("numLayers", 1))
+    inputs = fields.integer("inputSize", 0)
+    hidden = fields.integer("hiddenSize", 0)
+    layers = fields.integer("numLayers", 1)
     directions = fields.integer("numDirections", 1)
     try:
-        shapes = constructed(_kind(fields), sizes, {"bidirectional": directions == 2})
+        shapes = constructed(_kind(fields), (inputs, hidden, layers), {"bidirectional": directions == 2})
     except Refused:
         return {}
     if directions not in (1, 2):
@@ -712,12 +772,12 @@ def _tensors(fields: Fields) -> Tensors:
 
 
 @keeps("weight_ih_l*", "weight_hh_l*", "bias_ih_l*", "bias_hh_l*", "weight")
-def _params(fields: Fields) -> tuple[Param, ...]:
+def _cudnn_params(fields: Fields) -> tuple[Param, ...]:
     """Return the parameters of torch.nn.LSTM, GRU or RNN, or the flat vector if it has another length."""
     flat = fields.find_tensor("weight")
     if flat is None:
         return ()
-    shapes = _tensors(fields)
+    shapes = _shapes_in_torch(fields)
     # The vector holds all matrices, then all biases. i f g o, and r z n of a GRU, in cuDNN as in PyTorch.
     matrices = [name for name, shape in shapes.items() if len(shape) > 1]
     biases = [name for name, shape in shapes.items() if len(shape) == 1]
@@ -735,21 +795,25 @@ def _params(fields: Fields) -> tuple[Param, ...]:
     return tuple(Param(name, (Source("weight", layouts[name]),)) for name in shapes)
 
 
-def _state(lua: Lua) -> Any:
-    """Return the initial state of the next sequence: that of the file, or the last one's final state if it is kept."""
-    when = "Output" if lua.flag("rememberStates") else "Input"
-    output = lua.find_tensor(f"hidden{when}")
-    cell = lua.find_tensor(f"cell{when}")
+def _cudnn_state(lua: Lua) -> Any:
+    """Return the initial state of the next sequence: that of the file, or the last one's final state if it is kept.
+
+    Returns:
+        Elements of the sizes (layers * directions, batch, hidden), of an LSTM of output and cell; `None` for zeros.
+    """
+    fields_of_state = ("hiddenOutput", "cellOutput") if lua.flag("rememberStates") else ("hiddenInput", "cellInput")
+    output, cell = map(lua.find_tensor, fields_of_state)
     layers = lua.integer("numLayers", 1) * lua.integer("numDirections", 1)
     if output is None or output.shape[:1] != (layers,) or len(output.shape) != 3:
         return None
     if _kind(lua) != "LSTM":
-        return values(output)
+        return nested_values(output)
     has_cell = cell is not None and cell.shape == output.shape
-    return together([values(output), values(cell) if has_cell else None])
+    return joined_parts([nested_values(output), nested_values(cell) if has_cell else None])
 
 
 def _nonlinearity(lua: Lua) -> str:
+    """Return the function of a layer of kind RNN, ReLU unless its `mode` is another; `tanh`, a default, for others."""
     is_relu = _kind(lua) == "RNN" and lua.text("mode", "CUDNN_RNN_RELU") != "CUDNN_RNN_TANH"
     return "relu" if is_relu else "tanh"
 
@@ -767,7 +831,7 @@ _ROWS = {
         num_layers=integer("numLayers", 1).unless(1),
         dropout=number("dropout", 0.0).unless(0.0),
         remember=flag("rememberStates").unless(False),
-        hidden=_state,
+        hidden=_cudnn_state,
         **_OPTIONS,
     )
     for kind in ("LSTM", "GRU", "RNN")
@@ -777,8 +841,13 @@ _BARE = of_runtime("sequence.BareRNN", integer("hiddenSize"), **_OPTIONS)
 
 
 @becomes(*(f"sequence.Outputs{kind}" for kind in _ROWS), "sequence.BareRNN")
-def _module(lua: Lua) -> Call:
-    """Map to torch.nn.LSTM, GRU or RNN, returning the outputs only."""
+def _cudnn_layer(lua: Lua) -> Call:
+    """Map to torch.nn.LSTM, GRU or RNN, returning the outputs only, or to a class without weights for the input.
+
+    Raises:
+        NotMappedError: the flat vector has another length, or there is no class for a layer without weights for its
+            input: only for one level of kind RNN, without a state.
+    """
     if "weight_hh_l0" not in lua.shapes:
         raise NotMappedError("its flat weights do not have the length that its fields imply", path=lua.path)
     if not _skips_input(lua):
@@ -795,20 +864,20 @@ def _outputs(kind: str) -> Traits:
     def shapes(*sizes: int, remember: bool = False, hidden: Any = None, **options: Any) -> Tensors:
         return constructed(kind, sizes, options)
 
-    return Traits(shapes=shapes, written=("outputs",), recurrent=_is_layer(kind))
+    return Traits(shapes=shapes, written=("outputs",), recurrent=_has_layer_in_torch(kind))
 
 
 def _bare_shapes(hidden_size: int, nonlinearity: str = "", bidirectional: bool = False, *_: Any, **__: Any) -> Tensors:
     extents = {"weight_hh_l0": "h h", "bias_ih_l0": "h", "bias_hh_l0": "h"}
-    shapes = tensors(extents, 0, positive(hidden_size))
+    shapes = shapes_by_extents(extents, 0, positive(hidden_size))
     if bidirectional:
         shapes.update([(f"{name}_reverse", shape) for name, shape in shapes.items()])
     return shapes
 
 
 register_layer(
-    params=_params,
-    module=dict.fromkeys(_KINDS, _module),
+    params=_cudnn_params,
+    module=dict.fromkeys(_KINDS, _cudnn_layer),
     traits={
         **{f"sequence.Outputs{kind}": _outputs(kind) for kind in _ROWS},
         "sequence.BareRNN": Traits(shapes=_bare_shapes),

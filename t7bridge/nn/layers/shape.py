@@ -9,7 +9,7 @@ from attrs import evolve
 from ...graph.lua import TorchObject
 from .. import output_shapes as out
 from .. import walk
-from ..compounds import Expression, Node, part
+from ..compounds import Expression, Node, row_of
 from ..fields import Fields, items_of
 from ..mapping import (
     BASE,
@@ -43,14 +43,14 @@ def _pairs(lua: Lua) -> tuple[tuple[int, int], ...]:
     """Return the pairs of dimensions that a Transpose exchanges, 0-based."""
     count = len(items_of(lua.get("permutations")) or ())
     pairs = []
-    for place in range(1, count + 1):
-        path = f"permutations.{place}"
+    for place_in_lua in range(1, count + 1):
+        path = f"permutations.{place_in_lua}"
         pairs.append((lua.integer(f"{path}.1") - 1, lua.integer(f"{path}.2") - 1))
     return tuple(pairs)
 
 
-def _dtype(default: str | None = None) -> Read:
-    """Read the element type of the output."""
+def _output_type(default: str | None = None) -> Read:
+    """Read the element type of the last output; without one a default."""
     return made(lambda lua: lua.dtype("output") or default)
 
 
@@ -60,8 +60,13 @@ _CONVERTERS = ("nn.Identity", "nn.Transpose", "nn.Reshape", "nn.Select", "nn.Seq
 
 @becomes("shape.Convert")
 def dpnn_convert(lua: Lua) -> Call:
-    """Map dpnn's conversion from one order of dimensions to another."""
-    before = lua.text("inputShape", "b*")
+    """Map dpnn's conversion from one order of dimensions to another, such as `bchw` to `bf`.
+
+    Raises:
+        ModelError: dpnn has no such conversion.
+        NotMappedError: a program changed the module that converts.
+    """
+    before = lua.text("inputShape", "b*")  # a batch of anything, as in dpnn
     after = lua.text("outputShape", "b*")
     if not _is_conversion_of_dpnn(before, after):
         raise lua.wrong("outputShape", "a conversion that dpnn knows", f"{before} to {after}")
@@ -72,7 +77,10 @@ def dpnn_convert(lua: Lua) -> Call:
 
 
 def _is_conversion_of_dpnn(before: str, after: str) -> bool:
-    """Return whether dpnn converts one order of dimensions to another; letters are b, f, t, h, w and others."""
+    """Return whether dpnn converts one order of dimensions to another, by its own rules.
+
+    Letters are b for the batch, f for features, t for time, h and w for the sides of images, and others.
+    """
     if sorted(before) == sorted(after):  # a permutation
         return True
     if after == "bf":  # all but the batch as one dimension
@@ -82,11 +90,24 @@ def _is_conversion_of_dpnn(before: str, after: str) -> bool:
     return (before, after) == ("b", "bt")
 
 
-_ONE_HOT = of_runtime("shape.OneHot", integer("outputSize"), index_base=BASE, dtype=_dtype("float32"))
+def _arg_max_input_dims(lua: Lua) -> int | None:
+    """Return the dimensions of an example of an ArgMax; `None` if any input is one.
+
+    That is so where the field is missing, or larger than the dimensions of any input.
+    """
+    input_dims = lua.integer("nInputDim", _MORE_THAN_ANY_INPUT)
+    return None if input_dims >= _MORE_THAN_ANY_INPUT else input_dims
+
+
+_ONE_HOT = of_runtime("shape.OneHot", integer("outputSize"), index_base=BASE, dtype=_output_type("float32"))
 
 
 def _sum(average: bool) -> Row:
-    """Map sums: `nn.Mean` had no `sizeAverage` while it was a class of its own."""
+    """Map sums and means.
+
+    Args:
+        average: whether a layer without the field `sizeAverage` is a mean, as `nn.Mean` was while it was no `nn.Sum`.
+    """
     return of_runtime(
         "shape.Sum",
         dim("dimension", 1),
@@ -97,40 +118,61 @@ def _sum(average: bool) -> Row:
 
 
 def _index(lua: Lua) -> int | str:
+    """Return the index of a SelectTable: a key of a table of names, or a position, 0-based."""
     named = isinstance(lua.get("index"), (bytes, str))
     return lua.text("index") if named else lua.index0("index")
 
 
 def _position(lua: Lua) -> int:
+    """Return the place of the dimension that an Unsqueeze adds, 0-based.
+
+    Raises:
+        ModelError: it counts from the end, which Lua's layer does not.
+    """
     position = lua.index0("pos")
     if position < 0:
-        raise lua.wrong("pos", "a position from 1", position + 0.0)
+        raise lua.wrong("pos", "a position from 1", float(position))
     return position
 
 
 def _unsqueezed(fields: Fields, output: Node) -> Expression:
-    """Leave out the dimensions that the layer remembers of its first input, here always a batch of rows."""
-    position, dims = output.options
-    return evolve(output, options=(position, None)) if dims == 2 else output
+    """Return the output of an Unsqueeze in a compound, without the number of dimensions of its input.
+
+    Lua's layer remembers that number from its first input, which in a compound is a batch of vectors, of 2.
+    """
+    position, input_dims = output.options
+    return evolve(output, options=(position, None)) if input_dims == 2 else output
 
 
 def _averaged(fields: Fields, output: Node) -> Expression:
-    """Refuse a mean that was made a sum: releases before `sizeAverage` do not have the field."""
+    """Return the output of a mean in a compound; refuse one that a program made a sum.
+
+    Releases before `sizeAverage` do not have the field, so that it is not an option of the node.
+    """
     if fields.get("sizeAverage") is False:
         raise LookupError("a sum")
     return output
 
 
 def _rows(fields: Fields, output: Node) -> Expression:
-    """Return the rows of a value that was reshaped into a few before."""
+    """Return the rows of a value that an nn.SplitTable in a compound splits, after an nn.Reshape into a few rows.
+
+    Raises:
+        LookupError: it splits something else, or there are too many rows.
+    """
     value = output.input
-    size: tuple[Any, ...] = value.options[0] if isinstance(value, Node) and value.layer == "nn.Reshape" else ()
-    # The rows are the first dimension of an example, which may have one of batches before it.
-    if output.options not in ((1, 2), (2, None)) or len(size) != 2 or size[0] > _MOST_ROWS:
+    size: tuple[Any, ...] = ()
+    if isinstance(value, Node) and value.layer == "nn.Reshape":
+        (size,) = value.options
+    # The rows are the first dimension of an example of 2, or the second where the dimension of batches is counted.
+    splits_rows = output.options in ((1, 2), (2, None))
+    if not splits_rows or len(size) != 2 or size[0] > _MOST_ROWS:
         raise LookupError("splits something else")
-    return [part(value, row) for row in range(size[0])]
+    return [row_of(value, row) for row in range(size[0])]
 
 
+_MORE_THAN_ANY_INPUT = 9
+"""Number of dimensions that no input of an ArgMax has."""
 _MOST_ROWS = 64
 """Maximum number of rows of an expression; an LSTM has four gates."""
 _IDENTITY = of_torch("Identity")
@@ -142,7 +184,7 @@ register_layer(
         "nn.PrintSize": _IDENTITY,
         "nn.CopyGrad": _IDENTITY,
         # Its output has the type that it copies to.
-        "nn.Copy": either(lambda lua: lua.dtype("output"), of_runtime("shape.Cast", _dtype()), _IDENTITY),
+        "nn.Copy": either(lambda lua: lua.dtype("output"), of_runtime("shape.Cast", _output_type()), _IDENTITY),
         **same_names("shape", "Contiguous ExpandAs MaskedSelect"),
         "nn.Collapse": of_runtime("shape.Collapse", integer("nInputDim")),
         "nn.Reshape": of_runtime(
@@ -167,14 +209,14 @@ register_layer(
         "nn.ArgMax": of_runtime(
             "shape.ArgMax",
             dim("dim", 1),
-            n_input_dims=lambda lua: None if lua.integer("nInputDim", 9) >= 9 else lua.integer("nInputDim"),
+            n_input_dims=_arg_max_input_dims,
             index_base=BASE,
-            dtype=_dtype("int64"),
+            dtype=_output_type("int64"),
         ),
         "nn.SAdd": of_runtime("linear.SAdd", number("addend"), negate=flag("negate")),
         "nn.SeqReverseSequence": of_runtime("shape.Reverse", dim("dim")),
-        "nn.Sum": _sum(False),
-        "nn.Mean": _sum(True),
+        "nn.Sum": _sum(average=False),
+        "nn.Mean": _sum(average=True),
         **same_names("shape", "Max Min", dim("dimension", 1), n_input_dims=_DIMS),
     },
     traits={

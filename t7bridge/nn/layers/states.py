@@ -1,4 +1,7 @@
-"""States of recurrent layers in Lua's files: before each sequence, and after the last one, from which it resumes."""
+"""States of recurrent layers in Lua's files: before each sequence, and after the last one, from which it resumes.
+
+A state becomes an argument of a PyTorch class, as nested tuples of numbers.
+"""
 
 from __future__ import annotations
 
@@ -25,62 +28,68 @@ _LIST_ELEMENTS = 64
 def remembered(obj: TorchObject) -> str:
     """Return when a sequence resumes from the last: `train`, `eval`, `both` or `neither`."""
     value = obj.get("_remember")
-    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
-    return text if text in ("train", "eval", "both") else "neither"
+    when = value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
+    return when if when in ("train", "eval", "both") else "neither"
 
 
-def carried(lua: Lua, *paths: str) -> Literal:
+def state_after_last_step(lua: Lua, *paths: str) -> Literal:
     """Return the state after the last step of a cell, or `None` if the next call starts a sequence.
 
     Args:
         lua: the cell.
-        paths: the lists of states by step, such as `outputs` and `cells`.
+        *paths: the fields with a list of states by step, one for each part of the state: `outputs` and `cells`.
     """
     step = lua.integer("step", 1)
+    # `step` is the number of the next step: 1 for a cell that never ran or has forgotten.
     if step <= 1 or not all(_lets_resume(obj) for obj in lua.above):
         return None
-    # Lua stores each step's state under its number, and `step` is the next one's.
-    return together([values(lua.get(f"{path}.{step - 1}")) for path in paths])
+    # Lua stores each step's state under its number.
+    return joined_parts([nested_values(lua.get(f"{path}.{step - 1}")) for path in paths])
 
 
-def begin(lua: Lua, *paths: str) -> Literal:
+def initial_state(lua: Lua, *paths: str) -> Literal:
     """Return the initial state of every sequence of a cell; `None` for zeros.
 
     Args:
         lua: the cell.
-        paths: where it may be, for each part of the state; alternatives are separated by `|`.
+        *paths: where it may be, one for each part of the state; alternatives are separated by `|`.
     """
-    return together([_first_values(lua, path.split("|")) for path in paths])
+    return joined_parts([_first_values(lua, path.split("|")) for path in paths])
 
 
 def _first_values(lua: Lua, paths: list[str]) -> Literal:
-    """Return the elements of the first of several fields that has some."""
+    """Return the elements of the first of several fields that has some; `None` if none has."""
     for path in paths:
-        elements = values(lua.get(path))
+        elements = nested_values(lua.get(path))
         if elements is not None:
             return elements
     return None
 
 
-def last_of(lua: Lua, states: tuple[str, ...], before: tuple[str, ...], initial: tuple[str, ...]) -> Literal:
+def state_after_sequence(
+    lua: Lua, states: tuple[str, ...], before: tuple[str, ...], initial: tuple[str, ...]
+) -> Literal:
     """Return the state after the last sequence of a layer for whole sequences; `None` if the next starts from zeros.
 
     Args:
         lua: the layer.
-        states: fields of the states of all steps, time first; alternatives are separated by `|`.
+        states: fields of the states of all steps, time first, one for each part of the state; alternatives are
+            separated by `|`.
         before: fields of the states before the first step, which are emptied when the layer forgets.
-        initial: fields with the initial state of the next sequence only.
+        initial: fields with the initial state of the next sequence only, which users set.
     """
-    initial_parts = [values(lua.get(path)) for path in initial]
+    initial_parts = [nested_values(lua.get(path)) for path in initial]
+    # A missing part stays `None`, as its zeros may have another size: a projected output is smaller than the cell.
     if any(part is not None for part in initial_parts):
         return initial_parts[0] if len(initial_parts) == 1 else tuple(initial_parts)
+    # As in `_lets_resume`, for a model that is called in evaluation mode.
     resumes = remembered(lua.obj) in ("eval", "both") and lua.get("train") is False
     if not resumes or not all(_lets_resume(obj) for obj in lua.above):
         return None
     has_forgotten = any(lua.find_tensor(path) is None for path in before)
     if has_forgotten:
         return None
-    return together([_last_step(lua, path.split("|")) for path in states])
+    return joined_parts([_last_step(lua, path.split("|")) for path in states])
 
 
 def _last_step(lua: Lua, paths: list[str]) -> Literal:
@@ -92,12 +101,12 @@ def _last_step(lua: Lua, paths: list[str]) -> Literal:
     return None
 
 
-def last_column(lua: Lua, *states: str) -> Literal:
+def state_after_batch_first_sequence(lua: Lua, *states: str) -> Literal:
     """Return the state after the last sequence of a layer of torch-rnn, which is batch-first; `None` without one.
 
     Args:
-        lua: the layer; it empties `h0` when it forgets.
-        states: fields of the states of all steps.
+        lua: the layer; it empties `h0`, the state before the first step, when it forgets.
+        *states: fields of the states of all steps, of sizes (batch, steps, hidden), one for each part of the state.
     """
     if not lua.flag("remember_states") or lua.find_tensor("h0") is None:
         return None
@@ -106,19 +115,29 @@ def last_column(lua: Lua, *states: str) -> Literal:
         tensor = lua.find_tensor(path)
         if tensor is None or len(tensor.shape) != 3:
             return None
-        parts.append(nested(elements(tensor)[:, -1].tolist()))
-    return together(parts)
+        last_step = elements(tensor)[:, -1]
+        parts.append(nested(last_step.tolist()))
+    return joined_parts(parts)
 
 
-def _lists(value: Value, leaf: Callable[[Value, list[Value] | None], Literal]) -> Any:
-    """Return nested lists of what a function makes of values and their elements; `None` if it makes nothing of one.
+def _nested_literals(value: Value, leaf: Callable[[Value, list[Value] | None], Literal]) -> Any:
+    """Return the literal of a value, or for a list the list of those of its elements, and so on.
+
+    Args:
+        value: the value.
+        leaf: returns the literal of a value, from it and its elements if it is a list; `None` if it has none as a
+            whole, so that its elements are looked at.
+
+    Returns:
+        `None` if the value, or anything in it, has no literal.
 
     Raises:
         NotMappedError: there are too many, as in a list that holds another many times.
     """
     remaining = _MOST_ELEMENTS
 
-    def inside(value: Value, depth: int) -> Any:
+    def literals_of(value: Value, depth: int) -> Any:
+        """Return the literals of a value in so many lists."""
         nonlocal remaining
         items = items_of(value) if depth < _MAX_DEPTH else None
         if isinstance(value, Tensor):
@@ -130,27 +149,29 @@ def _lists(value: Value, leaf: Callable[[Value, list[Value] | None], Literal]) -
         literal = leaf(value, items)
         if literal is not None or not items:
             return literal
-        parts = [inside(item, depth + 1) for item in items]
+        parts = [literals_of(item, depth + 1) for item in items]
         return None if None in parts else parts
 
-    return inside(value, 0)
+    return literals_of(value, 0)
 
 
-def values(value: Value) -> Literal:
+def nested_values(value: Value) -> Literal:
     """Return the elements of a tensor as nested tuples; a table of tensors as a list of these; else `None`."""
 
-    def numbers(value: Value, _: list[Value] | None) -> Literal:
+    def elements_of_tensor(value: Value, _: list[Value] | None) -> Literal:
+        """Return the elements of one tensor."""
         if not isinstance(value, Tensor) or not value.numel:
             return None
         return nested(elements(value).tolist())
 
-    return _lists(value, numbers)
+    return _nested_literals(value, elements_of_tensor)
 
 
 def nested_sizes(value: Value) -> Any:
     """Return the sizes of an output: a tuple of numbers, or for a table of outputs a tuple of these; else `None`."""
 
-    def size(value: Value, items: list[Value] | None) -> Literal:
+    def sizes_of_tensor(value: Value, items: list[Value] | None) -> Literal:
+        """Return the sizes of one tensor, which are a storage, a list of numbers, or a number for a vector."""
         if isinstance(value, Storage):
             return tuple(map(int, value.array))
         extents = [value] if isinstance(value, float) else items
@@ -158,7 +179,7 @@ def nested_sizes(value: Value) -> Any:
             return None
         return tuple(map(int, extents))
 
-    return nested(_lists(value, size))
+    return nested(_nested_literals(value, sizes_of_tensor))
 
 
 def _lets_resume(obj: TorchObject) -> bool:
@@ -169,14 +190,21 @@ def _lets_resume(obj: TorchObject) -> bool:
 
 
 def _zeros(value: Any) -> Literal:
-    """Return nested tuples of the same sizes, of zeros."""
+    """Return zeros in nested tuples of the same sizes as a value's."""
     if not isinstance(value, tuple):
         return 0.0
     return tuple(map(_zeros, value))
 
 
-def together(parts: list[Literal]) -> Literal:
-    """Return a single part, or several as a tuple; `None` if there is none, and zeros for a missing one of two."""
+def joined_parts(parts: list[Literal]) -> Literal:
+    """Return a state of several parts, such as output and cell.
+
+    Args:
+        parts: the elements of each, as nested tuples; `None` for a missing one.
+
+    Returns:
+        The only part, or a tuple with zeros for a missing one; `None` if all are missing.
+    """
     present = [part for part in parts if part is not None]
     if not present:
         return None

@@ -137,7 +137,8 @@ class DepthConcat(nn.Sequential):
             # torch pads from the last dimension on.
             for dim in range(output.dim() - 1, -1, -1):
                 missing = largest[dim] - output.size(dim)
-                if dim == self.dim % output.dim():  # `self.dim` may be negative
+                # Concatenated as it is; `self.dim` may be negative.
+                if dim == self.dim % output.dim():
                     missing = 0
                 borders += [missing // 2, missing - missing // 2]
             padded.append(F.pad(output, borders))
@@ -207,6 +208,12 @@ class MapTable(nn.Sequential):
     Args:
         modules: one for all elements; or for the first elements, and the first of these
             for the others.
+
+    Attributes:
+        state: for each element so far, the states of the modules inside; `None` before
+            the first.
+        statistics: the buffers of each element without a module of its own.
+        most: the largest number of elements so far, or of modules.
     """
 
     def __init__(self, *modules: nn.Module) -> None:
@@ -222,19 +229,9 @@ class MapTable(nn.Sequential):
         vars(self)["most"] = max(self.most, len(inputs))
         buffers = self._buffers_of_first()
         self._add_statistics(buffers)
-        stateful = [
-            (module, name)
-            for module in self.modules()
-            for name in ("state", "hidden", "trained_last")
-            if module is not self and hasattr(module, name)
-        ]
-        if not stateful:
-            return [
-                self._output(index, input, buffers)
-                for index, input in enumerate(inputs)
-            ]
-        state_before = [getattr(module, name) for module, name in stateful]
         states = self.state or []
+        stateful = self._states_inside()
+        state_before = [getattr(module, name) for module, name in stateful]
         outputs = []
         for index, input in enumerate(inputs):
             if index == len(states):
@@ -244,8 +241,18 @@ class MapTable(nn.Sequential):
                 vars(module)[name] = state
             outputs.append(self._output(index, input, buffers))
             states[index] = [getattr(module, name) for module, name in stateful]
-        vars(self)["state"] = states
+        if stateful:  # else the elements have no states
+            vars(self)["state"] = states
         return outputs
+
+    def _states_inside(self) -> list[Any]:
+        """Return each attribute that changes from call to call: module and name."""
+        return [
+            (module, name)
+            for module in self.modules()
+            for name in ("state", "hidden", "trained_last")
+            if module is not self and hasattr(module, name)
+        ]
 
     def _buffers_of_first(self) -> list[Any]:
         """Return each statistic in the first module: the module and its name there."""

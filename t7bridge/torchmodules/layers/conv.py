@@ -15,7 +15,7 @@ from .base import Layer, with_batch
 
 class DilatedConv(nn.Module):
     """A convolution that accepts a padded input smaller than its kernel, dilated or
-    not, by less than a stride, as if zeros followed.
+    not, by less than a stride, as if zeros followed. Attributes as in torch.nn.Conv2d.
     """
 
     kernel_size: Any
@@ -51,7 +51,9 @@ class DilatedConv3d(DilatedConv, nn.Conv3d):
 
 
 class FullConvolution(nn.Module):
-    """A transposed convolution whose output size can be given by a second input."""
+    """A transposed convolution whose output size can be given by a second input.
+    Attributes as in torch.nn.ConvTranspose2d.
+    """
 
     kernel_size: Any
     stride: Any
@@ -68,11 +70,11 @@ class FullConvolution(nn.Module):
         if isinstance(input, Tensor):
             output: Tensor = super().forward(input, output_size)
             return output
-        source, of_requested_size = input[:2]
+        source, of_requested_size = input[:2]  # as in Lua, others are ignored
         dims = len(self.kernel_size)
         extents = of_requested_size.shape[-dims:]
         options = (self.padding, self.kernel_size, self.stride)
-        # What whole strides leave of the requested size.
+        # What whole strides leave of the requested size, which Lua does not check.
         output_padding = [
             (size + 2 * padding - kernel) % stride
             for size, padding, kernel, stride in zip(extents, *options, strict=True)
@@ -172,6 +174,9 @@ class ConvMap2d(Layer):
         weight_shape: of the weight: (pairs, h, w).
         stride: between outputs.
         transposed: whether it is the transposed convolution.
+
+    Attributes:
+        connTable: the planes of the input and the output of each pair, from 1.
     """
 
     in_channels: int
@@ -200,7 +205,6 @@ class ConvMap2d(Layer):
 
     def _kernels(self) -> Tensor:
         """Return kernels for all pairs of planes, zero for those without one."""
-        # Lua's table has the plane of the input, then that of the output, from 1.
         source, target = (self.connTable.long() - 1).unbind(1)
         pairs = (target, source)
         planes = (self.out_channels, self.in_channels)
@@ -322,10 +326,12 @@ def quicksorted(values: list[float]) -> list[int]:
         keys[one], keys[other] = keys[other], keys[one]
         order[one], order[other] = order[other], order[one]
 
-    # First and last position of each part that is still to be divided.
-    parts = [(0, len(keys) - 1)] if len(keys) > LUA_SORT_IS_STABLE_UP_TO else []
-    while parts:
-        left, right = parts.pop()
+    def divide(left: int, right: int) -> tuple[int, int]:
+        """Put larger numbers of a part first, then the pivot, then smaller ones.
+
+        Returns:
+            The positions of the pivot and of the first number behind it.
+        """
         swap((left + right) // 2, left + 1)
         # Of the first, the middle and the last, the median becomes the first.
         if keys[left + 1] < keys[right]:
@@ -336,7 +342,6 @@ def quicksorted(values: list[float]) -> list[int]:
             swap(left + 1, left)
         pivot = keys[left]
         low, high = left + 1, right
-        # Larger numbers before the pivot, smaller ones behind it.
         while True:
             low += 1
             while keys[low] > pivot:
@@ -348,7 +353,14 @@ def quicksorted(values: list[float]) -> list[int]:
                 break
             swap(low, high)
         swap(left, high)
-        for first, last in ((left, high - 1), (low, right)):
+        return high, low
+
+    # First and last position of each part that is still to be divided.
+    parts = [(0, len(keys) - 1)] if len(keys) > LUA_SORT_IS_STABLE_UP_TO else []
+    while parts:
+        left, right = parts.pop()
+        pivot_at, behind = divide(left, right)
+        for first, last in ((left, pivot_at - 1), (behind, right)):
             if last - first + 1 > INSERTION_SORTED:
                 parts.append((first, last))
     # Python's sort is stable, as one by insertions.

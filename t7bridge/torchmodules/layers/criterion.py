@@ -44,6 +44,9 @@ class WeightedCriterion(Criterion):
     Args:
         classes: number of weights; `None` for none.
         average: whether to return the mean, not the sum.
+
+    Attributes:
+        weight: of each class; `None` if all count alike.
     """
 
     classes: int | None = None

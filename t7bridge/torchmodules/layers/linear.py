@@ -20,6 +20,11 @@ class LinearWeightNorm(nn.Module):
         out_features: size of each output.
         bias: whether there is a bias.
         eps: the smallest |v|.
+
+    Attributes:
+        weight: computed from the next two in each call.
+        weight_g: g, the length of each row.
+        weight_v: v, the direction of each row.
     """
 
     def __init__(
@@ -369,8 +374,9 @@ class LookupTable(nn.Embedding):
     Args:
         num_embeddings: number of rows.
         embedding_dim: length of the rows.
-        padding_idx: the row without gradient, 0-based.
-        max_norm: maximum norm of a row; longer ones are rescaled when used.
+        padding_idx: the row without gradient, 0-based; `None` for none.
+        max_norm: maximum norm of a row; longer ones are rescaled when used. `None` for
+            none.
         norm_type: p of that norm.
         scale_grad_by_freq: whether to divide gradients by the frequency of their rows.
         index_base: number of the first row.
@@ -447,6 +453,10 @@ class NCE(nn.Linear):
         normalized: whether evaluation returns the probabilities of all classes.
         logarithms: whether it returns their logarithms instead.
         index_base: number of the first class.
+
+    Attributes:
+        unigrams: the probability of each class as noise.
+        Z: what the model's probabilities are divided by; 0 or less before it is known.
     """
 
     def __init__(
@@ -472,12 +482,11 @@ class NCE(nn.Linear):
         """Take a list of inputs (batch, in) and classes (batch).
 
         Returns:
-            Probabilities (batch, out) if it is normalized, in evaluation. Else a list
-            of probabilities by the model, of the class (batch) and of noise (batch,
-            samples), and of the same by the noise. The model's are divided by Z, which
-            is estimated where it is not positive.
+            Probabilities (batch, out), or their logarithms, if it is normalized, in
+            evaluation. Else a list of probabilities by the model, of the class (batch)
+            and of noise (batch, samples), and of the same by the noise.
         """
-        input, target = inputs[:2]
+        input, target = inputs[:2]  # as in Lua, others are ignored
         if self.normalized and not self.training:
             scores = super().forward(input)
             return scores.log_softmax(-1) if self.logarithms else scores.softmax(-1)
@@ -681,6 +690,9 @@ class Kmeans(Layer):
         features: size of each input.
         scale: of the gradient.
         index_base: number of the first point.
+
+    Attributes:
+        weight: the points.
     """
 
     k: int

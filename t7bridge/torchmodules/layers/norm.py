@@ -14,6 +14,9 @@ from .base import Layer, square_root, with_batch
 class BatchOfOne(nn.Module):
     """A batch normalization of torch.nn that accepts one example too, in evaluation, as
     a batch of one.
+
+    Attributes:
+        dims: dimensions of a batch.
     """
 
     dims: int
@@ -162,6 +165,9 @@ class SpatialNormalization(nn.Module):
             after the other.
         threshold: the smallest deviation; `None` for the mean deviation of the image,
             at least 0.001.
+
+    Attributes:
+        names: of the buffers with the kernels, in order.
     """
 
     def __init__(

@@ -15,6 +15,10 @@ from .base import Layer, with_batch
 class SumPool(nn.Module):
     """The means of windows, times the size of a window: sums, except at a border that a
     window reaches beyond.
+
+    Attributes:
+        dims: dimensions of a window.
+        kernel_size: its extents, or one for all.
     """
 
     dims: int
@@ -74,11 +78,27 @@ class CeiledPool(Layer):
             output = largest(
                 input, self.kernel_size, self.stride, 0, dilation, ceil_mode=True
             )
-        # The number of elements in each window, negative behind the input; which
-        # windows begin behind it; and how many of them PyTorch leaves out.
+        count, is_behind = self._windows(input, dilation)
+        if self.average:
+            empty = torch.zeros_like(count) / count  # NaN where the count is 0
+        else:
+            empty = torch.full_like(count, torch.finfo(input.dtype).min)
+        # PyTorch leaves out windows that begin behind the input.
+        borders: list[int] = []
+        for dim in range(-1, -dims - 1, -1):  # torch pads from the last dimension on
+            borders += [0, count.size(dim) - output.size(dim)]
+        output = torch.where(is_behind, empty, F.pad(output, borders))
+        return output if self.divide else output * prod(self.kernel_size)
+
+    def _windows(
+        self, input: Tensor, dilation: tuple[int, ...]
+    ) -> tuple[Tensor, Tensor]:
+        """Return, for each window, the number of its elements, negative behind the
+        input, and whether it begins there.
+        """
+        dims = len(self.kernel_size)
         count = input.new_ones(())
         is_behind = torch.zeros_like(count, dtype=torch.bool)
-        borders: list[int] = []
         for dim, kernel, stride, step in zip(
             range(-dims, 0), self.kernel_size, self.stride, dilation
         ):
@@ -90,19 +110,17 @@ class CeiledPool(Layer):
             # One dimension more for each of the windows.
             count = count.unsqueeze(-1) * (ends - starts)
             is_behind = is_behind.unsqueeze(-1) | (starts >= size)
-            # torch pads from the last dimension on.
-            borders = [0, len(starts) - output.size(dim), *borders]
-        if self.average:
-            empty = torch.zeros_like(count) / count  # NaN where the count is 0
-        else:
-            empty = torch.full_like(count, torch.finfo(input.dtype).min)
-        output = torch.where(is_behind, empty, F.pad(output, borders))
-        return output if self.divide else output * prod(self.kernel_size)
+        return count, is_behind
 
 
 class DilatedMaxPool(nn.Module):
     """A dilated pooling of a padded input, in which a window may hold padding alone:
     its output is the lowest number, which has no gradient.
+
+    Attributes:
+        dims: dimensions of a window.
+        cuts_first: whether windows that begin before the input lose elements at their
+            end, as in Lua's pooling of volumes.
     """
 
     dims: int
@@ -134,11 +152,11 @@ class DilatedMaxPool(nn.Module):
         for axis, (_, _, stride, _, step) in enumerate(axes):
             # The elements of the windows become a dimension more, at the end.
             windows = windows.unfold(first_dim + axis, spans[axis], stride)[..., ::step]
-        if self.cuts_first:  # Lua's pooling of volumes does
+        if self.cuts_first:
             for axis, (_, kernel, stride, padding, step) in enumerate(axes):
                 count = windows.size(first_dim + axis)
                 is_cut = self._elements_to_cut(count, kernel, stride, padding, step)
-                # Beside the dimensions of the windows and of their elements.
+                # In the dimensions of the windows and of their elements on this axis.
                 shape = [1] * windows.dim()
                 shape[first_dim + axis], shape[axis - self.dims] = is_cut.shape
                 is_cut = is_cut.reshape(shape).to(input.device)
@@ -195,7 +213,13 @@ class DilatedMaxPool3d(DilatedMaxPool, nn.MaxPool3d):
 
 
 class IndexedMaxPool(nn.Module):
-    """A pooling that stores the indices of the largest elements, for `MaxUnpool`."""
+    """A pooling that stores the indices of the largest elements, for `MaxUnpool`.
+
+    Attributes:
+        pool: the function of torch.nn.functional.
+        indices: those of the last call.
+        input_shape: likewise.
+    """
 
     pool: Any
     kernel_size: Any
@@ -299,13 +323,11 @@ class FractionalMaxPool(Layer):
     def _samples_for(self, input: Tensor) -> Tensor:
         """Return the random numbers for a batch: those kept, if they fit, or others."""
         shape = (*input.shape[:2], len(self.kernel_size))
-        if self.samples is None:
-            samples = torch.rand(shape, dtype=input.dtype)
-        else:
+        if self.keep and self.samples is not None:
             samples = torch.as_tensor(self.samples, dtype=input.dtype)
-        if samples.shape != shape or not self.keep:
-            samples = torch.rand(shape)
-        return samples.to(input)
+            if samples.shape == shape:
+                return samples.to(input)
+        return torch.rand(shape, dtype=input.dtype).to(input)
 
 
 class FeatureLPPool(Layer):

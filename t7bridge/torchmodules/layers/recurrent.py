@@ -36,6 +36,7 @@ class Masked(nn.Module):
     Attributes:
         mask_zero: `zeros` if those that are zeros do, `mask` if `set_zero_mask` sets
             which; empty for none.
+        zero_mask: the mask that was set last, or False for none; `None` before.
     """
 
     mask_zero = ""
@@ -56,7 +57,7 @@ class Masked(nn.Module):
         """
         if not self.mask_zero:
             return None
-        if self.mask_zero != "mask":
+        if self.mask_zero == "zeros":
             return (input == 0).all(-1)
         mask = self.zero_mask
         if mask is None:
@@ -673,11 +674,12 @@ class MaskZero(Masked, nn.Sequential):
         the module, masked.
         """
         first = first_tensor(input)
+        # Dimensions of one example.
         dims = first.dim() - 1 if self.n_input_dims is None else self.n_input_dims
         # One row of elements for each example, also if it is one number.
         examples = first.flatten(-dims) if dims else first.unsqueeze(-1)
         is_zero = self.zero_rows(examples)
-        if is_zero is None:
+        if is_zero is None:  # the mask is False: there is none
             return self[0](input)
 
         def masked(value: Tensor) -> Tensor:
@@ -711,6 +713,10 @@ class NormStabilizer(Resuming, Layer):
 
     Args:
         beta: weight of the penalty, which is the mean of the squared changes.
+
+    Attributes:
+        state: the last input and the penalty so far, `None` after one step; `None`
+            before a sequence.
     """
 
     beta: float = 1.0
@@ -744,6 +750,9 @@ class SequenceDropout(Resuming, Layer):
         scale_training: whether to divide the rest by 1 - p in training, instead of
             multiplying everything by 1 - p in evaluation.
         mono: whether the examples of a batch lose the same elements.
+
+    Attributes:
+        state: the factor of each element in this sequence; `None` before one.
     """
 
     p: float = 0.5

@@ -21,6 +21,8 @@ class Remembering(Resuming):
     Attributes:
         remember: when it does: `train`, `eval`, `both` or `neither`, with a new start
             after a change between training and evaluation; `always` ignores that.
+        trained_last: whether it was in training when last used; `None` if it was not
+            used yet.
     """
 
     remember: str
@@ -30,9 +32,11 @@ class Remembering(Resuming):
         """Note whether it is trained now; a change starts a new sequence."""
         trained_last = self.trained_last
         if trained_last is None and self.remember in ("both", "eval"):
-            # Not called yet: the state in the file is that of an evaluation.
+            # Not called yet: a state from the file is that of an evaluation; that of a
+            # training is not kept.
             trained_last = False
         changed = trained_last is not None and trained_last != training
+        # `neither` has at most a state that is given for the first sequence.
         if changed and self.remember in ("train", "eval", "both"):
             self.forget()
         self.trained_last = training
@@ -53,6 +57,7 @@ class Sequence(Remembering):
 
     Attributes:
         sizes: of the output and the other tensors of the state.
+        batch_first: whether the batch is the first dimension and time the second.
         state: the state after the last call; `None` if a sequence is to start.
     """
 
@@ -73,7 +78,7 @@ class Sequence(Remembering):
         self.enter(self.training)
         if self.state is None:
             last = [None] * len(self.sizes)
-        elif len(self.sizes) == 1:
+        elif len(self.sizes) == 1:  # one tensor, not in a list
             last = [self.state]
         else:
             last = list(self.state)
@@ -267,7 +272,7 @@ class Sequencer(Remembering, nn.Sequential):
         if not self.remembers():
             self.forget()
         for module in self.modules():
-            if vars(module).get("as_sequence"):  # a `Repeater` that repeats as often
+            if vars(module).get("as_sequence"):  # a `Repeater`, with as many steps
                 vars(module)["steps"] = len(inputs)
         outputs = []
         for number in range(len(inputs)):
@@ -465,7 +470,7 @@ class VariableLength(nn.Sequential):
         """Take a list of (time, …); return a list of outputs (time, …), or the last
         ones (batch, …).
         """
-        _pass_mask(self, False)
+        _pass_mask(self, False)  # no sequence is filled up with zeros
         outputs = [self[0](input.unsqueeze(1)).squeeze(1) for input in inputs]
         if self.last_only:
             return torch.stack([output[-1] for output in outputs])
@@ -500,7 +505,7 @@ class OutputsOnly(nn.RNNBase):
         state = self.hidden
         if isinstance(input, (list, tuple)):
             first, input = input[:2]
-            state = first[None]  # with the dimension of the layers
+            state = first[None]  # with the dimension of the layers, of which it has one
         output, last = super().forward(input, self._initial_state(state, input))
         if self.remember and self.mode == "LSTM":
             self.hidden = tuple(part.detach() for part in last)

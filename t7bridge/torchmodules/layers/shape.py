@@ -304,6 +304,7 @@ class Narrow(Layer):
     """A part along a dimension.
 
     Args:
+        dim: the dimension.
         start: its first element; if negative, the part is what `length` leaves from the
             start.
         length: its length; if negative, all up to that many from the end, -1 being the

@@ -88,7 +88,14 @@ _choose: Callable[..., Tensor] = _Choose.apply
 
 
 class _Reinforce(Layer, kw_only=True):
-    """A layer that samples its output, and learns which samples are rewarded."""
+    """A layer that samples its output, and learns which samples are rewarded.
+
+    Args:
+        stochastic: whether to sample in evaluation too.
+
+    Attributes:
+        reward: those of the last outputs, (batch); `None` before the first.
+    """
 
     stochastic: bool = False
 

@@ -15,7 +15,7 @@ from ...graph.tensor import place_of
 from ...nn.layouts import overlapping
 from ...nn.mapping import LAYERS, GraphNode, GraphSpec, Link, ModuleSpec, Plan, specs_in, way_to
 from ...nn.memory import MemoryEffects
-from ...nn.pieces import IN_TORCH, Lifted, Piece, replace_tensors, view_of_piece
+from ...nn.pieces import CLASS_IN_TORCH_OF_CELL, Lifted, Piece, content_of_piece, replace_tensors
 from ...nn.plan import graph_arguments
 from ...nn.state_dict import StateDict
 from ...text import and_elsewhere
@@ -41,6 +41,7 @@ def lifted(plan: Plan, state: StateDict, only_torch: bool = False) -> Lifted:
     for message, paths in notes.items():
         result.note(paths[0], f"{message}{and_elsewhere(len(paths) - 1)}", len(paths))
     if accepted:
+        # In the order of their nodes, by which they are named and numbered.
         _rewrite(result, sorted(accepted, key=lambda cell: cell.outputs))
     return result
 
@@ -90,11 +91,12 @@ def _accepted(root: ModuleSpec, state: StateDict, only_torch: bool) -> tuple[lis
     """The paths of graphs, by the obstacle to cells there: the same for each step of an unrolled model."""
     for spec, prefix in graphs.values():
         search = Search(spec, prefix, state, frozenset(carried_over[id(spec)])).run()
-        cells += [cell for cell in search.cells if not only_torch or cell.module.target in IN_TORCH]
+        cells += [cell for cell in search.cells if not only_torch or cell.module.target in CLASS_IN_TORCH_OF_CELL]
         for message in search.obstacles:
             notes.setdefault(message, []).append(spec.path)
     groups = _groups(cells, state)
     obstacles = {**_tensors_of_others(cells, root, state), **_changed_values(cells, root)}
+    # After all others: a cell that stays can keep those from being modules with which it shares layers.
     _add_obstacles_between_cells(groups, obstacles)
     for cell in cells:
         if id(cell) in obstacles:
@@ -160,7 +162,7 @@ def _carried_over(graphs: Mapping[int, tuple[ModuleSpec, str]], state: StateDict
 def _identity(cell: GraphCell, state: StateDict) -> tuple[Any, tuple[Any, ...]]:
     """Return what is equal for cells of one kind whose tensors are in the same memory: the kind, and the memory."""
     kind = cell.module.target, *cell.module.kwargs.items()
-    return kind, tuple(view_of_piece(piece, state[cell.prefix + piece.key]) for piece in cell.pieces)
+    return kind, tuple(content_of_piece(piece, state[cell.prefix + piece.key]) for piece in cell.pieces)
 
 
 def _groups(cells: list[GraphCell], state: StateDict) -> list[list[GraphCell]]:
@@ -280,7 +282,8 @@ def _changed_values(cells: list[GraphCell], root: ModuleSpec) -> _Obstacles:
         nodes = graph_of(cell.graph).nodes
         inside = set(range(1, len(nodes) + 1)) - _remaining(cell.graph, [cell])
         last = max(inside)
-        # From the node after the first one, which has the number min(inside), to the one before the last.
+        # From the node after the first one, which has the number min(inside), to the one before the last. Those two, as
+        # all of the cell, change nothing in place: `Values` knows nothing of a layer that does.
         between = nodes[min(inside) : last - 1]
         is_changed_inside = any(effects.of_node(node, cell.graph.children).changes for node in between)
         if is_changed_inside or _is_changed_later(cell.graph, last, cell.inputs, holders, effects):
@@ -310,12 +313,9 @@ def _is_changed_later(
             continue
         visited.add((id(spec), number))
         if spec.graph is not None:
-            shared = _shared_inputs(spec, effects)
-            memory = upstream(links, shared)
-            for node in spec.graph.nodes[number:]:
-                is_change = effects.of_node(node, spec.children).changes
-                if is_change and _have_common_part(memory, upstream(node.takes, shared)):
-                    return True
+            memory = upstream(links, _shared_inputs(spec, effects))
+            if _changes_after(spec, number, memory, effects):
+                return True
             if all(source != 0 for source, _ in memory):
                 continue  # it is not the input of the graph, so that nothing outside has it
         for holder, name in holders.get(id(spec), ()):
@@ -330,6 +330,23 @@ def _is_changed_later(
                 return True
             # What goes into a container that is not a graph is not followed: whatever runs after it counts.
             stack.append((holder, 0, ()))
+    return False
+
+
+def _changes_after(spec: ModuleSpec, number: int, memory: set[Link], effects: MemoryEffects) -> bool:
+    """Return whether a node of a graph after one, given by its number from 1, may change memory of some values.
+
+    Args:
+        spec: the graph.
+        number: of the node before.
+        memory: links to the values, with all whose memory they may share.
+        effects: those of the modules.
+    """
+    shared = _shared_inputs(spec, effects)
+    for node in graph_of(spec).nodes[number:]:
+        is_change = effects.of_node(node, spec.children).changes
+        if is_change and _have_common_part(memory, upstream(node.takes, shared)):
+            return True
     return False
 
 
@@ -400,7 +417,8 @@ def _rewrite(result: Lifted, cells: list[GraphCell]) -> None:
     """Make each cell one node, and its tensors those of the state dict."""
     graphs: dict[int, _Rewritten] = {}
     steps: dict[Any, list[str]] = {}
-    """The paths of graphs with equal cells, which an unrolled one repeats, by the text of their note."""
+    """The paths of graphs with equal cells, as the steps of an unrolled layer have, by the text of their note and the
+    modules of the cells: one note is for all."""
     for spec in {id(cell.graph): cell.graph for cell in cells}.values():
         inside = [cell for cell in cells if cell.graph is spec]
         rewritten = _replace_nodes(spec, inside)
@@ -427,6 +445,7 @@ def _replace_tensors(result: Lifted, graphs: Mapping[int, _Rewritten]) -> None:
     pieces: dict[Piece, None] = {}
     """Each once, in the order of the state dict."""
     shapes: dict[str, Mapping[str, tuple[int, ...]]] = {}
+    """The shapes of each new module's tensors, by the prefix of their keys."""
     for key in result.state:
         for spec, prefix, rest in way_to(result.plan.root, key):
             if id(spec) not in graphs:
@@ -460,7 +479,7 @@ def _replace_nodes(spec: ModuleSpec, cells: list[GraphCell]) -> _Rewritten:
         for cell in owners.get(name, ()):
             children.setdefault(names[id(cell.module)], cell.module)
     spec.graph = _graph_with_cells(graph, cells, names, remaining)
-    spec.kwargs = graph_arguments(spec.graph)
+    spec.kwargs = graph_arguments(spec.graph)  # the constructor gets the nodes, too
     spec.children = children
     return _Rewritten(names, owners)
 

@@ -77,6 +77,12 @@ def formula(text: str) -> Poly:
     return _polynomial_of(ast.parse(text, mode="eval").body)
 
 
+@cache
+def functions_in(text: str) -> frozenset[str]:
+    """Return the functions that a formula applies to letters."""
+    return frozenset(function for atoms, _ in formula(text) for function, _ in atoms if function)
+
+
 def _polynomial_of(node: Any) -> Poly:
     """Return the polynomial of an expression of Python: sums, differences, products, numbers, `c` and `tanh(g)`."""
     if isinstance(node, ast.BinOp):
@@ -146,6 +152,10 @@ _Value = Any
 class Values:
     """The values of one graph. Each class of layers that is understood names its method here (`Traits.polynomial`).
 
+    Attributes:
+        atoms: the atoms so far; polynomials have their places in this list.
+        links: the first link to each value, by its polynomial.
+
     Args:
         spec: the graph.
         keys: the names of tensors in it, relative to it.
@@ -159,7 +169,6 @@ class Values:
         self._numbers: dict[Atom, int] = {}
         """The place of each atom in `atoms`."""
         self.links: dict[Poly, Link] = {}
-        """The first link to each value."""
         self._values: list[_Value] = []
         """The input of the graph, and then the output of each node."""
         self._recorded_input = lookup(spec.obj, "innode.data.input") if spec.obj is not None else None
@@ -185,7 +194,7 @@ class Values:
             for index in path:
                 items = items_of(recorded) or []
                 recorded = items[index] if 0 <= index < len(items) else None
-            if isinstance(recorded, Tensor) and len(recorded.size) == 2:
+            if isinstance(recorded, Tensor) and len(recorded.size) == 2:  # a batch of features
                 size = recorded.size[1]
         return Rows(self.atom(Atom("value", link)), size)
 
@@ -336,14 +345,14 @@ class Values:
     def viewed(self, spec: ModuleSpec, prefix: str, value: _Value) -> _Value:
         """Cut the features of each example into rows, as nn.View does."""
         sizes = spec.args
+        # Where the layer does not know the dimensions of an example, a first size of -1 is that of the batch.
         if len(sizes) == 3 and sizes[0] == -1 and "n_input_dims" not in spec.kwargs:
-            # The first size is that of the batch.
             sizes = sizes[1:]
         return _cut(value, sizes)
 
     def reshaped(self, spec: ModuleSpec, prefix: str, value: _Value) -> _Value:
         """Cut the features of each example into rows, as nn.Reshape does."""
-        if spec.kwargs.get("batch_mode") is False:
+        if spec.kwargs.get("batch_mode") is False:  # a batch would become one example
             raise UnknownValue
         return _cut(value, spec.args)
 
@@ -380,6 +389,7 @@ class Values:
         # The features are the second and last dimension of a batch.
         if dim not in (1, -1) or rows.size is None:
             raise UnknownValue
+        # Negative numbers count from the end, which no cell does.
         if start < 0 or length < 1 or start + length > rows.size:
             raise UnknownValue
         return self._slice(rows, start, length)
@@ -506,7 +516,7 @@ def _columns(sizes: list[int | None], inputs: int) -> list[tuple[int, int]]:
     """
     if sizes == [None, None]:
         # Nobody knows where the first ends and the second begins: minus the number of columns stands for both, until
-        # `resolved_blocks` knows which of them is the state.
+        # `search` knows which of them is the state, whose block is square.
         return [(0, -inputs), (-inputs, -inputs)]
     rest = inputs - sum(size for size in sizes if size is not None)
     widths = [rest if size is None else size for size in sizes]

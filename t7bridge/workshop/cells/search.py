@@ -28,6 +28,7 @@ from .polynomials import (
     UnknownValue,
     Values,
     formula,
+    functions_in,
     graph_of,
     number_of_atom,
     polynomial,
@@ -152,11 +153,16 @@ def upstream(links: Iterable[Link], takes: Callable[[int], Iterable[Link]]) -> s
 class Search:
     """Finds the cells of a graph, by reading the formulas of each kind of cell in the values of its nodes.
 
+    Attributes:
+        cells: the cells found, in the order of the nodes that complete them.
+        obstacles: why values that are like cells are none, as messages; both lists are empty before `run`.
+
     Args:
         spec: the graph.
         prefix: that of its tensors in the state dict.
         tensors: the state dict.
-        carried_over: the places of inputs and of outputs that another step of the graph passes to them.
+        carried_over: pairs of an input's and an output's place, 0-based: another step of an unrolled layer, which has
+            the same graph, takes this output as this input.
     """
 
     def __init__(
@@ -167,12 +173,12 @@ class Search:
         carried_over: frozenset[tuple[int, int]],
     ) -> None:
         self._spec = spec
-        self._graph = graph_of(spec)
+        self._graph = graph_of(spec)  # its data flow
         self._prefix = prefix
         self._tensors = tensors
         self._carried_over = carried_over
         inside = frozenset(key[len(prefix) :] for key in tensors if key.startswith(prefix))
-        self._values = Values(spec, inside)
+        self._values = Values(spec, inside)  # their atoms are the numbers in polynomials
         self._bindings: dict[int, _Binding] = {}
         """The cells read so far, by the atom of the value that their last formula defines."""
         self.cells: list[GraphCell] = []
@@ -201,10 +207,14 @@ class Search:
             reasons: receives the obstacles to cells that the value is like; emptied if it is one.
         """
         incomplete = [self._bindings[atom] for atom in self._atoms_in(poly) if atom in self._bindings]
+        kinds_of_atoms = {self._values.atoms[atom].kind for atoms, _ in poly for atom in atoms}
         for cell in CELLS:
             *_, last = cell.formulas
             for position, (letter, text) in enumerate(cell.formulas.items()):
-                if position == 0:
+                # A formula need not be read if the value has not all functions in it.
+                if not functions_in(text) <= kinds_of_atoms:
+                    continue
+                if position == 0:  # the first formula begins a cell, any other continues one
                     starts = [_Binding(cell)]
                 else:
                     starts = [start for start in incomplete if start.cell is cell and letter not in start.values]
@@ -212,10 +222,11 @@ class Search:
                     binding = self._read(text, poly, start)
                     if binding is None:
                         continue
-                    # As an RNN's `tanh(n)`, which needs no further atom.
+                    # An RNN's `tanh(n)` is an atom already, and needs no further one.
                     is_atom = number_of_atom(poly) is not None
                     value = poly if is_atom else self._values.atom(Atom("value", (number, ())))
                     binding = binding.defined(letter, value, number)
+                    # The checks of a complete cell may fail: then another reading, or kind of cell, may still fit.
                     if letter == last and not self._adds_cell(binding, reasons):
                         continue
                     reasons.clear()
@@ -417,7 +428,9 @@ class Search:
         atoms = self._values.atoms
         terms_without_reset: list[Any] = []
         scaled: list[Atom] = []
+        """The blocks of a matrix, times the last output, and of biases that the gate multiplies."""
         gates: set[int] = set()
+        """The sigmoids that are reset gates, by their atoms; of a GRU it is one."""
         for numbers, factor in poly:
             multiplied = self._product_in_matrix(numbers)
             resets_state = number_of_atom(h) in multiplied
@@ -434,13 +447,15 @@ class Search:
                 unscaled = evolve(atoms[matrix], of=h)
                 terms_without_reset += times(self._values.atom(unscaled), (((), factor),))
                 gates.add(sigmoids[0])
-            else:
+            else:  # not reset: a matrix times the input, a bias
                 terms_without_reset.append((numbers, factor))
         if len(gates) != 1:
             raise _NotACell("its new value has no reset gate")
-        if scaled and [atom.of for atom in scaled if atom.kind != "vector"] != [h]:
-            raise _NotACell("its reset gate does not multiply the product with the last output, or more than that")
-        biases = [atom for atom in scaled if atom.kind == "vector"] if scaled else None
+        biases = None  # the last output itself is scaled
+        if scaled:
+            if [atom.of for atom in scaled if atom.kind != "vector"] != [h]:
+                raise _NotACell("its reset gate does not multiply the product with the last output, or more than that")
+            biases = [atom for atom in scaled if atom.kind == "vector"]
         return _Reset(gate=atoms[gates.pop()].of, new=polynomial(terms_without_reset), biases=biases)
 
     def _product_in_matrix(self, numbers: tuple[int, ...]) -> tuple[int, ...]:
@@ -468,8 +483,9 @@ class Search:
         """
         cell = binding.cell
         target = cell.target
-        reset_biases = None
+        reset_biases = None  # also of a cell without a reset gate
         if cell.reset_first_target:
+            # The formula of a GRU has the gate inside of its new value, `n`.
             reset = self._reset(binding.values["n"], binding.values["h"])
             binding = evolve(binding, values={**binding.values, "r": reset.gate, "n": reset.new})
             reset_biases = reset.biases
@@ -477,13 +493,7 @@ class Search:
                 target = cell.reset_first_target
         gates = {letter: self._gate(binding.values[letter], letter) for letter in cell.gates}
         x, h = self._input_and_state(binding, gates)
-        # The first gate tells the sizes, if it sees both values; all others must have them too.
-        first = cell.gates[0]
-        _check_products(first, gates[first], (x, h))
-        _, input_size = gates[first].products[x].size
-        size, _ = gates[first].products[h].size
-        for letter, gate in gates.items():
-            _check_gate(letter, gate, (x, h), size)
+        input_size, size = _checked_sizes(gates, x, h)
         if reset_biases is not None:
             # PyTorch's GRU has one of each: n = tanh(W x + b + r * (U h + c)).
             other_biases = len(gates["n"].vectors) - len(reset_biases)
@@ -493,6 +503,7 @@ class Search:
         if pieces:
             target = cell.peephole_target
         for number, (letter, gate) in enumerate(gates.items()):
+            # The reset gate is inside of the new value alone.
             biases = reset_biases if letter == "n" else None
             # The rows of all gates follow one another in each tensor.
             for piece in _pieces(gate, (x, h), first_row=number * size, reset_biases=biases):
@@ -520,6 +531,7 @@ class Search:
             gates[letter] = self._gate(binding.values[letter], letter)
             if set(gates[letter].products) != {x}:
                 raise _NotACell  # without a message: it is not even like one
+        # Its rows; that there are as many columns is checked below.
         size = gates["n"].products[x].size[0]
         pieces: list[Piece] = []
         for letter, name in cell.layers.items():
@@ -538,8 +550,9 @@ class Search:
             raise _NotACell("its layers do not have one bias each")
         self._check_sources(pieces)
         constant = gates["t"].constant
-        if cell.negated:
+        if cell.negated:  # of a highway layer, the gate t alone may be
             constant = 0.0 - constant  # never -0.0, which a page would show
+        # One argument for the biases of both layers, which is why both have one or none.
         options = {"gate_bias": constant, "bias": bool(gates["t"].vectors)}
         return self._graph_cell(binding, cell.target, [x], (size,), options, pieces)
 
@@ -601,6 +614,8 @@ class Search:
         # Of two that are as likely the later one: cells take their input first.
         h = max(ranks, key=lambda value: (ranks[value], values.index(value)))
         (x,) = (value for value in values if value != h)
+        # Any tanh of two products looks like an RNN: it is one only if one of the values is shown to be a state, of
+        # which the other is not computed.
         if binding.cell.name == "RNN" and (ranks[h] < _SHOWN_BY_GRAPH or self._depends_on(x, h)):
             raise _NotACell("it is not known to be a state")
         for gate in gates.values():
@@ -714,6 +729,27 @@ def _overlap(piece: Piece, other: Piece) -> bool:
     return True
 
 
+def _checked_sizes(gates: Mapping[str, _Gate], x: Poly, h: Poly) -> tuple[int, int]:
+    """Return the numbers of features of a cell's input and output, which all gates must have.
+
+    Args:
+        gates: the gates by letter, in the order of their rows.
+        x: the input.
+        h: the last output.
+
+    Raises:
+        _NotACell: a gate has other inputs or sizes, or more terms than PyTorch's.
+    """
+    # The first gate tells the sizes, if it sees both values.
+    letter, gate = next(iter(gates.items()))
+    _check_products(letter, gate, (x, h))
+    _, input_size = gate.products[x].size
+    size, _ = gate.products[h].size
+    for letter, gate in gates.items():
+        _check_gate(letter, gate, (x, h), size)
+    return input_size, size
+
+
 def _check_products(letter: str, gate: _Gate, inputs: tuple[Poly, ...]) -> None:
     """Refuse a gate whose matrices multiply other values than the cell's inputs."""
     if set(gate.products) != {*inputs}:
@@ -792,26 +828,32 @@ def _pieces(gate: _Gate, inputs: tuple[Poly, Poly], first_row: int, reset_biases
         gate: the gate, of at most two biases.
         inputs: the input and the last output.
         first_row: the gate's first row in each tensor.
-        reset_biases: the biases that a reset gate scales, which are those of the last output (`bias_hh`); `None` for
-            gates of which only the sum of the biases counts.
+        reset_biases: the biases that a reset gate scales, which are those of the last output (`bias_hh`); of these, and
+            of the others, the gate has at most one. `None` for gates of which only the sum of the biases counts.
     """
-    matrices = [gate.products[value] for value in inputs]
-    for name, matrix in zip(("ih", "hh"), matrices):
-        yield Piece(matrix.key, matrix.start, matrix.size, target=f"weight_{name}", at=(first_row, 0))
-    input_module, state_module = (_module_of(matrix) for matrix in matrices)
-    # Where Lua's layers of the input and of the last output have a bias each, these become bias_ih and bias_hh.
-    vectors = sorted(
-        gate.vectors, key=lambda vector: (_module_of(vector) != input_module, _module_of(vector) == state_module)
-    )
-    names = ["ih", "hh"]
+    input_matrix, state_matrix = (gate.products[value] for value in inputs)
+    for target, matrix in (("weight_ih", input_matrix), ("weight_hh", state_matrix)):
+        yield Piece(matrix.key, matrix.start, matrix.size, target, at=(first_row, 0))
     if reset_biases is not None:
-        names = ["hh" if vector in reset_biases else "ih" for vector in vectors]
-    # PyTorch adds two biases: of a single one that Lua has, the second is zero, and added on the way back.
-    second_bias = "bias_hh" if reset_biases is None and len(vectors) == 1 else ""
-    for name, vector in zip(names, vectors):
-        yield Piece(
-            vector.key, vector.start, vector.size, target=f"bias_{name}", at=(first_row,), second_bias=second_bias
-        )
+        # The two have different effects, and neither can be zero for want of the other: `_check_covered` refuses that.
+        for vector in gate.vectors:
+            target = "bias_hh" if vector in reset_biases else "bias_ih"
+            yield Piece(vector.key, vector.start, vector.size, target, at=(first_row,))
+        return
+    input_module = _module_of(input_matrix)
+    state_module = _module_of(state_matrix)
+
+    def order(vector: Atom) -> int:
+        """Sort the bias of the input's layer first, and that of the last output's layer last."""
+        module = _module_of(vector)
+        if module == input_module:
+            return 0
+        return 2 if module == state_module else 1
+
+    # PyTorch adds two biases. If Lua has one, the second is zero; in a file for Lua, the sum of both becomes the one.
+    second_bias = "bias_hh" if len(gate.vectors) == 1 else ""
+    for target, vector in zip(("bias_ih", "bias_hh"), sorted(gate.vectors, key=order)):
+        yield Piece(vector.key, vector.start, vector.size, target, at=(first_row,), second_bias=second_bias)
 
 
 def _check_covered(pieces: list[Piece], shapes: Mapping[str, tuple[int, ...]]) -> None:

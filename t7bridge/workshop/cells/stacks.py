@@ -17,7 +17,7 @@ from ...graph.tensor import Tensor, place_of
 from ...nn.kinds import ANY, Kind, Kinds
 from ...nn.mapping import LAYERS, SEQUENTIAL, GraphNode, GraphSpec, Link, ModuleSpec, Plan, short_name, specs_in, way_to
 from ...nn.output_shapes import Arguments
-from ...nn.pieces import STATEFUL, WITH_STATE, Lifted, Piece, replace_tensors
+from ...nn.pieces import CLASS_IN_TORCH_WITH_STATE, STATEFUL, Lifted, Piece, replace_tensors
 from ...nn.plan import graph_arguments
 from ...nn.registry import RecurrentLayer, like_of, tensor_shapes, traits_of
 from ...nn.state_dict import StateDict
@@ -43,11 +43,14 @@ def recognized(plan: Plan, state: StateDict, only_torch: bool = False) -> Lifted
         only_torch: whether cells that `torch.nn` lacks stay as they are.
     """
     result = lifted(plan, state, only_torch)
+    # Most models have no layers over sequences: then their places and tensors need not be looked at.
+    if not any(_is_over_steps(spec) or _class_of_torch(spec) for spec in specs_in(plan.root)):
+        return result
     stacks = _Stacks(result)
-    stacks.unroll()
-    stacks.merge()
-    stacks.take_state()
-    stacks.move()
+    stacks.unroll()  # sequencers of cells become layers over sequences
+    stacks.merge()  # layers in a row become one
+    stacks.take_state()  # of the layers that there are then
+    stacks.move()  # the tensors, to where all this has put their modules
     return result
 
 
@@ -91,7 +94,11 @@ _LIST = "recognized: layers over sequences, which take a list of steps of one sh
 
 
 class _Inputs(Kinds):
-    """Follows the data flow of a model, and notes what each layer over sequences takes: a tensor, a list, or either."""
+    """Follows the data flow of a model, and notes what each layer over sequences takes: a tensor, a list, or either.
+
+    Attributes:
+        kinds: the kinds of the inputs of each sequencer and recurrent layer that the flow reaches, by its id.
+    """
 
     def __init__(self) -> None:
         super().__init__(traits_of)
@@ -114,20 +121,22 @@ class _Stacks:
     The tensors of the state dict follow at the end, by the modules that they belong to.
 
     Args:
-        result: the model.
+        result: the model, whose cells are single modules; it is modified.
     """
 
     def __init__(self, result: Lifted) -> None:
         root = result.plan.root
-        self._result = result
+        self._result = result  # modified, and given notes, by each method
         self._places = _modules_at_one_place(root)
         """The modules that have one place, with the prefixes of their tensors before all changes."""
         self._is_tree = len(self._places) == sum(1 for _ in specs_in(root))
+        """Whether every module has one place."""
         self._tied = _prefixes_of_tied(result.state)
+        """The prefixes of tensors that are another key's too, as before all changes."""
         self._homes = {key: self._home(key) for key in result.state}
         """The module of each tensor, by its id, and the tensor's name in it."""
         self._cells: dict[tuple[int, str], Piece] = {}
-        """What becomes of the tensors of cells, by module and name."""
+        """What becomes of the tensors of cells that `unroll` turned into layers, by module and name."""
         self._levels: dict[int, list[ModuleSpec]] = {}
         """The layers that one layer is made of, by its id."""
         self._unrolled: set[int] = set()
@@ -266,6 +275,7 @@ class _Stacks:
         Args:
             group: layers that can be levels of one, and the dropouts between them.
         """
+        # Layers that keep a state are left to `take_state`, which merges them too.
         if len(group) == 1 or any(map(_keeps_state, group)) or self._has_ties(group):
             return group
         merged = self._merged(group, _recurrent(group[0]).layer)
@@ -287,7 +297,7 @@ class _Stacks:
         options = _options(first)
         levels = [spec for spec in group if _class_of_torch(spec)]
         rates = [_dropout_rate(spec) for spec in group if spec.target == _DROPOUT]
-        if len(levels) > 1:
+        if len(levels) > 1:  # `take_state` has groups of one, too
             options["num_layers"] = len(levels)
             options["dropout"] = rates[0] if rates else 0.0
         kwargs = {}
@@ -298,7 +308,7 @@ class _Stacks:
         input_size, hidden_size = first.args[:2]
         merged = evolve(first, target=LAYERS + target, args=(input_size, hidden_size), kwargs=kwargs)
         self._levels[id(merged)] = levels
-        self._places[id(merged)] = self._places[id(first)]
+        self._places[id(merged)] = self._places[id(first)]  # so that a container around may merge, too
         return merged
 
     def take_state(self) -> None:
@@ -316,7 +326,7 @@ class _Stacks:
             return
         model = self._with_state(layers)
         self._result.plan.root = model
-        names = [name for name, spec in model.children.items() if spec.target in WITH_STATE]
+        names = [name for name, spec in model.children.items() if spec.target in CLASS_IN_TORCH_WITH_STATE]
         message = f"recognized: {', '.join(names)}; the model takes the state and returns it"
         if any(spec.kwargs.get(name) is not None for spec in layers for name in ("state", "hidden")):
             message += "; that of the last sequence, which is in the file, is left out"
@@ -370,26 +380,23 @@ class _Stacks:
     def move(self) -> None:
         """Give the tensors of the state dict the keys of their modules' new places, and make those of new layers."""
         root = self._result.plan.root
-        homes: dict[int, tuple[str, int, ModuleSpec]] = {}
-        """The prefix of each module's tensors, its level in a layer that several became, and the module, by its id."""
-        for ident, (prefix, spec) in _modules_at_one_place(root).items():
-            for level, layer in enumerate(self._levels.get(ident, [spec])):
-                homes[id(layer)] = prefix, level, layer
+        homes = self._homes_in_new_plan()
         pieces: list[Piece] = []
         shapes: dict[str, dict[str, tuple[int, ...]]] = {}
+        """The shapes of the tensors that are made, by the prefix of their module and their names there."""
         for key, tensor in self._result.state.items():
             owner, name = self._homes[key]
             # Without a module of its own a tensor stays where it is: its name is the whole key.
             home, level, spec = homes.get(owner, ("", 0, root))
+            if home + name == key and not level and (owner, name) not in self._cells:
+                continue  # a tensor that stays as it was, mostly all of them
             if (owner, name) in self._cells:
                 piece = self._cells[owner, name]
                 own_shapes = tensor_shapes(spec.target, spec.args, spec.kwargs)
             else:
-                # The tensor as a whole, under another key.
-                start = (0,) * len(tensor.shape)
-                piece = Piece(name, start, tensor.shape, target=name, at=start)
+                piece = _whole(name, tensor)
                 own_shapes = {name: tensor.shape}
-            # The tensors of each level have its number: weight_ih_l1.
+            # The tensors of each level have its number: weight_ih_l1. Those of level 0 have it already.
             names = {own: own.replace("_l0", f"_l{level}") if level else own for own in own_shapes}
             target = home + names[piece.target]
             if target == key:
@@ -400,6 +407,25 @@ class _Stacks:
                 shapes.setdefault(home, {})[names[own]] = shape
         if pieces:
             replace_tensors(self._result, pieces, shapes)
+
+    def _homes_in_new_plan(self) -> dict[int, tuple[str, int, ModuleSpec]]:
+        """Return where the tensors of each module belong in the changed plan, by the module's id.
+
+        Returns:
+            The prefix of their keys, the module's level in a layer that several became (0 of any other), and the
+            module, by its id. Modules of several places are not among them.
+        """
+        homes: dict[int, tuple[str, int, ModuleSpec]] = {}
+        for ident, (prefix, spec) in _modules_at_one_place(self._result.plan.root).items():
+            for level, layer in enumerate(self._levels.get(ident, [spec])):
+                homes[id(layer)] = prefix, level, layer
+        return homes
+
+
+def _whole(name: str, tensor: Tensor) -> Piece:
+    """Return the piece of a tensor that keeps its name and values, under another prefix."""
+    start = (0,) * len(tensor.shape)
+    return Piece(name, start, tensor.shape, target=name, at=start)
 
 
 def _inside(spec: ModuleSpec) -> Iterator[ModuleSpec]:

@@ -5,34 +5,26 @@ from __future__ import annotations
 from attrs import evolve
 
 from ...errors import T7BridgeError
-from ...graph.lua import TorchObject
-from ...limits import Limits
-from ...nn.blocks import Block, Flow
+from ...nn.blocks import Block, DrawnModel, Flow
 from ...nn.mapping import ModuleSpec
-from ...nn.state_dict import state_dict
 from ..cells import cells_in
 
 CELL = "cell"
 """The mark of such a block."""
 
 
-def with_cells(blocks: list[Block], module: TorchObject, path: str, limits: Limits) -> list[Block]:
+def with_cells(model: DrawnModel) -> list[Block]:
     """Return the blocks of a model, each before those inside it, with one for each cell that is recognized.
 
-    The layers of a cell are inside its block. The blocks that are given stay as they are; they are returned if the
-    model has no cell, or none can be looked for.
-
-    Args:
-        blocks: of the model.
-        module: the model.
-        path: its path in the file.
-        limits: resource limits.
+    The layers of a cell are inside its block. The blocks of the model stay as they are; they are returned if it has no
+    cell, or none can be looked for.
     """
+    blocks = model.blocks
     root = blocks[0].spec
     if root is None or not any(block.spec is not None and block.spec.graph for block in blocks):
         return blocks
     try:
-        cells_and_nodes = cells_in(root, state_dict(module, path, limits, own_keys=True))
+        cells_and_nodes = cells_in(root, model.state)
     except T7BridgeError:  # the model has layers without a plan
         return blocks
     cells: dict[int, list[tuple[str, ModuleSpec, set[int]]]] = {}

@@ -25,7 +25,7 @@ from ...graph.walk import Path, step_name
 from ...io.output import FileOutput
 from ...io.source import PathLike, inputs_protected
 from ...limits import Limits
-from ...nn.blocks import Block, Weight, blocks_of, group_of, models_in, structure_blocks
+from ...nn.blocks import Block, Weight, drawn_model, group_of, models_in, structure_blocks
 from ...nn.mapping import OURS
 from ...nn.places import choose_module
 from ...nn.torch_nn import TORCH
@@ -109,13 +109,15 @@ class Drawing:
         """
         # Long texts are cut before a page is large; for statistics of weights, which go with them, it may be.
         most_uncut = MAX_CHARS if self.weights else ROOMY
-        graph = as_data(self._page_graph())
+        data = {**self._graph(self.pictured), "contents": self.contents}
+        graph = as_data(data)
         if len(graph) > most_uncut:
-            graph = as_data(self._page_graph(brief=True))
+            _shorten(data["nodes"], self.pictured)
+            graph = as_data(data)
         if len(graph) > MAX_CHARS:
             hint = "Draw a part with --at (at=… in Python), or write .svg, .dot or .json."
             raise LimitError("the graph is too large for a page", found=f"{len(graph):,} characters", hint=hint)
-        return as_page(graph, as_data(self._places()), self._title)
+        return as_page(graph, self._places(), self._title)
 
     def svg(self) -> str:
         """Return a still picture."""
@@ -144,7 +146,7 @@ class Drawing:
             root = larger
         return root, opened
 
-    def _places(self) -> dict[str, Any]:
+    def _places(self) -> str:
         """Return the positions that a page needs."""
         root, opened = self._first_view()
         return places_of(self.pictured, self._folds_of_picture, opened, root)
@@ -195,25 +197,19 @@ class Drawing:
             lines.append("shapes are a guess from the layers")
         return blocks
 
-    def _page_graph(self, *, brief: bool = False) -> dict[str, Any]:
-        """Return the graph of a page: with its cells, and what is in it in words."""
-        return {**self._graph(self.pictured, brief=brief), "contents": self.contents}
-
-    def _graph(self, blocks: list[Block], *, brief: bool = False) -> dict[str, Any]:
+    def _graph(self, blocks: list[Block]) -> dict[str, Any]:
         """Return the graph as data.
 
         Args:
             blocks: all of them, each before those inside it.
-            brief: whether fields of objects and statistics are left out, and long keys and paths cut.
         """
         folds_by_block = self._folds if blocks is self.blocks else self._folds_of_picture
         numbers = {id(block): number for number, block in enumerate(blocks)}
         keys = {block.key: numbers[id(block)] for block in reversed(blocks) if block.kind != "end"}
-        statistics = self.weights and not brief
         nodes = []
         for block in blocks:
             folds = folds_by_block.get(id(block), [])
-            nodes.append(_node(block, numbers, keys, folds, statistics=statistics, brief=brief))
+            nodes.append(_node(block, numbers, keys, folds, statistics=self.weights))
         data: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,
@@ -247,7 +243,6 @@ def _node(
     folds: list[Fold],
     *,
     statistics: bool,
-    brief: bool,
 ) -> dict[str, Any]:
     """Return a block as data; facts that it does not have are left out.
 
@@ -257,22 +252,19 @@ def _node(
         keys: numbers of modules, by key.
         folds: the runs of equal blocks in it.
         statistics: whether weights are read: minimum, maximum, mean, deviation and a histogram of each.
-        brief: whether fields are left out, and key and path cut.
     """
-    key = _end_of(block.key) if brief else block.key
-    path = _end_of(block.path) if brief else block.path
     facts = {
         "name": printable(block.name),
-        "key": printable(key),
-        "path": printable(path),
+        "key": printable(block.key),
+        "path": printable(block.path),
         "mark": block.mark,
         "class": printable(block.class_name),
         "torch": printable(block.target),
         "lines": [printable(line) for line in block.lines],
         "output": [list(sizes) for sizes in block.shape],
         "arguments": _texts(block.arguments),
-        "argument_names": [] if brief else _names(block),
-        "fields": {} if brief else _texts(block.fields),
+        "argument_names": _names(block),
+        "fields": _texts(block.fields),
         "parameters": block.parameters,
         "weights": [_weight(weight, statistics) for weight in block.weights],
     }
@@ -292,6 +284,23 @@ def _node(
     if folds:
         node["repeats"] = [[run.start, run.period, run.count] for run in folds]
     return node
+
+
+def _shorten(nodes: list[dict[str, Any]], blocks: list[Block]) -> None:
+    """Leave out fields of objects and statistics of a graph that is too large, and cut long keys and paths.
+
+    Args:
+        nodes: of the graph.
+        blocks: the block of each.
+    """
+    for node, block in zip(nodes, blocks):
+        for name in ("fields", "argument_names"):
+            node.pop(name, None)
+        for name, text in (("key", block.key), ("path", block.path)):
+            if name in node:
+                node[name] = printable(_end_of(text))
+        for weight in node.get("weights", ()):
+            weight.pop("statistics", None)
 
 
 def _end_of(text: str) -> str:
@@ -439,23 +448,23 @@ def _drawn(value: Any, name: str, request: Draw) -> Drawing:
         models = models_in(value, "root", limits)
     else:
         path, module = choose_module(value, at, "")
-        models = [(path, module, blocks_of(module, path, limits))]
+        models = [drawn_model(module, path, limits)]
     shapes = shapes_of(models, request.input_shape, limits)
     if not models:
         return Drawing(structure_blocks(value, printable(name), limits), name, "root", weights)
     if len(models) == 1:
-        path, module, blocks = models[0]
-        pictured = with_cells(blocks, module, path, limits)
-        return Drawing(blocks, name, path, weights, _prefix(value, path), shapes, pictured=pictured)
+        model = models[0]
+        prefix = _prefix(value, model.path)
+        return Drawing(model.blocks, name, model.path, weights, prefix, shapes, pictured=with_cells(model))
     group = group_of(models, printable(name))
-    for _, _, blocks in models:
+    for model in models:
         # Keys are those of the file, in which each model has a prefix.
-        prefix = blocks[0].name
-        for block in blocks:
+        prefix = model.blocks[0].name
+        for block in model.blocks:
             block.key = f"{prefix}.{block.key}" if block.key else prefix
             if block.mark == "again" and block.same:
                 block.same = f"{prefix}.{block.same}"
-    pictures = [with_cells(blocks, module, path, limits) for path, module, blocks in models]
+    pictures = [with_cells(model) for model in models]
     pictured = [evolve(group[0], inside=[picture[0] for picture in pictures])]
     for picture in pictures:
         pictured += picture

@@ -9,6 +9,7 @@ around a container that opens (web/page.js).
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from math import ceil, fsum, inf, sqrt
 
@@ -124,6 +125,7 @@ class Box:
 
     Attributes:
         block: the block.
+        texts: its lines of text, see `texts_of`.
         x: left edge, in pixels from the picture's.
         y: upper edge.
         width: in pixels.
@@ -134,6 +136,7 @@ class Box:
     """
 
     block: Block
+    texts: list[str]
     x: float = 0.0
     y: float = 0.0
     width: float = 0.0
@@ -165,7 +168,7 @@ class Box:
     @property
     def header(self) -> float:
         """Height of the text."""
-        return len(texts_of(self.block)) * LINE + 10.0
+        return len(self.texts) * LINE + 10.0
 
     def move(self, dx: float, dy: float) -> None:
         """Move the box, without its content."""
@@ -181,6 +184,7 @@ class Box:
         self.columns = [x + dx for x in self.columns]
 
 
+@lru_cache(4096)
 def width_of(text: str, size: int = SMALL) -> float:
     """Return the width of a text in pixels, estimated."""
     characters = len(text) + sum(character in _WIDE for character in text) / 3
@@ -239,12 +243,13 @@ def lay_out(blocks: list[Block]) -> Box:
 
 def _box(block: Block, inside: list[Box]) -> Box:
     """Return a box of the size of its text."""
-    title, *lines = texts_of(block) or [""]
+    texts = texts_of(block)
+    title, *lines = texts or [""]
     title_size = SMALL if block.kind == "end" else TITLE
     width = max(width_of(title, title_size), *map(width_of, lines), 0.0) + 2 * _PAD
     if has_sign(block):
         width += SIGN
-    box = Box(block, width=width, inside=inside)
+    box = Box(block, texts, width=width, inside=inside)
     box.height = box.header
     return box
 
@@ -337,12 +342,11 @@ def _columns(groups: list[_Group]) -> _Columns:
     """Arrange groups in the number of columns that shows them largest; in one if they are not tall."""
     total = fsum(group.height + _GAP for group in groups) - _GAP
     tallest = max(group.height for group in groups)
-    best = _packed(groups, inf)
+    best = one_column = _packed(groups, inf)
     best_scale = 0.0
     count = 1
     while count <= _MOST_COLUMNS and total >= _HEIGHT_OF_COLUMN:
-        limit = inf if count == 1 else max(total / count * _FILLING, tallest)
-        columns = _packed(groups, limit)
+        columns = one_column if count == 1 else _packed(groups, max(total / count * _FILLING, tallest))
         scale = _scale(columns.width + _MARGINS, columns.height + _MARGINS)
         if scale > best_scale * _WORTH_A_COLUMN:
             best_scale = scale
@@ -360,33 +364,33 @@ def _packed(groups: list[_Group], limit: float) -> _Columns:
         groups: in order.
         limit: height at which a new column begins, unless its group stays below the one before.
     """
-    columns: list[list[int]] = [[]]
+    firsts = [0]
+    """The first group of each column."""
     tops: list[float] = []
     y = 0.0
     heights = _heights_together(groups)
     for number, group in enumerate(groups):
         is_first = number == 0
         if not is_first and not group.stays and y + _GAP + heights[number] > limit:
-            columns.append([])
+            firsts.append(number)
             y = 0.0
         elif not is_first:
             y += _GAP
-        columns[-1].append(number)
         tops.append(y)
         y += group.height
     # Arrows between columns run above and below them, and need some space there.
-    lift = _GAP / 2 if len(columns) > 1 else 0.0
+    lift = _GAP / 2 if len(firsts) > 1 else 0.0
+    ports = [group.port for group in groups]
+    widths_behind_ports = [group.width - group.port for group in groups]
     places: list[Point] = []
     starts: dict[int, float] = {}
     x = 0.0
-    for column in columns:
+    for first, end in pairwise([*firsts, len(groups)]):
         # The arrows from group to group are in one line.
-        left = max(groups[number].port for number in column)
-        for number in column:
-            places.append((x + left - groups[number].port, tops[number] + lift))
-        starts[column[0]] = x
-        right = max(groups[number].width - groups[number].port for number in column)
-        x += left + right + 2 * _GAP
+        left = max(ports[first:end])
+        places += [(x + left - port, top + lift) for port, top in zip(ports[first:end], tops[first:end])]
+        starts[first] = x
+        x += left + max(widths_behind_ports[first:end]) + 2 * _GAP
     lowest = max(top + group.height for top, group in zip(tops, groups))
     return _Columns(places, starts, x - 2 * _GAP, lowest + 2 * lift)
 

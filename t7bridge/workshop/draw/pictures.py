@@ -339,14 +339,21 @@ def _by_browser(program: str, svg: bytes, width: int, height: int) -> bytes:
 
 def as_data(value: Any) -> str:
     """Return a value as JSON in which nothing is markup."""
-    text = json.dumps(value, separators=(",", ":"))
+    return _without_markup(_compact(value))
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _without_markup(text: str) -> str:
     for char in "<>&":
         text = text.replace(char, f"\\u{ord(char):04x}")
     return text
 
 
-def places_of(blocks: list[Block], folds: dict[int, list[Fold]], opened: set[int], root: Box) -> dict[str, Any]:
-    """Return the positions that a page needs, as JSON: of the content of each container, equal ones once.
+def places_of(blocks: list[Block], folds: dict[int, list[Fold]], opened: set[int], root: Box) -> str:
+    """Return the positions that a page needs, see `as_data`: of the content of each container, equal ones once.
 
     `of` has up to three for each container: with those inside closed, with repeated blocks one by one, and, of those
     open at first, this. Content is `[width, height, columns, boxes, arrows]`; a box `[number in the container or -1, x,
@@ -359,10 +366,8 @@ def places_of(blocks: list[Block], folds: dict[int, list[Fold]], opened: set[int
         opened: the containers that are open at first, by id.
         root: what is seen first.
     """
-    contents: dict[str, Any] = {}
-    """Contents by their JSON, which equal ones have in common; their order is that of the list."""
     indexes: dict[str, int] = {}
-    """The index of each content in the list, likewise."""
+    """The index of each content in the list, in its order, by its JSON, which equal ones have in common."""
     indexes_of: dict[int, list[int]] = {}
     """Those of each container, by its number."""
     numbers = {id(block): number for number, block in enumerate(blocks)}
@@ -370,11 +375,7 @@ def places_of(blocks: list[Block], folds: dict[int, list[Fold]], opened: set[int
     def add(box: Box, block: Block) -> int:
         """Add the content of a block, as it is laid out in a box, unless there is an equal one; return its index."""
         content = _content(box, {id(inner): number for number, inner in enumerate(block.inside)})
-        text = json.dumps(content)
-        if text not in indexes:
-            indexes[text] = len(contents)
-            contents[text] = content
-        return indexes[text]
+        return indexes.setdefault(_compact(content), len(indexes))
 
     for block in blocks:
         if not block.inside:
@@ -398,12 +399,12 @@ def places_of(blocks: list[Block], folds: dict[int, list[Fold]], opened: set[int
     closed_view = view_of(blocks[0], folds, set())
     closed_view[0].lines = root.block.lines
     closed = lay_out(closed_view)
-    return {
+    data = {
         "root": _entry(closed, outer=closed, number=0, content=""),
         "open": sorted(numbers[ident] for ident in opened),
         "of": indexes_of,
-        "contents": list(contents.values()),
     }
+    return _without_markup(f'{_compact(data)[:-1]},"contents":[{",".join(indexes)}]}}')
 
 
 _NOT_IN_CONTAINER = -1
@@ -449,7 +450,7 @@ def _entry(box: Box, outer: Box, number: int, content: Any) -> list[Any]:
     """
     block = box.block
     sizes = _rounded((box.x - outer.x, box.y - outer.y, box.width, box.height))
-    text = "\n".join(map(printable, texts_of(block)))
+    text = "\n".join(map(printable, box.texts))
     hidden_lines = len(block.summary) if block.kind == "closed" else 0
     rest = [hidden_lines, block.repeat, content]
     if rest == [0, 1, ""]:  # the usual values, which the page adds itself

@@ -66,7 +66,7 @@ def guess_inputs(model: TorchObject, side: int = 32) -> Spec:
 
 def _planned(model: TorchObject) -> ModuleSpec:
     """Return as much of the plan of a model as possible."""
-    plan, _ = sketch(model, state_dict(model, own_keys=True))
+    plan, _ = sketch(state_dict(model, own_keys=True))
     return plan
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import product
 from typing import Any
 
@@ -37,6 +38,17 @@ _OTHER_SIZES = ((-13, -22), (13, 10))
 """What is added to height and width for a second input: one somewhat smaller, and one larger, that are no squares."""
 
 
+@contextmanager
+def _in_one_thread() -> Iterator[None]:
+    """Let PyTorch compute in one thread: the tensors of single layers are so small that several mostly wait."""
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(count)
+
+
 @define
 class TwoModels:
     """A Lua model that is compared with a second model.
@@ -59,6 +71,11 @@ class TwoModels:
         Raises:
             ModelError: the models do not accept the same input.
         """
+        with _in_one_thread():
+            return self._proof()
+
+    def _proof(self) -> Proof:
+        """Return the verdicts; see `proof`."""
         problem_over_steps = None
         recurrent = self._recurrence()
         # A model of one step without states among its inputs cannot be run over a sequence from here.

@@ -10,7 +10,7 @@ import zlib
 import pytest
 import torch
 from helpers import corpus, name_of
-from pt_helpers import PT, described, golden, members_of, saved, torch_describe, zipped
+from pt_helpers import PT, described, golden, members_of, saved, storage_id, tensor, torch_describe, zipped
 
 from t7bridge import Limits, PtReader
 from t7bridge.errors import CorruptError, FormatError, LimitError, TruncatedError, UnknownFormatError, UnsupportedError
@@ -350,3 +350,14 @@ def test_padding_behind_an_archive(count):
     assert described(padded) == torch_describe(value)
     with pytest.raises(TruncatedError, match="the archive's directory is missing"):
         described(padded[:-1] + b"x")
+
+
+@pytest.mark.parametrize("root", ["", "a/"])
+def test_traced_inputs_have_no_elements(root):
+    """The inputs of a traced module are read for names only: PyTorch does not write their storages."""
+    inputs = b"\x80\x02" + tensor(storage_id("FloatStorage", "0", 4), 0, (4,), (1,)) + b"."
+    members = {"data.pkl": b"\x80\x02K\1.", "traced_inputs.pkl": inputs, "version": b"3\n"}
+    reader = PtReader(zipped({root + name: data for name, data in members.items()}))
+
+    assert reader.read() == 1
+    assert reader.read_others() == []

@@ -10,7 +10,9 @@ from bounds import bounded
 from helpers import corpus, name_of
 from pt_helpers import described, members_of, zipped
 
-from t7bridge.errors import FormatError, T7BridgeError
+from t7bridge.errors import CorruptError, FormatError, T7BridgeError
+from t7bridge.formats.fields import parse_json
+from t7bridge.formats.pt.pickle.context import _hash_of_64_bits
 
 SMALL = [path for path in corpus("pt/*.pt") if path.stat().st_size < 3000 and "dtype_" not in path.name]
 ZIPS = [path for path in corpus("pt/*.pt") if path.read_bytes()[:2] == b"PK" and "dtype_" not in path.name]
@@ -102,3 +104,20 @@ def test_errors_name_file_and_place(tmp_path):
         described(path)
     assert caught.value.path == "state_dict/data.pkl"
     assert caught.value.offset is not None
+
+
+def test_json_is_bounded_by_its_depth():
+    """The same depth everywhere, whatever stack Python's own parser has; brackets in strings do not count."""
+    text = b'{"[{\\"[": ' + b"[" * 499 + b'"]]}", "' + b"]" * 2000 + b'"' + b"]" * 499 + b"}"
+    assert parse_json(text, "x")['[{"[']
+    for deep in (b"[" * 501 + b"]" * 501, b'{"a":' * 600 + b"1" + b"}" * 600, b"[" * 100_000, b'["' + b'\\"' * 100_000):
+        with bounded(), pytest.raises(CorruptError, match="x is not in PyTorch's format"):
+            parse_json(deep, "x")
+
+
+def test_integers_have_the_hash_of_64_bits():
+    """Of this Python, which has them; a browser's has 32."""
+    generator = random.Random(6)
+    for _ in range(1000):
+        number = generator.randrange(-(1 << 80), 1 << 80) * generator.choice([1, (1 << 61) - 1])
+        assert _hash_of_64_bits(number) == hash(number)

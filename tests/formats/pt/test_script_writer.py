@@ -206,6 +206,19 @@ OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
 """In the order of the program's arguments."""
 
 
+@pytest.mark.parametrize("steps", [float("inf"), float("nan"), 1.5])
+def test_steps_that_are_not_whole(steps):
+    """A number of steps that is not a whole number is refused."""
+    parameters = [torch.nn.Parameter(torch.ones(2))]
+    optimizer = torch.optim.Adam(parameters)
+    step(optimizer, parameters, 1)
+    state = optimizer.state_dict()
+    state["state"][0]["step"] = steps
+
+    with pytest.raises(ModelError, match="does not have the type"):
+        archive(state)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler")
 def test_cpp_loads_modules_tensors_and_optimizers(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import struct
 from collections import OrderedDict
 
@@ -12,7 +13,7 @@ from pt_helpers import storage_id, tensor, text, unpickled, zipped
 from t7bridge import Limits, PtReader, Storage, Tensor
 from t7bridge.errors import CorruptError, FormatError, LimitError, T7BridgeError, UnsupportedError
 from t7bridge.formats import tar_members
-from t7bridge.graph import NumpyArray, NumpyDtype, PythonObject, QuantizedTensor
+from t7bridge.graph import NumpyArray, NumpyDtype, PythonObject, QuantizedTensor, SparseTensor
 from t7bridge.io import ByteSource
 
 
@@ -189,6 +190,23 @@ def test_states_of_old_releases():
     assert isinstance(other, Tensor)
     assert other.extras is not None
     assert other.extras.state == {"tag": 1}
+
+
+@pytest.mark.parametrize("tail", [b"\x81", b"}\x92"], ids=["NEWOBJ", "NEWOBJ_EX"])
+def test_containers_created_without_their_initializer(tail):
+    """NEWOBJ and NEWOBJ_EX call `__new__` alone, which ignores the items of a list."""
+    made = b"cbuiltins\nlist\n](K\1K\2e\x85" + tail
+
+    assert value_of(made) == pickle.loads(b"\x80\x04" + made + b".") == []
+
+
+@pytest.mark.parametrize(("layout", "stays"), [("sparse_csr", False), ("strided", True), ("float32", True)])
+def test_layouts_that_no_sparse_tensor_has(layout, stays):
+    """A call of PyTorch's function for sparse tensors with another layout, which it refuses, stays inert."""
+    parts = b"(" + GOOD * 3 + PAIR + b"t"
+    value = value_of(call("torch._utils._rebuild_sparse_tensor", f"ctorch\n{layout}\n".encode(), parts))
+
+    assert isinstance(value, PythonObject if stays else SparseTensor)
 
 
 def test_rare_calls_that_have_a_meaning():

@@ -77,15 +77,19 @@ _WORK_PER_BYTE = 16
 _WASTE = "a pickle that copies the same values over and over, or of which keys have the same hash,"
 _WORK_PER_COLLISION = 8
 """Steps for the comparison of a key with one other of the same hash."""
-_MODULUS = sys.hash_info.modulus
-"""Integers between minus this and this are their own hashes, so that each has another."""
+_MODULUS = (1 << 61) - 1
+"""Integers that differ by a multiple of it have the same hash where Python has 64 bits."""
+_SMALLEST_MODULUS = min(_MODULUS, sys.hash_info.modulus)
+"""Integers between minus this and this are their own hashes, each another; in a browser, Python has 32 bits."""
 _HASHED_AT_RANDOM = frozenset({str, bytes, bool, type(None), float})
 """Types of which a file cannot create many values of one hash: at most some fifty floats have the same."""
 _UNHASHABLE = (list, dict, set, bytearray)
 
 
 def _key_parts(key: Any) -> int:
-    """Return the number of parts of a key that hashing visits.
+    """Return the number of items of tuples, at any depth, that hashing a key visits; 0 for a key that is not a tuple.
+
+    A frozenset has kept the hashes of its elements since it was created, so that they are not visited again.
 
     Raises:
         CorruptError: Python could not hash it.
@@ -108,15 +112,25 @@ def _key_parts(key: Any) -> int:
     return count
 
 
+def _hash_of_64_bits(key: Any) -> int:
+    """Return the hash of an integer where Python has 64 bits, so that a file is refused in a browser, too."""
+    if type(key) is not int:
+        return hash(key)
+    rest = abs(key) % _MODULUS
+    return rest if key >= 0 else -rest
+
+
 class Work(Budget):
     """Budget for the elements that calls copy and keys that are hashed, in proportion to the bytes of the file.
 
     Args:
         limits: resource limits.
-        nbytes: of the file.
+        nbytes: size of the file, each byte of which allows some work that is free.
 
     Attributes:
-        hashes: number of keys of each hash in each container of the current pickle, by its identity.
+        hashes: by the identity of each container (dict or set) and then by hash: how many keys of this hash it has
+            received. The `Unpickler` clears it before each pickle, as identities of containers that are gone are
+            used again. Keys that need no check are not counted.
     """
 
     def __init__(self, limits: Limits, nbytes: int) -> None:
@@ -136,14 +150,16 @@ class Work(Budget):
                 made to waste time has.
         """
         kind = type(key)
-        if kind in _HASHED_AT_RANDOM or (kind is int and -_MODULUS < key < _MODULUS):
+        is_small_integer = kind is int and -_SMALLEST_MODULUS < key < _SMALLEST_MODULUS
+        if kind in _HASHED_AT_RANDOM or is_small_integer:
             return
-        self.spend(_key_parts(key))
+        self.spend(_key_parts(key))  # before `hash`, which visits as many, and would raise Python's own errors
         key_counts = self.hashes.setdefault(id(container), {})
-        earlier_keys = key_counts.get(hash(key), 0)
-        key_counts[hash(key)] = earlier_keys + 1
-        if earlier_keys:
-            self.spend(earlier_keys * _WORK_PER_COLLISION)
+        for value in {hash(key), _hash_of_64_bits(key)}:
+            earlier_keys = key_counts.get(value, 0)
+            key_counts[value] = earlier_keys + 1
+            if earlier_keys:
+                self.spend(earlier_keys * _WORK_PER_COLLISION)
 
     def check_elements(self, items: Collection[Any]) -> None:
         """Check the elements of a set before it is created; raises as `check_key`."""
@@ -159,16 +175,19 @@ class Origin:
     Args:
         source: the file.
         limits: resource limits.
-        forbid: whether names that run code or reach the system are refused.
+        forbid: whether names that run code or reach the system are refused; otherwise they are only collected.
         read_nested: returns the value of a whole file inside this one, from this and its source; without it such a file
             stays unread (`NotImplemented`).
-        is_judged: whether each pickle is also read as PyTorch's safe loader reads it, for `refused_uses`.
+        is_judged: whether each pickle is also read as PyTorch's safe loader reads it, for `refused_uses`, which stays
+            empty otherwise.
 
     Attributes:
+        source, limits, forbid, read_nested, is_judged: the arguments.
         unsafe_names: those that PyTorch's safe loader does not know, in the order of the file: by the path, whether it
             runs code or reaches the system.
         refused_uses: what the safe loader refuses besides names: operations of pickles, and uses of what it knows.
-        notes: what is left out of its value, and other information for users.
+        notes: what is left out of its value, and other information for users; whoever reads a part of the file adds its
+            own.
     """
 
     def __init__(
@@ -220,15 +239,21 @@ class PickleContext:
 
     Args:
         origin: the file.
-        storages: the storages that the pickles name.
-        resolve_id: returns the value of a persistent id; none is valid without it.
+        storages: the storages that the pickles name; by default an empty table.
+        resolve_id: returns the value of a persistent id, which stands for data outside the pickle; without it a pickle
+            with such an id is refused.
         is_script: whether the file is a TorchScript archive, which C++ reads: its own classes are below `__torch__`,
             and the rules of Python's safe loader do not apply.
 
     Attributes:
-        id_parts: number of parts of a persistent id, for PyTorch's safe loader.
-        work: budget of what calls may copy.
-        tensors: the tensors that `torch.jit._pickle.build_tensor_from_id` numbers.
+        origin, storages, is_script: the arguments.
+        limits: those of the origin.
+        resolve_id: the argument; the reader of the legacy format sets it after the pickles that have no ids.
+        id_parts: the number of parts that PyTorch's safe loader requires of a persistent id in the next pickle:
+            `NO_IDS` where it allows none, until the reader of a format sets its own number.
+        work: budget of the elements that calls copy and of the keys that are hashed, in all pickles of this context.
+        tensors: only for TorchScript of 1.0 to 1.2: the tensors of `model.json`, added by its reader. Its pickles refer
+            to them by position (`torch.jit._pickle.build_tensor_from_id`).
     """
 
     def __init__(
@@ -240,7 +265,7 @@ class PickleContext:
     ) -> None:
         self.origin = origin
         self.limits = origin.limits
-        self.storages = storages or StorageTable()
+        self.storages = StorageTable() if storages is None else storages
         self.work = Work(origin.limits, origin.source.size)
         self.tensors: list[Tensor] = []
         self.id_parts = NO_IDS
@@ -249,7 +274,8 @@ class PickleContext:
         self._globals: dict[tuple[str, str], Any] = {}
         """By module and name as the file has them: the constant, or the `PythonGlobal`."""
         self._calls: dict[int, Call] = {}
-        """How calls of the globals that the file names are read, by the identity of the `PythonGlobal`."""
+        """How calls of a global are read, by the identity of its `PythonGlobal`, which `_globals` keeps alive. (What a
+        damaged pickle calls may be a list, which has no hash.)"""
 
     def find_global(self, module: str, name: str) -> Any:
         """Return the value of a global: one of PyTorch's constants, or a `PythonGlobal`, one object for each name.
@@ -260,12 +286,13 @@ class PickleContext:
         value = self._globals.get((module, name))
         if value is not None:
             return value
-        # Python 2 has other names for some modules: those that the safe loader renames, and `copy_reg`.
+        # Protocol 2 has Python 2's names of modules. Only those that the safe loader renames become Python 3's, and
+        # `copy_reg`, which it does not know by either name.
         if module in SAFE.modules:
             value = PythonGlobal(*renamed(module, name))
         else:
             value = PythonGlobal("copyreg" if module == "copy_reg" else module, name)
-        self._judge(value)
+        self._judge(value)  # by this name, not the canonical one, which PyTorch does not look up
         entry = GLOBALS.get(canonical(value))
         if isinstance(entry, TorchConstant):
             value = entry
@@ -287,17 +314,19 @@ class PickleContext:
             CorruptError: a known function has no tuple of arguments.
         """
         call = self._calls.get(id(constructor))
-        if call is not None and not kwargs:
+        if call is not None and not kwargs:  # known functions are registered for arguments by position
             function, min_args, max_args, kinds = call
             if type(args) is not tuple:
                 raise CorruptError(f"{constructor.path} is called without a tuple of arguments")
-            if how == "newobj" and constructor.path in _FILLED_LATER:
+            # Both opcodes call `__new__`, but not `__init__`, which would fill the container.
+            if how in ("newobj", "newobj_ex") and constructor.path in _FILLED_LATER:
                 args = ()
             if min_args <= len(args) <= max_args and (kinds is None or all(map(isinstance, args, kinds))):
                 value = function(self, *args)
                 if value is not NotImplemented:
                     return value
-        # PyTorch's loader makes this call; whether it fails there for these arguments is not known here.
+        # Only a call that is unknown here, or not with such arguments, comes so far. PyTorch's safe loader makes it if
+        # it knows the name, and whether it fails for these arguments is not known here.
         if isinstance(constructor, PythonGlobal) and constructor.path in WEIGHTS_ONLY:
             self.note_refused_use(f"a call of {constructor.path} whose arguments are not known to be right")
         return PythonObject(constructor, how, args, kwargs)
@@ -314,17 +343,19 @@ class PickleContext:
         Raises:
             CorruptError: it has a state already, or cannot have one.
         """
-        # A state is the attributes, or a pair: the attributes, and those in slots.
-        parts = state if type(state) is tuple else (state,)
-        if any(isinstance(part, dict) and "__setstate__" in part for part in parts[:2]):  # a second BUILD would call it
-            raise CorruptError("a state replaces the method that sets it")
+        # A state is the attributes, or a pair: the attributes, and those in slots. (Tuples of other lengths are states
+        # of tensors and arrays, which begin with neither.)
+        attribute_dicts = state[:2] if type(state) is tuple else (state,)
+        for attributes in attribute_dicts:
+            if isinstance(attributes, dict) and "__setstate__" in attributes:  # a second BUILD would call it
+                raise CorruptError("a state replaces the method that sets it")
         if isinstance(value, PythonObject):
             if value.state is not UNSET:
                 raise CorruptError("an object receives its state twice")
             value.state = state
         elif type(value) in STATES:
             return STATES[type(value)](self, value, state)
-        elif state is not None:  # which CPython's BUILD ignores
+        elif state is not None:  # CPython's BUILD ignores None for values without `__setstate__`
             what = value.path if isinstance(value, PythonGlobal) else f"a {type(value).__name__}"
             raise CorruptError(f"{what} receives a state, but has none")
         return value

@@ -26,12 +26,12 @@ class _Table(NamedTuple):
     """What PyTorch's safe loader accepts in pickles.
 
     Attributes:
-        names: the globals, by their paths.
-        called: those that it calls.
-        constructed: those of which it makes objects.
-        operations: the opcodes, by name.
-        attributes: those of tensors that cannot be set.
-        modules: names of modules of Python 2, and what they are called in Python 3.
+        names: the globals, by their paths: `torch._utils._rebuild_tensor_v2`.
+        called: those of `names` that it calls (REDUCE).
+        constructed: those of `names` of which it makes objects (NEWOBJ).
+        operations: the opcodes, by their names in `opcodes`.
+        attributes: the attributes of tensors that are read only: a state that sets one fails.
+        modules: modules that it renames: from the name in Python 2 to that in Python 3.
     """
 
     names: frozenset[str]
@@ -43,9 +43,12 @@ class _Table(NamedTuple):
 
 
 def _read_table() -> _Table:
-    """Return the table of `weights_only.txt`: lines of a kind, a word, and what is said about the word."""
+    """Return the table of `weights_only.txt`, whose lines are of four kinds.
+
+    `name PATH [call] [new]`, `operation NAME`, `attribute NAME` and `module OLD NEW`.
+    """
     uses: dict[str, list[str]] = {}
-    """By each name: `call` and `new`, as far as the loader calls it or makes objects of it."""
+    """By the path of each name: `call` if the loader calls it, `new` if it makes objects of it; both, or neither."""
     operations: list[str] = []
     attributes: list[str] = []
     modules: dict[str, str] = {}
@@ -59,8 +62,9 @@ def _read_table() -> _Table:
             operations.append(word)
         elif kind == "attribute":
             attributes.append(word)
-        else:
-            (modules[word],) = rest
+        else:  # `module`
+            (new_name,) = rest
+            modules[word] = new_name
     called = frozenset(name for name, name_uses in uses.items() if "call" in name_uses)
     constructed = frozenset(name for name, name_uses in uses.items() if "new" in name_uses)
     return _Table(frozenset(uses), called, constructed, frozenset(operations), frozenset(attributes), modules)

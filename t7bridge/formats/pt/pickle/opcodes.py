@@ -120,7 +120,7 @@ def parse_line(opcode: bytes, line: bytes) -> Any:
         data, _ = codecs.escape_decode(content)
         return python2_text(data)
     if opcode != FLOAT:
-        return int(line.rstrip(b"L"))
+        return int(line.rstrip(b"L"))  # the L after a LONG; lines of the others have none
     value = float(line)
     if math.isinf(value) and not line.endswith(b"inf"):  # Python rounds larger numbers to infinity
         raise CorruptError("a number of the pickle is beyond a double", found=f"{line[:60]!r}")

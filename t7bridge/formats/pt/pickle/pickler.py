@@ -51,10 +51,15 @@ class PickleWriter:
 
     Args:
         storage_ref: returns the names of a storage in the pickle: its key, which is the member with its bytes below
-            `data/`, and PyTorch's name of its device.
+            `data/`, and PyTorch's name of its device. It is called for each tensor, in the order of the pickle.
         is_legacy: whether PyTorch 0.2 to 1.5 must be able to read it: there storages have a part more in their ids.
         allow_foreign: whether classes and functions of other packages are named. Otherwise their objects are written as
             plain data; see `plain`.
+
+    Attributes, all filled by `dumps`:
+        plain: the foreign names that were left out, and the values that would have them.
+        blocking: the names that `torch.load(weights_only=True)` refuses, and the first value that has each.
+        tensors: number of tensors written; a parameter and the tensor that it wraps are one.
     """
 
     def __init__(
@@ -63,19 +68,20 @@ class PickleWriter:
         self._storage_ref = storage_ref
         self._is_legacy = is_legacy
         self._naming = Naming(allow_foreign)
+        # The same dictionaries, which `_naming` fills.
         self.plain = self._naming.left_out
-        """The foreign names that were left out, and the values that would have them."""
         self.blocking = self._naming.blocking
-        """The names that `torch.load(weights_only=True)` refuses, and the first value that has each."""
-        self._added_parts: tuple[Any, ...] = ()
-        """What the form of the last value added, its constructor for one: names in these are noted for that value."""
         self.tensors = 0
-        """Number of tensors written so far."""
         self._out = bytearray()
+        """The pickle so far."""
+        self._added_parts: tuple[Any, ...] = ()
+        """The objects that the last call written has besides values of the file: its function, and arguments that its
+        form created. They are written next, and names in them are noted for the value that the call builds."""
         self._memo: dict[Any, int] = {}
-        """The number of each value written: by bytes themselves, by kind and text, or by identity for all others."""
+        """The number of each value in the reader's memo: by ("str", text) or ("global", path) where equal ones are one
+        object, by the bytes themselves, or by identity (an integer) for all others."""
         self._classes: dict[str, str] = {}
-        """The class with which each storage is named first: PyTorch uses it for all that name it later."""
+        """By key: the class with which each storage is named first. PyTorch uses it for all tensors of the storage."""
         self._alive: list[Any] = []
         """The values that the memo knows by identity, so that no later value gets the identity of one."""
         self._stack: list[Any] = []
@@ -104,7 +110,10 @@ class PickleWriter:
         return bytes(self._out)
 
     def _save(self, value: Any) -> None:
-        """Write a value, or its start, with what is inside it put on the stack; one written before by its number."""
+        """Write a value, or its start, with what is inside it put on the stack; one written before by its number.
+
+        Numbers are not in the memo: they are as short as a reference. `_text` looks up texts by itself.
+        """
         out = self._out
         if value is None:
             out += opcodes.NONE
@@ -118,12 +127,17 @@ class PickleWriter:
             out += struct.pack(">cd", opcodes.BINFLOAT, value)
         elif isinstance(value, str):
             self._text(value)
-        elif not self._write_reference(value if isinstance(value, bytes) else id(value)):
-            self._object(value)
+        else:
+            memo_key = value if isinstance(value, bytes) else id(value)
+            if not self._write_reference(memo_key):
+                self._object(value)
 
     def _object(self, value: Any) -> None:
-        """Write a value that may be shared, for the first time."""
-        out = self._out
+        """Write a value that may be shared, for the first time.
+
+        A list or dict is numbered before its items, which may refer to it; a tuple at its end, in `_end`, as the reader
+        creates it only there. Subclasses of dict, list and tuple have forms of their own: see `_reduced`.
+        """
         if isinstance(value, bytes):
             self._bytes(value)
         elif type(value) is dict:
@@ -132,11 +146,12 @@ class PickleWriter:
             self._list(value, value)
         elif type(value) is tuple:
             if value:
-                out += opcodes.MARK
+                self._out += opcodes.MARK
+                # The stack is taken from its end: the items in order, then the end of the tuple.
                 self._stack.append(_End(value))
                 self._stack.extend(reversed(value))
             else:
-                out += opcodes.EMPTY_TUPLE
+                self._out += opcodes.EMPTY_TUPLE
         elif type(value) is NamedStorage:
             self._storage_id(value)
         else:
@@ -144,17 +159,20 @@ class PickleWriter:
 
     def _reduced(self, value: Any) -> None:
         """Write a value by its form: a call that builds it, a name, or plain data."""
-        is_part_of_last = any(value is part for part in self._added_parts)
-        if not is_part_of_last:
+        # What a form added is no value of the file: names in it are noted for the value that has the form.
+        is_added_part = any(value is part for part in self._added_parts)
+        if not is_added_part:
             self._naming.current = value
         form = form_of(value, self._naming)
-        self.tensors += type(value) is Tensor and not value.is_parameter  # a parameter wraps a tensor
+        if type(value) is Tensor and not value.is_parameter:  # a parameter's form has a tensor, which is counted
+            self.tensors += 1
         if isinstance(form, Reduction):
             self._added_parts = (form.constructor,)
             # The arguments of an object are values of the file, which may have names of their own.
             if not isinstance(value, PythonObject):
                 self._added_parts += form.args
-            # The constructor is written first: the stack is taken from its end.
+            # The constructor is written first: the stack is taken from its end. Items, entries and state follow in
+            # `_end`, after the value has its number.
             self._stack += (_End(value, form), form.args, form.constructor)
         elif isinstance(form, PythonGlobal):
             self._global(form)
@@ -164,7 +182,7 @@ class PickleWriter:
             self._list(value, form)
         elif isinstance(form, NamedStorage):
             self._storage_id(form)
-        else:
+        else:  # a text, number or None
             self._save(form)
 
     def _dict(self, value: Any, entries: dict[Any, Any]) -> None:
@@ -182,15 +200,20 @@ class PickleWriter:
     def _end(self, value: Any, call: Reduction | None) -> None:
         """Write the end of a tuple or a call.
 
+        A value that is in the memo already is inside itself: a part of it was the value again, which was then written
+        from the start, parts and end, so that this outer end only refers to it.
+
         Raises:
-            UnsupportedError: it holds itself, for which the operations are needed that the safe loader refuses.
+            UnsupportedError: it holds itself, for which operations are needed that the safe loader refuses (POP), and
+                foreign names are not allowed.
         """
         if id(value) in self._memo:
             if not self._naming.allow_foreign:
                 raise UnsupportedError(
                     "a tuple or an object is inside itself, which torch.load(weights_only=True) does not read"
                 )
-            # What was written for it again is dropped: a tuple's items up to the mark, a constructor and its arguments.
+            # What is on the reader's stack for it is dropped: a tuple's items up to the mark, or a constructor and its
+            # arguments.
             self._out += opcodes.POP_MARK if call is None else opcodes.POP + opcodes.POP
             self._write_reference(id(value))
             return
@@ -200,7 +223,8 @@ class PickleWriter:
             return
         self._out += opcodes.NEWOBJ if call.is_new else opcodes.REDUCE
         self._put(value)
-        # The stack is taken from its end: items are appended first, then entries are set, then the state.
+        # The stack is taken from its end: the reader appends items first, then sets entries, then the state, in the
+        # order of Python's pickler.
         if call.state is not UNSET:
             self._stack += (_BUILD, call.state)
         self._entries(call.pairs)
@@ -210,7 +234,7 @@ class PickleWriter:
         """Write a whole number.
 
         Raises:
-            UnsupportedError: it is one that the safe loader does not read.
+            UnsupportedError: it is one that the safe loader does not read, and foreign names are not allowed.
         """
         if 0 <= value < 1 << 8:
             self._out += struct.pack("<cB", opcodes.BININT1, value)
@@ -222,9 +246,9 @@ class PickleWriter:
             # The fewest bytes of two's complement: one bit more than the number has, for the sign.
             bits = (~value if value < 0 else value).bit_length()
             data = value.to_bytes(bits // 8 + 1, "little", signed=True)
-            if len(data) < 256:
+            if len(data) < 1 << 8:
                 self._out += opcodes.LONG1 + bytes([len(data)])
-            elif self._naming.allow_foreign:
+            elif self._naming.allow_foreign:  # then the file is not for the safe loader, which does not know LONG4
                 self._out += opcodes.LONG4 + struct.pack("<i", len(data))
             else:
                 raise UnsupportedError(
@@ -295,7 +319,8 @@ class PickleWriter:
             )
         key, location = self._storage_ref(storage.storage)
         first_class = self._classes.setdefault(key, storage.storage_class)
-        # An untyped name has the bytes of any class: the tensor states the element type.
+        # An untyped name may follow any class: its tensor states the element type. But a class must not follow an
+        # untyped name: its tensor would have the bytes of that.
         if storage.storage_class != first_class and not is_untyped:
             raise UnsupportedError(
                 "a quantized tensor, or a bare storage, shares memory with a tensor of another element type, "
@@ -308,7 +333,7 @@ class PickleWriter:
         self._text(key)
         self._text(location)
         self._integer(storage.count)
-        if self._is_legacy:  # the part of another storage that it is: none
+        if self._is_legacy:  # a sixth part: which part of another storage it is, none here
             self._out += opcodes.NONE
         self._out += opcodes.TUPLE + opcodes.BINPERSID
 

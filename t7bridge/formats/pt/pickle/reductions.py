@@ -137,9 +137,10 @@ class Naming:
 
     Attributes:
         allow_foreign: whether names of other packages are written.
-        current: the value that is written now: the one noted for its names.
-        left_out: the names that are not written, and the values that would have them.
-        blocking: the names written that `torch.load(weights_only=True)` refuses, and the first value that has each.
+        current: the value that is written now, set by the `PickleWriter`: names are noted together with it.
+        left_out: by each name that is not written: the values that would have it, one for each time.
+        blocking: by each name written that `torch.load(weights_only=True)` refuses: the first value that has it. Filled
+            by the `PickleWriter`; empty without `allow_foreign`.
     """
 
     def __init__(self, allow_foreign: bool) -> None:
@@ -148,11 +149,12 @@ class Naming:
         self.left_out: dict[str, list[Any]] = {}
         self.blocking: dict[str, Any] = {}
         self._foreign_parts: dict[int, Any] = {}
-        """By the identity of a key or a part of one: the first part in it that becomes something else; or None."""
+        """By the identity of a key or a part of one: the first part in it that cannot stay in a key; None if all can.
+        The value that is written keeps keys and parts alive, here and in `_texts`."""
         self._texts: dict[int, str] = {}
-        """The texts that replace keys, by the identities of the keys."""
+        """By the identity of each key that was replaced: its text, the same each time the key is met."""
         self._next_numbers: dict[str, int] = {}
-        """The texts written so far, each with the number of its next duplicate."""
+        """By each text that replaced a key: the number that the next key with this text receives, from 2 on."""
         self._marks: dict[int, bytes] = {}
         """The hashes of parts of keys, kept from key to key: see `in_order`."""
 
@@ -207,8 +209,9 @@ class Naming:
         if text is None:
             return key
         unique_text = text
+        # More than one step only if another key's own text is `TEXT #2`.
         while unique_text in self._next_numbers:
-            number = self._next_numbers.get(text, 2)
+            number = self._next_numbers[text]
             self._next_numbers[text] = number + 1
             unique_text = f"{text} #{number}"
         self._next_numbers[unique_text] = 2
@@ -217,6 +220,18 @@ class Naming:
 
     def _replacing_text(self, key: Any) -> str | None:
         """Return the text that replaces a key with a part that cannot stay in it; `None` if there is no such part."""
+        foreign_part = self._first_foreign_part(key)
+        if foreign_part is None:
+            return None
+        text = key_text(key, self._marks)
+        # The text of an object is its class. The arguments tell objects of one class apart.
+        args = foreign_part.args if isinstance(foreign_part, PythonObject) else ()
+        if args and isinstance(args, tuple):
+            text += key_text(args, self._marks)
+        return text
+
+    def _first_foreign_part(self, key: Any) -> Any:
+        """Return the first part of a key, or the key, that cannot stay in a key; `None` if all can."""
         foreign_parts = self._foreign_parts
         # Depth first, with an explicit stack: keys may be nested deeper than Python recurses.
         stack = [key]
@@ -228,7 +243,8 @@ class Naming:
                     foreign_part = part
                 elif isinstance(part, (tuple, frozenset)):
                     inner_parts = [inner for inner in part if isinstance(inner, _CHANGING_PARTS)]
-                    # A part is judged after the parts inside it.
+                    # A part is judged after the parts inside it, and stays on the stack until then. It cannot be inside
+                    # itself: such a key has no hash.
                     unjudged = [inner for inner in inner_parts if id(inner) not in foreign_parts]
                     if unjudged:
                         stack += unjudged
@@ -239,15 +255,7 @@ class Naming:
                             break
                 foreign_parts[id(part)] = foreign_part
             stack.pop()
-        foreign_part = foreign_parts[id(key)]
-        if foreign_part is None:
-            return None
-        text = key_text(key, self._marks)
-        # The arguments tell objects of one class apart.
-        args = foreign_part.args if isinstance(foreign_part, PythonObject) else ()
-        if args and isinstance(args, tuple):
-            text += key_text(args, self._marks)
-        return text
+        return foreign_parts[id(key)]
 
 
 _UNCHANGED_KEYS = frozenset({str, int, bytes, float, bool, type(None)})
@@ -261,14 +269,18 @@ _PLAIN_DATA_KEYS = frozenset(("__class__", "__args__", "__kwargs__", "__state__"
 
 
 def plain_data(value: PythonObject) -> dict[Any, Any]:
-    """Return an object as a dict of its attributes, with its class under `__class__`; see the head of this file."""
+    """Return an object as a dict of its attributes, with its class under `__class__`.
+
+    Whatever else it is constructed from is below `__args__`, `__kwargs__`, `__items__` and `__pairs__`. Its state is
+    below `__state__` if it is not attributes, or one of them has such a name.
+    """
     parts: dict[Any, Any] = {"__class__": value.path}
     # The arguments of a function of `copyreg` are the class again.
     if value.args not in ((), UNSET) and not is_copyreg(value.constructor):
         parts["__args__"] = value.args
     if value.kwargs:
         parts["__kwargs__"] = value.kwargs
-    attributes = value.attributes
+    attributes = value.attributes  # empty for a state that is not attributes
     if attributes and _PLAIN_DATA_KEYS.isdisjoint(attributes):
         parts.update(attributes)
     elif value.state is not UNSET and value.state is not None:
@@ -276,6 +288,7 @@ def plain_data(value: PythonObject) -> dict[Any, Any]:
     if value.items:
         parts["__items__"] = value.items
     if value.pairs:
+        # A list of lists, not a dict: keys of objects may be what a dict cannot have.
         parts["__pairs__"] = [list(pair) for pair in value.pairs]
     return parts
 
@@ -286,7 +299,13 @@ def plain_data(value: PythonObject) -> dict[Any, Any]:
 def _filled(context: PickleContext, target: Any, source: Any) -> Any:
     """Fill an empty dict from the argument of its constructor: a dict, or a list of pairs; return it.
 
-    `NotImplemented` for another argument: the call then stays an inert object.
+    Args:
+        context: is charged for the entries.
+        target: a dict, an `OrderedDict`, a `DefaultDict`, or a `Counter`.
+        source: the argument; for a `Counter` a dict: it counts the items of anything else.
+
+    Returns:
+        `NotImplemented` for another argument: the call then stays an inert object.
     """
     if isinstance(source, dict):
         source = list(source.items())
@@ -716,7 +735,9 @@ def _set_array_state(context: PickleContext, value: NumpyArray, state: Any) -> N
         state = (0, *state)
     if len(state) != 5:
         raise CorruptError("a numpy array receives an invalid state", found=f"a tuple of {len(state)}")
+    # The version is dropped: the parts are the same in both, and numpy itself has no other.
     _version, shape, dtype, fortran, data = state
+    # A type of elements that stayed inert: not a `numpy.dtype` of a code, which is read as `NumpyDtype`.
     if isinstance(dtype, (PythonObject, PythonGlobal)):
         raise UnsupportedError(
             f"a numpy array has elements of a class, {_class_of_dtype(dtype)}",
@@ -762,12 +783,12 @@ def _set_elements(array: NumpyArray, shape: Any, data: Any) -> NumpyArray:
         raise CorruptError("a numpy array has no shape", found=f"{type(shape).__name__}")
     count = math.prod(shape)
     if isinstance(data, (bytes, bytearray)):
-        width = array.dtype.itemsize  # 0 if the code does not say it, as for records
+        width = array.dtype.itemsize  # 0 if the code does not say it, as for records: then any bytes are kept
         if width and len(data) != count * width:
             raise CorruptError(
                 "a numpy array's bytes do not fit its shape", expected=f"{count * width} bytes", found=f"{len(data)}"
             )
-    elif not isinstance(data, list) or len(data) != count:
+    elif not isinstance(data, list) or len(data) != count:  # pickled objects are a list
         raise CorruptError("a numpy array has no elements", expected=f"{count}", found=type(data).__name__)
     array.shape = tuple(shape)
     array.data = bytes(data) if isinstance(data, bytearray) else data

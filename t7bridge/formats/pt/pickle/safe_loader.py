@@ -22,7 +22,7 @@ from . import opcodes
 from .names import SAFE
 
 _CHUNK_BYTES = 1 << 16
-_LONGEST = 1 << 30
+_MAX_STRING_BYTES = 1 << 30
 """Maximum number of bytes of one string."""
 
 
@@ -83,8 +83,8 @@ class _Bytes:
 
     Args:
         source: the file.
-        position: of the pickle.
-        end: of what may be read.
+        position: offset of the first byte in the source.
+        end: offset after the last byte that may be read.
     """
 
     def __init__(self, source: ByteSource, position: int, end: int) -> None:
@@ -102,7 +102,7 @@ class _Bytes:
         Raises:
             EOFError: there are fewer, or more are asked for than any string has.
         """
-        if count > _LONGEST:
+        if count > _MAX_STRING_BYTES:
             raise EOFError
         if self._at + count > len(self._buffer):
             self._fill(count)
@@ -122,12 +122,10 @@ class _Bytes:
         stop = self._buffer.find(b"\n", self._at)
         while stop < 0:
             searched = len(self._buffer) - self._at
-            # Twice as many each time: a long line is searched in linear time.
-            if searched > _LONGEST or not self._fill(2 * searched + 1):
+            # Twice as many each time: a long line is searched in linear time. One more, as nothing may be searched yet.
+            if searched > _MAX_STRING_BYTES or not self._fill(2 * searched + 1):
                 raise EOFError
             stop = self._buffer.find(b"\n", self._at + searched)
-            if stop < 0 and self._next >= self._end:
-                raise EOFError
         data = self._buffer[self._at : stop]
         self._at = stop + 1
         return data.decode("utf-8")
@@ -153,8 +151,9 @@ class Refused:
     """What the safe loader refuses in one pickle.
 
     Attributes:
-        names: each refused module and name, once, in the order of the pickle.
-        use: the first operation, or use of a value, that it refuses; empty if there is none.
+        names: each refused module and name, once, in the order of the pickle, up to the first refused use.
+        use: the first operation, or use of a value, that it refuses; empty if there is none. What follows it is not
+            looked at.
     """
 
     names: dict[tuple[str, str], None]
@@ -166,10 +165,10 @@ def refused(source: ByteSource, position: int, end: int, parts: int, operations:
 
     Args:
         source: the file.
-        position: of the pickle, in bytes.
+        position: offset of the pickle, in bytes.
         end: of what may be read, in bytes.
         parts: number of parts of a persistent id; `NO_IDS` if there must be none.
-        operations: maximum number to look at.
+        operations: maximum number to look at: a pickle of more is refused.
     """
     loader = _SafeLoader(_Bytes(source, position, end), parts)
     try:
@@ -190,21 +189,23 @@ class _SafeLoader:
 
     Args:
         data: its bytes.
-        parts: as in `refused`.
+        id_parts: number of parts of a persistent id; `NO_IDS` if there must be none.
 
     Attributes:
-        refused: what is refused.
+        refused: what is refused; `run` adds the names, and its caller the use.
     """
 
-    def __init__(self, data: _Bytes, parts: int) -> None:
+    def __init__(self, data: _Bytes, id_parts: int) -> None:
         self.refused = Refused({})
         self._data = data
-        self._parts = parts
+        self._id_parts = id_parts
         self._stack: list[Any] = []
-        """Kinds of values since the last mark."""
+        """Stand-ins of values since the last mark: a `_Name`, a `_Kind`, or the value itself of a text, a truth value,
+        None, and a tuple (of stand-ins)."""
         self._stacks: list[list[Any]] = []
-        """Those before it: of each mark that is open, what was on the stack."""
+        """Of each mark that is open: the stack before it."""
         self._memo: dict[int, Any] = {}
+        """The stand-in of each value that was numbered."""
 
     def run(self, operations: int) -> None:
         """Look at every operation, up to STOP.
@@ -304,11 +305,11 @@ class _SafeLoader:
         value = self._stack[-1]
         if value is _REFUSED or state is _REFUSED:  # noted before
             return
-        if value is _ORDERED:
+        if value is _ORDERED:  # its attributes
             is_allowed = state in _DICTS
         elif value is _TENSOR:  # set_(storage, offset, size, stride)
             is_allowed = type(state) is tuple and len(state) == 4
-        elif value is _PARAMETER:  # the same, or a state of PyTorch 0.1
+        elif value is _PARAMETER:  # the same four, or the three or five items of PyTorch 0.1
             is_allowed = type(state) is tuple and len(state) in (3, 4, 5)
         else:
             is_allowed = False
@@ -385,14 +386,14 @@ class _SafeLoader:
         saved_id = self._stack.pop()
         if type(saved_id) is not tuple or not saved_id or saved_id[0] != "storage":
             raise _Refusal("a persistent id that does not name a storage")
-        if self._parts == NO_IDS:
+        if self._id_parts == NO_IDS:
             raise _Refusal("a persistent id where there are no storages")
-        if len(saved_id) != self._parts:
+        if len(saved_id) != self._id_parts:
             raise _Refusal(f"a persistent id of {len(saved_id)} parts")
         _storage, storage_class, *_ = saved_id
         # The legacy format asks the class for its element type, which this one has not.
         is_untyped = isinstance(storage_class, _Name) and storage_class.path.endswith(".UntypedStorage")
-        if self._parts == LEGACY_PARTS and is_untyped:
+        if self._id_parts == LEGACY_PARTS and is_untyped:
             raise _Refusal("a storage without an element type")
         self._push(_STORAGE)
 

@@ -36,6 +36,8 @@ _PARAMETER = "torch.nn.parameter.Parameter"
 _INT64 = ELEMENT_TYPES["int64"]
 _VALUES = ("float", "bfloat", "complex", "int8", "int16", "int32", "int64", "uint8", "bool")
 """Beginnings of the types that values of sparse tensors may have."""
+_COMPRESSED_LAYOUTS = frozenset({"sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc"})
+"""The sparse layouts besides `sparse_coo`."""
 
 
 def _wrong(what: str, value: Any = UNSET) -> CorruptError:
@@ -56,21 +58,22 @@ def view(context: PickleContext, storage: Storage, offset: Any, size: Any, strid
     Args:
         context: has the limits, and is charged for the dimensions.
         storage: with its element type, which is the tensor's.
-        offset: of the first element, 0-based, in elements.
-        size: the extents.
+        offset: of the first element, 0-based, in elements. Like size and stride, any value of a damaged file.
+        size: the extents. None (`()`) is a scalar.
         stride: in elements.
 
     Raises:
-        CorruptError: it does not, or its items are not integers.
+        CorruptError: it does not lie inside, or offset, sizes or strides are not integers.
         LimitError: it has too many dimensions.
     """
     size = _integers(size, "sizes")
     stride = _integers(stride, "strides")
     if type(offset) is not int:
         raise _wrong("an offset that is not an integer", offset)
-    context.work.spend(len(size))
+    context.work.spend(len(size))  # one tuple in the pickle may be the size of very many tensors
     if len(size) > context.limits.dimensions:
         raise context.limits.exceeded("dimensions", "a tensor has too many dimensions", found=f"{len(size)}")
+    # PyTorch has 64-bit numbers, and no negative strides. `view_fault` refuses negative sizes and offsets.
     if max((offset, *size, *stride), default=0) >= 1 << 63 or min(stride, default=0) < 0:
         raise _wrong("sizes, strides or an offset out of range")
     # Quantized elements of less than a byte share one, so that there are more of them than in the storage.
@@ -106,16 +109,16 @@ def _set_marks(context: PickleContext, tensor: Tensor, requires_grad: Any, hooks
 
     Args:
         context: notes what the safe loader refuses.
-        tensor: is changed.
+        tensor: is changed. Its extras are replaced if there are hooks or metadata.
         requires_grad: whether it requires a gradient.
         hooks: its backward hooks; empty if there are none.
-        metadata: `conj` and `neg`, whether it is conjugated or negated when it is read.
+        metadata: `conj` and `neg`, whether it is conjugated or negated when it is read; empty or `None` if neither.
 
     Raises:
         CorruptError: the metadata are not these.
     """
     tensor.requires_grad = _requires_grad(context, tensor.element, requires_grad)
-    metadata = metadata or {}
+    metadata = metadata or {}  # PyTorch asks for its truth value, too, so that any empty value is none
     if not isinstance(metadata, dict) or not set(metadata) <= {"conj", "neg"}:
         raise _wrong("unknown metadata", metadata)
     if metadata.get("conj") and not tensor.element.name.startswith("complex"):
@@ -153,9 +156,9 @@ def _tensor_v3(
     dtype: Any,
     *metadata: Any,
 ) -> Tensor:
-    """Return a tensor on an untyped storage."""
+    """Return a tensor on an untyped storage, whose element type is the dtype; the rest is as in `_tensor_v2`."""
     element = _element(dtype)
-    if requires_grad is not False:  # PyTorch marks it, and cannot set its elements then
+    if requires_grad is not False:  # PyTorch marks it before it sets its elements, and cannot set them then
         context.note_refused_use("a tensor of _rebuild_tensor_v3 that requires a gradient")
     tensor = _view(context, storage, offset, size, stride, element)
     return _set_marks(context, tensor, requires_grad, hooks, *metadata)
@@ -260,7 +263,7 @@ def _from_type(context: PickleContext, function: Any, cls: Any, arguments: tuple
     """
     if _is_distributed(cls):
         local_tensor = _whole_tensor(arguments, state)
-        if local_tensor is None:
+        if local_tensor is None:  # `check_whole` refuses the inert object
             return NotImplemented
         # The last argument of `_rebuild_wrapper_subclass` is requires_grad.
         return evolve(local_tensor, requires_grad=arguments[-1] is True)
@@ -271,10 +274,11 @@ def _from_type(context: PickleContext, function: Any, cls: Any, arguments: tuple
     tensor = context.value_of_call(function, arguments, "reduce")
     if not isinstance(tensor, Tensor):
         return NotImplemented
+    # The tensor was built for this call alone, so that it may be changed.
     if cls.path == _PARAMETER:
         tensor.is_parameter = True
     elif cls.path not in _PLAIN_CLASSES:
-        if cls.path in WEIGHTS_ONLY:  # a class of something else than tensors
+        if cls.path in WEIGHTS_ONLY:  # a class of PyTorch or Python, of something else than tensors
             return NotImplemented
         tensor.extras = tensor.extras or TensorExtras()
         tensor.extras.subclass = cls
@@ -288,6 +292,9 @@ def _quantized(
     """Return a quantized tensor; `NotImplemented` for a scheme that PyTorch does not have.
 
     A scheme is its name, then the scale and zero point of the tensor, or those of its channels and their dimension.
+
+    Raises:
+        CorruptError: the tensor does not lie in its storage, or the channels do not fit it.
     """
     if not scheme:
         return NotImplemented
@@ -300,16 +307,32 @@ def _quantized(
         if type(scale) not in (int, float) or type(zero_point) is not int or abs(zero_point) >= 1 << 31:
             return NotImplemented  # a zero point is a value of the elements, of at most 32 bits
         return QuantizedTensor(tensor, kind.name, scale, zero_point)
-    if kind.name not in ("per_channel_affine", "per_channel_affine_float_qparams") or len(parameters) != 3:
-        return NotImplemented
-    scales, zero_points, axis = parameters
+    if kind.name in ("per_channel_affine", "per_channel_affine_float_qparams") and len(parameters) == 3:
+        scales, zero_points, axis = parameters
+        return _quantized_by_channel(tensor, kind.name, scales, zero_points, axis)
+    return NotImplemented
+
+
+def _quantized_by_channel(tensor: Tensor, scheme: str, scales: Any, zero_points: Any, axis: Any) -> QuantizedTensor:
+    """Return a quantized tensor with a scale and a zero point for each channel.
+
+    Args:
+        tensor: the quantized elements.
+        scheme: name of the scheme.
+        scales: of the channels: a tensor or, in older releases, a list.
+        zero_points: of the channels, as the scales.
+        axis: the dimension of the channels, 0-based.
+
+    Raises:
+        CorruptError: there is no such dimension, or the numbers of channels differ.
+    """
     if not is_count(axis) or axis >= len(tensor.size):
         raise _wrong("channels along a missing dimension", axis)
     channels = tensor.size[axis]
     counts = (_channel_count(scales), _channel_count(zero_points))
     if counts != (channels, channels) or type(scales) is not type(zero_points):
         raise _wrong("other numbers of scales, zero points and channels", counts)
-    return QuantizedTensor(tensor, kind.name, scales, zero_points, axis)
+    return QuantizedTensor(tensor, scheme, scales, zero_points, axis)
 
 
 def _channel_count(values: Any) -> int:
@@ -323,32 +346,49 @@ def _channel_count(values: Any) -> int:
 
 @register_call("torch._utils._rebuild_sparse_tensor torch._utils._rebuild_sparse_csr_tensor", TorchConstant, tuple)
 def _sparse(context: PickleContext, layout: TorchConstant, parts: tuple[Any, ...]) -> Any:
-    """Return a sparse tensor: by coordinates (COO), or by compressed rows or columns.
+    """Return a sparse tensor: by coordinates (COO), or by compressed rows or columns (CSR and its like).
 
-    The parts of the former are indices, values, size and, in newer releases, whether it is coalesced; those of the
-    latter are compressed indices, plain indices, values and size.
+    `NotImplemented` for another layout, or another number of parts, of which PyTorch makes no tensor either.
     """
-    plain_indices = None
-    is_coalesced = None
-    if layout.name == "sparse_coo":
-        if len(parts) not in (3, 4):
-            return NotImplemented
-        indices, values, size, *coalesced = parts
-        tensors = [indices, values]
-        if coalesced and coalesced[0] is not None:
-            is_coalesced = bool(coalesced[0])
-    else:
-        if len(parts) != 4:
-            return NotImplemented
-        indices, plain_indices, values, size = parts
-        tensors = [indices, plain_indices, values]
-    if not all(isinstance(tensor, Tensor) for tensor in tensors):
+    if layout.name == "sparse_coo" and len(parts) in (3, 4):
+        return _sparse_by_coordinates(*parts)
+    if layout.name in _COMPRESSED_LAYOUTS and len(parts) == 4:
+        return _sparse_by_compressed_indices(layout.name, *parts)
+    return NotImplemented
+
+
+def _sparse_by_coordinates(indices: Any, values: Any, size: Any, is_coalesced: Any = None) -> SparseTensor:
+    """Return a sparse tensor of the layout `sparse_coo`; older releases do not say whether it is coalesced."""
+    _check_sparse_parts(values, indices)
+    _check_coordinates(indices, values, size)
+    return SparseTensor(
+        "sparse_coo",
+        indices,
+        None,
+        values,
+        TorchSize(_integers(size, "sizes")),
+        None if is_coalesced is None else bool(is_coalesced),
+    )
+
+
+def _sparse_by_compressed_indices(
+    layout: str, compressed_indices: Any, plain_indices: Any, values: Any, size: Any
+) -> SparseTensor:
+    """Return a sparse tensor of a layout with compressed rows or columns. Its indices are not checked here."""
+    _check_sparse_parts(values, compressed_indices, plain_indices)
+    return SparseTensor(layout, compressed_indices, plain_indices, values, TorchSize(_integers(size, "sizes")))
+
+
+def _check_sparse_parts(values: Any, *indices: Any) -> None:
+    """Refuse values and indices that are not tensors, and values of a type that no sparse tensor has.
+
+    Raises:
+        CorruptError: they are such.
+    """
+    if not all(isinstance(tensor, Tensor) for tensor in (values, *indices)):
         raise _wrong("no indices or values")
     if not values.element.name.startswith(_VALUES):
         raise _wrong("values of a type that no sparse tensor has", values.element.name)
-    if layout.name == "sparse_coo":
-        _check_coordinates(indices, values, size)
-    return SparseTensor(layout.name, indices, plain_indices, values, TorchSize(_integers(size, "sizes")), is_coalesced)
 
 
 def _check_coordinates(indices: Tensor, values: Tensor, size: Any) -> None:
@@ -360,7 +400,7 @@ def _check_coordinates(indices: Tensor, values: Tensor, size: Any) -> None:
         size: of the whole tensor: sparse dimensions, then dense ones.
 
     Raises:
-        CorruptError: they are those of no tensor.
+        CorruptError: the shapes do not fit one another, or the indices are not int64, the only type that PyTorch takes.
     """
     fits = len(indices.shape) == 2 and len(values.shape) > 0 and indices.element.name == "int64"
     if fits:
@@ -379,13 +419,13 @@ def _check_coordinates(indices: Tensor, values: Tensor, size: Any) -> None:
 def _of_list(
     element: ElementType, device: str, is_tensor: bool, context: PickleContext, items: list[Any] | None = None
 ) -> Any:
-    """Return the storage or the tensor of a nested list of numbers; an empty one without a list.
+    """Return the storage or the tensor of a nested list of numbers; an empty one without a list, or of an empty list.
 
     Args:
         element: the element type of the class.
         device: that of the class.
         is_tensor: whether the class is one of tensors; else it is one of storages.
-        context: has the limits.
+        context: is charged for the elements.
         items: the argument of the call.
 
     Returns:
@@ -435,22 +475,23 @@ def _set_tensor_state(context: PickleContext, tensor: Tensor, state: Any) -> Ten
     """Apply a state to a tensor as `__setstate__` of the releases that pickled tensors by state; return the tensor.
 
     The number of its items tells what it is: 3 are the marks of a parameter, 4 the view of a storage, 5 a variable of
-    0.1 with its tensor. Any other state is attributes, as in today's releases.
+    0.1 with its tensor. Any other state is attributes, as in today's releases. Of a variable its gradient is dropped,
+    as today's PyTorch does, and `volatile`, a mark for computing without gradients that 0.4 removed.
     """
     length = len(state) if isinstance(state, tuple) else 0
     memory = None
-    """The tensor whose storage and shape are set."""
+    """The tensor whose storage and shape are set; `None` where they stay."""
     if length == 3:
         requires_grad, _volatile, hooks = state
         _set_marks(context, tensor, requires_grad, hooks)
     elif length == 4:
         storage, offset, size, stride = state
         memory = _view(context, storage, offset, size, stride)
-        if memory.element is not tensor.element:
+        if memory.element is not tensor.element:  # that of its class, `torch.FloatTensor`, which is empty until now
             raise _wrong("a storage of another element type", memory.element.name)
     elif length == 5:
         data, _gradient, hooks, requires_grad, _volatile = state
-        if isinstance(data, Tensor):
+        if isinstance(data, Tensor):  # of any element type: the class of a variable does not say one
             memory = data
         _set_marks(context, tensor, requires_grad, hooks)
     else:
@@ -554,6 +595,12 @@ def _dense(tensor: Tensor, extras: TensorExtras | None, naming: Naming) -> Reduc
 
     v2 needs a storage class for the element type, and that the storage is of this type.
 
+    Args:
+        tensor: the tensor.
+        extras: its conjugation, negation and hooks, which may be others than those of the object; the rest of them is
+            for the caller.
+        naming: says whether the file is for PyTorch's safe loader.
+
     Raises:
         UnsupportedError: it has a negative stride.
     """
@@ -564,7 +611,7 @@ def _dense(tensor: Tensor, extras: TensorExtras | None, naming: Naming) -> Reduc
     # The empty tensor of Lua, without dimensions, has shape (0,) in PyTorch.
     stride = tensor.stride if tensor.size or tensor.is_scalar else (1,)
     requires_grad = tensor.requires_grad and has_gradient(element)
-    metadata: tuple[Any, ...] = ()
+    metadata: tuple[Any, ...] = ()  # left out where it is empty, as PyTorch does
     if extras is not None and (extras.conj or extras.neg):
         metadata = ({bit: True for bit in ("conj", "neg") if getattr(extras, bit)},)
     if element.torch_storage and storage.element is element:
@@ -584,7 +631,8 @@ def _dense(tensor: Tensor, extras: TensorExtras | None, naming: Naming) -> Reduc
         tensor.offset,
         tensor.shape,
         stride,
-        # PyTorch marks this tensor before it sets the elements, and refuses to set those of a marked one.
+        # PyTorch marks this tensor before it sets the elements, and refuses to set those of a marked one: a file for
+        # the safe loader loses the mark rather than fail.
         requires_grad and naming.allow_foreign,
         _hooks(extras),
         TorchConstant("dtype", element.name),
@@ -607,7 +655,8 @@ def _of_tensor(tensor: Tensor, naming: Naming) -> Reduction:
         state = extras.state if _is_settable(extras.state) else UNSET
         extras = evolve(extras, subclass=None, state=state)
     if tensor.is_parameter:
-        # State and hooks are those of the parameter, not of the tensor inside.
+        # A parameter is a call with a tensor, which is written as any other. State, hooks and the mark are those of the
+        # parameter; class, conjugation and negation those of the tensor inside.
         inner_extras = None if extras is None else evolve(extras, state=UNSET, hooks=None)
         data = evolve(tensor, is_parameter=False, requires_grad=False, extras=inner_extras)
         state = UNSET if extras is None else extras.state
@@ -633,7 +682,7 @@ def _of_quantized(value: QuantizedTensor, _: Naming) -> Reduction:
     tensor = value.tensor
     element = tensor.element
     storage = without_retyping(tensor.storage or Storage.empty(element))
-    # The storage may be of another element type, and is named with the class of this one.
+    # The storage may be of another element type, and is named with the class of this one. (There is no untyped call.)
     count = storage.nbytes // element.itemsize
     scheme: tuple[Any, ...] = (TorchConstant("qscheme", value.scheme), value.scale, value.zero_point)
     if value.axis is not None:
@@ -696,7 +745,8 @@ def _whole_tensor(arguments: tuple[Any, ...], state: Any) -> Tensor | None:
         arguments: of `_rebuild_wrapper_subclass`.
         state: of the object.
     """
-    attributes = PythonObject(constructor=None, how="", state=state).attributes  # as those of any object
+    # An object only to parse the state: attributes, or a pair of them and those in slots.
+    attributes = PythonObject(constructor=None, how="", state=state).attributes
     local_tensor = attributes.get("_local_tensor")
     spec = attributes.get("_spec")
     if not isinstance(local_tensor, Tensor) or not isinstance(spec, PythonObject):
@@ -708,6 +758,7 @@ def _whole_tensor(arguments: tuple[Any, ...], state: Any) -> Tensor | None:
     whole_shape = arguments[2]
     if local_tensor.shape != whole_shape:
         return None
+    # Of a sum (`Partial`) this process has an addend of the whole shape, and of an unknown placement anything.
     for placement in placements:
         if not isinstance(placement, PythonObject):
             return None
@@ -727,7 +778,7 @@ def check_whole(value: Any) -> None:
         item = visit.value
         if not isinstance(item, PythonObject):
             continue
-        # A function that builds tensors of a class has it as its first or second argument.
+        # A function that builds tensors of a class has it as its first argument, `_rebuild_from_type_v2` as its second.
         args = item.args if isinstance(item.args, tuple) else ()
         if _is_distributed(item.cls) or any(_is_distributed(argument) for argument in args[:2]):
             raise UnsupportedError(

@@ -59,53 +59,56 @@ class Unpickler:
 
     Args:
         source: the bytes; they are read in pieces.
-        position: of the first pickle, in bytes.
-        end: end of the readable part, in bytes.
+        position: offset of the first pickle in the source, in bytes.
+        end: offset after the readable part, in bytes.
         context: resolves names, and has the resource limits.
-        member: name of the part of the file, for messages.
+        member: name of the part of the file, for messages; empty if the pickles are not in a member.
 
     Attributes:
         source: the source.
-        position: offset in the source after the last pickle read.
-        end: end of the readable part.
+        position: offset in the source of what is read next: after the last pickle, or what `skip` passed over.
+        end: offset after the readable part.
     """
 
     def __init__(self, source: ByteSource, position: int, end: int, context: PickleContext, member: str = "") -> None:
         limits = context.limits
         self.source = source
-        self._base = position
-        """Offset of the buffer in the source."""
+        self.position = position
         self.end = end
-        self._frame_end = 0
-        """Offset in the source of the end of the frame that is being read; 0 outside of frames."""
         self._context = context
         self._member = member
         self._limits = limits
-        self._ceiling = "pickle_operations"
-        """The limit that allows the fewest operations, named if there are more."""
-        self._budget = limits.pickle_operations
-        """Number of operations that may still be read."""
-        self.limit_operations(limits.allocated_bytes // OBJECT_BYTES, "allocated_bytes")
         self._work = context.work
-        self._sets = 0
-        """Number of empty sets created."""
-        self._longest = limits.string_bytes
+        self._max_string_bytes = limits.string_bytes
+        self._base = position
+        """Offset of the buffer in the source."""
         self._buffer = b""
+        """The part of the source that is read now; empty until the first opcode."""
         self._safe = 0
-        """See `_set_safe`."""
+        """Offset in the buffer before which opcodes are read without checking the buffer's end: see `_set_safe`."""
         self._at = 0
         """Offset in the buffer of the opcode that is being read, for errors."""
+        self._frame_end = 0
+        """Offset in the source of the end of the frame that is being read; 0 outside of frames."""
         self._stack: list[Any] = []
         self._marks: list[int] = []
         """The size that the stack had at each mark."""
         self._memo: dict[int, Any] = {}
-        self.position = position
+        """The values that the pickle numbered, to refer to them again."""
+        self._set_count = 0
+        """Number of empty sets created: one byte of a pickle creates some 200 bytes, for which `_empty_set` charges."""
+        self._budget = limits.pickle_operations
+        """Number of operations that may still be read, in all pickles together."""
+        self._limit_of_operations = "pickle_operations"
+        """The limit that allows the fewest operations, named if there are more."""
+        # Every operation may create an object.
+        self.limit_operations(limits.allocated_bytes // OBJECT_BYTES, "allocated_bytes")
 
     def limit_operations(self, operations: int, limit: str = "inflated_operations") -> None:
         """Allow at most this many operations, on account of the limit of this name; a lower bound stays."""
         if operations < self._budget:
             self._budget = operations
-            self._ceiling = limit
+            self._limit_of_operations = limit
 
     def skip(self, count: int) -> None:
         """Resume reading `count` bytes further."""
@@ -169,9 +172,10 @@ class Unpickler:
             except T7BridgeError:  # which is a ValueError too
                 raise
             except (IndexError, struct.error) as error:
-                # Either an argument beyond the end of the file, or a value that is not on the stack.
-                has_end = self._base + len(self._buffer) >= self.end and self._buffer[-1:] != opcodes.STOP
-                if has_end and self._at >= len(self._buffer) - _MARGIN_BYTES:
+                # Either an argument beyond the end of the file, or a value that is not on the stack. It is the former
+                # if the opcode is near an end that does not look like that of a pickle.
+                ends_without_stop = self._base + len(self._buffer) >= self.end and self._buffer[-1:] != opcodes.STOP
+                if ends_without_stop and self._at >= len(self._buffer) - _MARGIN_BYTES:
                     raise TruncatedError("the pickle ends in the middle") from error
                 raise CorruptError("the pickle pops from an empty stack") from error
             except KeyError as error:
@@ -232,7 +236,12 @@ class Unpickler:
             SETITEMS, STOP,
         ) = _FREQUENT  # fmt: skip
         context, stack, marks, memo = self._context, self._stack, self._marks, self._memo
-        push, pop, value_of_call, longest = stack.append, stack.pop, context.value_of_call, self._longest
+        push, pop, value_of_call, max_string_bytes = (
+            stack.append,
+            stack.pop,
+            context.value_of_call,
+            self._max_string_bytes,
+        )
         constants = _CONSTANTS
         buffer, safe, pos = self._buffer, self._safe, self._at
         for number in range(self._budget):
@@ -258,7 +267,8 @@ class Unpickler:
                     stop -= pos
                     pos = self._need(pos, stop)
                     buffer, safe = self._buffer, self._safe
-                if size > longest:
+                # Only now: a length beyond the end of the file is one of a damaged file, not of a long text.
+                if size > max_string_bytes:
                     raise self._too_long(size)
                 push(buffer[pos + 4 : stop].decode("utf-8", "surrogatepass"))
                 pos = stop
@@ -279,9 +289,9 @@ class Unpickler:
                 memo[len(memo)] = stack[-1]
             elif op == SHORT_BINUNICODE:
                 stop = pos + 1 + buffer[pos]
-                if stop - pos - 1 > longest:
+                if stop - pos - 1 > max_string_bytes:
                     raise self._too_long(stop - pos - 1)
-                if stop > len(buffer):
+                if stop > len(buffer):  # as above
                     stop -= pos
                     pos = self._need(pos, stop)
                     buffer, safe = self._buffer, self._safe
@@ -378,7 +388,7 @@ class Unpickler:
             )
         rest = self._buffer[pos:]
         start = self._base + pos + len(rest)
-        wanted = min(max(count - len(rest), _CHUNK_BYTES), self.end - start)
+        wanted = min(max(count - len(rest), _CHUNK_BYTES), self.end - start)  # a chunk at least, if there is one
         self._buffer = rest + self.source.read_exact(start, wanted, "a pickle")
         self._base += pos
         self._set_safe()
@@ -411,14 +421,14 @@ class Unpickler:
             pos = self._need(pos, wanted)
 
     def _too_many(self) -> LimitError:
-        return self._limits.exceeded(self._ceiling, "the pickle has too many operations")
+        return self._limits.exceeded(self._limit_of_operations, "the pickle has too many operations")
 
     def _too_long(self, length: int) -> LimitError:
         message = "the pickle holds a string that is too long"
         return self._limits.exceeded("string_bytes", message, found=f"{length} bytes")
 
     def _check_length(self, length: int) -> None:
-        if length > self._longest:
+        if length > self._max_string_bytes:
             raise self._too_long(length)
 
     # Containers
@@ -429,7 +439,8 @@ class Unpickler:
         Args:
             target: of the pickle, where it may be anything.
             items: to add.
-            kind: what the operation requires, unless it is an object: `list` or `set`.
+            kind: what the operation requires: `list` or `set`. An inert object, which may be a subclass of either,
+                keeps the items for its class.
         """
         target_type = type(target)
         if isinstance(target, PythonObject):
@@ -484,8 +495,8 @@ class Unpickler:
         Raises:
             LimitError: the bytes of the pickle, or the operations that are allowed, do not account for so many.
         """
-        self._sets += 1
-        if _SET_COST * self._sets > min(self._budget, _FREE_SET_BYTES + self.end - self._base):
+        self._set_count += 1
+        if _SET_COST * self._set_count > min(self._budget, _FREE_SET_BYTES + self.end - self._base):
             raise self._too_many()
         return set()
 
