@@ -64,9 +64,13 @@ VALUES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "hash": (lambda x: ((x % 100) * 31337 + 7) % 1000, (WHOLE,)),
 }
 """Name → a function and its inputs."""
+BYTES = torch.tensor([[100, 250]], dtype=torch.uint8)
 REFUSED: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "product": (lambda x: (x * 31337 + 7) % 1000, (WHOLE,)),
     "power": (lambda x: x**3, (WHOLE,)),
     "byte": (lambda x: x + 200, (torch.tensor([[100, 250]], dtype=torch.uint8),)),
+    "bytes with a factor": (lambda x, y: torch.add(x, y, alpha=2), (BYTES, BYTES)),
+    "a factor and a difference": (lambda x, y: torch.rsub(x, y, alpha=2), (BYTES, BYTES)),
+    "row of ones": (lambda x: (x > 0).to(torch.int8) @ (x > 0).to(torch.int8).T, (torch.ones(2, 200),)),
 }
 """The same for functions whose whole numbers Lua's floats do not hold."""

@@ -40,7 +40,7 @@ class Exported:
     """An exported model.
 
     Attributes:
-        inputs: names of the inputs, in order.
+        inputs: names of the inputs, in order, those in nested lists as well.
         outputs: names of the outputs, in order.
         difference: largest absolute difference between the outputs of the file and of the live module; NaN only
             if one of them is NaN.
@@ -85,6 +85,7 @@ def export_onnx(
     exported_module = _with_layers_of_onnx(module)
     names = [item.name for item in _flat(inputs)]
     shapes = _dynamic_shapes(arguments, dynamic)
+    # Empty if no height or width is dynamic.
     arguments_of_other_sizes: tuple[Any, ...] = ()
     if not _OF_IMAGES.keys().isdisjoint(dynamic):
         # The program itself checks which sizes it is for; what becomes of it in ONNX does not.
@@ -241,12 +242,14 @@ def _prepared(
     problem: ModelError | None = None
     for are_indices in (False, True):
         values = example(module, inputs, are_indices)
+        # A criterion takes the items of the list as two arguments, other modules take it as one.
         arguments = tuple(values) if _takes_target(module) and isinstance(values, list) else (values,)
         try:
             return values, arguments, _computed(module, arguments)
         except ModelError as error:
-            # What a module says of numbers is clearer than what it says of indices.
-            problem = problem or error
+            # What a module says of numbers, the first, is clearer than what it says of indices.
+            if problem is None:
+                problem = error
     assert problem is not None
     raise problem
 
@@ -385,8 +388,9 @@ def _largest_difference(computed: list[torch.Tensor], wanted: list[torch.Tensor]
         )
     largest = 0.0
     for mine, theirs in zip(computed, wanted):
-        if not mine.numel():
+        if not mine.numel():  # nothing has no maximum
             continue
+        # NaN minus NaN, and infinity minus infinity, are equal values: their distance counts as 0, below.
         distance = (mine.double() - theirs.double()).abs()
         are_close = torch.isclose(mine.double(), theirs.double(), rtol=_RTOL, atol=_ATOL, equal_nan=True)
         if not are_close.all():

@@ -79,15 +79,15 @@ class Operation:
     """An entry of the table of operations: how some of ATen's are built of Lua layers.
 
     Attributes:
-        names: the operations, `aten.relu.default`.
+        names: the operations, by their full names: `aten.relu.default`.
         lua: the Lua layers that it becomes, for the documentation.
         build: builds it; receives the builder and those arguments of ATen that it names. Arguments before a `/` are
             passed by position, as operations of one entry may name them differently. The annotation of an argument
             says how it is passed: as a `Wire`, a dimension as a `Axis`, a `Learned` tensor or not at all.
-        note: a note for the documentation.
-        scaled: whether it accepts a `Scaled`.
+        note: a note for the documentation; empty if there is none.
+        scaled: whether it accepts a `Scaled`; for others, `ProgramBuilder` makes a wire of one.
         package: what must be allowed for it: `layers`; empty for nn and nngraph.
-        missing: why Lua lacks its other results, if it returns the first of several.
+        missing: why Lua lacks its other results, if it returns the first of several; else empty.
     """
 
     names: tuple[str, ...]
@@ -106,7 +106,7 @@ class Operation:
             args: all arguments of the call: name in ATen's schema → value, in the order of the schema.
         """
         _, *parameters = inspect.signature(self.build).parameters.values()  # the first is the builder
-        args = _with_numbers(args, getattr(b.call.target, "_schema", None))
+        args = _with_numbers(args, getattr(b.call.target, "_schema", None))  # a function of Python has no schema
         # Negative dimensions count from the end of the first argument, or of the result if that is not a tensor.
         first_argument = next(iter(args.values()), None)
         rank = len(getattr(first_argument, "shape", b.shape))
@@ -116,6 +116,7 @@ class Operation:
         for parameter, name in zip(parameters, args):
             if parameter.kind is parameter.POSITIONAL_ONLY:
                 positional.append(_as_annotated(b, parameter, named.pop(name), rank))
+        # A builder with `**options` passes them on, and is told all.
         takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
         if not takes_all:
             named = {parameter.name: named[parameter.name] for parameter in parameters if parameter.name in named}
@@ -160,8 +161,8 @@ def _with_numbers(args: dict[str, Any], schema: Any) -> dict[str, Any]:
     types = {argument.name: str(argument.type) for argument in schema.arguments}
     result = {}
     for name, value in args.items():
-        # An argument that the schema does not name is not converted.
-        result[name] = tree_map(partial(_boolean_as, type_name=types.get(name, "bool")), value)
+        type_name = types.get(name, "bool")  # an argument that the schema does not name is not converted
+        result[name] = tree_map(partial(_boolean_as, type_name=type_name), value)
     return result
 
 
@@ -223,10 +224,11 @@ class Builder(Emitter):
     """Builds the Lua layers of a program's calls, one at a time: what the builders of operations use for that.
 
     Attributes:
-        allow: other Lua packages than nn and nngraph that may be used.
-        notes: notes for the user: text → whether it is a warning.
-        bounds: name of a value of whole numbers → its bounds.
-        call: the operation that is built.
+        allow: what may be used besides nn and nngraph: `layers`, `rnn`; see `save.PACKAGES`.
+        notes: notes for the user, each once: text → whether it is a warning. `remark` adds them.
+        bounds: name of a value of whole numbers → its bounds, if an operation computes it; of others, such as inputs,
+            the type tells them.
+        call: the operation that is built; `None` while the inputs are, before any. `ProgramBuilder.run` sets it.
     """
 
     allow: tuple[str, ...] = ()
@@ -238,12 +240,12 @@ class Builder(Emitter):
 
     @property
     def path(self) -> str:
-        """The path of the module that contains the call."""
+        """The path of the module that contains the call; empty for the outermost one."""
         return self.call.stack[-1].partition("|")[2] if self.call.stack else ""
 
     @property
     def module(self) -> Any:
-        """The module that contains the call."""
+        """The module that contains the call; `None` if the program has no modules of Python."""
         return self.program.modules.get(self.path)
 
     @property
@@ -317,23 +319,14 @@ class Builder(Emitter):
         for value in values:
             if isinstance(value, Extent) and self.dtype.startswith("float"):
                 count = extent_at_runtime(self, value)
-                value = value if count is None else count
+                value = value if count is None else count  # `None`: it cannot be counted, and is that of the example
             number = number_of(value)
             tensors.append(value)
             operands.append(value if number is None else number)
-        if any(isinstance(operand, Wire) for operand in operands):
-            return operands
-        # A tensor of several elements becomes the wire, else one of one element, and last a number of the source.
-        costs = []
-        for value, operand in zip(tensors, operands):
-            if not isinstance(operand, float):
-                costs.append(0)
-            elif isinstance(value, (int, float)):
-                costs.append(2)
-            else:
-                costs.append(1)
-        cheapest = costs.index(min(costs))
-        operands[cheapest] = self.wire(tensors[cheapest])
+        if not any(isinstance(operand, Wire) for operand in operands):
+            # Layers have an input: what is one itself, or takes the least to become one, is it.
+            chosen = min(range(len(tensors)), key=lambda position: _wire_rank(tensors[position], operands[position]))
+            operands[chosen] = self.wire(tensors[chosen])
         return operands
 
     # Parts
@@ -352,6 +345,7 @@ class Builder(Emitter):
             return value
         if count == 0:
             return self.empty(shape)
+        # Each of the following may say that it cannot; nn.Narrow, the last, always can, if only as in the example.
         if isinstance(value, Const):
             part = _part_of_constant(value, axis, start, count)
             if part is not None:
@@ -367,10 +361,14 @@ class Builder(Emitter):
         return self._narrow_by_layer(value, axis, start, count)
 
     def _narrow_by_layer(self, value: Any, axis: int, start: Any, count: Any) -> Any:
-        """Return elements of a dimension by nn.Narrow, or by nn.Select if they are the last few of an open one."""
+        """Return elements of a dimension by nn.Narrow, or by nn.Select if they are the last few of an open one.
+
+        An open start or count that nn.Narrow cannot count from an end is fixed as in the example, see `emit`.
+        """
         shape = replace_axis(value.shape, axis, count)
         behind = value.shape[axis] - start - count
-        if isinstance(start, Extent) and behind == 0 and count in range(1, MOST_RANGES + 1) and len(shape) > 1:
+        are_last_few = isinstance(start, Extent) and behind == 0 and count in range(1, MOST_RANGES + 1)
+        if are_last_few and len(shape) > 1:  # nn.Select of a vector would be a number
             return self._last_elements(value, axis, count)
         length = count
         if isinstance(count, Extent) and isinstance(behind, int):
@@ -409,7 +407,10 @@ class Builder(Emitter):
         return self.reshape(self.narrow(value, axis, index, 1), shape)
 
     def concatenate(self, values: list[Any], axis: int) -> Any:
-        """Join values along a dimension; those without elements are left out, as Lua has none."""
+        """Join values along a dimension; those without elements are left out, as Lua has none.
+
+        At least one value has elements: an operation whose result has none is not built, see `ProgramBuilder`.
+        """
         # PyTorch joins an empty vector, of shape (0,), with values of any rank.
         values = [value for value in values if value.shape != (0,) and value.shape[axis] != 0]
         if len(values) == 1:
@@ -437,10 +438,13 @@ class Builder(Emitter):
         # A range ends where the next index is not the next element, or is in another value.
         is_end = (np.diff(indices) != 1) | np.diff(owners).astype(bool)
         cuts = [0, *(np.flatnonzero(is_end) + 1), len(indices)]
+        count_of_ranges = len(cuts) - 1
+        # A single range of a parameter needs no layer, see `narrow`; several are rows of an nn.LookupTable, which holds
+        # the whole parameter as its weight, a matrix.
         is_table = not others and is_parameter(value) and value.whole and len(value.ref.size) <= 2
-        if is_table and axis == 0 and len(cuts) > 2:  # more than one range
+        if is_table and axis == 0 and count_of_ranges > 1:
             return self._rows_of_table(value, indices)
-        if len(cuts) <= MOST_RANGES:
+        if count_of_ranges < MOST_RANGES:
             parts = []
             for start, end in pairwise(cuts):
                 owner = owners[start]
@@ -479,6 +483,20 @@ class Builder(Emitter):
         order = np.arange(extent)
         order[indices] = extent + np.arange(len(indices))  # those of the part, which follow the value's own
         return self.gather_constant(value, order, axis, part)
+
+
+def _wire_rank(value: Any, operand: Any) -> int:
+    """Return how well a value serves as the wire of a formula, 0 being the best.
+
+    Args:
+        value: the value.
+        operand: the number that it is everywhere, or the value itself if it has several elements.
+    """
+    if not isinstance(operand, float):
+        return 0  # a tensor of several elements, which becomes a wire anyway
+    if isinstance(value, (int, float)):
+        return 2  # a number of the source, for which there is no tensor
+    return 1  # a tensor of one element
 
 
 def _part_of_constant(value: Const, axis: int, start: Any, count: Any) -> Const | None:

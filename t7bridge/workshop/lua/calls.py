@@ -35,9 +35,10 @@ class ProgramBuilder(Builder):
     """Builds all calls of a program as steps of a Lua graph, and collects what Lua cannot express.
 
     Attributes:
-        problems: inexpressible operations: line in the user's source, operation and reason.
+        problems: inexpressible operations and outputs: line in the user's source (empty if it is not known), operation
+            and reason. `run` raises one error for all.
         scalars: the outputs without dimensions, counted from 1, which have one of extent 1 in Lua.
-        used: names of the values that calls take or the program returns.
+        used: names of the values that calls take or the program returns; `run` sets it before it builds any call.
     """
 
     problems: list[tuple[str, str, str]] = field(factory=list)
@@ -54,12 +55,7 @@ class ProgramBuilder(Builder):
             UnsupportedError: operations that cannot be expressed, all of them.
         """
         inputs = self._inputs()
-        # The values that are known before any call: tensors of the state dict, and constants.
-        for name, (key, learned) in self.program.stored.items():
-            shape = tuple(self.program.state[key].shape)
-            self.env[name] = Stored(WeightRef(key, start=0, size=shape), shape, learned)
-        for name, value in self.program.constants.items():
-            self.env[name] = Const(value, tuple(value.shape)) if is_tensor(value) else value
+        self._set_values_before_calls()
         for arguments in [*(call.args for call in self.program.calls), self.program.outputs]:
             self.used.update(item.name for item in tree_leaves(arguments) if isinstance(item, CallRef))
         for text in self.program.changed:
@@ -71,6 +67,14 @@ class ProgramBuilder(Builder):
         if self.problems:
             raise self._error_of_problems()
         return inputs, outputs
+
+    def _set_values_before_calls(self) -> None:
+        """Set the values that are known before any call: tensors of the state dict, and constants."""
+        for name, (key, learned) in self.program.stored.items():
+            shape = tuple(self.program.state[key].shape)
+            self.env[name] = Stored(WeightRef(key, start=0, size=shape), shape, learned)
+        for name, value in self.program.constants.items():
+            self.env[name] = Const(value, tuple(value.shape)) if is_tensor(value) else value
 
     def _error_of_problems(self) -> UnsupportedError:
         """Return the error that lists all problems, each once."""
@@ -97,11 +101,12 @@ class ProgramBuilder(Builder):
     def _outputs(self) -> list[LuaNode]:
         """Return the steps of the values that the program returns, with notes of what is another value in Lua.
 
-        Outputs that Lua cannot have are added to the problems; `None`s are left out.
+        Outputs that Lua cannot have are added to the problems; `None`s are left out. The steps of constants and of
+        tensors of the state dict are added here, and belong to the module of the last call.
         """
         outputs: list[LuaNode] = []
         for item in self.program.outputs:
-            value = item
+            value = item  # a number or `None`, if it is not a `CallRef`
             dtype = ""
             if isinstance(item, CallRef):
                 dtype = self.program.dtypes.get(item.name, "")
@@ -135,14 +140,15 @@ class ProgramBuilder(Builder):
         # Items of tuples, and arithmetic and assertions of sizes, are no operations on tensors.
         is_on_tensors = not call.op.startswith(("operator.", "aten.sym_", "aten._assert"))
         reasons = self._reasons_of_missing(call)
-        if reasons:
+        if reasons:  # an argument is missing
             if is_on_tensors:  # a problem of its own is named, too
                 reasons.append(self._refusal(entry))
+            # An empty reason is of what is among the problems already, or no problem.
             self.problems += [self._problem(reason) for reason in reasons if reason]
             return Missing("", call.shape)
         if call.op == "operator.getitem":
-            values, number = args.values()
-            return values[number]
+            results, number = args.values()
+            return results[number]
         if not is_on_tensors:
             return None  # its value, a number of sizes, is an `Extent` in the arguments of others
         if 0 in call.shape:
@@ -180,9 +186,13 @@ class ProgramBuilder(Builder):
         """Return why an operation cannot be expressed, whatever its arguments; empty if it can."""
         if entry is None:
             return RANDOM if self.call.is_random else UNKNOWN
-        if entry.package and entry.package not in self.allow:
+        if not self._is_allowed(entry):
             return f"nn has no such layer; --allow {entry.package} writes one"
         return ""
+
+    def _is_allowed(self, entry: Operation) -> bool:
+        """Return whether the user allows what an operation needs besides nn and nngraph."""
+        return not entry.package or entry.package in self.allow
 
     def _build(self, call: TracedCall, entry: Operation | None, args: dict[str, Any]) -> Any:
         """Return the value of a call on tensors whose arguments are all there: computed now, or by layers.
@@ -191,29 +201,23 @@ class ProgramBuilder(Builder):
             CannotError: it cannot be expressed.
         """
         args = self._simpler_args(call, entry, args)
+        # First of all: PyTorch computes any operation on constants, whether or not Lua has it.
         constant = self._fold(call, args)
         if constant is not None:
             return constant
-        args = tree_map(_with_parts, args)
+        # Only now: PyTorch takes complex tensors, and the builders their real and imaginary parts.
+        args = tree_map(_as_real_and_imaginary, args)
         if any(isinstance(value, (Complex, complex)) for value in tree_leaves(args)):
             return self._of_complex(call, entry, args)
-        refusal = self._refusal(entry)
-        if entry is None or refusal:
-            raise CannotError(refusal)
-        self._check_whole_numbers(call)
-        value = entry.call(self, args)
-        if isinstance(value, Wire) and call.shape == () and value.shape == (1,):
-            return Wire(self, value.step, ())  # Lua has no tensors without dimensions
-        returns_several = bool(call.shape) and isinstance(call.shape[0], tuple)
-        if returns_several and not isinstance(value, list):
-            # Lua has only the first of them.
-            return [value, *(Missing(entry.missing) for _ in call.shape[1:])]
-        return value
+        if entry is None or not self._is_allowed(entry):
+            raise CannotError(self._refusal(entry))
+        self._refuse_inexact_whole_numbers(call)
+        return _in_shape_of_call(call, entry, entry.call(self, args))
 
     def _simpler_args(self, call: TracedCall, entry: Operation | None, args: dict[str, Any]) -> dict[str, Any]:
-        """Return arguments of kinds that an operation takes: ranges of open length, and scaled tensors, become wires.
+        """Return arguments of kinds that an operation takes.
 
-        But for the operations that take such ones.
+        Ranges of open length, and scaled tensors, become wires, but for the operations that take these themselves.
         """
         if not call.op.startswith(("aten.index.", "aten.embedding_bag")):  # these have layers for a range
             args = tree_map(lambda item: range_at_runtime(self, item) if isinstance(item, OpenRange) else item, args)
@@ -224,20 +228,22 @@ class ProgramBuilder(Builder):
     def _fold(self, call: TracedCall, args: dict[str, Any]) -> Any:
         """Compute a call now, if all its arguments are constants; `None` if it has to be built of layers."""
         if call.is_random:
-            # An unused value, as a mask of a dropout that does nothing, is no problem.
+            # It is drawn anew in each run. An unused value, as a mask of a dropout that does nothing, is no problem.
             return None if call.name in self.used else Missing()
         values = tree_leaves(args)
         if any(isinstance(value, (Wire, Stored, Scaled, Complex)) for value in values):
             return None
         extents = [value for value in [*values, *tree_leaves(call.shape)] if isinstance(value, Extent)]
-        if extents and self.kind in (*OF_ANY_SIZE, "slice"):  # others are computed for the extent of the example
+        # These have builders for an open extent; others are computed for that of the example.
+        if extents and self.kind in (*OF_ANY_SIZE, "slice"):
             return None
+        # The builders keep a constant as small as it is; PyTorch would need all of its elements.
         is_broadcast = any(isinstance(value, Const) and value.shape != tuple(value.value.shape) for value in values)
         return None if is_broadcast else self.compute(args)
 
     # Whole numbers
 
-    def _check_whole_numbers(self, call: TracedCall) -> None:
+    def _refuse_inexact_whole_numbers(self, call: TracedCall) -> None:
         """Refuse whole numbers that may not be exact as floats, and note in `bounds` those of the value of the call.
 
         Raises:
@@ -247,9 +253,10 @@ class ProgramBuilder(Builder):
         if not dtype.startswith(("int", "uint")):
             return
         is_double = self.program.is_double
-        names = ("self", "other", "min", "max", "exponent", "tensors")
+        # ATen's names of the arguments whose elements count; others are dimensions, indices and options.
+        names = ("self", "other", "mat2", "vec", "tensor", "min", "max", "exponent", "tensors")
         operands = [call.args[name] for name in names if call.args.get(name) is not None]
-        count = self._count_of(operands[:1])  # of the first, which a sum adds up
+        count = self._count_of(operands[:1])
         if call.args.get("alpha", 1) != 1:  # by which the second term of a sum is multiplied
             operands.append(call.args["alpha"])
         bounds: list[whole.Bounds] = []
@@ -261,15 +268,23 @@ class ProgramBuilder(Builder):
         reason = whole.refusal(self.kind, dtype, (low, high), is_double)
         if reason:
             raise CannotError(reason)
+        # A sum that may be beyond what is exact is taken to be exact, see `whole.refusal`.
         largest = whole.exact_up_to(is_double)
         self.bounds[call.name] = (max(low, -largest), min(high, largest))
 
-    def _count_of(self, arguments: list[Any]) -> float:
-        """Return the number of elements of arguments, infinite if it depends on the inputs."""
+    def _count_of(self, first_operand: list[Any]) -> float:
+        """Return how many elements of the first operand an operation adds up; infinite if it depends on the inputs.
+
+        A sum may add all of them, and a product of matrices those of a row.
+
+        Args:
+            first_operand: the operand in a list, which is empty if there is none.
+        """
         extents: list[Any] = []
-        for item in tree_leaves(arguments):
+        for item in tree_leaves(first_operand):
             if isinstance(item, CallRef):
-                extents += self.env[item.name].shape
+                shape = self.env[item.name].shape
+                extents += shape[-1:] if self.kind in whole.MATRIX_PRODUCTS else shape
         return prod(extents) if is_static(extents) else inf
 
     def _bounds_of(self, item: Any, is_double: bool) -> whole.Bounds | None:
@@ -295,6 +310,8 @@ class ProgramBuilder(Builder):
     def _of_complex(self, call: TracedCall, entry: Operation | None, args: dict[str, Any]) -> Any:
         """Build a call on complex numbers: by the entry for these, or by that for real numbers, once for each part.
 
+        None of these entries needs what the user has to allow.
+
         Raises:
             CannotError: there is no entry, or it does not act on both parts alike.
         """
@@ -315,7 +332,24 @@ class ProgramBuilder(Builder):
         return Complex(real, imag)
 
 
-def _with_parts(value: Any) -> Any:
+def _in_shape_of_call(call: TracedCall, entry: Operation, value: Any) -> Any:
+    """Return what a builder returned as the value of its call: without dimensions, or as several results.
+
+    Args:
+        call: the call, with the shape of its value.
+        entry: its operation.
+        value: what the operation's `build` returned.
+    """
+    if isinstance(value, Wire) and call.shape == () and value.shape == (1,):
+        return Wire(value.b, value.step, ())  # Lua has no tensors without dimensions
+    returns_several = bool(call.shape) and isinstance(call.shape[0], tuple)
+    if returns_several and not isinstance(value, list):
+        # Lua has only the first of them.
+        return [value, *(Missing(entry.missing) for _ in call.shape[1:])]
+    return value
+
+
+def _as_real_and_imaginary(value: Any) -> Any:
     """Return a complex constant as a `Complex` of two real ones; other values unchanged."""
     if not isinstance(value, Const) or not value.value.is_complex():
         return value

@@ -36,10 +36,14 @@ _KEEP_CHECKED = (
     "nn.Unsqueeze",
 )
 """Layers that keep the dimensions that others check."""
+_CHANNELS = 1
+"""The dimension of the channels, 0-based, in a batch."""
 
 
 def checked_by_layers(input: LuaNode, steps: list[LuaNode]) -> set[int]:
     """Return the dimensions of an input, 0-based, whose extents are checked by the layers that take it, in Lua.
+
+    Only sure cases count: a dimension that is missing here gets a guard, which at worst checks a size twice.
 
     Args:
         input: the input.
@@ -51,21 +55,30 @@ def checked_by_layers(input: LuaNode, steps: list[LuaNode]) -> set[int]:
     for step in steps:
         if step.layer is None or not any(source in alike for source in step.inputs):
             continue
-        layer = step.layer
-        if layer.name in ("nn.Bottle", "nn.Sequential"):
-            layer = layer.children[0]  # the one that takes the input
-        if layer.name in _CHECK_CHANNELS:
-            checked.add(1)
-        elif layer.name in _CHECK_LAST and len(step.inputs[0].shape) == rank:
-            checked.add(rank - 1)
+        first = step.layer  # the layer that takes the value
+        if first.name in ("nn.Bottle", "nn.Sequential"):
+            # In an nn.Bottle, dimensions are others but for the last: the builders put only nn.Linear, nn.SoftMax and
+            # nn.LogSoftMax into one, which check no channels.
+            first = first.children[0]
+        if first.name in _CHECK_CHANNELS:
+            # The value may have more dimensions than the input, but none of them is before the channels.
+            checked.add(_CHANNELS)
+        elif first.name in _CHECK_LAST:
+            (source,) = step.inputs
+            # With a further dimension, the last one of the value may be another than that of the input.
+            if len(source.shape) == rank:
+                checked.add(rank - 1)
         elif step.layer.name in _KEEP_CHECKED and not _moves_channels(step.layer):
             alike.append(step)
     return checked
 
 
 def _moves_channels(layer: LuaLayer) -> bool:
-    """Return whether a layer inserts a dimension before the third, 1-based."""
-    return layer.name == "nn.Unsqueeze" and layer.args[0] <= 2
+    """Return whether a layer inserts a dimension before the channels, or in their place."""
+    if layer.name != "nn.Unsqueeze":
+        return False
+    position, *_ = layer.args
+    return bool(position - 1 <= _CHANNELS)  # Lua counts from 1
 
 
 @define(eq=False)
@@ -74,11 +87,12 @@ class Check:
 
     Attributes:
         axis: the dimension, 0-based.
-        step: 0 if the size is fixed.
-        rest: the size, if it is fixed.
-        low: the least size, 1 if any will do.
-        high: the largest size; `None` if there is none.
-        equal: the first dimension of any input with the same size, if this is another.
+        step: the difference of two sizes; 0 if the size is fixed.
+        rest: the rest of each size divided by `step`; the size itself, if it is fixed.
+        low: the least size, 1 if any will do; not used if the size is fixed.
+        high: the largest size; `None` if there is none, or the size is fixed.
+        equal: the first dimension of any input whose size this one has to equal; `None` if this is the first itself,
+            or there is no other. `checks_of` sets it.
     """
 
     axis: int
@@ -99,8 +113,11 @@ class Check:
         return self.low > max(self.step, 1)
 
     def layers(self, rank: int) -> list[LuaLayer]:
-        """Return layers of an input of `rank` dimensions that raise an error for other sizes, whatever they return."""
-        if not self.step:
+        """Return layers of an input of `rank` dimensions that raise an error for other sizes, whatever they return.
+
+        That the size equals another one, `equal`, is not checked by these: see `guard`.
+        """
+        if self.step == 0:
             # With batchMode false, nn.Reshape takes exactly as many elements.
             return [first_row_along(rank, self.axis) >> make("nn.Reshape", self.rest, False)]
         layers = []
@@ -123,7 +140,7 @@ class Check:
         Args:
             name: of the number that is free; empty for a size without limits that no other has to equal.
         """
-        if not self.step:
+        if self.step == 0:
             return str(self.rest)
         if not name:
             return "any"
@@ -169,9 +186,10 @@ def checks_of(shapes: list[Shape], sizes: Sizes) -> list[list[Check]] | None:
                 checks[number].append(Check(axis, step=0, rest=extent))
                 continue
             symbols = extent.expr.free_symbols
-            symbol = next(iter(symbols))
+            symbol = next(iter(symbols))  # the only one, or else there is no check below
             first_number, first_axis = first_axes.setdefault(symbol, (number, axis))
             check = _linear_check(axis, extent.expr, symbol, sizes) if len(symbols) == 1 else None
+            # A dimension with the symbol of an earlier one has to be as long: n, and not 2n where that is n.
             if check is None or shapes[first_number][first_axis] != extent:
                 sizes.conditions += [sympy.Eq(symbol, sizes.example[symbol]) for symbol in symbols]
                 return None
@@ -218,16 +236,16 @@ def texts_of(checks: list[list[Check]]) -> list[str]:
             elif check.step and (dimension in compared or not check.is_free):
                 name_of[dimension] = next(names)
             else:
-                name_of[dimension] = ""
+                name_of[dimension] = ""  # a number, or `any`, needs no name
             extents.append(check.text(name_of[dimension]))
         texts.append(" x ".join(extents))
     return texts
 
 
 def guard(dimensions: list[Check], number: int, checked: set[int]) -> LuaLayer | None:
-    """Return a layer that returns its input, and raises an error in Lua for other sizes; `None` if all are right.
+    """Return a layer that returns its input, and raises an error in Lua for other sizes; `None` if none is wrong.
 
-    Equal sizes of two inputs are checked by `guard_of_pair`.
+    It compares sizes of one input; those of two inputs are compared by `guard_of_pair`.
 
     Args:
         dimensions: of the input.
@@ -239,6 +257,7 @@ def guard(dimensions: list[Check], number: int, checked: set[int]) -> LuaLayer |
     for check in dimensions:
         if check.axis not in checked and not check.is_free:
             checks += check.layers(rank)
+        # A layer that checks a dimension compares it with its weight, and not with another dimension.
         if check.equal is None:
             continue
         number_of_equal, axis_of_equal = check.equal

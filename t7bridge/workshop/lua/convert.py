@@ -37,9 +37,9 @@ class LuaModel:
     Attributes:
         layer: the whole model, as constructor calls.
         root: the same as a Torch object, with its weights.
-        program: the traced program.
-        notes: notes for the user.
-        tensors: number of tensors of the state dict.
+        program: the traced program; its names and shapes are those of the source.
+        notes: notes for the user, of what the Lua model does otherwise; empty if there is none.
+        tensors: number of tensors of the state dict, tied ones counted once.
     """
 
     layer: LuaLayer
@@ -72,10 +72,8 @@ def convert_module(
         UnsupportedError: see `save_module`.
     """
     program, steps = _trace_and_build(module, inputs, allow)
-    # Before guards are put between the inputs and the layers that check sizes themselves.
-    checked = [checked_by_layers(step, steps.builder.steps) for step in steps.inputs]
     program.texts = texts_of(steps.checks)
-    has_guards = _add_guards(steps, checked)
+    has_guards = _add_guards(steps)  # changes the steps, and so comes before they are combined
     layer = structured(steps.inputs, steps.builder.steps, steps.outputs)
     flatten(layer, program)
     arrays = state_arrays(program)
@@ -96,10 +94,10 @@ class _Steps:
     """A program as steps of a Lua graph.
 
     Attributes:
-        inputs: the input steps.
-        outputs: the steps whose values are returned.
-        builder: has all other steps.
-        checks: the sizes that each dimension of each input may have.
+        inputs: the input steps, whose layer is `None`.
+        outputs: the steps whose values are returned; an output that is an input is its step.
+        builder: has all steps but the inputs, in order, in `steps`.
+        checks: for each input, the sizes that each of its dimensions may have.
     """
 
     inputs: list[LuaNode]
@@ -126,7 +124,8 @@ def _trace_and_build(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...
         try:
             return program, _build(program, allow)
         except UnsupportedError as error:
-            first_error = first_error or error
+            if first_error is None:
+                first_error = error
             if not program.sizes.example:  # no size was open: the other attempts would be the same
                 break
     assert first_error is not None
@@ -134,16 +133,19 @@ def _trace_and_build(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...
 
 
 def _build(program: Program, allow: tuple[str, ...]) -> _Steps:
-    """Build a program: again whenever more becomes known of the sizes that it can take, by which it is built."""
+    """Build a program: again whenever more becomes known of the sizes that it can take, by which it is built.
+
+    Each time a size is fixed or limited. This ends at the latest when all are those of the example.
+    """
     while True:
         program.settle()
         checks = checks_of([*program.inputs.values()], program.sizes)
-        if checks is None:
+        if checks is None:  # it has added conditions
             continue
         builder = ProgramBuilder(program, allow=allow)
         try:
             inputs, outputs = builder.run()
-        except ChangedError:
+        except ChangedError:  # a builder has added a condition
             continue
         return _Steps(inputs, outputs, builder, checks)
 
@@ -151,13 +153,14 @@ def _build(program: Program, allow: tuple[str, ...]) -> _Steps:
 # Layers that check sizes
 
 
-def _add_guards(steps: _Steps, checked: list[set[int]]) -> bool:
+def _add_guards(steps: _Steps) -> bool:
     """Put layers that check its sizes behind each input, where any are refused; return whether there are any.
 
     Args:
         steps: of the program; receives the layers.
-        checked: for each input, the dimensions that other layers check.
     """
+    # Of all inputs, before a guard is between one of them and the layers that check sizes themselves.
+    checked = [checked_by_layers(step, steps.builder.steps) for step in steps.inputs]
     has_guards = False
     for number, step in enumerate(steps.inputs):
         layer = guard(steps.checks[number], number, checked[number])
@@ -167,7 +170,7 @@ def _add_guards(steps: _Steps, checked: list[set[int]]) -> bool:
     # Sizes that have to equal one of another input.
     for number, step in enumerate(steps.inputs):
         for check in steps.checks[number]:
-            if check.equal is None:
+            if check.equal is None:  # no other dimension has to be as long
                 continue
             other_number, other_axis = check.equal
             if other_number == number:  # the input's own guard has compared it
@@ -190,7 +193,7 @@ def _insert(layer: LuaLayer, inputs: list[LuaNode], steps: _Steps) -> None:
     ordered = steps.builder.steps
     sources = [_copy_of(node, ordered) for node in inputs]
     guarded = sources[0]
-    guard_step = LuaNode(layer, sources, inputs[0].shape)
+    guard_step = LuaNode(layer, sources, inputs[0].shape)  # not yet among the steps: it takes the input itself
 
     def with_guard(nodes: list[LuaNode]) -> list[LuaNode]:
         return [guard_step if node is guarded else node for node in nodes]
@@ -247,7 +250,8 @@ def _notes(layer: LuaLayer, program: Program, steps: _Steps, arrays: dict[str, A
 
 def _note_sizes(report: Report, program: Program, checks: list[list[Check]], has_guards: bool) -> None:
     """Note which sizes the model refuses."""
-    has_fixed_batch = any(dimensions and not dimensions[0].step for dimensions in checks)
+    # An input without dimensions has no batch; a `step` of 0 means one size.
+    has_fixed_batch = any(dimensions and dimensions[0].step == 0 for dimensions in checks)
     if has_fixed_batch:
         text = "the size of the batch is fixed: the module does not let its first dimension vary"
         report.note("info", text, code="fixed-batch")
@@ -268,7 +272,10 @@ def _note_types(report: Report, program: Program, arrays: dict[str, Any]) -> Non
 
 
 def _names_of_outputs(program: Program) -> list[str]:
-    """Return the keys of a returned dictionary, without those of `None`; those of lists inside are not told apart."""
+    """Return the keys of a returned dictionary, without those whose value is `None`, which Lua does not return.
+
+    A value that is a list is several outputs. Which of them are of which key is not known then, and all keys return.
+    """
     names = program.output_names
     if len(names) != len(program.outputs):
         return names
@@ -287,16 +294,14 @@ def _state_record(layer: LuaLayer, program: Program, arrays: dict[str, Any], sca
         arrays: the tensors of the state dict.
         scalars: numbers of the outputs without dimensions, 1-based.
     """
-    keys = {*program.state, *program.aliases}
     keys_of_layers = _held_whole(layer, arrays)
-    other = {key: array for key, array in arrays.items() if key not in keys_of_layers}
+    not_in_layers = {key: array for key, array in arrays.items() if key not in keys_of_layers}
     fields: dict[str, Any] = {
-        "keys": Table.from_list([key for key in program.order if key in keys]),
+        "keys": Table.from_list(list(program.order)),
         "tied": Table.of(list(program.aliases.items())),
-        # Those of which no layer holds all elements.
-        "other": Table.of([(key, _recordable(array)) for key, array in other.items()]),
+        "other": Table.of([(key, _recordable(array)) for key, array in not_in_layers.items()]),
     }
-    if scalars:
+    if scalars:  # Lua's numbers are doubles
         fields["scalars"] = Table.from_list([float(number) for number in scalars])
     return Table.of(fields)
 

@@ -65,6 +65,9 @@ def export_module(
 ) -> Any:
     """Export a module for inputs of any size if it allows that, else of any batch, else of the example's sizes.
 
+    All dimensions open are tried first, then the batch alone. At each level, a script module is run, and then
+    converted, as a run fixes the sizes that its code reads.
+
     Args:
         module: the module, or a script module.
         inputs: example inputs.
@@ -82,7 +85,7 @@ def export_module(
         runner = _ScriptRunner(module)
         exporters = [partial(export_open, runner), partial(_convert_script, module)]
     levels = []
-    if any(is_tensor(value) and value.dim() for value in inputs):
+    if any(is_tensor(value) and value.dim() for value in inputs):  # else there is no extent to leave open
         levels = [level for level in (Freedom.ALL, Freedom.BATCH) if level >= freedom]
     # The first program without an open batch is the result if no other attempt leaves the batch open.
     with_fixed_batch: Any = None
@@ -97,7 +100,7 @@ def export_module(
                 with_fixed_batch = exported
     if with_fixed_batch is not None:
         return with_fixed_batch
-    own_backwards.clear()  # those of attempts that failed
+    own_backwards.clear()  # those of attempts that failed: the last one applies the same classes
     try:
         return export_plainly(runner, inputs, None, own_backwards)
     except Exception as error:
@@ -230,7 +233,8 @@ def copy_program(exported: ExportedProgram) -> ExportedProgram:
 def check_program_inputs(exported: ExportedProgram, inputs: tuple[Any, ...]) -> bool:
     """Check example inputs against those of a program; return whether all its extents but the batch are numbers.
 
-    If they are, the program is read as it is; if not, it is traced again with the example.
+    If they are, the program is read as it is; if not, it is traced again with the example. The batch may be open in
+    both cases.
 
     Args:
         exported: the program.
@@ -239,7 +243,7 @@ def check_program_inputs(exported: ExportedProgram, inputs: tuple[Any, ...]) -> 
     Raises:
         ModelError: the inputs have other sizes than the program, or are missing and its sizes are open.
     """
-    # Extents as numbers, or as texts if they are open.
+    # Inputs that are not tensors have no sizes to check. Extents are numbers, or texts if they are open.
     shapes = [_shape_for_message(value) for value in inputs_of(exported) if is_tensor(value)]
     example_shapes = [tuple(value.shape) for value in inputs if is_tensor(value)]
     text = ", ".join("x".join(map(str, shape)) for shape in shapes)
@@ -354,6 +358,7 @@ def sizes_of(exported: ExportedProgram, inputs: tuple[Any, ...], is_ours: bool) 
             if not _is_open(extent):
                 continue
             environment = extent.node.shape_env
+            # Without an example, the size in the user's own trace; PyTorch may not know one.
             size = example.shape[axis] if is_tensor(example) else extent.node.hint
             # Symbols that are only parts of expressions have their values from the trace, below.
             if extent.node.expr.is_Symbol and size is not None:
@@ -363,7 +368,7 @@ def sizes_of(exported: ExportedProgram, inputs: tuple[Any, ...], is_ours: bool) 
     for symbol, size in _sizes_in_trace(environment).items():
         sizes.example.setdefault(symbol, int(size))
     sizes.conditions += _conditions(environment)
-    if not is_ours:
+    if not is_ours:  # ours are exported without ranges
         sizes.conditions += _stated_ranges(exported, sizes)
     return sizes
 
@@ -385,6 +390,7 @@ def _conditions(environment: Any) -> list[Any]:
     Args:
         environment: PyTorch's `ShapeEnv`, whose guards are what was read of sizes during the trace.
     """
+    # Symbols that PyTorch found to be equal to others, and replaced, are relations of sizes as well.
     conditions: list[Any] = [sympy.Eq(symbol, other) for symbol, other in environment.replacements.items()]
     read_by_user = vars(environment).get(_READ_BY_USER, ())
     for guard in environment.guards:
@@ -395,16 +401,20 @@ def _conditions(environment: Any) -> list[Any]:
     return conditions
 
 
+_NO_LIMIT = 1 << 30
+"""Largest sizes from this one on are PyTorch's own, and not stated by a user."""
+
+
 def _stated_ranges(exported: ExportedProgram, sizes: Sizes) -> list[Any]:
     """Return the ranges that the user stated for the symbols of a program."""
     conditions = []
     for symbol, limits in exported.range_constraints.items():
         if symbol not in sizes.example:
             continue
-        # PyTorch's own limits, which nobody stated, are at most 2 below and infinite above.
+        # PyTorch's own limits, which nobody stated, are at most 2 below and above far beyond any extent.
         if limits.lower > 2:
             conditions.append(symbol >= limits.lower)
-        if limits.upper < 1 << 30:
+        if limits.upper < _NO_LIMIT:
             conditions.append(symbol <= limits.upper)
     return conditions
 
@@ -436,7 +446,7 @@ def _is_internal(guard: Any, condition: Any, is_read_by_user: bool) -> bool:
         return not is_read_by_user and isinstance(condition, sympy.Ne)
     if not isinstance(condition, sympy.Eq):
         return True
-    if len(condition.free_symbols) < 2:
+    if len(condition.free_symbols) < 2:  # that an extent equals a number, for whatever reason
         return False
     return any(path.endswith(file) and frame.name == name for file, name in _COMPARE_COUNTS)
 

@@ -26,12 +26,15 @@ def make_functional(exported: ExportedProgram, operations: frozenset[str]) -> tu
     Args:
         exported: the program, whose graph is changed.
         operations: those that stay as they are: `aten.relu.default`.
+
+    Returns:
+        The program, which is the same object if only its graph was changed; and the notes, without their places.
     """
     graph = exported.graph
-    _inline_blocks(exported.graph_module)
+    _inline_blocks(exported.graph_module)  # first: what follows looks at one graph
     _keep_learned(exported)
     notes = []
-    # Behind `_keep_learned`, which leaves no changes of the data of parameters.
+    # Changes of the data of parameters are gone now; those that are left are of other values.
     if any(_changes_argument(node) and node.args[0].target is DETACH for node in graph.nodes):
         notes.append("forward changes values by their data: these have no gradient in Lua")
     for node in [*graph.nodes]:
@@ -66,7 +69,7 @@ def _replace_change(node: Any) -> None:
     The call stays as it is if the changed value may share its memory with another, is an input, or there is no such
     operation.
     """
-    changed = node.args[0] if node.args else None
+    changed = node.args[0] if node.args else None  # an operation may take `self` by name; it stays then
     operation = _without_change(node.target)
     if operation is None or not isinstance(changed, torch.fx.Node) or changed.op != "call_function":
         return
@@ -76,6 +79,7 @@ def _replace_change(node: Any) -> None:
     if _may_share_memory(changed) or any(_may_share_memory(user) for user in earlier_users):
         return
     node.target = operation
+    # What takes the changed value from here on takes the new one; what took it before has seen the old one.
     for user in [*changed.users]:
         if user is not node and user not in earlier:
             user.replace_input_with(changed, node)
@@ -191,6 +195,7 @@ def _inline_block(module: Any, node: Any) -> None:
         module: the graph module, which is changed.
         node: the call of the block. Its arguments are the settings, the graph of its body, and the inputs of that.
     """
+    # The number of settings before the body depends on the kind of block.
     body_position = next(number for number, item in enumerate(node.args) if getattr(item, "op", "") == "get_attr")
     body = getattr(module, node.args[body_position].target)
     _inline_blocks(body)  # it may contain others
@@ -210,7 +215,8 @@ def _inline_block(module: Any, node: Any) -> None:
                 results = [values.get(item, item) for item in inner.args[0]]
             else:
                 values[inner] = module.graph.node_copy(inner, values.__getitem__)
-        enabled, *_ = node.args  # the setting of a block for gradients
+        # Of a block for gradients, the first setting is whether they are recorded; autocast keeps them.
+        enabled, *_ = node.args
         is_grad_enabled = node.target.__name__ != _GRADIENTS or enabled
         if not is_grad_enabled:
             results = [_detached(module.graph, item) for item in results]
@@ -247,6 +253,9 @@ def decompose(node: Any, operations: frozenset[str]) -> tuple[Any, list[Any]] | 
     Args:
         node: the call.
         operations: those that stay as they are.
+
+    Returns:
+        The graph, without changes in place where these can be replaced, and the nodes of its placeholders, in order.
     """
     target = node.target
     flat_args, spec = pytree.tree_flatten((node.args, node.kwargs))

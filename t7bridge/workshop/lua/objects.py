@@ -26,8 +26,11 @@ from .fields import CLASSES, CONTAINERS, fields_of
 from .layers import LuaLayer, WeightRef
 
 FIELD = "t7bridge"
+"""Field of an object with the record of its weights; see `weight_entry`."""
 ROOT_FIELD = "t7bridge_state_dict"
+"""Field of the outermost object with the record of the whole state dict."""
 GRADIENTS = {"weight": "gradWeight", "bias": "gradBias"}
+"""Fields of weights → those of their gradients."""
 
 
 @define(eq=False)
@@ -36,9 +39,12 @@ class ObjectMaker:
 
     Attributes:
         element: of all tensors of the model.
-        weights: the tensors of the state dict.
+        weights: the tensors of the state dict, by their keys.
         training: whether modules are in training mode.
         has_gradients: whether weights have gradients beside them, without which Lua can evaluate, but not train.
+
+    Tensors and storages are made once, and kept by the part of the state dict that they hold and by whether they are
+    gradients, so that what is tied in PyTorch is shared in Lua.
     """
 
     element: ElementType
@@ -169,12 +175,13 @@ class _Graph:
     """A Torch object `graph.Graph` made of edges: its nodes are in the order of their first edge, and numbered so.
 
     Attributes:
-        nodes: the object of each node.
-        object: that of the graph.
+        nodes: node → its object, an `nngraph.Node`, whose `data` is the node.
+        object: the object of the graph, with these nodes and the edges.
     """
 
     def __init__(self, edges: list[tuple[Node, Node]]) -> None:
         """Make the objects of a graph, whose edges lead from a node to one of its children."""
+        # All nodes first, in the order of their first edge, with which they are numbered.
         self._children: dict[Node, list[Node]] = {node: [] for edge in edges for node in edge}
         for start, end in edges:
             self._children[start].append(end)
@@ -242,6 +249,7 @@ def _make_gmodule(layer: LuaLayer, obj: TorchObject, module_of: Callable[[LuaLay
     backward = _Graph(edges)
     forward = _Graph([(end, start) for start, end in edges])
     order = backward.children_first()  # the order of evaluation: each node after those that it takes
+    # A node is in both graphs, under two numbers: the data, which they share, has that in the forward graph.
     for node in order:
         node["forwardNodeId"] = forward.nodes[node]["id"]
     obj["modules"] = Table.from_list([node["module"] for node in order if "module" in node])

@@ -97,6 +97,7 @@ class WriteLua(ToLua):
     train: bool = option("leave the Lua model in training mode", default=False)
     json = JSON
 
+    # For Python only: the origin that the first line of the source names; empty for the name of the class or file.
     source: str = field(default="", kw_only=True)
 
 
@@ -249,7 +250,7 @@ def lua_model(module: Any, example_inputs: Any, allow: tuple[str, ...] = (), inf
 
     if not hasattr(module, "state_dict") or not callable(module):
         raise ModelError("save_module requires a torch.nn.Module", found=type(module).__name__)
-    is_program = hasattr(module, "graph_signature")
+    is_program = hasattr(module, "graph_signature")  # which has example inputs of its own
     inputs = example_inputs
     if not isinstance(inputs, (list, tuple, str)):
         inputs = (inputs,)
@@ -258,7 +259,7 @@ def lua_model(module: Any, example_inputs: Any, allow: tuple[str, ...] = (), inf
     are_shapes = bool(inputs) and all(isinstance(item, (str, int)) for item in inputs)  # `1x3x8x8`, (1, 3, 8, 8)
     if are_shapes:
         runner = module.module() if is_program else module
-        tensors = example(runner, parse_inputs(inputs), first=0)
+        tensors = example(runner, parse_inputs(inputs), first=0)  # indices count from 0 in PyTorch
         inputs = tensors if isinstance(tensors, list) else [tensors]
     unknown = sorted(set(allow) - set(PACKAGES))
     if unknown:
@@ -273,6 +274,7 @@ def _load_program(path: str) -> Any:
         MissingFileError: there is no file.
         UnsupportedError: PyTorch's loader could execute something in the file, or the file has no program.
     """
+    # The kind of file is told first, so that one without a program is not refused for what is in it.
     require_file(path)
     verdict = scan(path)
     if verdict.error:
@@ -351,6 +353,7 @@ def write_loader(
         WriteError: the folder or a file cannot be written.
     """
     folder = local_target(directory)
+    # That of the conversion takes its place, if there are weights.
     report = Report(os.fspath(weights) if weights else "", folder, "", "t7", "loader")
     with outputs_in(folder, ["loader.lua"], force=force, sync=sync) as outputs:
         outputs["loader.lua"].write(loader_source().encode())

@@ -56,6 +56,10 @@ class Extent:
 
     Arithmetic returns further ones, or integers where the sizes cancel out. Equal ones have the same expression.
     Comparisons of other kinds, and the conversion to a number, decide by the example and add a condition.
+
+    Args:
+        expr: the expression, of sympy, simplified by `Sizes.of`, which makes extents.
+        sizes: what is known of its symbols; receives the conditions.
     """
 
     __slots__ = ("expr", "sizes")
@@ -224,11 +228,12 @@ class Sizes:
     """What is known of the symbols of a program: their values in the example, ranges, and conditions on them.
 
     Attributes:
-        example: symbol → its value in the example.
+        example: symbol → its value in the example. A symbol that is not here depends on the values of inputs.
         replaced: symbol → what it is known to be: a number, another symbol, or a multiple of another one plus a rest.
         low: symbol → its least value, if that is not 1.
         high: symbol → its largest value, if there is one.
-        conditions: relations that the example meets and that the model needs, not yet taken into account in the others.
+        conditions: relations that the example meets and that the model needs, not yet taken into account in the others;
+            `settle` does that, and empties it.
     """
 
     example: dict[Any, int] = field(factory=dict)
@@ -249,6 +254,7 @@ class Sizes:
     def simplified(self, expr: Any) -> Any:
         """Return an expression simplified by what is known of the symbols; a number if their ranges leave only one."""
         expr = self._substitute(expr)
+        # In this order: a larger or smaller of two is decided by their difference, in which roundings are gone.
         if expr.has(*_ROUNDED):
             expr = expr.replace(lambda part: isinstance(part, _ROUNDED), _without_rounding)
         if expr.has(Max, Min):
@@ -262,7 +268,10 @@ class Sizes:
         return expr
 
     def _extremum(self, expr: Any) -> Any:
-        """Return the larger argument of a Max or the smaller one of a Min, or the expression if ranges do not tell."""
+        """Return the larger argument of a Max or the smaller one of a Min, or the expression if ranges do not tell.
+
+        One of three or more arguments stays.
+        """
         if len(expr.args) != 2:
             return expr
         first, second = expr.args
@@ -353,6 +362,7 @@ class Sizes:
                 continue
             if len(symbols) == 1 and self._limit(condition, *symbols):
                 continue
+            # Neither: with the sizes of the example the condition holds.
             for symbol in symbols:
                 self.replaced[symbol] = sympy.Integer(self.example[symbol])
         return before != (self.replaced, self.low, self.high)
@@ -375,7 +385,7 @@ class Sizes:
             self.low[symbol] = sizes.low
         if sizes.high is not None and (symbol not in self.high or sizes.high < self.high[symbol]):
             self.high[symbol] = sizes.high
-        if self.low.get(symbol, 1) == self.high.get(symbol):
+        if self.low.get(symbol, 1) == self.high.get(symbol):  # one size is left, which is that of the example
             return False
         if sizes.step > 1:
             self._divide(symbol, sizes.step)
@@ -453,7 +463,7 @@ def _sizes_that_meet(condition: Any, example: int, least: int) -> _Progression |
         if isinstance(part, _DIVISIONS):
             _, divisor = part.args
             divisors.append(int(divisor))
-    period = lcm(1, *divisors)
+    period = lcm(1, *divisors)  # 1 without divisors
     constants = sum(abs(int(part)) for part in parts if part.is_Integer)
     end = (constants + 4) * period + example  # 4 periods: a few, to see that the sizes repeat
     if end > _MOST_SIZES:
@@ -497,6 +507,7 @@ def _progression_in(sizes: list[int], example: int, least: int, end: int, period
         end: the first size that was not tried.
         period: with which the sizes repeat from there on.
     """
+    # The step is the distance to the nearer neighbor; a size without one may be any progression, of one member.
     position = sizes.index(example)
     neighbors = sizes[max(position - 1, 0) : position + 2]
     step = min((abs(other - example) for other in neighbors if other != example), default=1)
@@ -508,7 +519,7 @@ def _progression_in(sizes: list[int], example: int, least: int, end: int, period
         high += step
     if any(low < size < high and (size - low) % step for size in sizes):
         return None
-    is_endless = high + step >= end
+    is_endless = high + step >= end  # the next one was not tried
     if is_endless and period % step:  # in the next periods it would miss sizes, or contain others
         return None
     if low - step < least:  # no size of the progression is possible below: it is no limit

@@ -200,7 +200,7 @@ local M = {{}}
 -- The model with random weights.
 function M.build()
    local model = {main}
-   return {tied}
+   return {cast}
 end
 
 -- The model with the weights of a table: name in the PyTorch state dict → tensor.
@@ -218,7 +218,7 @@ function M.load(weights)
          end
          if entry.transposed then tensor = tensor:t() end
          local elements = tensor:contiguous():view(-1)
-         {if_own}own:copy(elements:narrow(1, (entry.start or 0) + 1, own:nElement())){end_own}
+         {if_has_field}own:copy(elements:narrow(1, (entry.start or 0) + 1, own:nElement())){end_if}
       end
    end
    model:evaluate()
@@ -270,7 +270,7 @@ def flatten(root: LuaLayer, program: Program) -> None:
         program: the traced program, for the names of functions.
     """
     writer = Writer(program)
-    writer.group(root)
+    writer.group(root)  # which containers will be functions: those of the layers before they are merged
     for outer in reversed(walk(root)):  # inner ones first
         if outer.name != "nn.Sequential":
             continue
@@ -351,7 +351,10 @@ def _head(program: Program, name: str, body: str, has_lstm: bool) -> str:
 
 
 def _shares_tensors(layer: LuaLayer) -> bool:
-    """Return whether several layers hold one tensor: one that PyTorch uses twice has two modules in Lua."""
+    """Return whether several layers hold one tensor: one that PyTorch uses twice has two modules in Lua.
+
+    Layers that hold parts of one tensor share it, too.
+    """
     keys = []
     for inner in dict.fromkeys(walk(layer)):  # a layer may be at several places
         if inner.name != "nn.SeqLSTM":  # its tensors are put together of several
@@ -379,14 +382,22 @@ def _tail(main: str, double: bool, has_lstm: bool, is_tied: bool, has_tied_keys:
         double: whether its tensors are doubles.
         has_lstm: whether it has an nn.SeqLSTM, which `fill_lstm` of the source loads.
         is_tied: whether layers share tensors, which `tie` has them do again after the cast.
-        has_tied_keys: whether a state dict has further keys of tensors, which `check_tied` compares.
+        has_tied_keys: whether the state dict has a tensor that a layer holds under several keys (one that is tied in
+            PyTorch); `check_tied` raises an error if the values of these differ. Several layers may share a tensor of
+            one key, and one layer may hold a tensor of several keys: neither flag implies the other.
     """
-    tied = f"model:{'double' if double else 'float'}()"
+    cast = f"model:{'double' if double else 'float'}()"
     if is_tied:
-        tied = f"tie({tied})"
+        cast = f"tie({cast})"
     check_tied = "   check_tied(weights)\n" if has_tied_keys else ""
-    if not has_lstm:
-        return _TAIL.format(main=main, tied=tied, check_tied=check_tied, lstm="", if_own="", end_own="")
-    # An nn.SeqLSTM has no fields of the names that its tensors have: the loop over fields has to pass over them.
-    lstm = "      if torch.type(module) == 'nn.SeqLSTM' then fill_lstm(module, weights) end\n"
-    return _TAIL.format(main=main, tied=tied, check_tied=check_tied, lstm=lstm, if_own="if own then ", end_own=" end")
+    lstm = ""
+    if_has_field = ""
+    end_if = ""
+    if has_lstm:
+        lstm = "      if torch.type(module) == 'nn.SeqLSTM' then fill_lstm(module, weights) end\n"
+        # `local own = module[field]` of the template is nil for an nn.SeqLSTM, whose tensors have other names in Lua.
+        if_has_field = "if own then "
+        end_if = " end"
+    return _TAIL.format(
+        main=main, cast=cast, check_tied=check_tied, lstm=lstm, if_has_field=if_has_field, end_if=end_if
+    )

@@ -8,7 +8,10 @@ from ...errors import UnsupportedError
 from .layers import LuaLayer, LuaNode, make, sequential
 
 _CALLER = 0
-"""Stands for the user of the values that are returned, among the ids of steps."""
+"""The user of the values that the program returns, among the ids of steps, none of which is 0."""
+
+Users = dict[int, list[int]]
+"""The id of a step → the ids of the steps that take its value; `_CALLER` is one of them if the value is returned."""
 
 
 def structured(inputs: list[LuaNode], steps: list[LuaNode], outputs: list[LuaNode]) -> LuaLayer:
@@ -17,32 +20,58 @@ def structured(inputs: list[LuaNode], steps: list[LuaNode], outputs: list[LuaNod
     Args:
         inputs: the input steps.
         steps: all other steps, in order.
-        outputs: the steps whose values are returned; the first one may be replaced.
+        outputs: the steps whose values are returned, as they were built.
 
     Raises:
-        UnsupportedError: the program returns nothing that depends on its inputs.
+        UnsupportedError: the program returns no tensor.
     """
     if not outputs:
         raise UnsupportedError("the module returns no tensor")
-    users: dict[int, list[int]] = {id(step): [_CALLER] for step in outputs}  # id of a step → ids of those that use it
+    steps = _without_unused_steps(steps, outputs)
+    steps, outputs = _with_unused_inputs(inputs, steps, outputs)
+    users = _users_of(steps, outputs)
+    return _assemble(inputs, _group(steps, depth=0, users=users), outputs)
+
+
+def _users_of(steps: list[LuaNode], outputs: list[LuaNode]) -> Users:
+    """Return which steps take the value of each; steps and inputs that nothing takes have no entry."""
+    users: Users = {id(step): [_CALLER] for step in outputs}
+    for step in steps:
+        for source in step.inputs:
+            users.setdefault(id(source), []).append(id(step))
+    return users
+
+
+def _without_unused_steps(steps: list[LuaNode], outputs: list[LuaNode]) -> list[LuaNode]:
+    """Return those steps that an output depends on, in order."""
+    needed = {id(step) for step in outputs}
     used = []
-    for step in reversed(steps):  # users before what they use
-        if id(step) in users:
+    for step in reversed(steps):  # each after all that take its value
+        if id(step) in needed:
             used.append(step)
-            for source in step.inputs:
-                users.setdefault(id(source), []).append(id(step))
+            needed.update(id(source) for source in step.inputs)
     used.reverse()
-    if len(inputs) > 1:
-        for step in inputs:
-            if id(step) not in users:
-                # nngraph refuses unused inputs: the first output becomes item 1 of a table of itself and the input.
-                outputs[0] = LuaNode(make("nn.SelectTable", 1), [outputs[0], step], outputs[0].shape)
-                used.append(outputs[0])
-                users[id(outputs[0])] = [_CALLER]
-    return _assemble(inputs, _group(used, depth=0, users=users), outputs)
+    return used
 
 
-def _group(steps: list[LuaNode], depth: int, users: dict[int, list[int]]) -> list[LuaNode]:
+def _with_unused_inputs(
+    inputs: list[LuaNode], steps: list[LuaNode], outputs: list[LuaNode]
+) -> tuple[list[LuaNode], list[LuaNode]]:
+    """Return the steps and the outputs of a program, changed so that each input is used: nngraph refuses others.
+
+    For each input that is not, the first output becomes item 1 of a table of itself and the input: the same value.
+    """
+    users = _users_of(steps, outputs)
+    first, *others = outputs
+    steps = list(steps)
+    for step in inputs:
+        if id(step) not in users:
+            first = LuaNode(make("nn.SelectTable", 1), [first, step], first.shape)
+            steps.append(first)
+    return steps, [first, *others]
+
+
+def _group(steps: list[LuaNode], depth: int, users: Users) -> list[LuaNode]:
     """Replace the steps of each call of a PyTorch module by a single step, if they have one input and one output.
 
     A first step that joins several values, which would be several inputs, is moved out of the module.
@@ -50,7 +79,8 @@ def _group(steps: list[LuaNode], depth: int, users: dict[int, list[int]]) -> lis
     Args:
         steps: in order.
         depth: of the calls in the stacks of the steps: 0 for those of the modules in the outermost one.
-        users: id of a step → the ids of the steps that use its value.
+        users: of the steps, and of those inside the modules; a step that replaces others is the object of their last
+            one, and so has its users.
     """
     result: list[LuaNode] = []
     for call, group in groupby(steps, lambda step: step.stack[depth] if len(step.stack) > depth else ""):
@@ -58,7 +88,7 @@ def _group(steps: list[LuaNode], depth: int, users: dict[int, list[int]]) -> lis
         if not call:  # steps of the outer module itself
             result += run
             continue
-        # A step alone is its own block; of two, the first of which joins values, one would be left.
+        # A single step needs no container. Of two, the first of which joins values, a single one would be left.
         is_block = len(run) > 1 and _is_block(run, users)
         if not is_block and len(run) > 2 and len(run[0].inputs) > 1 and _is_block(run[1:], users):
             is_block = True
@@ -118,7 +148,7 @@ def _sources(run: list[LuaNode]) -> list[LuaNode]:
     return list(sources.values())
 
 
-def _is_block(run: list[LuaNode], users: dict[int, list[int]]) -> bool:
+def _is_block(run: list[LuaNode], users: Users) -> bool:
     """Return whether a run takes one value, and only the value of its last step is used outside of it."""
     inside = {id(step) for step in run}
     used_outside = [step for step in run if not inside.issuperset(users.get(id(step), ()))]
@@ -134,15 +164,15 @@ def _assemble(
         inputs: the input steps.
         steps: all other steps, in order; their inputs are changed.
         outputs: the steps whose values are returned.
-        inside_of: id of a step outside → the input that replaces it.
+        inside_of: id of a step outside → the input that replaces it; `None` for a whole program, which has no outside.
     """
-    if inside_of:
+    if inside_of is not None:
         for step in steps:
             step.inputs = [inside_of.get(id(source), source) for source in step.inputs]
     chain = [*inputs, *steps]
     ends_chain = outputs == chain[-1:]
     if len(inputs) == 1 and ends_chain:
-        if not steps:
+        if not steps:  # the input is the output
             return make("nn.Identity")
         is_chain = all(step.inputs == [before] for step, before in zip(steps, chain))
         if is_chain:

@@ -35,7 +35,11 @@ tree_leaves = pytree.tree_leaves
 
 @define(frozen=True)
 class CallRef:
-    """An argument that is the value of another call, by its name."""
+    """An argument that is the value of another call, of an input, or of a tensor of the program, by its name.
+
+    Attributes:
+        name: of the value, as `TracedCall.name`, and as the keys of `Program.inputs`, `stored` and `constants`.
+    """
 
     name: str
 
@@ -45,14 +49,16 @@ class TracedCall:
     """One call of an operation of ATen in a traced program.
 
     Attributes:
-        name: of its value.
-        op: `aten.relu.default`, `operator.getitem`.
+        name: of its value, which is unique in the program.
+        op: the name of the operation, `aten.relu.default`, `operator.getitem`.
         target: the operation itself, to fold constants.
-        args: all arguments of its schema by name, defaults included, with `CallRef` and `Extent` inside.
-        shape: of its value; a tuple of shapes where it returns several.
-        stack: the module calls it belongs to, outermost first: key of the call and path of the module.
-        line: where the user's source calls it.
-        origin: the operation that the source calls, if this is a part of its decomposition.
+        args: all arguments of its schema by name, defaults included, with `CallRef` and `Extent` inside; those of a
+            function of Python by their positions, `"0"`.
+        shape: of its value; a tuple of shapes where it returns several; empty for what is not a tensor.
+        stack: the module calls it belongs to, outermost first, each as the text `key of the call|path of the module`;
+            empty for the outermost module, which has no path.
+        line: where the user's source calls it, `net.py:12: x = x.sort()`; empty if that is not known.
+        origin: the operation that the source calls, if this is a part of its decomposition; else empty.
     """
 
     name: str
@@ -77,12 +83,12 @@ class Program:
     """A traced PyTorch module: its inputs, state dict, and calls of ATen's operations in order.
 
     Attributes:
-        inputs: name and shape of each input.
+        inputs: name of each input that is a tensor, in order → its shape.
         stored: name of a value → key in the state dict, and whether it is a parameter and not a buffer.
         constants: name of a value → tensor, of other constants, and of buffers that are not floating or not saved.
-        calls: in order.
+        calls: in order; each takes values of earlier ones.
         dtypes: name of a value → its element type: `float32`, empty where it is not a tensor.
-        outputs: names of the values returned; anything but a tensor is stored itself.
+        outputs: the values returned, in order: a `CallRef` for a tensor; others, as numbers and `None`, themselves.
         output_names: keys of a returned dict; none if it returns anything else.
         state: the state dict: key → tensor, in order; tied tensors under their first key.
         order: all keys of the state dict, in order.
@@ -90,7 +96,7 @@ class Program:
         changed: texts of what `forward` changes beside its outputs: buffers and parameters.
         sizes: what is known of the sizes of the inputs.
         texts: the sizes of the inputs that the Lua model takes: `any x 3 x 32 x 32`.
-        modules: by their paths.
+        modules: by their paths; empty for a program of the user and a script module, whose modules are not in Python.
         notes: path, class and text of what Lua does otherwise.
     """
 
@@ -153,33 +159,37 @@ def trace(
         ModelError: the inputs are not those of a program.
     """
     inputs = tuple(value.detach().cpu() if isinstance(value, torch.Tensor) else value for value in inputs)
+    if isinstance(module, ExportedProgram) and check_program_inputs(module, inputs):
+        # All its extents but the batch are numbers: it is read as it is.
+        with open_sizes():
+            return _read_functional(copy_program(module), None, operations, inputs)
     # Programs and script modules have the graph of one mode only.
     has_modes = not isinstance(module, (ExportedProgram, torch.jit.ScriptModule))
-    exported: ExportedProgram | None = None
-    if not isinstance(module, ExportedProgram):
-        module = copy_for_evaluation(module)
-    elif check_program_inputs(module, inputs):  # all its extents but the batch are numbers: it is read as it is
-        exported = copy_program(module)
-        module = None
-    else:
-        module = module.module()
+    module = module.module() if isinstance(module, ExportedProgram) else copy_for_evaluation(module)
     own_backwards: list[str] = []
-    evaluated: Computation | None = None  # in evaluation mode, to be compared with training
-    with open_sizes():
-        if exported is None:
-            with reads_of_mode() as readers:
-                exported = export_module(module, inputs, own_backwards, freedom)
-            # The graph of training is made only if the source, apart from torch.nn's, reads the mode.
-            if has_modes and readers:
-                evaluated = computation_of(exported)
-        exported, notes_on_changes = make_functional(exported, operations)
-        program = _program_of(exported, module, operations, inputs)
-    program.changed += notes_on_changes
+    with open_sizes():  # for the export, and for reading it, which traces the calls that are decomposed
+        with reads_of_mode() as readers:
+            exported = export_module(module, inputs, own_backwards, freedom)
+        evaluated: Computation | None = None  # in evaluation mode, to be compared with training
+        # The graph of training is made only if the source, apart from torch.nn's, reads the mode.
+        if has_modes and readers:
+            evaluated = computation_of(exported)  # of the operations that the source calls, which are rewritten now
+        program = _read_functional(exported, module, operations, inputs)
     if has_modes:
         program.notes += notes_on_modes(module, inputs, evaluated)
     for name in dict.fromkeys(own_backwards):  # each once
         text = f"{name} has its own backward, which is not carried to Lua: gradients there are those of its forward"
         program.notes.append(("", name, text))
+    return program
+
+
+def _read_functional(
+    exported: ExportedProgram, module: nn.Module | None, operations: frozenset[str], inputs: tuple[Any, ...]
+) -> Program:
+    """Read an exported program, whose graph is rewritten without changes in place; see `_program_of`."""
+    exported, notes_on_changes = make_functional(exported, operations)
+    program = _program_of(exported, module, operations, inputs)
+    program.changed += notes_on_changes
     return program
 
 
@@ -190,29 +200,25 @@ def _program_of(
 
     Args:
         exported: the program.
-        module: the module that it was exported from; `None` for one that the user exported.
+        module: the module that it was exported from; `None` for a program of the user, which has no module.
         operations: those that are not decomposed.
         inputs: example inputs.
     """
     is_ours = module is not None
     program = Program()
+    # Before anything is read: shapes become `Extent`s of these symbols.
     program.sizes.example.update(sizes_of(exported, inputs, is_ours).example)
+    # The module's own state dict also has the buffers and the names of tied tensors that the graph does not use.
     state = exported.state_dict if module is None else module.state_dict(keep_vars=True)
     keys = _add_state(program, state)
-    parameters = set(exported.graph_signature.parameters)  # their keys
-    if module is not None:
-        parameters = {key for key, _ in module.named_parameters(remove_duplicate=False)}
-        if not isinstance(module, torch.jit.ScriptModule):
-            program.modules = dict(module.named_modules())
-        elif not parameters:
-            parameters = _add_frozen_weights(program, exported, keys)
+    parameters = _add_module(program, exported, module, keys)
     _add_inputs(program, exported, keys, parameters)
     computed = {*program.stored, *program.inputs}
     results = _GraphReader(program, operations, exported.graph_module, computed).read()
     for result, spec in zip(results, exported.graph_signature.output_specs):
         if spec.kind == OutputKind.USER_OUTPUT:
             program.outputs.append(result)
-        if spec.kind in _CHANGES:
+        elif spec.kind in _CHANGES:
             program.changed.append(f"forward {_CHANGES[spec.kind]} {spec.target}, which stays as it is in Lua")
     # Decompositions may add conditions: they are read last.
     program.sizes.conditions += sizes_of(exported, inputs, is_ours).conditions
@@ -223,6 +229,27 @@ def _program_of(
     used_parameters = {key: program.state[key] for key, is_learned in program.stored.values() if is_learned}
     program.notes += notes_on_gradients(program.modules, used_parameters)
     return program
+
+
+def _add_module(
+    program: Program, exported: ExportedProgram, module: nn.Module | None, keys: dict[Any, str]
+) -> set[str]:
+    """Add to a program what its module knows beside the graph; return the keys of the parameters, and not of buffers.
+
+    Args:
+        program: receives the modules inside, and the weights of a frozen script module.
+        exported: the program as it was exported.
+        module: the module; `None` for a program of the user.
+        keys: identity of a tensor → its key; receives those of the frozen weights.
+    """
+    if module is None:
+        return set(exported.graph_signature.parameters)
+    parameters = {key for key, _ in module.named_parameters(remove_duplicate=False)}
+    if not isinstance(module, torch.jit.ScriptModule):
+        program.modules = dict(module.named_modules())
+    elif not parameters:
+        return _add_frozen_weights(program, exported, keys)
+    return parameters
 
 
 _CHANGES = {
@@ -344,17 +371,18 @@ def _dtype(value: Any) -> str:
 
 @define(eq=False)
 class _GraphReader:
-    """Reads the calls of a graph into a program.
+    """Reads the calls of a graph into a program; each call that is decomposed is a graph with a reader of its own.
 
     Attributes:
-        program: receives the calls and constants.
+        program: receives the calls, their element types, and constants.
         operations: those that are not decomposed.
         module: the graph's.
-        computed: names of the values that are not constants.
-        prefix: of the names of the values, in a decomposition.
-        values: values of nodes that are not calls of the program: of a decomposition's inputs, and of what was
-            decomposed.
-        outer: the call that a decomposition belongs to.
+        computed: names of the values that depend on inputs or weights, and so are not constants; receives those of
+            calls.
+        prefix: of the names of the values: `name of the call.` in a decomposition, else empty.
+        values: name of a node → its value, of nodes that are not calls of the program: of a decomposition's inputs, and
+            of what was decomposed.
+        outer: the call that a decomposition belongs to; `None` for the program's own graph.
     """
 
     program: Program
@@ -397,7 +425,7 @@ class _GraphReader:
         names = [inner.name for inner in graph_module.graph.nodes if inner.op == "placeholder"]
         reader = _GraphReader(
             self.program,
-            operations=frozenset(),  # a decomposition has no calls that are decomposed again
+            operations=frozenset(),  # not asked for: what has an `outer` call is not decomposed again
             module=graph_module,
             computed=self.computed,
             prefix=f"{call.name}.",
@@ -493,7 +521,7 @@ def fold(call: TracedCall, args: dict[str, Any]) -> Any:
         args: name → value, which is a tensor or a plain value, in the order of the operation's schema.
     """
     schema = getattr(call.target, "_schema", None)
-    if schema is None:  # a function of Python
+    if schema is None:  # a function of Python, such as `operator.add`, which takes no keywords
         return call.target(*args.values())
     keyword_only = {argument.name for argument in schema.arguments if argument.kwarg_only}
     positional = [value for name, value in args.items() if name not in keyword_only]

@@ -94,7 +94,7 @@ def _outputs_of(exported: ExportedProgram) -> list[Any]:
 def _path_of(node: Any) -> str:
     """Return the path of the module that a node belongs to; a second call is `conv@1` in PyTorch's."""
     stack = node.meta.get("nn_module_stack") or {"": ("", "")}
-    path, _ = [*stack.values()][-1]
+    path, _ = [*stack.values()][-1]  # the innermost module
     return str(path).partition("@")[0]
 
 
@@ -134,7 +134,7 @@ def notes_on_modes(module: nn.Module, inputs: tuple[Any, ...], evaluated: Comput
         inputs: the example inputs.
         evaluated: what it computes in that mode; `None` if training cannot differ.
     """
-    # A module may override `train` to leave some of its layers in evaluation.
+    # A module may override `train` to leave some of its layers in evaluation: its own `train` is asked, and undone.
     module.train()
     paths_left_in_evaluation = []
     for path, inner in module.named_modules():
@@ -181,6 +181,7 @@ def _differences_in_training(module: nn.Module, inputs: tuple[Any, ...], evaluat
         if len(paths) > 1:
             text += f" (at {len(paths)} places)"
         notes.append((paths[0], kind, text))
+    # Other operations explain other outputs: these are a difference of their own only without any.
     if not notes and evaluated.outputs != trained.outputs:
         kind = type(module).__name__
         text = f"the forward of {kind} returns other outputs in training; those of evaluation are written"
@@ -222,7 +223,7 @@ def notes_on_gradients(modules: dict[str, nn.Module], parameters: dict[str, torc
     """
     notes = []
     for path, inner in modules.items():
-        if inner._backward_hooks or inner._backward_pre_hooks:
+        if inner._backward_hooks or inner._backward_pre_hooks:  # hooks of forward are in the graph
             kind = type(inner).__name__
             notes.append((path, kind, f"the backward hooks of a {kind} are not carried to Lua"))
     frozen = [key for key, parameter in parameters.items() if not parameter.requires_grad]

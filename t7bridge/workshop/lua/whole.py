@@ -19,13 +19,20 @@ _EXACT_DOUBLE = 1 << 53
 _LARGEST_INPUT_OF_DOUBLES = 1 << 31
 """The largest whole number of an input that is taken into account in a model of doubles; in others, `EXACT_FLOAT`."""
 _NARROW = {"uint8": (0, 255), "int8": (-128, 127), "int16": (-32768, 32767), "uint16": (0, 65535)}
-PRODUCTS = ("mul", "pow", "square", "prod", "cumprod", "mm", "bmm", "matmul", "dot", "mv")
+MATRIX_PRODUCTS = ("mm", "bmm", "matmul", "dot", "mv")
+PRODUCTS = ("mul", "pow", "square", "prod", "cumprod", *MATRIX_PRODUCTS)
+_WITH_ALPHA = ("add", "sub", "rsub")
+"""Sums and differences, whose third argument is the factor `alpha` of the second term."""
 
 
 def _corners(function: Callable[[float, float], float], first: Bounds, second: Bounds) -> Bounds:
     """Return the bounds of a function that has its extrema at those of its arguments."""
     values = [function(one, other) for one in first for other in second]
     return min(values), max(values)
+
+
+def _product(first: Bounds, second: Bounds) -> Bounds:
+    return _corners(lambda one, other: one * other, first, second)
 
 
 def _power(first: Bounds, second: Bounds) -> Bounds:
@@ -36,11 +43,12 @@ def _power(first: Bounds, second: Bounds) -> Bounds:
     return -largest, largest
 
 
+# A quotient of `floor_divide` is at most its dividend; rounded down, a negative one may be 1 more.
 _RULES: dict[str, Callable[..., Bounds]] = {
     "add": lambda one, other: (one[0] + other[0], one[1] + other[1]),
     "sub": lambda one, other: (one[0] - other[1], one[1] - other[0]),
     "rsub": lambda one, other: (other[0] - one[1], other[1] - one[0]),
-    "mul": lambda one, other: _corners(lambda a, b: a * b, one, other),
+    "mul": _product,
     "pow": _power,
     "square": lambda one: _power(one, (2, 2)),
     "neg": lambda one: (-one[1], -one[0]),
@@ -72,13 +80,19 @@ def bounds_of(kind: str, arguments: Sequence[Bounds], count: float) -> Bounds:
 
     Args:
         kind: of the operation: `add`.
-        arguments: the bounds of its arguments.
+        arguments: the bounds of its arguments, and of the factor `alpha` of a sum, if it is not 1.
         count: the number of elements that are added or multiplied; infinite if any.
     """
-    if not arguments:
+    if not arguments:  # nothing is known of the value
         return -inf, inf
+    if kind in _WITH_ALPHA and len(arguments) == 3:
+        first, second, alpha = arguments
+        # `rsub` is second - alpha * first.
+        arguments = (_product(first, alpha), second) if kind == "rsub" else (first, _product(second, alpha))
+    if kind in MATRIX_PRODUCTS and len(arguments) == 2:
+        return _corners(_times, _product(*arguments), (1, count))
     rule = _RULES.get(kind)
-    # An operation may have more arguments than its rule knows, such as `alpha`: then the widest count, below.
+    # An operation may have more arguments than its rule knows: then the widest bounds count, below.
     if rule is not None and len(arguments) == rule.__code__.co_argcount:
         return rule(*arguments)
     widest = min(low for low, _ in arguments), max(high for _, high in arguments)

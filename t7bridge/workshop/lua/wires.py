@@ -24,7 +24,13 @@ LAYERS_WITH_PARAMETER = {"nn.CMulTable": ("nn.CMul", "weight"), "nn.CAddTable": 
 
 @define(eq=False)
 class Wire(Arithmetic["Wire"]):
-    """A value that is computed when the model runs: the output of a node of the Lua graph, with its shape."""
+    """A value that is computed when the model runs: the output of a node of the Lua graph, with its shape.
+
+    Attributes:
+        b: the builder of the graph, to which operators of the value (`+`, `>>`) add steps.
+        step: the node.
+        shape: of the value in PyTorch; one without dimensions is a tensor of one element in Lua.
+    """
 
     b: Emitter = field(repr=False)
     step: LuaNode
@@ -61,8 +67,8 @@ class Emitter:
 
     Attributes:
         program: the traced program.
-        steps: the emitted steps, in order.
-        env: name of a value of the program → the value.
+        steps: the emitted steps, in order; each takes earlier ones or inputs, which are not among them.
+        env: name of a value of the program → the value: a `Wire`, `Const`, `Stored`, or another kind of `values`.
     """
 
     program: Program
@@ -94,13 +100,15 @@ class Emitter:
         """
         wires = self.wires(*values)
         shape = wires[0].shape if shape is None else tuple(shape)
-        if 0 in shape:
+        if 0 in shape:  # which no layer of Lua returns
             raise CannotError(EMPTY)
         # An extent as an argument is a constant of the layer: it is fixed as in the example.
         for inner in walk(layer):
             inner.args = tree_map(as_number, inner.args)
             inner.calls = tree_map(as_number, inner.calls)
-        if is_repeated(wires[0].step):
+        # The layers that need contiguous memory take one value.
+        first, *_ = wires
+        if is_repeated(first.step):
             layer = on_contiguous(layer)
         step = LuaNode(layer, [wire.step for wire in wires], shape)
         self.steps.append(step)
@@ -157,15 +165,17 @@ class Emitter:
         """
         shape = value.shape
         own_size = tuple(value.value.shape) if isinstance(value, Const) else value.ref.size
-        own_size = (1,) * (len(shape) - len(own_size)) + own_size
+        own_size = (1,) * (len(shape) - len(own_size)) + own_size  # before it is broadcast, with all dimensions
         batch: Shape = ()  # the open first extent, or nothing
-        rank_of_examples = None  # of the source
+        rank_of_examples = None  # that of an example of the source; `None` repeats for no batch
         if shape and isinstance(shape[0], Extent):
             if shape[:1] != source.shape[:1] or own_size[0] != 1:
-                make_static(shape[0])  # the value has a batch of its own, which is then that of the example
+                # The value has a batch of its own: with the condition that it is that of the example, the program is
+                # built again, and the extent is a number then.
+                make_static(shape[0])
             batch = shape[:1]
             rank_of_examples = len(source.shape) - 1
-        own_size = own_size[len(batch) :] or (1,)
+        own_size = own_size[len(batch) :] or (1,)  # Lua has no tensor without dimensions
         # Extents behind the batch that depend on the inputs are repeated last, by those of the source.
         static_size = tuple(1 if isinstance(extent, Extent) else extent for extent in shape[len(batch) :]) or (1,)
         if isinstance(value, Const):
@@ -175,6 +185,7 @@ class Emitter:
         elif value.learned:
             # nn.Constant learns nothing: the parameter is the weight of an nn.CMul of ones.
             ones = make("nn.Constant", np.ones(static_size, "f4"), rank_of_examples)
+            # nn.CMul repeats its weight along dimensions of extent 1, the batch among them.
             weight_size = (1,) * len(batch) + own_size
             weight = make("nn.CMul", *weight_size, weight=value.ref.resized(weight_size))
             wire = self.emit(ones, source, shape=batch + static_size) >> weight
@@ -206,6 +217,8 @@ class Emitter:
     def combine(self, name: str, first: Any, second: Any, *args: Any) -> Any:
         """Apply a layer that takes a table of two, after broadcasting; parameters become nn.CMul and nn.CAdd.
 
+        Lua's layers do not broadcast, and need tensors of one dimension at least.
+
         Args:
             name: of its class.
             first: a wire, a constant or a tensor of the state dict.
@@ -214,7 +227,7 @@ class Emitter:
         """
         first, second = (self.wire(value) if isinstance(value, Scaled) else value for value in (first, second))
         if isinstance(first, Wire) and isinstance(second, Wire):
-            if name == "nn.CMulTable" and first.step is second.step:  # x * x
+            if name == "nn.CMulTable" and first.step is second.step:  # x * x, for which Lua has a layer
                 return first >> make("nn.Square")
         elif name in (*LAYERS_WITH_PARAMETER, "nn.CSubTable"):
             wire = self._combine_with_parameter(name, first, second)
@@ -271,6 +284,8 @@ class Emitter:
         shape = tuple(shape)
         if value.shape == shape:
             return value
+        # What is best first: no layer; one nn.View, which infers a single open extent; a view between transpositions;
+        # and last, a view for the sizes of the example.
         reshaped = _reshape_stored(value, shape)
         if reshaped is not None:
             return reshaped
@@ -391,6 +406,7 @@ class Emitter:
             return Stored(value.ref, shape, value.learned)
         value = Wire(self, value.step, value.shape or (1,))  # Lua has no tensor without dimensions
         lacks_batch = len(value.shape) < len(shape) or value.shape[:1] == (1,)
+        # With further open extents the product of `_repeat_for_examples` would have an open number of columns.
         if lacks_batch and shape and isinstance(shape[0], Extent) and is_static(shape[1:]):
             return self._repeat_for_examples(value, shape, like)
         # Open extents are taken from another value first: nn.Replicate repeats as often as in the example.

@@ -104,13 +104,15 @@ class _Block:
     """Containers of equal structure: a function of the source, or a single one that is written where it is used.
 
     Attributes:
-        layers: those that it creates, which differ in arguments and prefix only.
-        prefixes: for each layer, what all keys of its tensors begin with: `encoder.0`.
-        suffixes: for each layer, what all of them end with: `_hh_l0`.
+        layers: those that it creates, which differ in arguments, prefix and suffix only.
+        prefixes: for each layer, what all keys of its tensors begin with: `encoder.0`; empty if they have nothing in
+            common, or there are none.
+        suffixes: for each layer, what all of them end with: `_hh_l0`; empty likewise.
         height: the number of layers inside, by which functions come after those that they call.
-        inline: whether it is written where it would be called.
-        name: of the function, once it is written.
-        values: parameter → the texts of its arguments, one for each layer, once the function is written.
+        inline: whether it is written where it would be called; `group` decides when it knows all uses.
+        name: of the function; empty until it is written.
+        values: parameter → the texts of its arguments, one for each layer; empty until the function is written. Prefix
+            and suffix, which may be parameters, too, are not among them.
     """
 
     layers: list[LuaLayer] = field(factory=list)
@@ -162,7 +164,7 @@ class Writer:
     """Writes the Lua source of one model.
 
     Attributes:
-        program: the traced program, for names and shapes.
+        program: the traced program, for names of classes and sizes of tensors.
         blocks: structure of a container (see `structure_of`) → the block of all containers with it.
         block_of: container → its block.
     """
@@ -198,12 +200,13 @@ class Writer:
 
     def _add(self, layer: LuaLayer) -> None:
         """Add a container to the block of those with the same structure."""
-        parts = walk(layer)
+        parts = walk(layer)  # itself, too
         keys: list[str] = []
         for part in parts:
             keys += [ref.key for ref in part.weights.values()]
         # What the keys begin and end with may differ between the layers of a block: it is a parameter of the function.
         prefix = _common_prefix(keys)
+        # That of the module, though all weights may be in one layer of it: `block.0`, and not `block.0.conv`.
         if keys and layer.path and all(key.startswith(f"{layer.path}.") for key in keys):
             prefix = layer.path
         suffix = _common_suffix(keys)
@@ -244,7 +247,8 @@ class Writer:
     def source(self, root: LuaLayer) -> tuple[str, str]:
         """Return the source of the functions, and the expression of the whole model, which calls them."""
         self.group(root)
-        # Called functions before their callers, which contain more layers.
+        # Called functions before their callers, which contain more layers: Lua has to know them, and their names and
+        # parameters are known when a call is written.
         blocks = sorted((block for block in self.blocks.values() if not block.inline), key=lambda block: block.height)
         functions = "".join(self._function(block) for block in blocks)
         return functions, "".join(map(str, self._expression(root, depth=1)))
@@ -255,6 +259,7 @@ class Writer:
         The layers have one structure, and so their bodies the same parts, but for keys and arguments.
         """
         bodies = [self._body(layer) for layer in block.layers]
+        # Before the parameters, so that none of them has the name of the function.
         block.name = self._function_name(block.layers[0])
         used_names = self._reserved
         for part in bodies[0]:
@@ -338,13 +343,14 @@ class Writer:
         block = self.block_of.get(layer)
         if block is None or block.inline:
             return self._constructor(layer, depth)
+        # The arguments are texts already, except the key: the function in which this call is written may have a prefix
+        # of its own, to which the key is relative there.
         number = block.layers.index(layer)
         arguments = {parameter: values[number] for parameter, values in block.values.items()}
         if block.has_suffix:
             arguments = {"suffix": lua_string(block.suffixes[number]), **arguments}
         parts: _Parts = [f"{block.name}("]
         if block.has_prefix:
-            # It is a key, which another function writes relative to a prefix of its own.
             parts.append(_Key(block.prefixes[number]))
         if block.has_prefix and arguments:
             parts.append(", ")
@@ -378,6 +384,7 @@ class Writer:
         """
         if not layer.weights:
             return parts
+        # Whole tensors of one module of PyTorch, whose names there are those of the fields in Lua.
         prefixes = {ref.key.rpartition(".")[0] for ref in layer.weights.values()}
         has_own_names = all(
             self._is_whole(ref) and ref.key.rpartition(".")[2] == name for name, ref in layer.weights.items()
@@ -437,6 +444,7 @@ def _parameter(block: _Block, name: str, values: list[str], used: set[str]) -> s
     if len(set(values)) == 1:
         return values[0]
     name = name.rstrip(_DIGITS)
+    # First a parameter of equal values, then one of which they are a multiple, and last a new one.
     for parameter, other_values in block.values.items():
         kind = parameter.rstrip(_DIGITS)
         # A stride that happens to equal a kernel is not the same parameter, but numbers of channels are.
@@ -448,7 +456,7 @@ def _parameter(block: _Block, name: str, values: list[str], used: set[str]) -> s
         are_counts = parameter.startswith("n") and name.startswith("n")  # of channels: nInputPlane
         if are_counts and len(ratios) == 1:
             ratio = ratios.pop()
-            if ratio:
+            if ratio:  # not 0, which is no multiple
                 return f"{ratio} * {parameter}"
     parameter = _unused(name, used)
     used.add(parameter)
@@ -536,6 +544,7 @@ def _constructor_values(layer: LuaLayer) -> tuple[list[Any], int]:
         if name.startswith("pad") and has_padding:
             break
         count_written = last
+    # Arguments that are not stated have their defaults, so that another layer of the block may state them.
     missing = lua_class.args[len(values) :]
     values += [lua_class.defaults[name] for name in missing if name in lua_class.defaults]
     return values, count_written

@@ -192,10 +192,11 @@ def _best_of_libraries(source: Side, request: MatchKeys) -> Match:
     """
     layers = signature(source.tensors, source.derived)
     lines = _read_mapping(request.mapping)
-    asked: list[str] = []
+    asked: list[str] = []  # libraries, with their releases
     matches: list[tuple[Match, Candidate]] = []
-    nearest: list[Candidate] = []
+    nearest: list[Candidate] = []  # models with other layers, for the message if nothing matches
     for home in request.among or LIBRARIES:
+        # Libraries are asked until one has a complete match; packages that the user names are all asked.
         has_complete_match = any(result.open_keys == 0 for result, _ in matches)
         if has_complete_match and not request.among:
             break
@@ -208,6 +209,7 @@ def _best_of_libraries(source: Side, request: MatchKeys) -> Match:
         nearest += others[:_MOST_NEAR]
         for candidate in same[:_MOST_CANDIDATES]:
             matches.append((_match_with(candidate, source, lines, request), candidate))
+        # Those with almost the same layers count only if all keys match nevertheless.
         for candidate in others[:_MOST_NEAR]:
             if candidate.share >= NEAR:
                 result = _match_with(candidate, source, lines, request)
@@ -222,6 +224,7 @@ def _best_of_libraries(source: Side, request: MatchKeys) -> Match:
     if matches:
         best = _best_of(matches)
     else:
+        # No model has these layers: a match without pairs, which names the nearest model.
         best = Match(unmatched_source=list(source.tensors), report=Report(source.name), source_side=source)
         nearest.sort(key=lambda candidate: -candidate.share)
         best.nearest = str(nearest[0]) if nearest else ""
@@ -260,7 +263,8 @@ class _Parts:
 
     Attributes:
         parts: the parts.
-        firsts_of_tied: for each key of parts that are left out, that of the part to which it is tied.
+        firsts_of_tied: for each key of parts that are left out, the key of the part to which it is tied; empty if none
+            is left out.
     """
 
     parts: list[Part]
@@ -272,10 +276,10 @@ class _Attempt:
     """What follows from the evidence, if tied parts count once, or if they count as often as they occur.
 
     Attributes:
-        source: the parts of the source.
+        source: the parts of the source that were compared.
         target: those of the target.
-        pairs: paired parts, with the reason.
-        doubts: ambiguous parts of both, with the reason.
+        pairs: paired parts, of source and target, with the reason; see `Pair`.
+        doubts: ambiguous parts of source and target, with the reason; parts that only one side has are in neither.
     """
 
     source: _Parts
@@ -303,14 +307,15 @@ class _Matching:
         self._target = target
         self._by_order = by_order
         self._pairs: dict[str, Pair] = {}
-        """By the key of the target."""
+        """By the key of the target; also the targets that are kept or filled with zeros, whose pair has no source."""
         self._used_sources: set[str] = set()
-        """Keys of the source that are accounted for."""
+        """Keys of the source that are accounted for: paired, or left out by the user."""
         self._sources_below_mapped: set[str] = set()
         """Keys of the source below mapped prefixes: they match nothing else."""
         self._targets_below_mapped: set[str] = set()
         """Those of the target."""
         self._ambiguous: list[Ambiguity] = []
+        """Groups of keys of both sides that nothing tells apart."""
         self._in_lists: set[str] = set()
         """Keys of both sides that are ambiguous as the source has lists of tensors without names."""
         self._report = Report(source.name, target.name, source.format or "pt", "pt", "match", notes=list(source.notes))
@@ -323,17 +328,18 @@ class _Matching:
             self._apply_line(line)
         for line in lines:
             self._pair_siblings(line)
-        # Mapped keys take no further part, on either side.
-        mapped = self._used_sources | self._sources_below_mapped
-        sources = [key for key in self._source.tensors if key not in mapped]
-        targets = [key for key in self._unpaired() if key not in self._targets_below_mapped]
         self._pair_lists()
-        sources = [key for key in sources if key not in self._used_sources and key not in self._in_lists]
-        targets = [key for key in targets if key not in self._pairs and key not in self._in_lists]
-        self._pair_by_evidence(sources, targets)
-        # Nothing is computed from the counts of batches.
+        # Keys that the user or lists have settled take no further part, on either side.
+        settled_sources = self._used_sources | self._sources_below_mapped | self._in_lists
+        settled_targets = self._pairs.keys() | self._targets_below_mapped | self._in_lists
+        self._pair_by_evidence(
+            [key for key in self._source.tensors if key not in settled_sources],
+            [key for key in self._target.tensors if key not in settled_targets],
+        )
+        # Nothing is computed from the counts of batches: zeros are right whatever is missing.
         self._fill_with_zeros(BATCHES, lambda key: True, "batch counts start at zero")
         self._fill_with_zeros("bias", self._lacks_bias, "biases are zero, as the source has none")
+        # Last, as these may take pairs back.
         self._order_gates(lines)
         self._check_ties()
         return self._result()
@@ -351,6 +357,7 @@ class _Matching:
         for sources in self._source.lists:
             if self._used_sources.intersection(sources) or self._sources_below_mapped.intersection(sources):
                 continue
+            # A list may be of the parameters, as Lua's `parameters()` returns them, of the statistics, or of both.
             for targets in (parameters, statistics, open_targets):
                 if not self._fit_one_by_one(sources, targets):
                     continue
@@ -459,13 +466,14 @@ class _Matching:
         for line in lines:
             if line.gates:
                 stated.update(dict.fromkeys(_under(line.target, self._target.tensors), line.gates))
-        reordered: dict[Gates, list[str]] = {}
+        reordered: dict[Gates, list[str]] = {}  # for the notes: the same change → the keys that have it
         for key, pair in list(self._pairs.items()):
             if pair.source is None:
                 continue
             # 1 for a key that is not of a recurrent module of PyTorch.
             source_count = gate_count(pair.source, self._source.tensors)
             target_count = gate_count(key, self._target.tensors)
+            # Both are in PyTorch's order, or neither has gates (0 of one with too few rows).
             if source_count == target_count or max(source_count, target_count) == 1:
                 continue
             count = max(source_count, target_count)
@@ -544,7 +552,8 @@ class _Matching:
             sources: the keys of the module of the source.
             targets: those of the module of the target.
         """
-        # A module of the source may be mapped to several of the target: then all of its keys are used already.
+        # A module of the source may be mapped to several of the target: then all of its keys are used already, and are
+        # used again.
         sources = [key for key in sources if key not in self._used_sources] or sources
         targets = [key for key in targets if key not in self._pairs]
         self._sources_below_mapped.update(sources)
@@ -568,6 +577,7 @@ class _Matching:
             return
         for key in self._unpaired():
             twin = sibling(line.source, name_of(key))
+            # The key is of another module, or the source has no such tensor, or has it elsewhere.
             if sibling(key, name) != line.target or twin not in self._source.tensors or twin in self._used_sources:
                 continue
             if fits(self._source.tensors[twin].shape, self._target.tensors[key].shape):

@@ -53,7 +53,7 @@ class Conclusions:
     Attributes:
         pairs: for the number of each paired target part, the number of its source part and the reason: `shape`,
             `graph`, `names`, `numbers` or `order`.
-        doubts: the ambiguous parts of source and target, and the reason.
+        doubts: the ambiguous parts of source and target, all of one class, and the reason.
     """
 
     pairs: dict[int, tuple[int, str]] = field(factory=dict)
@@ -78,7 +78,7 @@ def pair_parts(
         defined: whether the parts of each side are in the order of their definition, and not sorted by name.
         by_order: whether what nothing decides is paired in the order of both sides.
     """
-    classify(source, target)
+    classify(source, target)  # numbers and classes of the parts, by which all else tells them apart
     unlisted = set()
     for part in (*source, *target):
         if any(key in repeated for key in part.keys.values()):
@@ -199,6 +199,9 @@ class _Solver:
         graphs: the data flow of both models.
         defined: whether the parts of each side are in the order of their definition.
         unlisted: classes of which parts are left out: only names and uniqueness tell the others apart.
+
+    Attributes:
+        pairs: the number of the source part, and the reason, by the number of the target part; `solve` fills it.
     """
 
     def __init__(
@@ -214,9 +217,8 @@ class _Solver:
         self._refused: dict[Class, str] = {}
         """Classes that no later rule pairs, and the reason."""
         self.pairs: dict[int, tuple[int, str]] = {}
-        """The number of the source part, and the reason, by that of the target part."""
         self._labels: tuple[dict[int, Label], dict[int, Label]] = (_labels(source), _labels(target))
-        """The labels of the parts of each side, by their numbers."""
+        """The labels of the parts of each side, by their numbers: their class, until they are paired."""
 
     def solve(self) -> None:
         """Apply the rules: to the whole models first, then to the groups of lists that are paired.
@@ -230,6 +232,7 @@ class _Solver:
         undecided = self._unpaired(whole).shared()
         if not undecided:
             return
+        # Which of them has no counterpart nothing can tell.
         for sources, targets in undecided:
             if len(sources) != len(targets):
                 self._refused[sources[0].cls] = f"there are {len(sources)} of them for {len(targets)}"
@@ -295,7 +298,7 @@ class _Solver:
             source_places = _colors_of(sources, source_colors)
             target_places = _colors_of(targets, target_colors)
             if cls in self._unlisted or source_places is None or target_places is None:
-                continue
+                continue  # later rules may tell them apart
             if sorted(source_places) != sorted(target_places):
                 self._refused[cls] = _OTHER_GRAPH
                 continue
@@ -388,6 +391,7 @@ class _Solver:
         target_row = self._in_running_order(targets, _TARGET)
         if source_row and target_row:
             return source_row, target_row
+        # A side without a graph, or with branches, has the order of its list.
         source_list = _list_with(sources, scope.source)
         target_list = _list_with(targets, scope.target)
         if source_list and target_list and not self._have_common_order(source_list, target_list):

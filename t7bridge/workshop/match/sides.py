@@ -74,23 +74,25 @@ class Side:
 
     Attributes:
         name: of the file, or its name in messages.
-        format: its name; empty for a value in memory.
+        format: the name of the file's format; empty for a value in memory.
         tensors: its tensors by key, in order.
         others: its entries that are not plain tensors, which are not matched.
-        keys: all keys, in order.
-        derived: keys of derived tensors.
-        gates: see `gate_orders`.
-        cells: the model with its cells as single modules, whose keys these are; see `with_cells`.
-        layers: its tensors without them.
-        metadata: PyTorch's `_metadata`, if any.
+        keys: all keys, of `tensors` and `others`, in order.
+        derived: keys of derived tensors, which follow from others and need no counterpart.
+        gates: prefix of a layer whose rows are gates → their order; see `gate_orders`. Empty unless `with_cells` keeps
+            the layers of cells.
+        cells: the model with its cells as single modules of PyTorch, whose keys `keys` and `tensors` are then; `None`
+            unless `with_cells` changed them.
+        layers: with `cells`, the tensors of the Lua layers themselves, by their own keys; else empty.
+        metadata: PyTorch's `_metadata`; `None` if the state dict has none.
         notes: notes of its construction.
-        document: the file it comes from, open.
-        module: the Lua module it comes from.
-        factory: the factory of PyTorch that it comes from.
-        live: the live PyTorch module that it comes from.
+        document: the file it comes from, open; `None` for a value in memory and a factory.
+        module: the Lua module it comes from, or `None`.
+        factory: the factory of PyTorch that it comes from, or `None`.
+        live: the live PyTorch module that it comes from, or `None`.
         lists: the keys of each list of tensors, which have no names, in order.
-        own_keys: of keys that were renamed, those that the model itself has.
-        wired: empty until `wiring_of` is called, and then its result, which takes time.
+        own_keys: the key after renaming → the key that the model itself has; empty if none was renamed.
+        wired: empty until `wiring_of` is called, and then its result, which takes time, as the only element.
     """
 
     name: str = ""
@@ -141,6 +143,7 @@ def side_of(
         FormatError: the file is damaged, or in no supported format.
     """
     side = Side(name)
+    # Each kind becomes a simpler one: a file or factory its value, a Lua module its state dict, that its tensors.
     if isinstance(value, Factory) or is_factory(value):
         side.factory = value if isinstance(value, Factory) else Factory.parse(value)
         side.name = str(side.factory)
@@ -171,7 +174,7 @@ def _rename(side: Side, naming: Naming) -> None:
         ModelError: a rule renames nothing, or two keys get one name.
     """
     keys = side.keys
-    names = naming.renamed({key: key for key in keys})
+    names = naming.renamed({key: key for key in keys})  # new key → key
     unused = naming.unused_in_words(keys)
     if unused:
         raise ModelError("; ".join(unused), file=side.name)
@@ -262,7 +265,7 @@ def _state_of(factory: Factory) -> OrderedDict[str, Any]:
     storages: dict[int, Storage] = {}
     result: OrderedDict[str, Any] = OrderedDict()
     for key, value in state.items():
-        if not getattr(value, "is_meta", False):
+        if not getattr(value, "is_meta", False):  # it has its value already
             result[key] = value
             continue
         element = ELEMENT_TYPES[str(value.dtype).removeprefix("torch.")]
@@ -303,7 +306,7 @@ def _module_in(roots: list[Any], name: str, at: str | None) -> TorchObject:
     for number, root in enumerate(roots, 1):
         modules += find_modules(root, "root" if len(roots) == 1 else f"root[{number}]")
     if at is None and len(modules) > 1:
-        # One that has no tensors counts only if none has any.
+        # A module without tensors, such as a criterion, counts only if none has any.
         modules = [(path, module) for path, module in modules if state_dict(module).tensors] or modules
     _, module = choose(modules, at, name)
     return module
@@ -689,7 +692,7 @@ def classify(source: list[Part], target: list[Part]) -> None:
         in_target = Counter(part.cls for part in target)
         for part in parts:
             few, many = sorted((in_source[part.cls], in_target[part.cls]))
-            # Names are left out only where one side has no part of the class at all.
+            # A stricter class with parts on both sides is kept: names are left out only where one side has none at all.
             is_too_loose = compare is _nameless and few > 0
             if few != many and not is_too_loose:
                 part.cls = (level, *compare(part))

@@ -75,7 +75,7 @@ def derived_input(layer: LiveLayer, output: Recorded, is_intact: bool) -> Derive
     Raises:
         RefusedError: the fields contradict one another.
     """
-    if not isinstance(output, Tensor) or output.numel > _MOST_ELEMENTS:
+    if not isinstance(output, Tensor) or output.numel > _MOST_ELEMENTS:  # a list is of several outputs
         return None
     facts = in_lua_of(layer.obj)
     if facts.first_row is not None and is_intact:  # a lookup table
@@ -168,8 +168,9 @@ def _folded(conv: Any, matrix: torch.Tensor, output: torch.Tensor) -> torch.Tens
     places = output.shape[-rank:]
     batch = output.shape[: output.dim() - rank - 1]  # without the dimension of the channels
     count = prod(batch) * conv.in_channels * prod(kernel) * prod(places)
-    if len(batch) > 1 or count > _MOST_ELEMENTS:
+    if len(batch) > 1 or count > _MOST_ELEMENTS:  # an output of a batch has one dimension more, at most
         return None
+    # Of another pass: the buffer has what the last one unfolded.
     if matrix.numel() != count or matrix.shape[-1] != prod(places):
         return None
     columns = matrix.reshape(-1, prod(kernel), *places)

@@ -75,11 +75,11 @@ class Outcome:
 
     Attributes:
         run: the run.
-        verdict: one of the three.
-        reason: why.
+        verdict: one of `VERDICTS`; "not recorded" until it is decided.
+        reason: why; empty where the verdict needs no words. Before the verdict, what is known of its input.
         difference: the numbers of the comparison; `None` if nothing was compared.
-        compared: number of compared values.
-        runs: number of runs that it is about.
+        compared: number of compared values; 0 if nothing was compared.
+        runs: number of runs that it is about: 1, until the runs of one layer are counted together.
         has_weights: whether a layer of the comparison has weights, on which its result depends.
         has_recorded_shape: whether what is computed has as many elements as what is recorded: no update of weights
             changes that.
@@ -143,6 +143,7 @@ def judged(model: TorchObject, path: str, limits: Limits) -> list[LayerProof]:
     runs_in_saved_mode = runs(model, path, limits)
     layers = _judged_in_one_mode(runs_in_saved_mode, limits, in_other_mode=False)
     modes = [run.obj.get("train") for run in runs_in_saved_mode if isinstance(run.obj.get("train"), bool)]
+    # A single layer that differs and agrees in the other mode may do so by chance: no other layer confirms the mode.
     all_in_one_mode = len(modes) > 1 and len(set(modes)) == 1
     if _count(layers, DIFFERS) and all_in_one_mode:
         runs_in_other_mode = runs(model, path, limits, in_other_mode=True)
@@ -211,6 +212,7 @@ def _flat_storages(layers: list[Outcome]) -> set[int]:
             first_of_layer[storage] = min(tensor.offset, first_of_layer.get(storage, tensor.offset))
         for storage, element in first_of_layer.items():
             first_elements.setdefault(storage, set()).add(element)
+    # A storage with weights of one layer alone may be that layer's own.
     return {storage for storage, elements in first_elements.items() if len(elements) > 1}
 
 
@@ -239,6 +241,11 @@ class Judge:
         runs: the runs of the layers, in order.
         limits: resource limits.
         in_other_mode: whether all layers ran in another mode than that in which they were saved.
+
+    Attributes:
+        memory: which recorded values later runs have overwritten.
+        is_of_2010: whether the model is of the first releases, whose tensors have their dimensions in reverse order;
+            their convolutions show it.
     """
 
     def __init__(self, runs: list[Run], limits: Limits, in_other_mode: bool) -> None:
@@ -253,6 +260,7 @@ class Judge:
             for buffer in tensors_in(run.obj.get("finput")):
                 self._last_user_of_buffer[id(buffer.storage)] = number
         self._outcomes: list[Outcome] = []
+        """What is known of each run so far; its place in the list is the number of the run."""
         self._node_outputs: dict[int, dict[Any, NodeOutput]] = {}
         """What computes the tensors that are in memory, by the ids of their storages, and by their views of these."""
 
@@ -264,7 +272,7 @@ class Judge:
             node = self._judge_run(number, outcome)
             self._note_writes(run, node)
         self._decide_by_gradients()
-        self._leave_out_containers()
+        self._leave_out_containers()  # last: verdicts by gradients explain containers, too
         return self._outcomes
 
     def _judge_run(self, number: int, outcome: Outcome) -> Node | None:
@@ -276,7 +284,7 @@ class Judge:
         """
         run = outcome.run
         if run.output is None and run.joined is None:
-            return None
+            return None  # nothing to compare with; parts that are joined can be computed without a recorded output
         node = None
         try:
             node = self._node(number, outcome)
@@ -294,7 +302,8 @@ class Judge:
             outcome.refuse(error.message)  # its fields are inconsistent
         except RecursionError:
             outcome.decide(NOT_RECORDED, "its modules are nested too deep for PyTorch")
-        return node if node is not None and node.values else None
+        has_run = node is not None and bool(node.values)
+        return node if has_run else None
 
     # What computes an output
 
@@ -311,6 +320,7 @@ class Judge:
         """
         run = outcome.run
         output_is_complete = is_complete(run.output)
+        # Without an output, Lua may never have run the container as it is in the file.
         if run.contradiction and output_is_complete:
             raise RefusedError(run.contradiction)
         inputs = self._read_input(run.input if run.joined is None else run.joined.parts, number)
@@ -325,8 +335,8 @@ class Judge:
             concatenate = partial(_concatenated, run.joined.dim)
             return Node(number, unit, None, inputs, concatenate) if inputs is not None else None
         layer = LiveLayer.build(run.obj, run.path, unit, self.limits, self.in_other_mode)
-        outcome.has_weights = layer.has_weights
-        if output_is_complete and not self.is_of_2010:
+        outcome.has_weights = layer.has_weights  # with those of modules inside
+        if output_is_complete and not self.is_of_2010:  # whose kernels have their extents in another order
             check_kernel(layer)
         if inputs is not None:
             return Node(number, unit, layer, inputs)
@@ -353,14 +363,14 @@ class Judge:
         if not isinstance(value, Tensor):
             return value
         node_output = self._node_outputs.get(id(value.storage), {}).get(view_of(value))
-        # By this run itself, too, if it works in place.
+        # By this run itself, too, if it works in place: what counts is what came after the run before.
         if self.memory.is_overwritten(value, number - 1):
-            return node_output
+            return node_output  # `None` if no layer that has run computed it
         tensor = self._to_torch(value)
         if value.element.name != "int64":  # these are indices
             tensor = tensor.double()
         if tensor.is_floating_point() and not bool(tensor.isfinite().any()):
-            return None
+            return None  # memory that nothing was written to
         return tensor if node_output is None else evolve(node_output, recorded=tensor)
 
     def _note_writes(self, run: Run, node: Node | None) -> None:
@@ -373,12 +383,14 @@ class Judge:
         if node is None and run.is_container:
             return  # the modules inside computed it
         tensors = list(tensors_in(run.output))
+        # What was computed into this memory before is gone.
         for region in run.writes:
             storage, _, _ = region
             outputs_of_nodes = self._node_outputs.get(storage, {})
             self._node_outputs[storage] = {
                 view: node_output for view, node_output in outputs_of_nodes.items() if not overlap(view[0], region)
             }
+        # The same for outputs that the run did not write, as views of its input.
         for tensor in tensors:
             self._node_outputs.get(id(tensor.storage), {}).pop(view_of(tensor), None)
         if node is None or sizes(node.values) != [tensor.numel for tensor in tensors]:
@@ -442,7 +454,7 @@ class Judge:
                 raise RefusedError(f"would return {total} elements, {sum(recorded_sizes)} are recorded")
         node.run()
         if not any(_differs(node.values, draw) for draw in node.perturbed):
-            # Zeros times weights are zeros, whatever these are.
+            # No error of the weights changes the result: zeros times weights are zeros, whatever these are.
             outcome.has_weights = False
         if not is_complete(run.output):
             return
@@ -470,11 +482,12 @@ class Judge:
             outcome.decide(AGREES, _with_others(outcome, members))
         else:
             doubt = _doubt(run, node, recorded)
-            if doubt:
+            if doubt:  # also of the members, which stay undecided
                 outcome.decide(NOT_RECORDED, doubt)
                 return
             reasons = (_with_others(outcome, members), difference.reason)
             outcome.decide(DIFFERS, "; ".join(filter(None, reasons)))
+        # The outcome itself is a member, which is decided by now.
         for member in members:
             if member.verdict == NOT_RECORDED:
                 member.decide(outcome.verdict, f"compared as one with {run.path}")
@@ -521,6 +534,7 @@ class Judge:
         except (NotRunError, T7BridgeError):
             return
         outcome.gradient_agrees = difference.excess <= 1
+        # The numbers of a comparison of outputs stay; see `_decide_by_gradients` for the verdict.
         if outcome.verdict == NOT_RECORDED:
             outcome.difference = difference
             outcome.compared = sum(sizes(recorded))
@@ -595,7 +609,7 @@ def _is_within_limits(difference: Deviation, members: list[Outcome]) -> bool:
         difference: the difference.
         members: the layers that are compared as one.
     """
-    if difference.excess <= 1:
+    if difference.excess <= 1:  # in units of the limit
         return True
     tolerances = []
     for outcome in members:
@@ -630,7 +644,7 @@ def _factor_of_machine(run: Run) -> float:
     """Return the factor of the limit on rounding for the machine on which a layer ran; see `ON_GPU`."""
     on_gpu = run.obj.class_name.startswith("cudnn.") or any(item.device != "cpu" for item in tensors_in(run.output))
     weight = run.obj.get("weight")
-    # Libraries compute convolutions by transforms of their input and kernels.
+    # Libraries of GPUs compute convolutions by transforms of their input and kernels.
     may_be_transformed = isinstance(weight, Tensor) and run.name.startswith(("nn.Spatial", "nn.Volumetric"))
     return ON_GPU if on_gpu and may_be_transformed else 1.0
 
@@ -658,7 +672,8 @@ def _normalized_by_running_statistics(layer: LiveLayer, value: Values) -> bool:
     if not isinstance(layer.module, torch.nn.modules.batchnorm._BatchNorm):
         return False
     mean = layer.obj.get("save_mean")
-    if not isinstance(mean, Tensor) or not isinstance(value, torch.Tensor) or len(value) != 1 or value.dim() < 2:
+    is_batch_of_one = isinstance(value, torch.Tensor) and value.dim() >= 2 and len(value) == 1
+    if not isinstance(mean, Tensor) or not is_batch_of_one:
         return False
     own_mean = value.transpose(0, 1).flatten(1).mean(1)  # of each feature, the second dimension
     return len(own_mean) == mean.numel and not torch.allclose(own_mean, to_doubles(mean).reshape(-1), rtol=1e-3)

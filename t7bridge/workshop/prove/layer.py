@@ -120,7 +120,7 @@ class LiveLayer:
         obj: the module in Lua.
         module: the live module in double precision.
         unit: unit roundoff of the element type that Lua computed in.
-        tensors: weights and buffers with which it runs in place of the module's own, by name.
+        tensors: weights and buffers with which it runs in place of the module's own, by name; empty for its own.
     """
 
     obj: TorchObject
@@ -137,7 +137,7 @@ class LiveLayer:
         limits: Limits = DEFAULT_LIMITS,
         in_other_mode: bool = False,
     ) -> LiveLayer:
-        """Build a module on its own, in the mode stored in the file.
+        """Build a module on its own, in the mode stored in the file or, on request, in the other one.
 
         Args:
             obj: the module in Lua.
@@ -151,7 +151,7 @@ class LiveLayer:
         """
         module = live_module(obj, path, limits=limits)
         saved_mode = obj.get("train")
-        is_training = saved_mode is True
+        is_training = saved_mode is True  # a module that states no mode is in evaluation, in either case
         if in_other_mode and isinstance(saved_mode, bool):
             is_training = not is_training
         module.train(is_training)
@@ -172,7 +172,7 @@ class LiveLayer:
             RefusedError: the layer does not accept the value.
             NotRunError: it draws at random, and what it drew is not recorded.
         """
-        # Each run begins without a state, as if it were the first.
+        # Each run begins without a state, as if it were the first; layers of ours keep it in `state`.
         for inside in self.module.modules():
             if "state" in vars(inside):
                 vars(inside)["state"] = None
@@ -195,6 +195,7 @@ class LiveLayer:
         Raises:
             NotRunError: the noise is not recorded, or is of another shape.
         """
+        # Fields of dropouts that draw in evaluation, too.
         draws_in_evaluation = any(
             self.obj.get(name) is True for name in ("stochasticInference", "stochastic_inference")
         )
@@ -232,7 +233,7 @@ class LiveLayer:
             seed: of the random numbers.
         """
         generator = torch.Generator().manual_seed(seed)
-        most_terms = 1
+        most_terms = 1  # products in a sum
         for item in (*self.module.parameters(), *self.module.buffers()):
             # A weight (outputs, ...) is multiplied with as many inputs as it has elements for each output.
             if item.dim() > 1 and item.shape[0]:

@@ -59,13 +59,14 @@ class Node:
     """One run of one layer, computed in double precision and several times with errors.
 
     Attributes:
-        run_number: the place of the run among all.
+        run_number: the place of the run among all, from 0.
         unit: unit roundoff of its numbers.
         layer: the layer; `None` where tensors are only concatenated.
         inputs: its input: recorded tensors, and a `NodeOutput` for each that another node computes.
         function: what of the layer is computed: its output, or the gradient with respect to its input.
-        values: the computed tensors.
-        perturbed: the same with errors of Lua's precision.
+        values: the computed tensors; empty until `run`.
+        perturbed: the same with errors of Lua's precision: one list for each run with errors, the last one that in
+            single precision. Empty until `run`.
     """
 
     run_number: int
@@ -83,6 +84,7 @@ class Node:
             NotRunError: the layer cannot be run on its input.
         """
         self.values = self.compute()
+        # Each reads what other nodes computed in their run of the same number.
         self.perturbed = [self.compute(draw) for draw in range(PERTURBED_RUNS)]
         self.perturbed.append(self._in_single_precision())
 
@@ -154,7 +156,7 @@ class Node:
             recorded: the tensors.
             factor: of the limit.
         """
-        if self.unit <= UNIT["float64"]:
+        if self.unit <= UNIT["float64"]:  # Lua computed in doubles, as we do: see `EXACT`
             factor *= EXACT
         return measure(recorded, self.values, expected_errors(self.values, self.perturbed, self.unit), factor)
 

@@ -277,8 +277,8 @@ class Pass:
 
     Attributes:
         in_other_mode: whether the model ran in another mode than that in which it was saved.
-        budget: resource limits of following it.
-        run_counts: how often each module runs in it, by its id; empty while this is not known.
+        budget: resource limits of following it, which each reading of the pass has for itself.
+        run_counts: how often each module runs in it, by its id; empty in the first reading, which counts them.
     """
 
     in_other_mode: bool
@@ -320,13 +320,14 @@ class Run:
         is_compared: whether it is compared itself: not if only what is inside is.
         is_container: whether this is a container, whose modules have runs of their own.
         joined: the outputs of its modules, if it only joins them.
-        is_last: whether its module does not run again later in the pass and overwrites its output.
+        is_last: whether its module does not run again later in the pass, which would overwrite its output.
         writes: the memory that it wrote.
         reason: why the input is missing, if known.
         contradiction: what is wrong with the fields of a container, which cannot have run with them.
         step_and_count: in a sequence, the step from 0 and the number of steps; `None` elsewhere.
-        previous_output: the module's output one step before, if a sequence keeps a copy of it.
-        places_in_copy: the places of modules inside whose weights belong to others, by id.
+        previous_output: the module's output one step before, if a sequence keeps a copy of it; else `None`.
+        places_in_copy: the places of modules inside whose weights belong to others, by id: those of the copy of a cell
+            that ran a step. `_add_run_of_step` sets it; the runs inside have the same.
         first_reading: the same run in the first reading of the pass; `None` in that itself.
     """
 
@@ -373,7 +374,7 @@ class Run:
     @property
     def step(self) -> int:
         """The step of a recurrent module, from 1."""
-        # Outside of a sequence what is recorded is that of the last step alone.
+        # Outside of a sequence what is recorded is that of the last step alone: as one step of a sequence of one.
         step_in_sequence, count = self.step_and_count or (0, 1)
         # The field has the step that would come next; it may count on over several sequences.
         next_step = self.obj.get("step")
@@ -469,11 +470,9 @@ def runs(
     budget = Budget(limits, "following the runs of the layers")
     first_reading = Run(Place(None, path), root, None, Pass(in_other_mode, budget))
     begun, _ = _follow(first_reading)
+    _mark_last_runs(begun)
     run_counts = Counter(id(run.obj) for run in begun)
-    seen: set[int] = set()
-    for run in reversed(begun):
-        run.is_last = id(run.obj) not in seen
-        seen.add(id(run.obj))
+    # In the second one, a module that runs again has no recorded output but in its last run.
     budget = Budget(limits, "following the runs of the layers")
     second_pass = Pass(in_other_mode, budget, run_counts)
     start = Run(first_reading.place, root, None, second_pass, first_reading=first_reading)
@@ -485,6 +484,18 @@ def runs(
         _note_writes(run, written)
         written.update(storage for storage, _, _ in run.writes)
     return listed
+
+
+def _mark_last_runs(begun: list[Run]) -> None:
+    """Set which run of each module is its last one.
+
+    Args:
+        begun: all runs, in the order in which they begin.
+    """
+    seen: set[int] = set()  # modules, by their ids
+    for run in reversed(begun):
+        run.is_last = id(run.obj) not in seen
+        seen.add(id(run.obj))
 
 
 def _follow(start: Run) -> tuple[list[Run], list[Run]]:
@@ -531,7 +542,8 @@ def _note_writes(run: Run, written: set[int]) -> None:
     source = first_of(run.input)
     target = run.output
     if run.in_place and isinstance(source, Tensor) and isinstance(target, Tensor):
-        # In older releases the output had memory of its own once a model had changed its type; both were written.
+        # In older releases the output had memory of its own once a model had changed its type; both were written. That
+        # both have the same values shows it.
         is_apart = source.storage is not target.storage and source.shape == target.shape
         if is_apart and np.array_equal(source.numpy(), target.numpy(), equal_nan=True):
             run.writes.append(_region(source))
@@ -601,13 +613,15 @@ def _add_runs_inside(run: Run) -> None:
     a container of which nobody knows what it does with them, no runs are added.
     """
     recording = recording_of(run.obj)
-    # The LSTM of torch-rnn, which has a weight of its own, takes whole sequences.
+    # A cell of one step has modules inside, which are compared instead. The LSTM of torch-rnn has the same name,
+    # but a weight of its own: it takes whole sequences, and is compared itself.
     if recording.states is not None and not isinstance(run.obj.get("weight"), Tensor):
         run.is_compared = False
         _add_run_of_step(run, recording)
         return
     container = _container_of(run)
     if container is None:
+        # Its modules have no runs, but it counts as a container all the same.
         layer = layer_of(run.obj.class_name)
         if layer is not None and layer.children is not None:
             run.is_container = next(iter(layer.children(run.obj)), None) is not None
@@ -626,7 +640,7 @@ def _add_runs_inside(run: Run) -> None:
     values.pass_back(result)
     # A container that does nothing itself needs no comparison besides those of its modules.
     run.is_compared = result.is_computed or not is_transparent
-    if is_transparent:
+    if is_transparent:  # others compute something of what they join
         run.joined = result.joined
 
 
@@ -716,20 +730,21 @@ class RecordedValues(Domain[PassedValue]):
     """What Lua recorded of the values that a container passes; `call` adds the run of a module inside.
 
     Args:
-        run: that of the container.
+        run: that of the container, which receives the runs of the modules inside.
     """
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._fields_of_inputs = recording_of(run.obj).inputs
+        """The fields in which the container keeps what modules inside took, by their names."""
         self._nodes = recorded_nodes(run.obj)
         """What each node of a graph took and got back, in the order of the calls."""
         self._calls: list[tuple[PassedValue, PassedValue]] = []
         """The input and the output of each module that was called, in the order of `run.inside`."""
         self._step_and_count: tuple[int, int] | None = None
-        """In a sequence, the step and the number of steps."""
+        """In a sequence, the step, from 0, and the number of steps; `None` elsewhere."""
         self._previous_output: Recorded = None
-        """In a sequence, the output of the container in the step before."""
+        """In a sequence, the output of the container in the step before; `None` in the first."""
 
     def tensor(self) -> PassedValue:
         """Return a value that is not recorded."""
@@ -815,11 +830,13 @@ class RecordedValues(Domain[PassedValue]):
             step, count = self._step_and_count
             if step + 1 < count:
                 return PassedValue()  # in evaluation one module runs all steps; its fields are of the last
+        # What the file records counts more than what the flow passes: first a field of the container, then its node.
         if child in self._fields_of_inputs:
             value = PassedValue(recorded(self._run.obj.get(self._fields_of_inputs[child])))
         gradient = None
         if node is not None and len(self._calls) < len(self._nodes):
-            # The nodes of a graph keep what they took, and what came back.
+            # The nodes of a graph keep what they took, and what came back. They are in the order of the calls;
+            # there may be fewer.
             data = self._nodes[len(self._calls)]
             input_of_node = _without_table(recorded(data.get("input")))
             if input_of_node is not None:
@@ -900,7 +917,7 @@ def _add_run_of_step(run: Run, recording: Recording) -> None:
     """
     inputs = run.input
     if recording.first_step and run.is_unknown_step:
-        return  # it is not known which module ran
+        return  # it is not known which module ran: that of the first step, or of the others
     if recording.first_step and run.step == 1:
         # A module of its own runs the first step, on the input alone.
         step_in_path = ".recurrentModule"
@@ -941,6 +958,7 @@ def _copy_of_step(run: Run) -> tuple[str, Value]:
     file.
     """
     children = _modules_of(run.obj)
+    # Cells without the field have the module as their only one.
     module = run.obj.get("recurrentModule") or (children[0] if children else None)
     step = ".recurrentModule"
     for number, child in enumerate(children, 1):

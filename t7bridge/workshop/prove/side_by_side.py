@@ -55,7 +55,7 @@ class Digest:
     Attributes:
         numel: the number of elements.
         norm: the Euclidean norm.
-        projection: the sum of the elements, each times a random number, relative to the norm.
+        projection: the sum of the elements, each times a random number, relative to the norm; 0 if all are zeros.
     """
 
     numel: int
@@ -175,8 +175,8 @@ class Origin:
     """Where a value comes from: which layers' results, by which operations.
 
     Attributes:
-        sources: the numbers of the calls whose results it is made of, or `INPUT`.
-        operations: what makes it of them, in order.
+        sources: the numbers of the calls whose results it is made of, or `INPUT`; empty if it depends on neither.
+        operations: what makes it of them, in order, without operations that only change shapes.
     """
 
     sources: set[int] = field(factory=set)
@@ -191,15 +191,16 @@ class Call:
     """One run of a layer with weights.
 
     Attributes:
-        place: the name of the layer in its model.
+        place: the name of the layer in its model; empty for the model itself.
         layer: the layer.
         weights: fingerprints of its weights and statistics without the bias, sorted.
         bias: that of the bias; `None` if it has none.
         inputs: the values of a floating-point type that it got.
         has_whole_numbers: whether it got whole numbers alone, as tokens are, of whatever type.
         origin: of its inputs.
-        stored: a copy of the input, if it is one tensor, for the same layer of the other model.
-        outputs: the values that it returned, and the statistics that it updated.
+        stored: a copy of the input, if it is one tensor, for the same layer of the other model; `None` in the second
+            model, for other inputs, and beyond `_MOST_STORED`.
+        outputs: the values that it returned, and the statistics that it updated; empty until it returns.
         partner: the run of the first model with the same weights; `None` without one.
         has_same_input: whether it ran on the input of that, if only because it was given to it.
     """
@@ -239,10 +240,12 @@ class RecordedPass:
 
     Attributes:
         calls: the runs of layers with weights, in order.
-        result: the outputs of the model.
+        result: the outputs of the model; empty if it was stopped.
         outputs: the same as digests.
         origin: of the outputs.
         error: what stopped the model; empty if nothing did.
+
+    The constructor runs the model.
     """
 
     def __init__(self, model: nn.Module, value: Any, training: bool, first: RecordedPass | None = None) -> None:
@@ -281,7 +284,7 @@ class RecordedPass:
         except Exception as error:  # the user's code may raise anything
             self.error = f"{type(error).__name__}: {first_line(error)}"
         finally:
-            with torch.no_grad():
+            with torch.no_grad():  # autograd would record the copies
                 for name, item in model.named_buffers():
                     item.copy_(buffers[name])
 
@@ -351,12 +354,13 @@ class RecordedPass:
         if self._depth > 1:
             return None  # a part of a layer with weights
         tensors = _floats([args, kwargs])
+        # The bias apart: one of two layers with the same weights may lack it.
         weights = {name: _fingerprint(item) for name, item in _own_tensors(layer).items()}
         bias = weights.pop("bias", None)
         inputs = [Digest.of(item) for item in tensors]
         has_whole_numbers = _are_whole_numbers([args, kwargs])
         call = Call(place, layer, sorted(weights.values()), bias, inputs, has_whole_numbers, self._origin(tensors))
-        call.partner = self._partner(call)
+        call.partner = self._partner(call)  # before it is among the calls, whose partners are used
         self.calls.append(call)
         # Layers run without a graph: it would only take memory.
         args, kwargs = tree_map_only(torch.Tensor, torch.Tensor.detach, (args, kwargs))
@@ -383,6 +387,7 @@ class RecordedPass:
         tensor = tensor.detach()
         is_first_model = self._first is None
         if is_first_model and self._elements_left_to_store >= tensor.numel():
+            # Smaller inputs may fit after a larger one did not.
             call.stored = tensor.clone()
             self._elements_left_to_store -= tensor.numel()
         if call.partner is None:
@@ -445,14 +450,14 @@ class Comparison:
     """The differences of two models on one input in one mode, each described where it arises.
 
     Attributes:
-        mine: the first.
-        theirs: the second, run with the inputs of the first.
-        label: its name.
-        texts: what differs, in words, with the places where it does; empty if all agrees.
+        mine: the pass of the first model, that of Lua. In all methods `mine` and `my_` are of the first model.
+        theirs: the pass of the second model, run with the inputs of the first. `theirs` and `their_` are of the second.
+        label: the name of the second model.
+        texts: what differs, in words → the places where it does, none for the models as a whole; empty if all agrees.
         misplaced: whether layers get what others get in the first: weights may be those of other layers.
         differing: the runs of the first model to which those of the second differ, in input or output, by id.
 
-    Which model is meant: `mine` is the first, that of Lua, `theirs` the second.
+    `run` sets the last three.
     """
 
     mine: RecordedPass
@@ -479,7 +484,7 @@ class Comparison:
         """The calls of the second model that returned other values: differences in what is made of these are theirs."""
         for number, call in enumerate(self.theirs.calls):
             partner = call.partner
-            if partner is None:
+            if partner is None:  # nothing to compare with; if it matters, what is made of its result differs
                 continue
             place = f"{call.place or 'the model'} ({partner.place or 'root'})"
             if not _same_inputs(partner, call) and not call.origin.sources & wrong:
@@ -488,6 +493,7 @@ class Comparison:
                 self._compare_origins(partner.origin, call.origin, f"before {place}")
             if not _match(partner.outputs, call.outputs):
                 wrong.add(number)
+                # Of another input, other outputs say nothing of the layer.
                 if call.has_same_input:
                     self.differing.add(id(partner))
                     self._compare_layers(partner, call, place)
@@ -554,7 +560,7 @@ class Comparison:
             self._note(f"{self.label} returns another value than the .t7", where)
             return
         numbers = {id(call): number for number, call in enumerate(self.mine.calls)}
-        their_sources = set()
+        their_sources = set()  # by the numbers of their partners in the first model
         for source in theirs.sources:
             partner = self.theirs.calls[source].partner if source != INPUT else None
             # `None` for a layer of which the first model has none with the same weights.

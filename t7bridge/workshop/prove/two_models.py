@@ -54,10 +54,10 @@ class TwoModels:
     """A Lua model that is compared with a second model.
 
     Attributes:
-        subject: the Lua model.
+        subject: the Lua model, the first one.
         other: the second model, live, in double precision and evaluation mode.
-        name: of that.
-        inputs: of both; empty if they are inferred.
+        name: of the second model, in texts.
+        inputs: those of both, in any form of `parse_inputs`; empty if they are inferred.
     """
 
     subject: Subject
@@ -75,7 +75,8 @@ class TwoModels:
             return self._proof()
 
     def _proof(self) -> Proof:
-        problem = None
+        """Return the verdicts; see `proof`."""
+        problem_over_steps = None
         recurrent = self._recurrence()
         # A model of one step without states among its inputs cannot be run over a sequence from here.
         is_over_sequences = recurrent is not None and recurrent.states != ()
@@ -83,14 +84,16 @@ class TwoModels:
             try:
                 return self._over_steps(recurrent)
             except ModelError as error:  # the second model may take one step, as the Lua model does
-                problem = error
+                problem_over_steps = error
         mine = in_double(live_module(self.subject.model, self.subject.path, limits=self.subject.limits))
         first, spec = self._on_accepted_input(mine)
-        if first.theirs.error and problem is not None:
-            raise problem
+        # It takes neither: what it says of sequences is about the inputs that it is meant for.
+        if first.theirs.error and problem_over_steps is not None:
+            raise problem_over_steps
         comparisons = [first]
         specs = [spec]
         texts = list(first.differences)
+        # A second size is of inputs that nobody stated; with weights at other places it shows nothing new.
         if not self.inputs and not first.misplaced:
             resized = self._on_another_size(mine, spec, first)
             if resized is not None:
@@ -103,6 +106,7 @@ class TwoModels:
         if normalizes(mine) and not isinstance(self.other, torch.jit.ScriptModule):
             mode = "evaluation and training mode"
             in_training = compare(mine, self.other, self.name, drawn(mine, spec), training=True)
+            # Only its texts count: the verdicts on layers are those in evaluation.
             texts += [f"in training, {text}" for text in _new(in_training, texts)]
         # The layers are shown as they are where a difference shows first.
         shown = next((comparison for comparison in comparisons if comparison.texts), first)
@@ -173,7 +177,7 @@ class TwoModels:
         Raises:
             ModelError: the second model does not accept sequences, or returns something else.
         """
-        # Tokens count from 0, as PyTorch's do; cells become layers over sequences where possible.
+        # Tokens count from 0, as PyTorch's do; `lift` makes cells layers over sequences where possible.
         mine = in_double(
             live_module(self.subject.model, self.subject.path, index_base=0, limits=self.subject.limits, lift=True)
         )
@@ -190,12 +194,12 @@ class TwoModels:
         differences = []
         if answer.difference is not None:
             differences.append(answer.difference)
-        elif not what.takes_tokens and self._masks_differ(mine, inputs):
+        elif not what.takes_tokens and self._masks_differ(mine, inputs):  # a token is never a step of zeros
             differences.append(f"for steps that are zeros, the .t7 returns zeros, and {self.name} does not")
         verdict = DIFFERS if differences else AGREES
         whole = LayerProof("root", type(mine).__name__, verdict, runs=len(answer.outputs))
         whole.parameters = sum(item.numel() for item in mine.parameters())
-        last_steps = wanted[-len(answer.outputs) :]
+        last_steps = wanted[-len(answer.outputs) :]  # the second model may return the last step alone
         whole.set_numbers(deviation_of([last_steps], [answer.outputs]), [answer.outputs])
         proof = Proof(self.subject.file, [whole], f"steps of {self.name}", reference=self.name, differences=differences)
         proof.misplaced = answer.is_unexplained
@@ -221,8 +225,8 @@ class TwoModels:
             try:
                 outputs = _outputs(self.other, inputs, is_batch_first)
             except ModelError as error:
-                if not answers:
-                    problem = error
+                # Without any answer, the last refusal is the reason.
+                problem = error
                 continue
             # Some models return the last step alone.
             if outputs.shape[1:] == wanted.shape[1:] and len(outputs) in (1, len(wanted)):

@@ -268,6 +268,7 @@ def weight_times(b: Builder, weight: Any, other: Any, divide: bool = False) -> S
     number = number_of(other)
     if number is not None:
         return Scaled(param, scaled.scale * (1 / number if divide else number), scaled.axis)
+    # A second vector may be along another dimension; and a product of another shape is not a kernel of the layer.
     if not isinstance(other, (Wire, Stored)) or isinstance(weight, Scaled) or b.shape != param.shape:
         return None
     longer_axes = [axis for axis, extent in enumerate(other.shape) if extent != 1]

@@ -119,8 +119,10 @@ def with_weight(is_transposed: bool, channels: int) -> Callable[[Callable[..., A
             """Build the operation by the layer, and what the layer cannot hold of the weight and bias around it."""
             if isinstance(weight, Scaled) and weight.axis == 1 and options.get("groups", 1) > 1:
                 weight = b.wire(weight)  # the dimension is of the channels in a group
-            scale_of_outputs = None
+            scale_of_outputs = None  # applied behind the layer; one of the inputs is applied before it
             if isinstance(weight, Scaled):
+                # One number may be applied to either; the dimension of the outputs is the first one, or of a transposed
+                # weight the second one.
                 is_of_outputs = weight.axis is None or is_transposed == (weight.axis == 1)
                 if is_of_outputs:
                     scale_of_outputs = weight.scale
@@ -165,7 +167,8 @@ def linear(b: Builder, input: Wire, weight: Any, bias: Any) -> Any:
 @operation("matmul mm bmm mv dot vdot", "nn.MM, nn.Linear for a parameter")
 def matmul(b: Builder, self: Any, other: Any, /) -> Any:
     """Multiply matrices, broadcasting the leading dimensions."""
-    # By a parameter: nn.Linear, whose weight is (out, in), and so transposed.
+    # By a parameter: nn.Linear, whose weight is (out, in), and so transposed. Dimensions of extent 1 before the two are
+    # those of the result, and not of the weight.
     if is_parameter(other) and len(other.ref.size) == 2 and prod(other.shape) == prod(other.ref.size):
         transposed = b.permute(other, (*range(len(other.shape) - 2), -1, -2))
         if isinstance(transposed, Stored) and all(extent == 1 for extent in other.shape[:-2]):
@@ -257,7 +260,8 @@ def attention(
     scores = _add_mask(b, scores, attn_mask, is_causal)
     weights = softmax_of(b, scores, dim=len(scores.shape) - 1)
     if type(b.module).__name__.startswith("MultiheadAttention"):
-        dropout_p = dropout_p or b.module.dropout  # PyTorch traces evaluation with 0
+        # PyTorch traces evaluation with 0. A function that the user's source calls has the probability as an argument.
+        dropout_p = dropout_p or b.module.dropout
     if dropout_p:
         weights = b.emit(make("nn.Dropout", dropout_p), weights)
     return product(b, weights, value)
@@ -277,6 +281,7 @@ def _add_mask(b: Builder, scores: Wire, attn_mask: Any, is_causal: bool) -> Any:
     """
     size = scores.shape[-2:]
     is_boolean = b.dtype_of("attn_mask") == "bool"
+    # PyTorch refuses a mask beside `is_causal`.
     # The logarithm of a mask that is computed is 0 where it is 1, and minus infinity where it is 0.
     if is_causal and not is_static(size):
         return scores + (lower_triangle(b, size, diagonal=0) >> make("nn.Log"))

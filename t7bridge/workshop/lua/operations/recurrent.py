@@ -207,6 +207,7 @@ def recurrent(
 ) -> Any:
     """Run LSTM, GRU or plain recurrent layers over time."""
     states = hx if b.kind == "lstm" else [hx]  # h and c, or h
+    # Of a torch.nn.LSTM, GRU or RNN. A function that the source calls has no module with the probability.
     if type(b.module).__name__.startswith(b.kind.partition("_")[0].upper()):
         dropout = b.module.dropout  # PyTorch traces evaluation with 0
     params_of_cell = 4 if has_biases else 2
@@ -214,6 +215,7 @@ def recurrent(
     directions = 2 if bidirectional else 1
     time = 1 if batch_first else 0
     has_projections = len(params) != params_of_cell * num_layers * directions  # which have a parameter more
+    # Before the refusals and the length, which are those of unrolled layers: nn.SeqLSTM takes any length.
     if not has_projections and "rnn" in b.allow and _fits_rnn(b, states, params):
         b.remark("nn.SeqLSTM is of the package rnn (Element-Research's): require 'rnn' before the model is loaded")
         time_first = (1, 0, 2) if batch_first else (0, 1, 2)  # its own inverse

@@ -121,9 +121,9 @@ def with_part(
         end = start + 1
         src = b.reshape(src, (*src.shape[:dim], 1, *src.shape[dim:]))
     begin, end = _range(extent, start, end)
-    count = (end - begin + step - 1) // step
+    count = (end - begin + step - 1) // step  # rounded up
     src = b.expand(src, replace_axis(self.shape, dim, count))
-    if step != 1:
+    if step != 1:  # elements that are apart
         return b.replace_at(self, np.arange(int(begin), int(end), step), src, dim)
     parts = [src]
     if begin != 0:
@@ -205,6 +205,7 @@ def slice_(b: Builder, self: Any, dim: Axis, start: Any, end: Any, step: int) ->
         return self
     extent = self.shape[dim]
     count = b.shape[dim]
+    # First what needs no condition on the extent; a constant or weight is cut when the model is built, below.
     begin = 0 if start is None else start
     has_numbers = isinstance(begin, int) and begin >= 0 and isinstance(end, (int, type(None)))
     if isinstance(self, Wire) and has_numbers and step == 1:
@@ -218,7 +219,7 @@ def slice_(b: Builder, self: Any, dim: Axis, start: Any, end: Any, step: int) ->
         # PyTorch's expression has cases, as the slice may reach beyond the end: `_range` has decided which it is.
         count = (end - begin + step - 1) // step
     else:
-        begin = min(begin, extent)
+        begin = min(begin, extent)  # a slice that begins beyond the end is empty
     return strided(b, self, dim, begin, count, step)
 
 
@@ -330,6 +331,7 @@ def pad(b: Builder, self: Any, pad: Any, /, mode: str = "", value: Any = 0) -> A
             wire = b.gather_constant(wire, np.arange(-left, extent + right) % extent, axis)
         return wire
     kind = "Reflection" if mode.startswith("reflect") else "Replication"
+    # Of values without a batch, which Lua's layers take for other dimensions, nothing is composed.
     is_signal = len(pad) == 2 and rank == 3
     is_image = len(pad) == 4 and rank == 4
     if is_signal or is_image:
@@ -404,7 +406,8 @@ def filled(b: Builder, fill_value: Any = None, value: Any = None, s: Any = None)
         if stated is not None:
             number = stated
     element = np.dtype(b.dtype if b.dtype.startswith(("float", "int")) else "f4")  # numpy has no bfloat16
-    size = b.shape if is_static(b.shape) else (1,) * len(b.shape)  # which is broadcast
+    # Of an open shape one element, which is broadcast.
+    size = b.shape if is_static(b.shape) else (1,) * len(b.shape)
     return b.constant(np.full(size, number, element), b.shape)
 
 
@@ -417,6 +420,7 @@ def index(b: Builder, self: Any, indices: Any = None, dim: Axis = 0, index: Any 
     if not indexed:
         indexed = [(dim, index)]
     axis, item = indexed[0]
+    # A mask gathers as many elements as are true. PyTorch does not trace one among several indices.
     if len(indexed) == 1 and indices and b.dtype_of("indices", axis) == "bool":
         raise CannotError("gathers by a mask")
     if len(indexed) == 2 and axis == 0 and isinstance(item, OpenRange) and item.shape == self.shape[:1]:
@@ -620,6 +624,7 @@ def scatter(b: Builder, self: Any, dim: Axis, index: Any, src: Any = None, value
         src = b.constant(float(value), index.shape)
     self, index, src = b.wires(self, index, src)
     for axis, extent in enumerate(index.shape):
+        # PyTorch takes fewer in other dimensions and leaves the rest of the tensor; pt.Scatter takes one for each.
         if axis != dim and extent != self.shape[axis]:
             raise CannotError("the indices do not cover the other dimensions")
         src = b.narrow(src, axis, start=0, count=extent)  # of which PyTorch uses as many as there are indices

@@ -49,19 +49,21 @@ class TotalVariation(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the input, (batch, n, h, w)."""
-        return with_gradient(input, self._smoothed)
+        return with_gradient(input, self._with_penalty)
 
-    def _smoothed(self, gradient: Tensor, input: Tensor) -> Tensor:
+    def _with_penalty(self, gradient: Tensor, input: Tensor) -> Tensor:
         """Add the gradient of half the squared differences between each element and
-        those beside and below it.
+        its right and lower neighbours.
+
+        As in Lua, elements of the last row and column have no differences of their own.
         """
         corner = input[..., :-1, :-1]
-        beside = corner - input[..., :-1, 1:]
-        below = corner - input[..., 1:, :-1]
+        right_difference = corner - input[..., :-1, 1:]
+        lower_difference = corner - input[..., 1:, :-1]
         penalty = torch.zeros_like(input)
-        penalty[..., :-1, :-1] += beside + below
-        penalty[..., :-1, 1:] -= beside
-        penalty[..., 1:, :-1] -= below
+        penalty[..., :-1, :-1] += right_difference + lower_difference
+        penalty[..., :-1, 1:] -= right_difference
+        penalty[..., 1:, :-1] -= lower_difference
         return gradient + self.strength * penalty
 
 
