@@ -59,9 +59,15 @@ class Rule:
         """Return the rule that a text states.
 
         Raises:
-            ModelError: the text has no `=`, or the two sides do not have the same number of `{}`.
+            ModelError: the text has no `=` or several, or the two sides do not have the same number of `{}`.
         """
         old, equals, new = text.partition("=")
+        if "=" in new:
+            raise ModelError(
+                f"{text!r} is several rules for names in one",
+                expected="one OLD=NEW",
+                hint="Repeat --rename for each rule; in Python pass a mapping, or pairs where a name has a =.",
+            )
         if not equals:
             raise ModelError(
                 f"{text!r} is not a rule for names", expected="OLD=NEW, such as features=backbone.features"

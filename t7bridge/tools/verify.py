@@ -320,8 +320,10 @@ def _with_layer(difference: Difference, names: dict[str, tuple[str, str]]) -> Di
         difference: the difference.
         names: name and class of each layer, by its path and by its name.
     """
-    # A key of a state dict is one step of a path: `root['0.weight']`.
-    path_or_key = difference.path.removeprefix("root['").removesuffix("']")
+    # A key of a state dict is one step of a path, to a tensor or to what it has: `root['0.weight'].storage`.
+    path_or_key = difference.path
+    if path_or_key.startswith("root['"):
+        path_or_key = path_or_key.removeprefix("root['").replace("']", "", 1)
     path = path_or_key
     while path and path not in names:  # step by step to what contains it
         last_step = max(path.rfind("."), path.rfind("["), 0)

@@ -61,6 +61,12 @@ def test_a_long_key_costs_no_more_than_its_length():
     assert rule.apply("x" * 100_000) is None
 
 
+def test_several_rules_in_one_text():
+    """Rules that are joined by commas are refused, as a key may have commas."""
+    with pytest.raises(ModelError, match="several rules for names in one.*Repeat --rename"):
+        Naming("0=c1,3=c2")
+
+
 def test_rules_apply_one_after_the_other():
     """The prefixes come first; each rule sees what the ones before have made."""
     naming = Naming(["layers=blocks", "{}.gamma={}.weight", "=net"], strip=["module", "encoder"])

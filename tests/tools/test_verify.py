@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import TESTFILES
 from looping import new_folder
 
 import t7bridge
@@ -111,6 +112,14 @@ def test_one_weight(tmp_path: Path) -> None:
     report = t7bridge.verify(tmp_path / "y.pt", ROOT / "models/lenet_mm.t7")
 
     assert [found.path for found in report.differences] == ["root.modules[3].weight.storage"]
+
+
+def test_a_storage_of_a_state_dict_is_named_as_its_tensor(tmp_path: Path) -> None:
+    """What differs in the memory of a key has the name of the key, and what of it."""
+    source = TESTFILES / "models" / "lenet_mm.t7"
+    t7bridge.convert(source, tmp_path / "half.pt", dtype="float16")
+    names = [found.name for found in t7bridge.verify(source, tmp_path / "half.pt").differences]
+    assert names[:2] == ["0.weight", "0.weight.storage"]
 
 
 def test_wrong_crc(tmp_path: Path) -> None:

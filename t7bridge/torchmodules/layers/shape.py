@@ -37,7 +37,7 @@ class View(nn.Module):
             batch *= prod(input.shape[batch_dims:]) // prod(self.size)
         # As in Lua, a batch of one is taken for one example, unless the dimensions say
         # that it is a batch.
-        if batch == 1 and batch_dims == 0:
+        if batch_dims == 0 and batch == 1:
             return input.reshape(self.size)
         return input.reshape(batch, *self.size)
 

@@ -28,3 +28,13 @@ def test_lua_to_pytorch_to_lua(name, tmp_path):
         outputs = flat(again(value))
     for mine, lua in zip(outputs, flat(as_torch(case["output"])), strict=True):
         torch.testing.assert_close(mine, lua, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_nn_view_leaves_the_batch_open(tmp_path):
+    """A live model that ends with nn.View takes any batch in Lua, as the original one does."""
+    module = t7bridge.load_module(TESTFILES / "models" / "resnet_small.t7")
+    t7bridge.save_module(module, tmp_path / "back.t7", example_inputs=torch.randn(1, 3, 16, 16))
+    more = torch.randn(5, 3, 16, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(t7bridge.load_module(tmp_path / "back.t7")(more), module(more))
