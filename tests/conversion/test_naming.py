@@ -63,7 +63,7 @@ def test_a_long_key_costs_no_more_than_its_length():
 
 def test_several_rules_in_one_text():
     """Rules that are joined by commas are refused, as a key may have commas."""
-    with pytest.raises(ModelError, match="several rules for names in one.*Repeat --rename"):
+    with pytest.raises(ModelError, match=r"several rules for names in one.*Repeat --rename"):
         Naming("0=c1,3=c2")
 
 
