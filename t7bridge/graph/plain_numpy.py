@@ -884,6 +884,8 @@ def array(values: Any, kind: Any = None) -> ndarray:
             if numbers and all(isinstance(number, types) for number in numbers):
                 kind = letter
                 break
+        if kind == "i8" and min(numbers) >= 0 and max(numbers) >= 1 << 63:
+            kind = "u8"
     kind = dtype(kind)
     has_int = any(type(number) is int for number in numbers)
     # numpy refuses ints out of bounds, and wraps floats.
@@ -945,10 +947,29 @@ def stack(arrays: Sequence[ndarray], axis: int) -> ndarray:
     return result
 
 
+class AxisError(ValueError, IndexError):
+    """A dimension that an array does not have."""
+
+
+def _dimension(number: int, ndim: int, role: str) -> int:
+    """Return the number of a dimension from the start; negative ones count from the end.
+
+    Raises:
+        AxisError: there is no such dimension.
+    """
+    if not -ndim <= number < ndim:
+        raise AxisError(f"{role}: axis {number} is out of bounds for array of dimension {ndim}")
+    return number % ndim
+
+
 def moveaxis(values: ndarray, source: int, target: int) -> ndarray:
-    """Return a view with one dimension elsewhere."""
-    source %= values.ndim  # negative ones count from the end
-    target %= values.ndim
+    """Return a view with one dimension elsewhere.
+
+    Raises:
+        AxisError: the array does not have one of the two.
+    """
+    source = _dimension(source, values.ndim, "source")
+    target = _dimension(target, values.ndim, "destination")
     order = [dim for dim in range(values.ndim) if dim != source]
     order.insert(target, source)
     shape = [values.shape[dim] for dim in order]

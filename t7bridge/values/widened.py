@@ -267,7 +267,8 @@ def _narrower_elements(name: str, code: str, array: np.ndarray) -> np.ndarray:
         widened_again = _wider_elements(name, array.dtype.str, narrow)
         is_same = widened_again.view(bits_type) == array.view(bits_type)
     if not is_same.all():
-        raise RecordError(f"{array[~is_same][0]!r} is not a number of type {name}, which is recorded for it")
+        number = array[~is_same].tolist()[0]
+        raise RecordError(f"{number} is not a number of type {name}, which is recorded for it")
     return narrow
 
 

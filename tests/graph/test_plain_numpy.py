@@ -149,6 +149,23 @@ def test_views_share_their_memory() -> None:
         plain.frombuffer(b"abcd", "u1")[0] = 1
 
 
+def test_what_numpy_refuses() -> None:
+    """A dimension that is not there has numpy's error; an integer beyond int64 is a uint64."""
+    theirs, ours = pair(numbers("f4", (2, 3)))
+    for source, target in ((0, 999), (-3, 0), (2, 1)):
+        with pytest.raises(ValueError, match="out of bounds") as wanted:
+            np.moveaxis(theirs, source, target)
+        with pytest.raises(ValueError, match="out of bounds") as error:
+            plain.moveaxis(ours, source, target)
+        assert str(error.value) == str(wanted.value)
+        assert isinstance(error.value, IndexError)
+    theirs, ours = pair(np.array([0, 2**63 - 1, 2**63, 2**64 - 1], "u8"))
+    for number in (2**63 - 1, 2**63, 2**64 - 1):
+        same(plain.asarray(number), np.asarray(number))
+        same(ours >= number, theirs >= number)
+        same(ours == number, theirs == number)
+
+
 VERBS = """
 import contextlib, hashlib, io, json, sys
 from pathlib import Path
