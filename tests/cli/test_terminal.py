@@ -103,8 +103,8 @@ import t7bridge
 from t7bridge.io import progress
 from t7bridge.tools import inspect
 progress._PATIENCE_SECONDS, progress._REDRAW_SECONDS = 0.1, 0.05
-whole = inspect._counts
-inspect._counts = lambda roots: [time.sleep(1), t7bridge.diff(sys.argv[1], sys.argv[1])] and whole(roots)
+whole = inspect._number_facts
+inspect._number_facts = lambda roots: [time.sleep(1), t7bridge.diff(sys.argv[1], sys.argv[1])] and whole(roots)
 assert t7bridge.inspect(sys.argv[1]).header["modules"]
 print(*shown, sep="\\n", end="|")
 """

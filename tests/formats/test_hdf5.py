@@ -448,5 +448,5 @@ def test_random_files(tmp_path) -> None:
 def test_a_browser_is_told_what_to_do_instead(monkeypatch: pytest.MonkeyPatch) -> None:
     """No package would help there: a process of its own reads."""
     monkeypatch.setattr("sys.platform", "emscripten")
-    with pytest.raises(UnsupportedError, match="On a computer, after pip install"):
+    with pytest.raises(UnsupportedError, match="On a computer with h5py"):
         require_h5py()

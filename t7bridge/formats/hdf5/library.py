@@ -51,7 +51,7 @@ def require_h5py() -> None:
     if sys.platform == "emscripten":
         raise UnsupportedError(
             "HDF5 cannot be read in a browser",
-            hint="On a computer, after pip install 't7bridge[hdf5]': t7bridge convert FILE.h5 FILE.pt",
+            hint="On a computer with h5py (pip install h5py): t7bridge convert FILE.h5 FILE.pt",
         )
     try:
         is_installed = find_spec("h5py") is not None
