@@ -167,6 +167,8 @@ def convert(request: Convert) -> Report:
                 text = config_text(around.config(document.spec.values == LUA))
                 with FileOutput(_config_path(output), force=request.force, sync=request.sync) as config:
                     config.write(text.encode())
+        if request.force and request.config and goal.values == PYTHON and not around:
+            _remove_outdated_config(_config_path(output))
         report.target_bytes = os.path.getsize(output.path)
     return report
 
@@ -233,6 +235,19 @@ def _note_beside(around: Beside, document: Document, output: FileOutput, goal: F
 def _config_path(output: FileOutput) -> str:
     """Return the path of the file with what stands beside the model in an output: `model.config.json`."""
     return os.path.splitext(output.path)[0] + ".config.json"
+
+
+def _remove_outdated_config(path: str) -> None:
+    """Remove what stood beside an output that this conversion replaces; a file that is not ours is left alone."""
+    try:
+        with open(path, "rb") as file:
+            text = file.read().decode()
+    except (OSError, UnicodeDecodeError):
+        return
+    from .beside import Beside
+
+    if Beside.from_text(text):
+        os.unlink(path)
 
 
 def _add_own(around: Beside, document: Document, output: FileOutput, report: Report) -> None:

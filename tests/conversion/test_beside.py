@@ -180,6 +180,22 @@ def test_files_are_replaced_together(tmp_path: Path) -> None:
     assert config_of(tmp_path / "net.config.json")["checkpoint"]["mean"][0] == 0.5657
 
 
+def test_nothing_of_an_earlier_model_stays_beside_another(tmp_path: Path) -> None:
+    """With `force`, a model without such data has no `config.json` of the one before it; a foreign file stays."""
+    target, config = tmp_path / "net.pt", tmp_path / "net.config.json"
+    t7bridge.convert(STYLENET, target, at="root.stylenet")
+    before = config.read_bytes()
+    linear = TESTFILES / "nn/Linear.t7"
+    t7bridge.convert(linear, target, force=True, config=False)
+    assert config.read_bytes() == before
+    t7bridge.convert(linear, target, force=True)
+    assert not config.exists()
+    for foreign in (b'{"hidden_size": 4}', b"{}", b"\xff"):
+        config.write_bytes(foreign)
+        t7bridge.convert(linear, target, force=True)
+        assert config.read_bytes() == foreign
+
+
 def test_logs_and_images_are_named(tmp_path: Path) -> None:
     """Long lists of numbers, and tensors of many, stay out, and the report says so."""
     losses = {float(number): 0.5 for number in range(2_000)}
