@@ -11,6 +11,8 @@ from pathlib import Path
 
 from helpers import ROOT
 
+from t7bridge.io.addresses import _LIBRARIES
+
 COMMAND = re.compile(r"pip install ([^\n`]*)")
 REQUIREMENT = re.compile(r"[\w.-]+(?:\[[\w,]+\])?(?:>=[\d.]+)?")
 OF_NO_EXTRA = {"hdf5plugin", "ml_dtypes", "torchvision", "timm"}
@@ -36,7 +38,7 @@ def test_messages_name_libraries() -> None:
     assert len(hints) >= 9
     known = dependencies() | OF_NO_EXTRA
     for name, command in hints:
-        if command.startswith(("{library}", "{packages}")):  # fsspec, and what its own table names
+        if command.startswith(("{library}", "{packages}")):  # those of the next test
             continue
         # The command ends with the string, or where the sentence resumes.
         words = re.split(r"[,)\"]|' ", command.replace("'", "") + " ")[0].split()
@@ -44,6 +46,16 @@ def test_messages_name_libraries() -> None:
         for word in words:
             assert REQUIREMENT.fullmatch(word), (name, command)
             assert re.split(r"[\[>]", word)[0] in known, (name, command)
+
+
+def test_messages_about_addresses_name_libraries() -> None:
+    """What fsspec needs for an address is a library, too, and named as fsspec's own table of places names it."""
+    from fsspec.registry import known_implementations
+
+    for protocol, library in _LIBRARIES.items():
+        assert REQUIREMENT.fullmatch(library), protocol
+        if protocol != "abfss":  # which adlfs itself adds to fsspec
+            assert library in known_implementations[protocol]["err"], protocol
 
 
 def test_pages_install_the_copy() -> None:
