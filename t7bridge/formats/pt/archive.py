@@ -49,7 +49,7 @@ from .members import (
 )
 from .pickle.context import Origin, PickleContext
 from .pickle.unpickler import Unpickler
-from .storages import ZIP_PARTS, StorageTable, span_of_bytes
+from .storages import ZIP_PARTS, Locate, StorageTable, span_of_bytes
 from .zip import STORED, Member, ZipArchive
 
 _PICKLE = pattern(rb"\x80[\x02-\x05]")
@@ -224,7 +224,9 @@ class PtArchive:
         """
         if folder not in self._contexts:
             is_script = self.has(CONSTANTS_MEMBER) or self.has(MODEL_MEMBER)  # written by TorchScript or the C++ API
-            locate = partial(_locate, self.zip, self.root + folder, self.order, self._storage_suffix(folder))
+            locate: Locate = partial(_locate, self.zip, self.root + folder, self.order, self._storage_suffix(folder))
+            if folder == TRACED_FOLDER:  # read for names only: PyTorch writes no members for these storages
+                locate = _without_bytes
             # C++ looks up each key with the class that the pickle names there; Python uses the first for all.
             table = StorageTable(locate, one_type=not is_script)
             context = PickleContext(self.origin, table, table.storage_of_id, is_script)
@@ -454,10 +456,8 @@ def _locate(
         CorruptError: there is no member.
     """
     name = f"{folder}{key}{suffix}"
-    # An empty storage needs no member, and those of traced inputs, which `read_others` reads for names only, have none.
-    is_empty = name not in archive.members and not nbytes
-    if is_empty or folder.endswith(TRACED_FOLDER):
-        return span_of_bytes(b"", element.itemsize)
+    if name not in archive.members and not nbytes:  # an empty storage needs no member
+        return _without_bytes(key, element, nbytes)
     member = archive.member(name)
     if member.size < nbytes:
         raise TruncatedError(
@@ -474,6 +474,11 @@ def _locate(
     # computation is disabled.
     crc = member.crc if member.size == nbytes and member.crc else None
     return Span(source, start, element.itemsize, order, crc)
+
+
+def _without_bytes(key: Any, element: ElementType, nbytes: int) -> Span:
+    """Return the location of a storage that has no bytes in the archive; arguments as those of `_locate`."""
+    return span_of_bytes(b"", element.itemsize)
 
 
 def _swapped_halves(source: ByteSource, start: int, nbytes: int) -> Span:

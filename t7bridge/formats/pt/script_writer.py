@@ -402,7 +402,8 @@ def _refuse_rest(values: Mapping[Any, Any], written: Collection[str], path: str)
         UnsupportedError: there is one.
     """
     for name, value in values.items():
-        is_off = value is None or value is False
+        # PyTorch keeps options of groups that its optimizer does not have: Adam's may say that there is no momentum.
+        is_off = value is None or value is False or (name == "momentum" and value == 0)
         if name not in written and name not in _PYTHONS_OWN and not is_off:
             raise UnsupportedError("C++'s optimizer cannot hold this", path=f"{path}[{name!r}]", found=shown(value))
 

@@ -121,3 +121,5 @@ def test_integers_have_the_hash_of_64_bits():
     for _ in range(1000):
         number = generator.randrange(-(1 << 80), 1 << 80) * generator.choice([1, (1 << 61) - 1])
         assert _hash_of_64_bits(number) == hash(number)
+    for number in (-1, -2, -(1 << 61), -(1 << 61) - 1):
+        assert _hash_of_64_bits(number) == hash(number) == -2

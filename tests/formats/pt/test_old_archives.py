@@ -180,6 +180,16 @@ def test_json_archives():
     assert reader.attributes == {"note": "hello", "none": None}
 
 
+def test_json_archive_named_as_a_folder_of_traced_inputs():
+    """The root folder has the name of the file. In `traced_inputs/` below a root folder, storages have no members."""
+    model = {**MODEL, "tensors": MODEL["tensors"][:1], "mainModule": {"parameters": [{"name": "w"}]}}
+    root = "traced_inputs/"
+    members = {"model.json": json.dumps(model).encode(), "tensors/a": struct.pack("<3f", 1, 2, 3)}
+
+    value = PtReader(zipped({root + name: data for name, data in members.items()})).read()
+    assert value["w"].numpy().tolist() == [2, 3]
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -206,6 +206,16 @@ OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
 """In the order of the program's arguments."""
 
 
+def test_a_group_of_adam_may_say_that_there_is_no_momentum():
+    """PyTorch keeps options of groups that its optimizer does not have; this one is off, and left out."""
+    parameters = [torch.nn.Parameter(torch.ones(2))]
+    without = archive(torch.optim.Adam(parameters).state_dict())
+
+    assert archive(torch.optim.Adam([{"params": parameters, "momentum": 0.0}]).state_dict()) == without
+    with pytest.raises(UnsupportedError, match="cannot hold this"):
+        archive(torch.optim.Adam([{"params": parameters, "momentum": 0.9}]).state_dict())
+
+
 @pytest.mark.parametrize("steps", [float("inf"), float("nan"), 1.5])
 def test_steps_that_are_not_whole(steps):
     """A number of steps that is not a whole number is refused."""

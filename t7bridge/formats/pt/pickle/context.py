@@ -80,7 +80,8 @@ _WORK_PER_COLLISION = 8
 _MODULUS = (1 << 61) - 1
 """Integers that differ by a multiple of it have the same hash where Python has 64 bits."""
 _SMALLEST_MODULUS = min(_MODULUS, sys.hash_info.modulus)
-"""Integers between minus this and this are their own hashes, each another; in a browser, Python has 32 bits."""
+"""Integers between minus this and this are their own hashes, except -1, which has that of -2; so at most two have one.
+In a browser, Python has 32 bits."""
 _HASHED_AT_RANDOM = frozenset({str, bytes, bool, type(None), float})
 """Types of which a file cannot create many values of one hash: at most some fifty floats have the same."""
 _UNHASHABLE = (list, dict, set, bytearray)
@@ -117,7 +118,8 @@ def _hash_of_64_bits(key: Any) -> int:
     if type(key) is not int:
         return hash(key)
     rest = abs(key) % _MODULUS
-    return rest if key >= 0 else -rest
+    value = rest if key >= 0 else -rest
+    return -2 if value == -1 else value  # -1 is the sign of an error in C
 
 
 class Work(Budget):

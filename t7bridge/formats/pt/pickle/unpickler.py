@@ -236,12 +236,8 @@ class Unpickler:
             SETITEMS, STOP,
         ) = _FREQUENT  # fmt: skip
         context, stack, marks, memo = self._context, self._stack, self._marks, self._memo
-        push, pop, value_of_call, max_string_bytes = (
-            stack.append,
-            stack.pop,
-            context.value_of_call,
-            self._max_string_bytes,
-        )
+        push, pop, value_of_call = stack.append, stack.pop, context.value_of_call
+        max_string_bytes = self._max_string_bytes
         constants = _CONSTANTS
         buffer, safe, pos = self._buffer, self._safe, self._at
         for number in range(self._budget):
