@@ -298,7 +298,7 @@ def byte_count(size: float | str) -> int:
     Source: GNU coreutils, "Block size"; transformers and huggingface_hub read `2GB` likewise.
 
     Raises:
-        ModelError: it is no size.
+        ModelError: it is not a size.
     """
     if not isinstance(size, str):
         return int(size)

@@ -878,9 +878,9 @@ def array(values: Any, kind: Any = None) -> ndarray:
     if any(not isinstance(number, (bool, int, float, complex)) for number in numbers):
         raise ValueError("setting an array element with a sequence or an object")
     if kind is None:
-        # The first type that has all the numbers; of no numbers a double.
+        # The first type that has all the numbers, as the last has any; of no numbers a double.
         kind = "f8"
-        for letter, types in (("?", bool), ("i8", (bool, int)), ("f8", (bool, int, float)), ("c16", complex)):
+        for letter, types in (("?", bool), ("i8", (bool, int)), ("f8", (bool, int, float)), ("c16", object)):
             if numbers and all(isinstance(number, types) for number in numbers):
                 kind = letter
                 break

@@ -106,7 +106,7 @@ def connect(address: str) -> tuple[Any, str]:
             system, path = url_to_fs(address, **options)
         except ImportError as error:
             library = _library_of(address)
-            # fsspec's own message names that of other places.
+            # For other places, fsspec's own message names the library.
             hint = f"pip install {library}" if library else ""
             raise UnsupportedError(str(error), file=address, hint=hint) from error
     return system, path

@@ -208,8 +208,8 @@ def _page(
     json_data = _noted_data(model.state.data, module, path, report, request.limits)
     check_strict(report, request.strict)
     beside_model = beside(document.first, module)
-    beside_model.own = json_data
     beside_model.note(report, "config.json")
+    beside_model.own = json_data  # which has notes of its own
     config = beside_model.config(from_lua=True, index_base=request.index_base)
     sampling = _sampling_of(module, path, document.first, request.index_base, model.is_stateful, request.limits)
     texts = {"model.py": model.text.encode()}

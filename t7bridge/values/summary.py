@@ -217,7 +217,7 @@ def _table(rows: list[list[str]], right_aligned: int | None, room: int) -> Itera
 
     Args:
         rows: the cells of each row, the heads first.
-        right_aligned: the column of right_aligned, 0-based, if there is one.
+        right_aligned: the column that is aligned at the right, 0-based; `None` for none.
         room: the width of the terminal, for which columns but the first and the last are cut; 0 without one.
     """
     _, *rows_below_heads = rows

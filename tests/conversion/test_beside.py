@@ -154,6 +154,20 @@ def test_fields_of_lua_modules(tmp_path: Path) -> None:
     assert "1-based in Lua" in config["about"]["data.vocab"]
 
 
+def test_module_notes_its_own_data_once(tmp_path: Path) -> None:
+    """A vocabulary in a field of the model has a note, and is not said to stand beside the model."""
+    model = t7bridge.load(TESTFILES / "models/lenet_mm.t7")
+    model["vocab"] = Table.of({"a": 1.0, "b": 2.0})
+    t7bridge.save(Table.of({"model": model, "epoch": 3.0}), tmp_path / "in.t7")
+    report = t7bridge.write_module(tmp_path / "in.t7", tmp_path / "out")
+    assert config_of(tmp_path / "out/config.json").keys() == {"data", "checkpoint", "about"}
+    notes = [(note.path, note.message) for note in report.notes if note.code == "beside"]
+    assert notes == [
+        ("root.model.vocab", "in config.json: 2 values of nn.Sequential"),
+        ("", "what stands beside the model is in config.json: epoch"),
+    ]
+
+
 def test_a_whole_checkpoint_says_what_its_numbers_mean(tmp_path: Path) -> None:
     """In a file of named tensors, of everything in it; the strings and numbers are there already."""
     t7bridge.convert(CHECKPOINT, tmp_path / "out.safetensors")

@@ -166,6 +166,12 @@ def test_what_numpy_refuses() -> None:
         same(ours == number, theirs == number)
 
 
+def test_numbers_of_several_kinds() -> None:
+    """A list becomes an array of the type that has all its numbers."""
+    for values in ([True, False], [True, 2], [1, 2.5], [1j, 2.5], [1, 2j, True]):
+        same(plain.asarray(values), np.asarray(values))
+
+
 VERBS = """
 import contextlib, hashlib, io, json, sys
 from pathlib import Path
