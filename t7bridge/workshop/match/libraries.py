@@ -25,7 +25,7 @@ from ...io.output import FileOutput
 from ...io.platform import cache_folder
 from ...text import listed
 from ...torchmodules.factories import Factory
-from .sides import parts_of
+from .parts import parts_of
 
 LIBRARIES = ("torchvision.models", "timm")
 """Asked by default, in this order, until one has a model with the same layers."""
