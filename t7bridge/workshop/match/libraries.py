@@ -223,13 +223,20 @@ def names_among(paths: Iterable[str], tensors: Mapping[str, Any]) -> list[str]:
         tensors: the state dict.
     """
     wanted = signature(tensors)
-    if wanted.total() < _FEWEST:
+    count = wanted.total()
+    if count < _FEWEST:
         return []
     newest: dict[str, Library] = {}
     for models in map(_read, paths):
         newest.setdefault(models.home, models)
     names = []
     for models in newest.values():
+        # A model with the same layers, or with another number of classes, has as many.
+        models.models = {
+            name: variants
+            for name, variants in models.models.items()
+            if any(variant.layers.total() == count for variant in variants)
+        }
         with suppress(ModelError):  # a text in the file is not the name of a factory
             same, _ = models.candidates(wanted)
             if same:
