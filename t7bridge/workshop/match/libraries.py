@@ -25,7 +25,7 @@ from ...io.output import FileOutput
 from ...io.platform import cache_folder
 from ...text import listed
 from ...torchmodules.factories import Factory
-from .sides import parts_of
+from .parts import parts_of
 
 LIBRARIES = ("torchvision.models", "timm")
 """Asked by default, in this order, until one has a model with the same layers."""
@@ -223,13 +223,20 @@ def names_among(paths: Iterable[str], tensors: Mapping[str, Any]) -> list[str]:
         tensors: the state dict.
     """
     wanted = signature(tensors)
-    if wanted.total() < _FEWEST:
+    count = wanted.total()
+    if count < _FEWEST:
         return []
     newest: dict[str, Library] = {}
     for models in map(_read, paths):
         newest.setdefault(models.home, models)
     names = []
     for models in newest.values():
+        # A model with the same layers, or with another number of classes, has as many.
+        models.models = {
+            name: variants
+            for name, variants in models.models.items()
+            if any(variant.layers.total() == count for variant in variants)
+        }
         with suppress(ModelError):  # a text in the file is not the name of a factory
             same, _ = models.candidates(wanted)
             if same:

@@ -35,26 +35,10 @@ from ...report import Report
 from ...text import listed
 from .libraries import LIBRARIES, NEAR, Candidate, Library, library, signature
 from .pairing import pair_parts
+from .parts import BATCHES, Part, fits, name_of, names_between, parts_of, sibling
 from .places import graph_of
 from .result import Ambiguity, KnownModel, Match, Pair, WriteMatch
-from .sides import (
-    BATCHES,
-    ORDERS,
-    Gates,
-    Part,
-    Side,
-    fits,
-    gate_count,
-    is_sorted,
-    name_of,
-    names_between,
-    parts_of,
-    recurrent_in_words,
-    reorder,
-    sibling,
-    side_of,
-    with_cells,
-)
+from .sides import ORDERS, Gates, Side, gate_count, is_sorted, recurrent_in_words, reorder, side_of, with_cells
 
 NOTHING = "-"
 

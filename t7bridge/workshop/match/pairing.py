@@ -24,8 +24,8 @@ from typing import Any
 from attrs import field
 
 from ...data import define
+from .parts import Class, Part, classify
 from .places import Graph, colors
-from .sides import Class, Part, classify
 
 PartList = list[Part]
 Label = Any

@@ -14,7 +14,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from ...data import define
-from .sides import Part, Side, wiring_of
+from .parts import Part
+from .sides import Side, wiring_of
 
 if TYPE_CHECKING:
     from ...torchmodules.wiring import Segment

@@ -28,7 +28,8 @@ from ...nn.layouts import compacted, reblocked, reshape
 from ...report import Note, Printed, Report, check_strict, escaped, joined
 from ...text import counted, extents, one_line, printable
 from .libraries import other_classes, signature, with_classes
-from .sides import BATCHES, Gates, Shape, Side, fits, in_target_order, is_sorted, name_of
+from .parts import BATCHES, Shape, fits, name_of
+from .sides import Gates, Side, in_target_order, is_sorted
 
 
 @define(frozen=True)

@@ -143,7 +143,7 @@ def judged(model: TorchObject, path: str, limits: Limits) -> list[LayerProof]:
     runs_in_saved_mode = runs(model, path, limits)
     layers = _judged_in_one_mode(runs_in_saved_mode, limits, in_other_mode=False)
     modes = [run.obj.get("train") for run in runs_in_saved_mode if isinstance(run.obj.get("train"), bool)]
-    # A single layer that differs and agrees in the other mode may do so by chance: no other layer confirms the mode.
+    # A single layer with a mode does not show whether the whole model ran in the other, or its own mode is wrong.
     all_in_one_mode = len(modes) > 1 and len(set(modes)) == 1
     if _count(layers, DIFFERS) and all_in_one_mode:
         runs_in_other_mode = runs(model, path, limits, in_other_mode=True)

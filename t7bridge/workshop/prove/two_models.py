@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import product
@@ -37,16 +38,28 @@ _RELATIVE_LIMIT = 1e-10
 _OTHER_SIZES = ((-13, -22), (13, 10))
 """What is added to height and width for a second input: one somewhat smaller, and one larger, that are no squares."""
 
+_lock = threading.Lock()
+_thread_counts: list[int] = []
+"""For each comparison that runs, PyTorch's number of threads before the first of them."""
+
 
 @contextmanager
 def _in_one_thread() -> Iterator[None]:
-    """Let PyTorch compute in one thread: the tensors of single layers are so small that several mostly wait."""
-    count = torch.get_num_threads()
-    torch.set_num_threads(1)
+    """Let PyTorch compute in one thread: the tensors of single layers are so small that several mostly wait.
+
+    Comparisons may run in several threads of Python. PyTorch has a number for each, which begins with the one that was
+    set last in any.
+    """
+    with _lock:
+        # Asked in any case: it initializes a new thread, which would later replace the number that is set here.
+        count = torch.get_num_threads()
+        _thread_counts.append(_thread_counts[0] if _thread_counts else count)
+        torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(count)
+        with _lock:
+            torch.set_num_threads(_thread_counts.pop())
 
 
 @define

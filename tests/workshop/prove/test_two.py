@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 import torch
-from helpers import TESTFILES
+from helpers import PATIENCE, TESTFILES
 
 import t7bridge
 from t7bridge.cli import main
 from t7bridge.errors import ModelError
+from t7bridge.workshop.prove.two_models import _in_one_thread
 
 LENET = TESTFILES / "models/lenet_mm.t7"
 RESNET = TESTFILES / "models/resnet_small.t7"
@@ -56,3 +58,36 @@ def test_a_folder_without_a_model(source: str, tmp_path: Path):
     (tmp_path / "model.py").write_text(source)
     with pytest.raises(ModelError, match=r"model\.py returns no model"):
         t7bridge.prove(LENET, against=tmp_path)
+
+
+def test_comparisons_at_once_restore_the_number_of_threads():
+    """The second of two begins while the first runs, and ends after it; a new thread has the number, too."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    counts: list[int] = []
+    has_begun, first_has_ended = threading.Event(), threading.Event()
+
+    def second() -> None:
+        with _in_one_thread():
+            has_begun.set()
+            first_has_ended.wait(PATIENCE)
+            counts.append(torch.get_num_threads())
+        counts.append(torch.get_num_threads())
+
+    try:
+        thread = threading.Thread(target=second)
+        with _in_one_thread():
+            thread.start()
+            has_begun.wait(PATIENCE)
+        counts.append(torch.get_num_threads())
+        first_has_ended.set()
+        thread.join()
+        thread = threading.Thread(target=lambda: counts.append(torch.get_num_threads()))
+        thread.start()
+        thread.join()
+        with pytest.raises(ModelError, match="fails"), _in_one_thread():
+            raise ModelError("fails")
+        counts.append(torch.get_num_threads())
+    finally:
+        torch.set_num_threads(before)
+    assert counts == [3, 1, 3, 3, 3]
