@@ -65,6 +65,7 @@ VALUES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
 }
 """Name → a function and its inputs."""
 BYTES = torch.tensor([[100, 250]], dtype=torch.uint8)
+SQUARE = torch.tensor([[5000, 6001], [7003, 8009]])
 REFUSED: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "product": (lambda x: (x * 31337 + 7) % 1000, (WHOLE,)),
     "power": (lambda x: x**3, (WHOLE,)),
@@ -72,5 +73,18 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "bytes with a factor": (lambda x, y: torch.add(x, y, alpha=2), (BYTES, BYTES)),
     "a factor and a difference": (lambda x, y: torch.rsub(x, y, alpha=2), (BYTES, BYTES)),
     "row of ones": (lambda x: (x > 0).to(torch.int8) @ (x > 0).to(torch.int8).T, (torch.ones(2, 200),)),
+    "linear": (lambda x: torch.nn.functional.linear(x, x), (SQUARE,)),
+    "vdot": (lambda x: torch.vdot(x[0], x[0]), (SQUARE,)),
+    "product and sum": (lambda x: torch.addmm(x, x, x), (SQUARE,)),
+    "row of ones and a sum": (
+        lambda x: torch.addmm((x[:, :2] > 0).to(torch.int8), (x > 0).to(torch.int8), (x > 0).to(torch.int8).T),
+        (torch.ones(2, 200),),
+    ),
+    "product with a factor": (
+        lambda x: torch.addmm(*[(x > 0).to(torch.int8)] * 3, alpha=100),
+        (SQUARE,),
+    ),
+    "padding": (lambda x: torch.nn.functional.pad(x.long(), (1, 1), value=60001) ** 2, (BYTES,)),
+    "part": (lambda x: torch.slice_scatter(x.long(), x[:, :1].long() + 60001, 1, 0, 1) ** 2, (BYTES,)),
 }
 """The same for functions whose whole numbers Lua's floats do not hold."""

@@ -83,7 +83,7 @@ class Operation:
         lua: the Lua layers that it becomes, for the documentation.
         build: builds it; receives the builder and those arguments of ATen that it names. Arguments before a `/` are
             passed by position, as operations of one entry may name them differently. The annotation of an argument
-            says how it is passed: as a `Wire`, a dimension as a `Axis`, a `Learned` tensor or not at all.
+            says how it is passed: as a `Wire`, a dimension as an `Axis`, a `Learned` tensor or not at all.
         note: a note for the documentation; empty if there is none.
         scaled: whether it accepts a `Scaled`; for others, `ProgramBuilder` makes a wire of one.
         package: what must be allowed for it: `layers`; empty for nn and nngraph.

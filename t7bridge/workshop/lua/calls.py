@@ -253,11 +253,10 @@ class ProgramBuilder(Builder):
         if not dtype.startswith(("int", "uint")):
             return
         is_double = self.program.is_double
-        # ATen's names of the arguments whose elements count; others are dimensions, indices and options.
-        names = ("self", "other", "mat2", "vec", "tensor", "min", "max", "exponent", "tensors")
+        names = whole.OPERANDS_OF.get(self.kind, whole.OPERANDS)
         operands = [call.args[name] for name in names if call.args.get(name) is not None]
         count = self._count_of(operands[:1])
-        if call.args.get("alpha", 1) != 1:  # by which the second term of a sum is multiplied
+        if call.args.get("alpha", 1) != 1:  # by which a term of a sum is multiplied
             operands.append(call.args["alpha"])
         bounds: list[whole.Bounds] = []
         for item in tree_leaves(operands):

@@ -57,8 +57,8 @@ def checked_by_layers(input: LuaNode, steps: list[LuaNode]) -> set[int]:
             continue
         first = step.layer  # the layer that takes the value
         if first.name in ("nn.Bottle", "nn.Sequential"):
-            # In an nn.Bottle, dimensions are others but for the last: the builders put only nn.Linear, nn.SoftMax and
-            # nn.LogSoftMax into one, which check no channels.
+            # In an nn.Bottle, dimensions are others but for the last: the builders put only nn.Linear, nn.View,
+            # nn.SoftMax and nn.LogSoftMax into one, which check no channels.
             first = first.children[0]
         if first.name in _CHECK_CHANNELS:
             # The value may have more dimensions than the input, but none of them is before the channels.

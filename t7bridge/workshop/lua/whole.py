@@ -19,8 +19,12 @@ _EXACT_DOUBLE = 1 << 53
 _LARGEST_INPUT_OF_DOUBLES = 1 << 31
 """The largest whole number of an input that is taken into account in a model of doubles; in others, `EXACT_FLOAT`."""
 _NARROW = {"uint8": (0, 255), "int8": (-128, 127), "int16": (-32768, 32767), "uint16": (0, 65535)}
-MATRIX_PRODUCTS = ("mm", "bmm", "matmul", "dot", "mv")
+MATRIX_PRODUCTS = ("mm", "bmm", "matmul", "dot", "vdot", "mv", "linear", "addmm")
 PRODUCTS = ("mul", "pow", "square", "prod", "cumprod", *MATRIX_PRODUCTS)
+OPERANDS = ("self", "other", "mat2", "vec", "tensor", "min", "max", "exponent", "tensors", "value", "values", "src")
+"""ATen's names of the arguments whose elements count; others are dimensions, indices and options."""
+OPERANDS_OF = {"linear": ("input", "weight", "bias"), "addmm": ("mat1", "mat2", "self", "beta")}
+"""The same of operations that add to a product of matrices: the matrices, what is added, and the factor of that."""
 _WITH_ALPHA = ("add", "sub", "rsub")
 """Sums and differences, whose third argument is the factor `alpha` of the second term."""
 
@@ -29,6 +33,10 @@ def _corners(function: Callable[[float, float], float], first: Bounds, second: B
     """Return the bounds of a function that has its extrema at those of its arguments."""
     values = [function(one, other) for one in first for other in second]
     return min(values), max(values)
+
+
+def _sum(first: Bounds, second: Bounds) -> Bounds:
+    return first[0] + second[0], first[1] + second[1]
 
 
 def _product(first: Bounds, second: Bounds) -> Bounds:
@@ -45,7 +53,7 @@ def _power(first: Bounds, second: Bounds) -> Bounds:
 
 # A quotient of `floor_divide` is at most its dividend; rounded down, a negative one may be 1 more.
 _RULES: dict[str, Callable[..., Bounds]] = {
-    "add": lambda one, other: (one[0] + other[0], one[1] + other[1]),
+    "add": _sum,
     "sub": lambda one, other: (one[0] - other[1], one[1] - other[0]),
     "rsub": lambda one, other: (other[0] - one[1], other[1] - one[0]),
     "mul": _product,
@@ -80,7 +88,7 @@ def bounds_of(kind: str, arguments: Sequence[Bounds], count: float) -> Bounds:
 
     Args:
         kind: of the operation: `add`.
-        arguments: the bounds of its arguments, and of the factor `alpha` of a sum, if it is not 1.
+        arguments: the bounds of its operands, and of the factor `alpha` of a term of a sum, if it is not 1.
         count: the number of elements that are added or multiplied; infinite if any.
     """
     if not arguments:  # nothing is known of the value
@@ -89,8 +97,12 @@ def bounds_of(kind: str, arguments: Sequence[Bounds], count: float) -> Bounds:
         first, second, alpha = arguments
         # `rsub` is second - alpha * first.
         arguments = (_product(first, alpha), second) if kind == "rsub" else (first, _product(second, alpha))
-    if kind in MATRIX_PRODUCTS and len(arguments) == 2:
-        return _corners(_times, _product(*arguments), (1, count))
+    if kind in MATRIX_PRODUCTS:
+        first, second, *others = arguments
+        total = _corners(_times, _product(first, second), (1, count))
+        nothing_added: list[Bounds] = [(0, 0), (1, 1), (1, 1)]
+        added, beta, alpha = others + nothing_added[len(others) :]
+        return _sum(_product(total, alpha), _product(added, beta))
     rule = _RULES.get(kind)
     # An operation may have more arguments than its rule knows: then the widest bounds count, below.
     if rule is not None and len(arguments) == rule.__code__.co_argcount:
