@@ -506,7 +506,7 @@ def constructed_parts(
 
     Args:
         target: a class of this package's layers, or of torch.nn whose arguments are known.
-        args: positional arguments; each module is an `ModuleArgument`.
+        args: positional arguments; each module is a `ModuleArgument`.
         kwargs: arguments by keyword, likewise.
 
     Raises:

@@ -1021,8 +1021,7 @@ class Lists:
             else:
                 write = formula("lambda module, x, h: module(x, h)")
         # The attribute of a cell that is like none of torch.nn is named as that of an LSTM.
-        like = traits(spec).like
-        attribute_name = TORCH[like if like in TORCH else "LSTMCell"].base
+        attribute_name = TORCH.get(traits(spec).like, TORCH["LSTMCell"]).base
         features_only = Form(rank=1)
         return self._apply_with_state(self._items, call, attribute_name, features_only, write, tuple(letters))
 

@@ -986,9 +986,9 @@ class _Page:
 
 
 def _check_signature(function: ast.FunctionDef, arguments: set[str]) -> None:
-    """Refuse a function of a page with other arguments, or with defaults and annotations that are more than names.
+    """Refuse a function of a page with other arguments, defaults other than constants, or annotations other than types.
 
-    These run when the function is defined: defaults always, annotations unless they are postponed.
+    Defaults and annotations run when the function is defined: defaults always, annotations unless they are postponed.
 
     Args:
         function: the function.

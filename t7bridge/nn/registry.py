@@ -155,7 +155,7 @@ class Traits:
 
     @property
     def is_recurrent(self) -> bool:
-        """Return whether it is a recurrent layer, a cell, or a container that calls one for each step."""
+        """Whether it is a recurrent layer, a cell, or a container that calls one for each step."""
         return self.recurrent is not None or bool(self.stacking) or self.not_in_torch is not None
 
 

@@ -93,12 +93,12 @@ class StateDict(OrderedDict[str, Tensor]):
         data: strings, numbers and tables of them in fields of the model that its classes do not set, such as a
             vocabulary: under the prefix of the module and the name of the field.
         data_fields: identity of the object and name of the field of each of these, and of the record of `save_module`.
-        places: the places of the model's modules; `None` if the tensors were put together from others.
+        places: the places of the model's modules; `None` if the tensors were put together from others, or copied.
     """
 
     __slots__ = ("data", "data_fields", "notes", "origins", "places")
 
-    def __init__(self, places: Places | None = None) -> None:
+    def __init__(self, *, places: Places | None = None) -> None:
         super().__init__()
         self.places = places
         self.notes: list[Note] = []
@@ -110,6 +110,11 @@ class StateDict(OrderedDict[str, Tensor]):
     def tensors(self) -> StateDict:
         """The state dict itself."""
         return self
+
+    def __getstate__(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the attributes for copies and pickles: all but the places, whose entries have functions."""
+        kept = [name for name in self.__slots__ if name != "places"]
+        return vars(self), {name: getattr(self, name) for name in kept}
 
     def __repr__(self) -> str:
         return f"<StateDict: {counted(len(self), 'tensor')}>"
@@ -210,7 +215,7 @@ class _Collector:
 
     def __init__(self, places: Places) -> None:
         self._places = places
-        self._result = StateDict(places)
+        self._result = StateDict(places=places)
         self._budget = NameBudget(places.limits)
         self._converted: dict[tuple[int, str], tuple[Tensor, Origin]] = {}
         """Tensors of each object by name, so that a module at two places has the same tensors twice."""

@@ -23,7 +23,7 @@ from ..graph.storage import Storage, own_array
 from ..graph.tensor import Tensor, place_of
 from ..limits import DEFAULT_LIMITS, Budget, Limits
 from ..nn.layouts import check_size
-from ..nn.mapping import ModuleSpec, Plan
+from ..nn.mapping import OURS, ModuleSpec, Plan, specs_in
 from ..nn.memory import use_copying_classes
 from ..nn.output_shapes import Example, Examples, inputs_text
 from ..nn.pieces import Lifted, constant_biases, recognized
@@ -195,20 +195,30 @@ def fill(
     Raises:
         ModelError: the keys or shapes are not those of the module.
     """
-    errors = _assign(module, materialize(tensors, place))
-    if errors:
-        raise ModelError(f"the weights do not match the layers: {'; '.join(errors)}", path=path)
+    values = materialize(tensors, place)
+    has_foreign_class = any(not spec.target.startswith(("torch.nn.", OURS)) for spec in specs_in(plan.root))
+    try:
+        if has_foreign_class:
+            # It may have hooks, or a way of its own to load the tensors of the modules inside it.
+            module.load_state_dict(values, strict=True, assign=True)
+        else:
+            _assign(module, values)
+    except RecursionError:
+        raise
+    except RuntimeError as error:
+        raise ModelError(f"the weights do not match the layers: {error}", path=path) from error
     _tie(module, tensors, plan)
 
 
-def _assign(root: nn.Module, values: dict[str, torch.Tensor]) -> list[str]:
+def _assign(root: nn.Module, values: dict[str, torch.Tensor]) -> None:
     """Make tensors the parameters and buffers of a module, as a strict `load_state_dict(assign=True)` does.
 
     That passes the rest of the state dict from child to child, and so takes the square of the number of layers. Here
-    each module gets its own tensors, by the method that PyTorch calls there too.
+    each module gets its own tensors, by the method that PyTorch calls there too. No hook is called afterwards, as
+    neither torch.nn's classes nor this package's have one.
 
-    Returns:
-        What does not fit, in PyTorch's words.
+    Raises:
+        RuntimeError: keys or shapes do not fit.
     """
     by_owner: dict[str, dict[str, torch.Tensor]] = {}
     for key, value in values.items():
@@ -229,12 +239,13 @@ def _assign(root: nn.Module, values: dict[str, torch.Tensor]) -> list[str]:
         stack += reversed(children)
     for keys_without_module in by_owner.values():
         unexpected += keys_without_module
-    # In PyTorch's order: unexpected keys, missing ones, and then the errors about shapes.
-    if missing:
-        errors.insert(0, f"Missing key(s) in state_dict: {', '.join(missing)}")
+    # In PyTorch's order: missing keys, unexpected ones, and then the errors about shapes.
     if unexpected:
         errors.insert(0, f"Unexpected key(s) in state_dict: {', '.join(unexpected)}")
-    return errors
+    if missing:
+        errors.insert(0, f"Missing key(s) in state_dict: {', '.join(missing)}")
+    if errors:
+        raise RuntimeError("; ".join(errors))
 
 
 def materialize(tensors: dict[str, Tensor], place: Callable[[str], str] | None = None) -> dict[str, torch.Tensor]:

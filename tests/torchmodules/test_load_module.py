@@ -15,9 +15,10 @@ import t7bridge
 from t7bridge import Table, Tensor, TorchObject
 from t7bridge.errors import ModelError, T7BridgeError, UnsupportedError, UnsupportedLayerError
 from t7bridge.nn import build_plan, find_modules, is_scratch
+from t7bridge.nn.mapping import ModuleSpec, Plan
 from t7bridge.nn.state_dict import Recorded, Run
 from t7bridge.torchmodules import Factory, live_module
-from t7bridge.torchmodules.build import keep_keys
+from t7bridge.torchmodules.build import fill, keep_keys
 
 CASES = [path for path in corpus("nn/*.t7") if not path.name.endswith((".io.t7", ".grad.t7"))]
 
@@ -245,3 +246,11 @@ def test_a_transposed_tensor_has_no_rest():
     record = Recorded(["w"], sizes={"w": (2, 3)}, pieces={"w": [whole]})
     keep_keys(layer, record, {"w": torch.zeros(2, 3)})
     assert torch.equal(layer.state_dict()["w"], layer.weight.t())
+
+
+def test_order_of_what_does_not_fit():
+    """What does not fit is said in PyTorch's order: missing keys, unexpected ones, then other shapes."""
+    tensors = {name: Tensor.from_numpy(np.ones((2, 2), "f4")) for name in ("weight", "other")}
+    plan = Plan(ModuleSpec("torch.nn.Linear", (2, 3)))
+    with pytest.raises(ModelError, match=r"(?s)layers: Missing.*bias.*Unexpected.*other.*size mismatch for weight"):
+        fill(torch.nn.Linear(2, 3), tensors, plan)

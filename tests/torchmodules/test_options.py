@@ -12,6 +12,7 @@ from runtime_helpers import as_torch, difference, gradient_difference, run
 
 from t7bridge.torchmodules import live_module
 from t7bridge.torchmodules.layers.pooling import FractionalMaxPool
+from t7bridge.torchmodules.layers.resample import SpatialGlimpse
 
 
 @cache
@@ -92,3 +93,13 @@ def test_fractional_pooling_draws_once(subtests):
             for output, samples in zip(outputs, draws):
                 expected = torch.nn.functional.fractional_max_pool2d(image, 2, 4, _random_samples=samples)
                 assert torch.equal(output, expected)
+
+
+def test_glimpse_ignores_further_coordinates():
+    """Of a place, y and x are read, as in Lua."""
+    images = torch.arange(50.0).reshape(2, 1, 5, 5)
+    layer = SpatialGlimpse((2, 2))
+    places = torch.tensor([[0.5, -0.5], [-1, 1]])
+    further = torch.nn.functional.pad(places, (0, 1))
+    assert torch.equal(layer([images, further]), layer([images, places]))
+    assert torch.equal(layer([images[0], further[0]]), layer([images[0], places[0]]))

@@ -94,6 +94,40 @@ def test_state_dict_and_module():
     assert module(torch.ones(1, 3)).tolist() == [[4.0, 16.0, 36.0]]
 
 
+class Hooked(torch.nn.Module):
+    """A class with hooks: the factor of its file is that of a module inside, and it keeps the sum."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.inner = Scale(features, 1.0)
+        self.total = 0.0
+        self.register_load_state_dict_pre_hook(self.rename)
+        self.register_load_state_dict_post_hook(self.add_up)
+
+    @staticmethod
+    def rename(module: torch.nn.Module, state: dict[str, torch.Tensor], prefix: str, *_: object) -> None:
+        """Give the factor the key of the module inside."""
+        state[f"{prefix}inner.scale"] = state.pop(f"{prefix}factor")
+
+    @staticmethod
+    def add_up(module: torch.nn.Module, _: object) -> None:
+        """Keep the sum of the factor."""
+        module.total = module.inner.scale.sum().item()
+
+
+def test_hooks_of_a_class():
+    """A class whose hooks read the state dict, or what was loaded, is loaded as PyTorch loads it."""
+    register_module("my.Hooked", params=(param("factor", field="gain"),), args=(extent("factor"),))(Hooked)
+    try:
+        hooked = TorchObject("my.Hooked", 1, Table.of({"gain": Tensor.from_numpy(np.array([1, 2, 3], "f4"))}))
+        whole = TorchObject("nn.Sequential", 1, Table.of({"modules": Table.from_list([hooked])}))
+        loaded = t7bridge.load_module(written(whole))[0]
+    finally:
+        unregister_layer("my.Hooked")
+    assert loaded.inner.scale.tolist() == [1, 2, 3]
+    assert loaded.total == 6
+
+
 class Halves(torch.nn.Module):
     """The two halves of the features, each times a factor."""
 

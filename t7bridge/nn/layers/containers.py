@@ -363,11 +363,10 @@ def _steps_of_weight(lua: Lua) -> tuple[tuple[int, ...] | None, tuple[int, ...] 
         return None, None
     # Reshapes, and at the end perhaps another order of dimensions, are what the runtime's class can follow.
     order = None
-    *reshapes, last_step = layout
-    if isinstance(last_step, Permute):
-        order = last_step.order
-    else:
-        reshapes.append(last_step)
+    reshapes = layout
+    if isinstance(layout[-1], Permute):
+        order = layout[-1].order
+        reshapes = layout[:-1]
     if not all(isinstance(step, (Reshape, Turn)) for step in reshapes):
         raise NotMappedError(f"normalizes the weight of a {child.class_name}", path=lua.path)
     return lua.sizes("weightSize"), order

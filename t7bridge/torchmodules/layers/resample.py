@@ -191,7 +191,7 @@ class SpatialGlimpse(Layer):
     def _crop(self, image: Tensor, place: list[float], factor: int) -> Tensor:
         """Return a crop of `factor` times the size, shrunk to it."""
         height, width = (extent * factor for extent in self.size)
-        y, x = place
+        y, x = place[:2]  # as in Lua, others are ignored
         # So that a crop around a corner is half outside.
         border_y = (height - 1) // 2
         border_x = (width - 1) // 2
