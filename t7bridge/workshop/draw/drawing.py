@@ -468,7 +468,7 @@ def _drawn(value: Any, name: str, request: Draw) -> Drawing:
     pictured = [evolve(group[0], inside=[picture[0] for picture in pictures])]
     for picture in pictures:
         pictured += picture
-    return Drawing(group, name, "root", weights, pictured=pictured)
+    return Drawing(group, name, "root", weights, shapes=shapes, pictured=pictured)
 
 
 def _prefix(value: Any, path: str) -> str:
