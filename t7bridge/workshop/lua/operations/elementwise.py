@@ -611,7 +611,7 @@ def fill_where(b: Builder, value: Any, mask: Any, number: float) -> Any:
     """
     if number != number:  # NaN
         like = value if isinstance(value, Wire) else None
-        return fill_where(b, value, mask, 0.0) + nan_where(b.wire(mask, like))
+        return fill_where(b, value, mask, 0.0) + nan_where(b.wire(mask, like=like))
     if isinstance(mask, Const):
         low, high, opposite = _bounds_of_constant(b, mask, number)
     else:

@@ -110,7 +110,7 @@ def convolution(
     is_dilated = set(dilation) != {1}
     if not is_parameter(weight):
         _check_computed_weight(b, rank)
-        kernels = b.reshape(b.wire(weight, input), (n_out, n_in, *kernel))
+        kernels = b.reshape(b.wire(weight, like=input), (n_out, n_in, *kernel))
         layer = make("pt.Convolution", *_in_lua_order(stride, padding, dilation))
         return apply_to_images(b, layer, input, b.shape, kernels)
     is_square = rank < 3 and not is_dilated and all(len(set(numbers)) == 1 for numbers in (kernel, stride, padding))
@@ -250,7 +250,7 @@ def _transposed_by_convolution(
     rank = len(kernel)
     n_in //= groups
     # Kernels are (in, out, …) in a transposed convolution, and (out, in, …) in a convolution, in each group.
-    kernels = b.reshape(b.wire(weight, input), (groups, n_in, n_out, *kernel))
+    kernels = b.reshape(b.wire(weight, like=input), (groups, n_in, n_out, *kernel))
     kernels = b.permute(kernels, (0, 2, 1, *range(3, 3 + rank)))
     kernels = b.reshape(kernels, (groups * n_out, n_in, *kernel))
     sides: list[int] = []
@@ -391,7 +391,7 @@ def max_unpool(b: Builder, self: Wire, indices: Any) -> Any:
     flat_shape = (*lead, prod(self.shape[-2:]))
     value = b.reshape(self, flat_shape)
     positions = b.reshape(indices, flat_shape)
-    zeros = b.wire(b.constant(np.zeros(1, "f4"), (*lead, prod(b.shape[-2:]))), value)
+    zeros = b.wire(b.constant(np.zeros(1, "f4"), (*lead, prod(b.shape[-2:]))), like=value)
     adds = False
     image = b.emit(make("pt.Scatter", len(lead) + 1, adds), zeros, positions, value)
     return b.reshape(image, b.shape)

@@ -93,7 +93,7 @@ def _broadcast_batches(b: Builder, *matrices: Any) -> list[Any]:
         values.append(b.reshape(value, (*missing, *value.shape)))
     lead = broadcast(*(value.shape[:-2] for value in values))
     like = first_wire(values, lead)
-    return [b.broadcast_to(value, (*lead, *value.shape[-2:]), like) for value in values]
+    return [b.broadcast_to(value, (*lead, *value.shape[-2:]), like=like) for value in values]
 
 
 def with_weight(is_transposed: bool, channels: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -314,5 +314,5 @@ def _repeat_heads(b: Builder, value: Any, heads: int) -> Any:
     if own == heads:
         return value
     columns = b.reshape(value, (*batch, own, 1, steps, width))
-    repeated = b.expand(columns, (*batch, own, heads // own, steps, width), value)
+    repeated = b.expand(columns, (*batch, own, heads // own, steps, width), like=value)
     return b.reshape(repeated, (*batch, heads, steps, width))

@@ -101,7 +101,7 @@ def permute(b: Builder, self: Any, dims: Any = None, dim0: int = -2, dim1: int =
 @operation("expand expand_as broadcast_to", "nn.Replicate")
 def expand(b: Builder, self: Any, other: Any = None) -> Any:
     """Repeat along dimensions of extent 1."""
-    return b.expand(self, b.shape, other if isinstance(other, Wire) else None)
+    return b.expand(self, b.shape, like=other if isinstance(other, Wire) else None)
 
 
 @operation("copy", "none: the other value")
@@ -575,11 +575,11 @@ def _scattered(b: Builder, value: Any, axis: int, item: Any, values: Any, accumu
         values: the slices.
         accumulate: whether they are added.
     """
-    values = b.wire(values, value if isinstance(value, Wire) else None)
+    values = b.wire(values, like=value if isinstance(value, Wire) else None)
     # The layer takes an index for each element.
     positions = b.reshape(item, (*(1,) * axis, *item.shape, *(1,) * (len(values.shape) - axis - 1)))
-    positions = b.expand(b.wire(positions, values), values.shape, values)
-    return b.emit(make("pt.Scatter", axis + 1, accumulate), b.wire(value, values), positions, values)
+    positions = b.expand(b.wire(positions, like=values), values.shape, like=values)
+    return b.emit(make("pt.Scatter", axis + 1, accumulate), b.wire(value, like=values), positions, values)
 
 
 @operation("masked_select", "nn.Narrow, nn.JoinTable")
@@ -645,7 +645,7 @@ def at_indices(b: Builder, value: Any, axis: int, index: Wire) -> Any:
     shape = replace_axis(value.shape, axis, count)
     positions = b.reshape(index, (*(1,) * axis, count, *(1,) * (len(value.shape) - axis - 1)))
     like = value if isinstance(value, Wire) else None
-    slices = gather(b, b.wire(value, index), axis, b.expand(positions, shape, like))
+    slices = gather(b, b.wire(value, like=index), axis, b.expand(positions, shape, like=like))
     return b.reshape(slices, replace_axis(value.shape, axis, *index.shape))
 
 
@@ -679,7 +679,7 @@ def embedding(b: Builder, weight: Any, indices: Any, padding_idx: int, scale_gra
     if not is_parameter(weight):
         if "layers" not in b.allow:
             raise CannotError("the rows are computed, or are not a parameter; --allow layers gathers them")
-        return at_indices(b, b.wire(weight, indices), 0, indices)
+        return at_indices(b, b.wire(weight, like=indices), axis=0, index=indices)
     matrix = indices
     if len(indices.shape) not in (1, 2):  # nn.LookupTable takes a vector or a matrix
         matrix = b.reshape(indices, (*indices.shape[:1], prod(indices.shape[1:])))
