@@ -122,6 +122,8 @@ def with_part(
         src = b.reshape(src, (*src.shape[:dim], 1, *src.shape[dim:]))
     begin, end = _range(extent, start, end)
     count = (end - begin + step - 1) // step  # rounded up
+    if count == 0:
+        return self
     src = b.expand(src, replace_axis(self.shape, dim, count))
     if step != 1:  # elements that are apart
         return b.replace_at(self, np.arange(int(begin), int(end), step), src, dim)
@@ -138,28 +140,33 @@ def with_part(
 def _range(extent: Any, start: Any, end: Any) -> tuple[Any, Any]:
     """Return the first element of a slice, and the one behind its last, both counted from the front.
 
-    A slice that reaches beyond the end of a dimension in the example takes all of it: longer ones are then refused.
-    One that does not needs no condition, as nn.Narrow raises an error beyond the end.
+    A slice that ends before it begins, in the example, is empty: inputs of sizes for which it is not are then refused.
 
     Args:
         extent: of the dimension.
         start: as in Python, negative from the end; `None` for 0.
         end: likewise; `None` for the end of the dimension.
     """
-    begin = 0 if start is None else start
-    size = in_example(extent)
-    if in_example(begin) < 0:
-        begin = begin + extent if -in_example(begin) <= size else 0
-    elif in_example(begin) > size:
-        begin = extent
-    if end is None or end == _END:
-        return begin, extent
-    # That the extent is not larger is a condition.
-    if in_example(end) > size and extent <= end:
-        return begin, extent
-    if in_example(end) < 0:
-        end = end + extent
+    begin = 0 if start is None else _within(extent, start)
+    end = extent if end is None or end == _END else _within(extent, end)
+    # That it is not larger is a condition.
+    if in_example(end) < in_example(begin) and end <= begin:
+        end = begin
     return begin, end
+
+
+def _within(extent: Any, position: Any) -> Any:
+    """Return a position of a slice, negative from the end, counted from the front: at most at the ends, as in Python.
+
+    A position that is beyond an end in the example is at that: inputs of sizes for which it is not are then refused.
+    Any other needs no condition, as nn.Narrow raises an error beyond the ends.
+    """
+    size = in_example(extent)
+    if in_example(position) < -size and extent <= -position:
+        return 0
+    if in_example(position) > size and extent <= position:
+        return extent
+    return position if in_example(position) >= 0 else position + extent
 
 
 def strided(b: Builder, value: Any, axis: int, start: int, count: int, step: int) -> Any:
@@ -205,6 +212,9 @@ def slice_(b: Builder, self: Any, dim: Axis, start: Any, end: Any, step: int) ->
         return self
     extent = self.shape[dim]
     count = b.shape[dim]
+    # A slice that is empty in the example is so always: no layer of Lua returns one.
+    if in_example(count) == 0:
+        make_static(count)
     # First what needs no condition on the extent; a constant or weight is cut when the model is built, below.
     begin = 0 if start is None else start
     has_numbers = isinstance(begin, int) and begin >= 0 and isinstance(end, (int, type(None)))
