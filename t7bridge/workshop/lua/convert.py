@@ -13,6 +13,7 @@ from ...extensions import LUA, load_extensions
 from ...graph.dtypes import FLOAT32, FLOAT64
 from ...graph.lua import Table, TorchObject
 from ...graph.tensor import Tensor, covered
+from ...nn.state_dict import ROOT_FIELD
 from ...report import Note, Report
 from . import operations as _operations
 from .build import OPERATIONS
@@ -20,7 +21,7 @@ from .calls import ProgramBuilder
 from .checks import Check, checked_by_layers, checks_of, guard, guard_of_pair, texts_of
 from .exporting import Freedom
 from .layers import LuaLayer, LuaNode, walk
-from .objects import ROOT_FIELD, ObjectMaker
+from .objects import ObjectMaker
 from .sizes import ChangedError
 from .source import PACKAGE, classes_source, flatten, lua_source
 from .structure import structured

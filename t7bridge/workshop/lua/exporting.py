@@ -102,7 +102,7 @@ def export_module(
         return with_fixed_batch
     own_backwards.clear()  # those of attempts that failed: the last one applies the same classes
     try:
-        return export_plainly(runner, inputs, None, own_backwards)
+        return export_plainly(runner, inputs, dynamic_shapes=None, own_backwards=own_backwards)
     except Exception as error:
         raise untraceable(error) from error
 

@@ -165,7 +165,7 @@ def trace(
         # If only the batch is open, it is read as it is; if not, it is traced again with the example.
         if has_fixed_examples(module):
             with open_sizes():
-                return _read_functional(copy_program(module), None, operations, inputs)
+                return _read_functional(copy_program(module), module=None, operations=operations, inputs=inputs)
     # Programs and script modules have the graph of one mode only.
     has_modes = not isinstance(module, (ExportedProgram, torch.jit.ScriptModule))
     module = module.module() if isinstance(module, ExportedProgram) else copy_for_evaluation(module)

@@ -127,8 +127,15 @@ def _run_unrolled(
 def _run_seq_lstm(b: Builder, value: Wire, cell: list[Any], number: int, backward: bool) -> tuple[Wire, list[Wire]]:
     """Run an LSTM from zero states by nn.SeqLSTM of the package rnn, which accepts sequences of any length.
 
-    Its arguments are the last ones of `_run_unrolled`, with time as the first dimension; the number of the cell is not
-    needed, as its states are zeros. It returns the outputs and the last h, and no c, which the layer does not return.
+    Args:
+        b: the builder.
+        value: the sequence, with time as the first dimension.
+        cell: the parameters of the cell.
+        number: of the cell, as `_run_layers` passes it: not needed here, as the first states of all cells are zeros.
+        backward: whether it runs from the last step to the first.
+
+    Returns:
+        The outputs, and in a list the last h; c is missing, as the layer does not return it.
     """
     refs = [param.ref for param in cell]
     w_ih, w_hh, *_ = refs

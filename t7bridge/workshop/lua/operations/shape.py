@@ -202,6 +202,7 @@ def select(b: Builder, self: Any, dim: Axis, index: int) -> Any:
     if isinstance(index, int) and isinstance(self, Wire):
         position = index + 1 if index >= 0 else index
         return b.emit(make("nn.Select", dim + 1, position), self, shape=b.shape or (1,))
+    # By an index that depends on the inputs, or of a constant or weight that is repeated along an open dimension.
     raise CannotError("takes an element of the batch")
 
 
@@ -655,7 +656,7 @@ def at_indices(b: Builder, value: Any, axis: int, index: Wire) -> Any:
     shape = replace_axis(value.shape, axis, count)
     positions = b.reshape(index, (*(1,) * axis, count, *(1,) * (len(value.shape) - axis - 1)))
     like = value if isinstance(value, Wire) else None
-    slices = gather(b, b.wire(value, like=index), axis, b.expand(positions, shape, like=like))
+    slices = gather(b, b.wire(value, like=index), dim=axis, index=b.expand(positions, shape, like=like))
     return b.reshape(slices, replace_axis(value.shape, axis, *index.shape))
 
 
@@ -754,7 +755,7 @@ def _size_of_bags(offsets: Any, indices: Wire, include_last_offset: bool) -> Any
     Raises:
         CannotError: the bags have not all the same size, or it depends on the inputs.
     """
-    if isinstance(offsets, OpenRange):
+    if isinstance(offsets, OpenRange):  # it begins at 0
         return offsets.step
     if not isinstance(offsets, Const):
         raise CannotError("the sizes of the bags depend on the inputs")
