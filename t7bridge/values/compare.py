@@ -218,7 +218,7 @@ class Comparer:
         else:
             self._further_pairs.add((first_id, second_id))
             if second_id in self._compared_second:
-                self._budget.spend(2 * (1 + _length(a)))
+                self._budget.spend(2 * (1 + _length(a)))  # for both values, which are as long or differ at once
         self._compared_second.add(second_id)
         return False
 

@@ -111,7 +111,7 @@ def _flows_in_cell(flows: list[Flow], places: dict[int, int]) -> list[Flow]:
         if end != output_end:
             labels.setdefault((start, end), []).append(flow.label)
         elif start != input_end:
-            labels.setdefault((start, end), []).append("")  # the label is outside, where the value is taken
+            labels.setdefault((start, end), []).append("")  # its label is around the cell, at the block that takes it
     return _joined(labels)
 
 
@@ -129,7 +129,8 @@ def _flows_around_cell(flows: list[Flow], places: dict[int, int], place_of_cell:
         end = places[flow.end]
         if start == end == place_of_cell:
             continue
-        # The label says which part of the value is taken: of the cell's inputs it is inside, where it says by whom.
+        # A label says which part of a value is taken. That of an input of the cell is inside it, at the block that takes
+        # the part.
         labels.setdefault((start, end), []).append("" if end == place_of_cell else flow.label)
     return _joined(labels)
 
