@@ -592,9 +592,12 @@ class ValueComparer(Comparer):
         if a == b or (a != a and b != b):
             return True
         try:
-            return abs(a - b) <= self.atol + self.rtol * abs(b) < float("inf")
+            distance = abs(a - b)
+            allowed = self.atol + self.rtol * abs(b)
         except OverflowError:  # an integer beyond all floats
             return False
+        # An infinite distance exceeds an infinite tolerance too, as in `_deviations`.
+        return distance <= allowed and distance < inf
 
     def _tensors(self, path: Path, a: Tensor, b: Tensor) -> Pairs:
         """Compare two tensors by their elements, those of the same two views once; nothing is inside."""
