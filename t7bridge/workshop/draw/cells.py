@@ -129,8 +129,8 @@ def _flows_around_cell(flows: list[Flow], places: dict[int, int], place_of_cell:
         end = places[flow.end]
         if start == end == place_of_cell:
             continue
-        # A label says which part of a value is taken. That of an input of the cell is inside it, at the block that takes
-        # the part.
+        # A label says which part of a value is taken. That of an input of the cell is inside it, at the block that
+        # takes the part.
         labels.setdefault((start, end), []).append("" if end == place_of_cell else flow.label)
     return _joined(labels)
 

@@ -107,7 +107,7 @@ class Drawing:
         Raises:
             LimitError: the content exceeds a page.
         """
-        # Long texts are cut before a page is large; for statistics of weights, which go with them, it may be.
+        # A page becomes brief before it is large; with statistics, which were asked for and are left out then, later.
         most_uncut = MAX_CHARS if self.weights else ROOMY
         data = {**self._graph(self.pictured), "contents": self.contents}
         graph = as_data(data)
