@@ -229,8 +229,6 @@ def slice_(b: Builder, self: Any, dim: Axis, start: Any, end: Any, step: int) ->
     if isinstance(count, Extent):
         # PyTorch's expression has cases, as the slice may reach beyond the end: `_range` has decided which it is.
         count = (end - begin + step - 1) // step
-    else:
-        begin = min(begin, extent)  # a slice that begins beyond the end is empty
     return strided(b, self, dim, begin, count, step)
 
 
