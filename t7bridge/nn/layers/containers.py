@@ -351,25 +351,32 @@ def _weight_norm_params(fields: Fields) -> tuple[Param, ...]:
     return (*learned, rebuilt)
 
 
-def _steps_of_weight(lua: Lua) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
-    """Return the shape of Lua's weight and the order of its dimensions in PyTorch; each `None` if it is the same.
+def _layout_inside(lua: Lua) -> Layout:
+    """Return the layout of the weight of the layer inside, whose Lua layout is what Lua normalizes.
 
     Raises:
-        NotMappedError: Lua normalizes its own layout of the weight, from which PyTorch's follows in another way.
+        NotMappedError: it has other steps than reshapes, and at the end perhaps another order of dimensions, which are
+            what the runtime's class can follow.
     """
     child = lua.get("modules.1")
-    layout = _layout_of_weight(child) if isinstance(child, TorchObject) else ()
-    if not layout:
-        return None, None
-    # Reshapes, and at the end perhaps another order of dimensions, are what the runtime's class can follow.
-    order = None
-    reshapes = layout
-    if isinstance(layout[-1], Permute):
-        order = layout[-1].order
-        reshapes = layout[:-1]
+    if not isinstance(child, TorchObject):
+        return ()
+    layout = _layout_of_weight(child)
+    reshapes = layout[:-1] if layout and isinstance(layout[-1], Permute) else layout
     if not all(isinstance(step, (Reshape, Turn)) for step in reshapes):
         raise NotMappedError(f"normalizes the weight of a {child.class_name}", path=lua.path)
-    return lua.sizes("weightSize"), order
+    return layout
+
+
+def _shape_in_lua(lua: Lua) -> tuple[int, ...] | None:
+    """Return the shape of Lua's weight; `None` if it is that of PyTorch."""
+    return lua.sizes("weightSize") if _layout_inside(lua) else None
+
+
+def _order_in_torch(lua: Lua) -> tuple[int, ...] | None:
+    """Return the order of the dimensions of Lua's weight in PyTorch; `None` if it is the same."""
+    layout = _layout_inside(lua)
+    return layout[-1].order if layout and isinstance(layout[-1], Permute) else None
 
 
 def _weight_norm_shapes(
@@ -391,8 +398,8 @@ register_layer(
         dim=dim("outputDim", 1),
         length_shape=shape("g"),
         direction_shape=shape("v"),
-        lua_shape=lambda lua: _steps_of_weight(lua)[0],
-        order=lambda lua: _steps_of_weight(lua)[1],
+        lua_shape=_shape_in_lua,
+        order=_order_in_torch,
     ),
     traits=Traits(flow=walk.sequence, shapes=_weight_norm_shapes),
     text=Printed("decorator"),

@@ -35,7 +35,7 @@ from ..mapping import (
 from ..registry import InLua, Traits, register_layer
 from ..texts import window
 
-_WHERE = "pooling ones random_samples randomSamples"
+_SCRATCH = "pooling ones random_samples randomSamples"
 
 
 def windows(dims: int) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def _ceiled(dims: int, usual: Row | Choice, dilation: Read | None = None, **kwar
         dims: dimensions of a window.
         usual: the mapping of all others.
         dilation: the distances of a window's elements, if the layers have them.
-        **kwargs: arguments of the class by keyword.
+        **kwargs: further arguments of that class by keyword.
     """
     arguments = windows(dims)
     if dilation is not None:
@@ -232,7 +232,7 @@ def _fractional_max_pool(axes: str) -> Row:
         # `newRandomPool` is true after `fixPoolingRegions`, which makes Lua use the same numbers again.
         if numbers is None or not lua.flag("newRandomPool"):
             return None
-        # For volumes, Lua has the numbers in the order t, w, h, and PyTorch t, h, w.
+        # For images both have the numbers in the order w, h; for volumes Lua t, w, h, and PyTorch t, h, w.
         order = [0, 2, 1] if len(axes) == 3 else [0, 1]
         return nested(elements(numbers)[..., order].tolist())
 
@@ -254,7 +254,7 @@ def _fractional_max_pool(axes: str) -> Row:
 
 register_layer(
     "cudnn.Pooling",
-    scratch=_WHERE,
+    scratch=_SCRATCH,
     module={
         "nn.FeatureLPPooling": of_runtime(
             "pooling.FeatureLPPool",
