@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
-from itertools import islice
+from itertools import chain, islice
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -431,7 +431,7 @@ def param(name: str, *steps: LayoutStep, field: str = "", kind: str = "parameter
         kind: see `Param`.
         note: see `Param`.
     """
-    return Param(name, (Source(field or name, steps),), kind, note=note)
+    return Param(name, sources=(Source(field or name, steps),), kind=kind, note=note)
 
 
 def buffer(name: str, *steps: LayoutStep, field: str = "") -> Param:
@@ -481,22 +481,13 @@ def register_layer(
         >>> entry = register_layer("my.Scale", params=(param("scale", field="gain"),))
         >>> unregister_layer("my.Scale")
     """
-    modules_by_name: Mapping[str, Mapped] = {}
     if isinstance(module, Mapping):
         names = (*names, *(name for name in module if name not in names))
-        modules_by_name = module
-    elif module is not None:
-        modules_by_name = dict.fromkeys(names, module)
-    targets: list[str] = []
-    for mapped in modules_by_name.values():
-        if isinstance(mapped, (Row, Choice)):  # of a function the classes are unknown
-            targets += mapped.targets
-    first = next(iter(modules_by_name.values()), None)
-    first_target = first.targets[0] if isinstance(first, (Row, Choice)) else ""
+    modules_by_name: Mapping[str, Mapped] = _by_class(module, names)
+    targets_of_modules = [_targets_of(mapped) for mapped in modules_by_name.values()]
+    first_target = next(iter(targets_of_modules[0]), "") if targets_of_modules else ""
     if isinstance(traits, Traits):
         traits = {first_target: traits} if first_target else {}
-    if isinstance(in_lua, InLua):
-        in_lua = dict.fromkeys(names, in_lua)
     home = _caller()
     layer = Layer(
         names=names,
@@ -508,23 +499,48 @@ def register_layer(
         note=note,
         remark=remark,
         modules=modules_by_name,
-        traits=_by_dotted_name(traits or {}, home, targets),
-        in_lua=in_lua or {},
+        traits=_by_dotted_name(traits or {}, home, chain.from_iterable(targets_of_modules)),
+        in_lua=_by_class(in_lua, names),
         home=home,
     )
-    for name in names:
+    _check_unregistered(layer)
+    add_traits(layer.traits)
+    _LAYERS.update(dict.fromkeys(names, layer))
+    # A class without a text has an empty one, so that it is known to have none.
+    add_texts({**dict.fromkeys(names, ""), **_by_class(text, names)}, layer.defaults)
+    return layer
+
+
+def _by_class(value: Any, names: Iterable[str]) -> Mapping[str, Any]:
+    """Return an argument of `register_layer` by class name, which is one for all classes or by class name already.
+
+    Args:
+        value: the argument; `None` for none.
+        names: of the classes.
+    """
+    if isinstance(value, Mapping):
+        return value
+    return {} if value is None else dict.fromkeys(names, value)
+
+
+def _targets_of(mapped: Mapped) -> tuple[str, ...]:
+    """Return the classes of PyTorch that a mapping may return; none of a plain function, of which they are unknown."""
+    return mapped.targets if isinstance(mapped, (Row, Choice)) else ()
+
+
+def _check_unregistered(layer: Layer) -> None:
+    """Refuse an entry if one of its classes has one.
+
+    Raises:
+        ModelError: a class is already registered.
+    """
+    for name in layer.names:
         # A user's name may be in a package of ours that is not loaded yet. Of two of ours with the same name, the one
         # that is loaded last finds the other.
         if name in _LAYERS or (not layer.is_ours and _loaded_entry(name, installed=False) is not None):
             raise ModelError(
                 f"the class {name} is already registered", hint="Call unregister_layer first to replace it."
             )
-    add_traits(layer.traits)
-    _LAYERS.update(dict.fromkeys(names, layer))
-    texts: Mapping[str, Text] = text if isinstance(text, Mapping) else dict.fromkeys(names, text or "")
-    no_texts = dict.fromkeys(names, "")
-    add_texts({**no_texts, **texts}, layer.defaults)
-    return layer
 
 
 def _usual_kind(target: str, children: Children | None) -> str:
@@ -720,18 +736,9 @@ def own_names(class_name: str) -> frozenset[str]:
         _, names_of_all = rows["torch"]
         _, names_of_class = rows.get(class_name, (frozenset(), frozenset()))
         return names_of_all | names_of_class
-    classes = [class_name]
-    layer = layer_of(class_name)
-    if layer is not None and layer.is_ours:
-        # One entry may list the same class of several packages: nn.TemporalConvolution and cudnn's.
-        dot_and_name = "." + class_name.partition(".")[2]
-        classes += [name for name in (entry_name(class_name), *layer.names) if name.endswith(dot_and_name)]
-        if not any(name in rows for name in classes):
-            # The source of the class is unknown: it may set any field that another class sets.
-            classes += [name for name in rows if not name.startswith("torch")]
     own_fields: set[str] = set()
     visited: set[str] = set()
-    waiting = ["nn.Module", *classes]
+    waiting = ["nn.Module", *_same_classes(class_name)]
     while waiting:
         name = waiting.pop()
         if name in visited or name not in rows:
@@ -741,6 +748,22 @@ def own_names(class_name: str) -> frozenset[str]:
         own_fields |= names
         waiting += parents
     return frozenset(own_fields)
+
+
+def _same_classes(class_name: str) -> list[str]:
+    """Return a class of Lua and the same class of other packages; all of the table if none of these has a row there."""
+    layer = layer_of(class_name)
+    if layer is None or not layer.is_ours:
+        return [class_name]
+    # One entry may list the same class of several packages: nn.TemporalConvolution and cudnn's.
+    dot_and_name = "." + class_name.partition(".")[2]
+    classes = [class_name]
+    classes += [name for name in (entry_name(class_name), *layer.names) if name.endswith(dot_and_name)]
+    rows = _field_names()
+    if not any(name in rows for name in classes):
+        # The source of the class is unknown: it may set any field that another class sets.
+        classes += [name for name in rows if not name.startswith("torch")]
+    return classes
 
 
 def registered_layers() -> dict[str, Layer]:
@@ -859,10 +882,12 @@ def run_from(*fields: str) -> Children:
     def find(obj: TorchObject) -> Iterator[Child]:
         children = list(listed_modules(obj))
         for number, names in enumerate(fields):
-            name = next((name for name in names.split("|") if isinstance(obj.get(name), TorchObject)), "")
-            if not name:
+            present = [name for name in names.split("|") if isinstance(obj.get(name), TorchObject)]
+            if not present:
                 continue
+            name = present[0]
             running = Child(str(number), f".{name}", obj.get(name))
+            # After a gap, of elements that are in neither place, there is none: they have numbers.
             if number == len(children):
                 children.append(running)
             elif number < len(children) and children[number].value is not running.value:

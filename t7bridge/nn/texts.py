@@ -210,7 +210,7 @@ def layer_text(obj: TorchObject) -> str:
     class_name = clean(str(obj.class_name))
     text, defaults = _text_of(obj)
     if isinstance(text, Printed):
-        if text.whole:
+        if text.whole:  # without the name of the class
             return text.whole
         text = text.after
     forms = text if isinstance(text, tuple) else (text,)
