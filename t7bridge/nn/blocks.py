@@ -749,20 +749,10 @@ def _add_container_flows(block: Block, spec: ModuleSpec) -> None:
 
     A container without a flow, or whose flow does not say what each module inside receives, is drawn without arrows.
     """
-    facts = traits_of(spec.target)
     names = list(spec.children)
-    if facts.flow is None:
-        return
-    container_input = Wire(origin=())
-    if facts.takes_list and len(names) > 1:
-        elements = tuple(Wire(origin=(number,)) for number in range(len(names)))
-        container_input = Wire(origin=(), items=elements)
     wires = Wires()
-    try:
-        output: Wire = facts.flow(spec, container_input, wires)
-    except FLOW_ERRORS:
-        return
-    if len(wires.inputs) < len(names):
+    output = _output_of(spec, wires)
+    if output is None or len(wires.inputs) < len(names):
         return
     flows = _container_flows([wires.inputs[name] for name in names], output)
     end_label = _end_label(spec, output)
@@ -776,6 +766,28 @@ def _add_container_flows(block: Block, spec: ModuleSpec) -> None:
     block.kind = "graph"
     block.inside += [_end_block("input"), _end_block(end_label)]
     block.flows = flows
+
+
+def _output_of(spec: ModuleSpec, wires: Wires) -> Wire | None:
+    """Return the output of a container by its flow, `None` if that does not say it.
+
+    Args:
+        spec: the container.
+        wires: receives the inputs of the modules inside.
+    """
+    facts = traits_of(spec.target)
+    if facts.flow is None:
+        return None
+    container_input = Wire(origin=())
+    if facts.takes_list and len(spec.children) > 1:
+        # One for each of several modules inside: a flow may ask for the number of elements.
+        elements = tuple(Wire(origin=(number,)) for number in range(len(spec.children)))
+        container_input = Wire(origin=(), items=elements)
+    try:
+        output: Wire = facts.flow(spec, container_input, wires)
+    except FLOW_ERRORS:
+        return None
+    return output
 
 
 _OUTPUT = "output"
@@ -934,7 +946,7 @@ def structure_blocks(value: Any, title: str, limits: Limits = DEFAULT_LIMITS) ->
         LimitError: there are too many blocks, or they are nested too deep.
     """
     tensors, objects = _gather(value, limits)
-    if not any(tensors):
+    if not any(tensors):  # or the value is a tensor itself, whose key is empty
         raise ModelError("the file holds no module and no tensors", hint="t7bridge inspect shows its content.")
     if not any("." in key or key in ("weight", "bias") for key in tensors):
         found = listed(f"a tensor {key}" for key in tensors)

@@ -520,7 +520,7 @@ def select(arguments: Arguments, input_shape: Value) -> Value:
 
 
 def narrow(arguments: Arguments, input_shape: Value) -> Value:
-    """Return the shape of the output of nn.Narrow; nothing if it counts from the end."""
+    """Return the shape of the output of nn.Narrow; `None` if it counts from the end."""
     shape = _of_tensor(input_shape)
     start = arguments.number("start", place=1)
     length = arguments.number("length", place=2, otherwise=1)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 from typing import Any
 
@@ -180,43 +180,57 @@ def replace_tensors(result: Lifted, pieces: list[Piece], shapes: Shapes) -> None
     """
     old = result.state
     composed = compose(pieces, shapes, old)
+    sources = {piece.key for piece in pieces}
     # New tensors that are a whole source tensor, which keep its origin.
     source_of_whole = {piece.target: piece.key for piece in pieces if composed[piece.target] is old[piece.key]}
-    module_of = _modules_by_key(shapes)
-    # Of each source tensor, the module of its first piece: the tensors of this module take its place in the order.
-    module_of_source = {piece.key: module_of[piece.target] for piece in reversed(pieces)}
     state = StateDict()
     state.notes = old.notes
     state.data = old.data
     state.data_fields = old.data_fields
-    placed: set[str] = set()
-    for key, tensor in old.items():
-        if key not in module_of_source:
-            state[key] = tensor
+    parameters = set(result.plan.parameters - sources)
+    for key, old_key in _keys_in_place(old, pieces, shapes):
+        if old_key not in sources:
+            state[key] = old[key]
             state.origins[key] = old.origins[key]
             continue
-        prefix = module_of_source[key]
-        if prefix in placed:
-            continue
-        placed.add(prefix)
-        for name in shapes[prefix]:
-            new_key = prefix + name
-            state[new_key] = composed[new_key]
-            if new_key in source_of_whole:
-                state.origins[new_key] = old.origins[source_of_whole[new_key]]
-            else:
-                # Made of parts of several tensors: of the origin only the object is left.
-                state.origins[new_key] = Origin(old.origins[key].obj, Param(new_key.rpartition(".")[2]))
-    parameters = set(result.plan.parameters)
-    parameters.difference_update(module_of_source)
-    for new_key in composed.keys() & state.keys():
-        source = source_of_whole.get(new_key)
+        state[key] = composed[key]
+        source = source_of_whole.get(key)
+        if source is not None:
+            state.origins[key] = old.origins[source]
+        else:
+            # Made of parts of several tensors: of the origin only the object is left.
+            state.origins[key] = Origin(old.origins[old_key].obj, Param(key.rpartition(".")[2]))
         # A tensor made of parts is learned; a whole one if it was.
         if source is None or source in result.plan.parameters:
-            parameters.add(new_key)
+            parameters.add(key)
     result.state = state
     result.plan.parameters = frozenset(parameters)
     result.pieces = _chained(result.pieces, pieces)
+
+
+def _keys_in_place(old: Iterable[str], pieces: list[Piece], shapes: Shapes) -> Iterator[tuple[str, str]]:
+    """Yield the keys of a state dict in which new tensors are in the place of their sources, in order.
+
+    Args:
+        old: the keys with the sources.
+        pieces: what the new tensors are made of.
+        shapes: of the new tensors.
+
+    Yields:
+        A key, and the old one in whose place it is.
+    """
+    module_of = _modules_by_key(shapes)
+    # Of each source tensor, the module of its first piece.
+    module_of_source = {piece.key: module_of[piece.target] for piece in reversed(pieces)}
+    placed: set[str] = set()
+    for old_key in old:
+        prefix = module_of_source.get(old_key)
+        if prefix is None:
+            yield old_key, old_key
+        elif prefix not in placed:
+            placed.add(prefix)
+            for name in shapes[prefix]:
+                yield prefix + name, old_key
 
 
 def _chained(earlier: list[Piece], pieces: list[Piece]) -> list[Piece]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from itertools import chain, islice
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from attrs import evolve, field
 
@@ -30,6 +30,9 @@ from .output_shapes import Arguments, Rule
 from .texts import Text, add_texts, remove_text
 from .torch_nn import Refused, Shape, output_of, tensors_like
 from .walk import Flow
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader
 
 
 @define(frozen=True)
@@ -939,30 +942,43 @@ def load_classes(path: PathLike) -> None:
     add_input(file)  # no output of the call may replace it
     if real_path in _loaded_files:
         return
-    source = real_path
-    package_folders = None
-    if os.path.isdir(real_path):
-        source = os.path.join(real_path, "__init__.py")
-        package_folders = [real_path]
+    module, loader = _new_module(file, real_path)
+    # Before it runs, as its classes look up their module, and a package imports its own files.
+    sys.modules[module.__name__] = module
+    try:
+        loader.exec_module(module)
+    except OSError as error:
+        del sys.modules[module.__name__]
+        raise ModelError(f"the file with registrations cannot be read: {error.strerror}", file=file) from error
+    except Exception as error:
+        del sys.modules[module.__name__]
+        raise ModelError(f"the file with registrations fails: {type(error).__name__}: {error}", file=file) from error
+    _loaded_files[real_path] = module
+
+
+def _new_module(file: str, real_path: str) -> tuple[ModuleType, Loader]:
+    """Return the module of a file or package, which is still empty, and what runs the file in it.
+
+    Args:
+        file: the path as the user has it, whose last step is the module's name.
+        real_path: the file, or the folder of the package.
+
+    Raises:
+        ModelError: it has the name of another module, or is no Python file.
+    """
     module_name, _ = os.path.splitext(os.path.basename(os.path.normpath(file)))
     if module_name in sys.modules or not module_name.isidentifier():
         raise ModelError(
             "a file with registrations cannot have this name", file=file, expected="a name that no other module has"
         )
+    source = real_path
+    package_folders = None
+    if os.path.isdir(real_path):
+        source = os.path.join(real_path, "__init__.py")
+        package_folders = [real_path]
     import importlib.util  # not needed by most runs
 
     spec = importlib.util.spec_from_file_location(module_name, source, submodule_search_locations=package_folders)
     if spec is None or spec.loader is None:
         raise ModelError("is not a Python file", file=file, expected="a name that ends in .py")
-    module = importlib.util.module_from_spec(spec)
-    # Before it runs, as its classes look up their module, and a package imports its own files.
-    sys.modules[module_name] = module
-    try:
-        spec.loader.exec_module(module)
-    except OSError as error:
-        del sys.modules[module_name]
-        raise ModelError(f"the file with registrations cannot be read: {error.strerror}", file=file) from error
-    except Exception as error:
-        del sys.modules[module_name]
-        raise ModelError(f"the file with registrations fails: {type(error).__name__}: {error}", file=file) from error
-    _loaded_files[real_path] = module
+    return importlib.util.module_from_spec(spec), spec.loader

@@ -972,8 +972,8 @@ def _separate_copies(record: Recorded, key: str) -> None:
 def _is_covered(record: Recorded, key: str) -> bool:
     """Return whether the pieces of a tensor, as `_separate_copies` left them, cover all of it without overlap.
 
-    What they do not cover may be in `other`, the whole tensor for those of its elements that no module holds. Only a
-    piece that is the whole may be transposed, of a matrix.
+    Elements that no module holds are in `other`, which then has the whole tensor. Only a piece that is a whole matrix
+    may be transposed.
     """
     size = record.sizes[key]
     pieces = record.pieces[key]

@@ -159,7 +159,8 @@ def _concatenated(lua: Lua) -> Call:
     negated = node("nn.MulConstant", "x", constant_scalar=-1.0)
     parts = node("nn.JoinTable", ["x", negated], dimension=2.0)
     example_dims = lua.integer("nInputDims")
-    if recognized(lua.obj, "", "x", node("nn.ReLU", parts, threshold=0.0, val=0.0)) is not None:
+    pattern = node("nn.ReLU", parts, threshold=0.0, val=0.0)
+    if recognized(lua.obj, start="", inputs="x", pattern=pattern) is not None:
         return Call(f"{LAYERS}activation.CReLU", (example_dims,), childless=True)
     return Call(f"{LAYERS}activation.RowwiseSequential", (), {"n_input_dims": example_dims})
 

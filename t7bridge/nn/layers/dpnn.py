@@ -67,7 +67,8 @@ def _entropy_scale(lua: Lua) -> float:
     logarithms = node("nn.Log", node("nn.AddConstant", shares, constant_scalar=1e-6))
     product = node("nn.Sum", node("nn.CMulTable", [shares, logarithms]), dimension=1.0)
     require(lua, "module", node("nn.MulConstant", product, constant_scalar=-1.0))
-    # Before each pass Lua sets the factor of `_mul` so that the shares sum to 1.
+    # Before each pass Lua sets the factor of `_mul` so that the shares sum to 1. With `sizeAverage`, which its
+    # constructor sets, it divides the gradient by the number of examples.
     if lua.get("_mul") is not lua.get("module.modules.2") or not lua.flag("sizeAverage", True):
         raise NotMappedError("its modules inside were changed", path=lua.path)
     gradient = lua.find_tensor("minusOne")

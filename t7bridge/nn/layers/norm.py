@@ -182,7 +182,7 @@ def _layer_norm_paths(obj: TorchObject) -> dict[str, str] | None:
     normalized = node("nn.MulConstant", unit_rows, constant_scalar=factor)
     with_weights = node("nn.Add", node("nn.CMul", normalized, name="weight"), name="bias")
     for pattern in (normalized, with_weights):
-        paths = recognized(obj, "", "x", pattern)
+        paths = recognized(obj, start="", inputs="x", pattern=pattern)
         if paths is not None:
             return paths
     return None
@@ -319,7 +319,7 @@ def _check_estimator(lua: Lua, start: str, kernel: np.ndarray) -> None:
             continue
         seen.add(id(module))
         fields = Fields(module)
-        # Of a layer that subtracts or divides, inside one that does both.
+        # A normalization inside the module has estimators of its own.
         estimators = [fields.get(field) for field in ("meanestimator", "stdestimator", "normalizer")]
         stack += estimators
         stack += [child.value for child in modules(module)]

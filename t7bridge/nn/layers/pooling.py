@@ -218,6 +218,22 @@ def _max_unpool(dims: int) -> Choice:
     return module
 
 
+def _kept_samples(lua: Lua, dims: int) -> Literal:
+    """Return the random numbers of fractional max pooling, if the module keeps them, and ran and was not cleared since.
+
+    Args:
+        lua: the layer.
+        dims: dimensions of a window.
+    """
+    numbers = lua.find_tensor("randomSamples")
+    # `newRandomPool` is true after `fixPoolingRegions`, which makes Lua use the same numbers again.
+    if numbers is None or not lua.flag("newRandomPool"):
+        return None
+    # For images both have the numbers in the order w, h; for volumes Lua t, w, h, and PyTorch t, h, w.
+    order = [0, 2, 1] if dims == 3 else [0, 1]
+    return nested(elements(numbers)[..., order].tolist())
+
+
 def _fractional_max_pool(axes: str) -> Row:
     """Map fractional max pooling, which has either a ratio of sizes or the size of the output.
 
@@ -225,16 +241,6 @@ def _fractional_max_pool(axes: str) -> Row:
         axes: the ends of the names of its fields, in the order of PyTorch's dimensions.
     """
     first_ratio = f"ratio{axes[0]}"
-
-    def samples(lua: Lua) -> Literal:
-        """Return the random numbers, if the module keeps them, and ran and was not cleared since."""
-        numbers = lua.find_tensor("randomSamples")
-        # `newRandomPool` is true after `fixPoolingRegions`, which makes Lua use the same numbers again.
-        if numbers is None or not lua.flag("newRandomPool"):
-            return None
-        # For images both have the numbers in the order w, h; for volumes Lua t, w, h, and PyTorch t, h, w.
-        order = [0, 2, 1] if len(axes) == 3 else [0, 1]
-        return nested(elements(numbers)[..., order].tolist())
 
     def of_axes(prefix: str, read: Callable[[Lua, str], Any]) -> Callable[[Lua], Literal]:
         """Return a function of the fields that reads one of each axis."""
@@ -247,7 +253,7 @@ def _fractional_max_pool(axes: str) -> Row:
         of_axes("poolSize", Lua.integer),
         output_ratio=lambda lua: ratio(lua) if lua.has(first_ratio) else None,
         output_size=lambda lua: None if lua.has(first_ratio) else size(lua),
-        samples=samples,
+        samples=lambda lua: _kept_samples(lua, len(axes)),
         keep=flag("newRandomPool").unless(False),
     )
 
