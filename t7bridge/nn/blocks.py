@@ -365,7 +365,7 @@ class _Sketcher:
 
     def run(self, root: ModuleSpec) -> list[Block]:
         """Return all blocks, each before those inside it. A module's content is drawn at its first place only."""
-        root_block = self._block("", root, "")
+        root_block = self._block(name="", spec=root, key="")
         blocks = [root_block]
         stack = [(root_block, root, "")]
         while stack:
@@ -912,7 +912,7 @@ def carried_text(label: str, shapes: tuple[tuple[int, ...], ...]) -> str:
     parts = label.split(", ")
     # Several arrows in one: the shapes are those of the whole output.
     if len(parts) > 1 and all(_CARRIED.fullmatch(part) for part in parts):
-        texts = [carried_text(part, ()) for part in parts]
+        texts = [carried_text(part, shapes=()) for part in parts]
         return f"{', '.join(texts)} {shape_text(shapes)}".strip()
     match = _CARRIED.fullmatch(label)
     if match is None:  # elements of elements, or a label that was cut

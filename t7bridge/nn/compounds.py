@@ -136,7 +136,7 @@ class Expressions(Domain[Expression]):
             follows_flow = facts.transparent or facts.written == ("flow",)
             if facts.flow is not None and follows_flow:
                 spec = _container(module, path, layer.children)
-                call = row(Lua(module, "", layer.defaults))
+                call = row(Lua(module, path="", defaults=layer.defaults))
                 spec.args = call.args
                 spec.kwargs = call.kwargs
                 spec.graph = graph_spec(module, path) if facts.is_graph else None

@@ -411,7 +411,7 @@ def _has_fields_of(obj: TorchObject, name: str, shapes: Mapping[str, tuple[int, 
     module = layer.module_of(name) if layer else None
     if layer is None or module is None or layer.children is not None:
         return False
-    lua = Lua(obj, "", layer.defaults, shapes=shapes)
+    lua = Lua(obj, path="", defaults=layer.defaults, shapes=shapes)
     try:
         parameters = {param.name for param in layer.params_of(lua) if param.kind == "parameter"}
         module(lua)

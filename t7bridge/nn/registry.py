@@ -890,7 +890,7 @@ def run_from(*fields: str) -> Children:
                 continue
             name = present[0]
             running = Child(str(number), f".{name}", obj.get(name))
-            # After a gap, of elements that are in neither place, there is none: they have numbers.
+            # Children have consecutive numbers: after one that a damaged file has in neither place, none is added.
             if number == len(children):
                 children.append(running)
             elif number < len(children) and children[number].value is not running.value:

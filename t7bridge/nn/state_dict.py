@@ -271,7 +271,7 @@ class _Collector:
 
     def _collect_by_entry(self, place: Place, layer: Layer) -> None:
         """Collect the tensors that the entry of a module's class names, or by names if the entry cannot be applied."""
-        fields = Fields(place.obj, "", layer.defaults)
+        fields = Fields(place.obj, path="", defaults=layer.defaults)
         if text := layer.note_of(fields):
             self._note("info", place, f"{place.obj.class_name} {text}")
         try:
@@ -535,7 +535,7 @@ def options_of(obj: TorchObject, layer: Layer) -> frozenset[str]:
     """
     fields = _RecordingTable(obj.fields or Table())
     copy = TorchObject(obj.class_name, obj.version, fields, obj.payload)
-    lua = Lua(copy, "", layer.defaults)
+    lua = Lua(copy, path="", defaults=layer.defaults)
     module = layer.module_of(obj.class_name)
     children = layer.children
     reads: list[Callable[[Lua], Any]] = [layer.params_of, layer.note_of]
@@ -664,7 +664,7 @@ def learned_copies(root: TorchObject) -> Iterator[tuple[str, str, Origin, Tensor
 
 def _fields(origin: Origin) -> Fields:
     layer = layer_of(origin.obj.class_name)
-    return Fields(origin.obj, "", layer.defaults if layer else {})
+    return Fields(origin.obj, path="", defaults=layer.defaults if layer else {})
 
 
 # Sharing that is lost
@@ -793,7 +793,7 @@ class Recorded:
         tensors = [state[piece.key] for piece in pieces]
         first = tensors[0]
         if len(pieces) == 1 and pieces[0].transposed:
-            return Tensor(first.element, first.storage, size, first.stride[::-1], first.offset)
+            return Tensor(first.element, first.storage, size, stride=first.stride[::-1], offset=first.offset)
         if key in self.other:  # with the elements that no module holds
             flat = self.other[key].numpy().reshape(-1).copy()
         else:
@@ -935,7 +935,7 @@ def _without_dimensions(table: Table) -> Tensor | None:
     tensor = table.get("scalar")
     if not isinstance(tensor, Tensor) or tensor.numel != 1:
         return None
-    return Tensor(tensor.element, tensor.storage, (), (), tensor.offset, is_scalar=True)
+    return Tensor(tensor.element, tensor.storage, size=(), stride=(), offset=tensor.offset, is_scalar=True)
 
 
 def _add_run(record: Recorded, own_key: str, entry: Table, count: int) -> None:

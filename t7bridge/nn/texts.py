@@ -218,7 +218,7 @@ def layer_text(obj: TorchObject) -> str:
         # A field is missing or has another type: the next form may do without it.
         with suppress(ArithmeticError, LookupError, TypeError, ValueError):
             if callable(form):
-                return class_name + form(Fields(obj, "", defaults))
+                return class_name + form(Fields(obj, path="", defaults=defaults))
             return class_name + form.format_map(_Values(obj))
     return class_name
 

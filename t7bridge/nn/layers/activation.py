@@ -162,7 +162,7 @@ def _concatenated(lua: Lua) -> Call:
     pattern = node("nn.ReLU", parts, threshold=0.0, val=0.0)
     if recognized(lua.obj, start="", inputs="x", pattern=pattern) is not None:
         return Call(f"{LAYERS}activation.CReLU", (example_dims,), childless=True)
-    return Call(f"{LAYERS}activation.RowwiseSequential", (), {"n_input_dims": example_dims})
+    return Call(f"{LAYERS}activation.RowwiseSequential", kwargs={"n_input_dims": example_dims})
 
 
 register_layer("nn.CReLU", children=modules, module=_concatenated, text=Printed(whole="CReLU()"))

@@ -92,7 +92,7 @@ def _dont_cast(lua: Lua) -> Call:
     if type_outside:
         kwargs["outside"] = type_outside
     casts = bool(kwargs)
-    return Call(f"{LAYERS}containers.DontCast" if casts else "torch.nn.Sequential", (), kwargs)
+    return Call(f"{LAYERS}containers.DontCast" if casts else "torch.nn.Sequential", kwargs=kwargs)
 
 
 def _element_type(class_name: str) -> str | None:
@@ -232,7 +232,7 @@ def are_clones(first: Value, *others: Value, sharing: bool = True) -> bool:
 
 def _share_tensors(one: TorchObject, other: TorchObject, layer: Layer) -> bool:
     """Return whether the tensors of two objects of one class are the same."""
-    for declared in layer.params_of(Fields(one, "", layer.defaults)):
+    for declared in layer.params_of(Fields(one, path="", defaults=layer.defaults)):
         for source in declared.sources:
             if not _are_one_tensor(lookup(one, source.path), lookup(other, source.path)):
                 return False
@@ -328,7 +328,7 @@ def _layout_of_weight(child: TorchObject) -> Layout:
     layer = layer_of(child.class_name)
     if layer is None:
         return ()
-    for entry in layer.params_of(Fields(child, "", layer.defaults)):
+    for entry in layer.params_of(Fields(child, path="", defaults=layer.defaults)):
         if entry.name == "weight" and entry.sources:
             return entry.sources[0].layout
     return ()

@@ -213,7 +213,7 @@ def _max_unpool(dims: int) -> Choice:
         pooling = lua.get("pooling")
         if not isinstance(pooling, TorchObject):
             raise lua.wrong("pooling", "the pooling module", pooling)
-        return Call(f"{LAYERS}pooling.MaxUnpool", (), {"dims": dims}, refers={"pooling": pooling})
+        return Call(f"{LAYERS}pooling.MaxUnpool", kwargs={"dims": dims}, refers={"pooling": pooling})
 
     return module
 
