@@ -36,7 +36,6 @@ from ..registry import (
     Layer,
     Param,
     Recording,
-    Source,
     Traits,
     children_at,
     declare_recordings,
@@ -343,7 +342,6 @@ def _weight_norm_params(fields: Fields) -> tuple[Param, ...]:
         return learned
     rebuilt = Param(
         "0.weight",
-        sources=(Source("weight"),),
         kind="derived",
         make=_normalized_weight,
         note="the weight is not in the file: rebuilt from v and g",
