@@ -364,7 +364,7 @@ class Journal:
             return self._database.execute(text, tuple(map(_parameter, values))).fetchall()
 
     def execute(self, text: str, *values: Any) -> int:
-        """Run a statement of SQL, outside of `transaction` one of its own; return how many rows it changed."""
+        """Run a statement of SQL, a transaction of its own unless one is open; return how many rows it changed."""
         return self._database.execute(text, tuple(map(_parameter, values))).rowcount
 
     def records(self, condition: str = "TRUE") -> Iterator[Record]:

@@ -109,7 +109,11 @@ def convert_one(record: Record, settings: Settings) -> Record:
 
 
 def _convert(record: Record, settings: Settings, source: str) -> None:
-    """Convert a local file, and do what else the settings ask for; the record gets the outcome."""
+    """Convert a local file, and do what else the settings ask for; the record gets the outcome.
+
+    The output appears at its place, or is uploaded, at the very end, when all has succeeded. If a foreign file is
+    there, the output is compared with it, and dropped.
+    """
     place = join(settings.folder, record.output)
     with as_local_output(place) if record.ours else scratch_output(place) as target:
         _write(record, settings, source, target)
@@ -118,20 +122,35 @@ def _convert(record: Record, settings: Settings, source: str) -> None:
         if settings.prove:
             _prove(record, settings, source)
         hash_and_size = digest(target)
-        if not record.ours:
-            # A file of that name exists: the output went to a temporary file. If both are equal, the existing one is
-            # that of an interrupted run, and is ours from now on; else it stays, and the input has failed.
-            with as_local_input(place, may_be_folder=settings.module) as existing:
-                if digest(existing) != hash_and_size:
-                    fail_foreign(record)
-                    return
-            record.ours = True
+        if record.ours:
+            if settings.flush:
+                flush_to_disk(target)
+        elif not _is_existing_output(place, hash_and_size, settings):
+            fail_foreign(record)
+            return
+        record.ours = True
         if settings.draw:
             _draw(record, settings, source, picture_of(place))
-        if settings.flush:
-            flush_to_disk(target)
     record.output_hash, record.output_bytes = hash_and_size
     record.status = DONE
+
+
+def _is_existing_output(place: str, hash_and_size: tuple[str, int], settings: Settings) -> bool:
+    """Return whether the file or folder at the place of an output is that output, as an interrupted run has written it.
+
+    If it is, it stays as the output, and is flushed to the disk where the settings ask for that.
+
+    Args:
+        place: path or URL of the output.
+        hash_and_size: those of the output that was made now, see `digest`.
+        settings: of each conversion.
+    """
+    with as_local_input(place, may_be_folder=settings.module) as existing:
+        if digest(existing) != hash_and_size:
+            return False
+        if settings.flush:
+            flush_to_disk(existing)
+    return True
 
 
 def _fail_for_memory(record: Record, settings: Settings) -> Record:
