@@ -105,7 +105,7 @@ def _plan_only(request: Zoo, places: Sequence[str], folder: Folder, settings: Se
             journal = existing.copy()
     else:
         journal = Journal("")
-    restart = _compare_options(journal, settings, request.force)
+    restart = _needs_restart(journal, settings, request.force)
     plan = _plan(request, places, folder, settings, journal, restart)
     if request.on_start is not None:
         request.on_start(plan)
@@ -164,7 +164,7 @@ def _convert(request: Zoo, places: Sequence[str], folder: Folder, settings: Sett
             stack.callback(folder.sweep)  # a stack is closed from its end: after the workers
             return stack.enter_context(closing(engine))
 
-        restart = _compare_options(journal, settings, request.force)
+        restart = _needs_restart(journal, settings, request.force)
         engine: Engine | None = None
         if restart or journal.is_empty():
             # All files are new: the workers can start while the plan is made.
@@ -258,7 +258,7 @@ def _check(request: Zoo, options: dict[str, Any]) -> None:
             raise ModelError(message)
 
 
-def _compare_options(journal: Journal, settings: Settings, force: bool) -> bool:
+def _needs_restart(journal: Journal, settings: Settings, force: bool) -> bool:
     """Return whether everything is converted again because the options differ from those of earlier runs.
 
     Raises:
