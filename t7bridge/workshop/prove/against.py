@@ -149,12 +149,13 @@ def _verdict_on_whole(subject: Subject, inputs: Recorded, wanted: Recorded, labe
     model = subject.model
     path = subject.path
     limits = subject.limits
-    # Tied tensors count once.
+    # Tied tensors count once; all tensors do, also the means of a normalization, as the whole model is compared.
     tensors = {id(tensor): tensor for tensor in state_dict(model, path, limits).tensors.values()}
     count = sum(tensor.numel for tensor in tensors.values())
     # A model that does not run on the input differs, too.
     proof = LayerProof(path, model.class_name, DIFFERS, parameters=count)
     try:
+        # The output has the precision in which Lua computed; an input may have fewer digits.
         unit = unit_of(wanted) or unit_of(inputs) or UNIT["float32"]
         layer = LiveLayer.build(model, path, unit, limits)
         layer.module.eval()
@@ -165,7 +166,7 @@ def _verdict_on_whole(subject: Subject, inputs: Recorded, wanted: Recorded, labe
         return proof
     expected = doubles(to_torch(wanted))
     difference = node.compare(expected, FACTOR_OF_WHOLE)
-    proof.verdict = AGREES if difference.excess <= 1 else DIFFERS
+    proof.verdict = AGREES if difference.is_within_limit else DIFFERS
     proof.reason = "; ".join(filter(None, (label, difference.reason)))
     proof.set_numbers(difference, expected)
     return proof

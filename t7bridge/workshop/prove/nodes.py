@@ -19,6 +19,8 @@ from .runs import flattened, map_instances
 
 PERTURBED_RUNS = 4
 """Runs with random errors that estimate the error of rounding; each counts with the mean of all values."""
+_SINGLE_PRECISION = PERTURBED_RUNS
+"""The number of the run with errors in single precision: it follows those with random errors."""
 
 
 @define(eq=False)
@@ -94,7 +96,7 @@ class Node:
         Without errors, if the layer does not run in single precision, or returns something else in it.
         """
         try:
-            single = self.compute(PERTURBED_RUNS)
+            single = self.compute(_SINGLE_PRECISION)
         except NotRunError:
             return self.values
         if sizes(single) != sizes(self.values):
@@ -109,8 +111,8 @@ class Node:
         """Compute the tensors.
 
         Args:
-            draw: the number of a run with errors: below `PERTURBED_RUNS` with random ones, of this seed, and
-                `PERTURBED_RUNS` itself in single precision. `None` for the exact one.
+            draw: the number of a run with errors: `_SINGLE_PRECISION`, or one below it, which is the seed of random
+                errors. `None` for the exact run.
 
         Raises:
             NotRunError: the layer cannot be run on its input.
@@ -118,10 +120,10 @@ class Node:
         layer = self.layer
         value = map_instances(self.inputs, NodeOutput, lambda node_output: node_output.get(draw))
         if layer is not None and draw is not None:
-            if draw < PERTURBED_RUNS:
-                layer, value = layer.disturbed(value, seed=draw)
-            else:
+            if draw == _SINGLE_PRECISION:
                 layer, value = layer.in_single(value)
+            else:
+                layer, value = layer.disturbed(value, seed=draw)
         try:
             return self.function(layer, value)
         except (IndexError, RuntimeError, TypeError, ValueError) as error:

@@ -141,6 +141,11 @@ class Deviation:
     excess: float = inf
     is_close: bool = False
 
+    @property
+    def is_within_limit(self) -> bool:
+        """Whether rounding explains the largest difference."""
+        return self.excess <= 1
+
 
 def measure(
     recorded: list[torch.Tensor], computed: list[torch.Tensor], expected: list[torch.Tensor], factor: float = 1.0

@@ -44,6 +44,8 @@ Recorded = Any
 """A `Tensor` with elements, a `float`, a list of these, or `None` for values missing from the file."""
 Region = tuple[int, int, int]
 """A storage, by id, and the first and last element of it that a tensor uses."""
+View = tuple[Region, tuple[int, ...], tuple[int, ...]]
+"""What tells the views of one memory apart: the region, sizes and strides."""
 
 STEP_BEFORE = "continues from the step before"
 _NEVER_A_STEP = 1e6
@@ -156,6 +158,7 @@ def _slice_along(value: Recorded, dim: int, places: int | slice) -> Recorded:
 
 
 def _region(tensor: Tensor) -> Region:
+    """Return the elements of its storage that a tensor reaches."""
     low, end = tensor.reach()
     return id(tensor.storage), low, end - 1
 
@@ -167,8 +170,8 @@ def overlap(one: Region, other: Region) -> bool:
     return storage == other_storage and first <= other_last and other_first <= last
 
 
-def view_of(tensor: Tensor) -> tuple[Region, tuple[int, ...], tuple[int, ...]]:
-    """Return what tells the views of one memory apart."""
+def view_of(tensor: Tensor) -> View:
+    """Return which view of its memory a tensor is."""
     return _region(tensor), tensor.size, tensor.stride
 
 

@@ -377,7 +377,7 @@ def _outputs_of_steps(model: nn.Module, inputs: Any, states: Sequence[tuple[int,
 
 def _are_same(wanted: torch.Tensor, computed: torch.Tensor) -> bool:
     """Return whether only rounding in double precision tells two values apart."""
-    return deviation_of([wanted], [computed]).excess <= 1
+    return deviation_of([wanted], [computed]).is_within_limit
 
 
 def deviation_of(wanted: list[torch.Tensor], computed: list[torch.Tensor]) -> Deviation:
