@@ -223,6 +223,7 @@ def _same_inputs(call: Call, other: Call) -> bool:
 
     Tokens may count from 0 in one model and from 1 in the other, and may be floats in one, or one-hot vectors.
     """
+    # `inputs` are floats: a layer without got its tokens as integers.
     has_integers = not call.inputs or not other.inputs
     if has_integers and call.has_whole_numbers and other.has_whole_numbers:
         return True
@@ -357,9 +358,15 @@ class RecordedPass:
         # The bias apart: one of two layers with the same weights may lack it.
         weights = {name: _fingerprint(item) for name, item in _own_tensors(layer).items()}
         bias = weights.pop("bias", None)
-        inputs = [Digest.of(item) for item in tensors]
-        has_whole_numbers = _are_whole_numbers([args, kwargs])
-        call = Call(place, layer, sorted(weights.values()), bias, inputs, has_whole_numbers, self._origin(tensors))
+        call = Call(
+            place,
+            layer,
+            weights=sorted(weights.values()),
+            bias=bias,
+            inputs=[Digest.of(item) for item in tensors],
+            has_whole_numbers=_are_whole_numbers([args, kwargs]),
+            origin=self._origin(tensors),
+        )
         call.partner = self._partner(call)  # before it is among the calls, whose partners are used
         self.calls.append(call)
         # Layers run without a graph: it would only take memory.
@@ -559,17 +566,35 @@ class Comparison:
             self.misplaced = True
             self._note(f"{self.label} returns another value than the .t7", where)
             return
-        numbers = {id(call): number for number, call in enumerate(self.mine.calls)}
-        their_sources = set()  # by the numbers of their partners in the first model
-        for source in theirs.sources:
-            partner = self.theirs.calls[source].partner if source != INPUT else None
-            # `None` for a layer of which the first model has none with the same weights.
-            their_sources.add(source if source == INPUT else numbers.get(id(partner)))
-        if mine.sources != their_sources:
+        if mine.sources != self._partners_of_sources(theirs):
             self.misplaced = True
             sources = f"{self._places(self.mine, mine)} in the .t7 and {self._places(self.theirs, theirs)}"
             self._note(f"values come from {sources} in {self.label}", where)
-            return
+        else:
+            self._compare_operations(mine, theirs, where)
+
+    def _partners_of_sources(self, theirs: Origin) -> set[int | None]:
+        """Return the sources of a value of the second model, by the numbers of their partners in the first.
+
+        `None` is among them for a layer without a partner.
+        """
+        numbers = {id(call): number for number, call in enumerate(self.mine.calls)}
+        partners: set[int | None] = set()
+        for source in theirs.sources:
+            if source == INPUT:
+                partners.add(INPUT)
+            else:
+                partners.add(numbers.get(id(self.theirs.calls[source].partner)))
+        return partners
+
+    def _compare_operations(self, mine: Origin, theirs: Origin, where: str) -> None:
+        """Describe how the operations differ by which two values are made from the same layers' results.
+
+        Args:
+            mine: the origin in the first model.
+            theirs: that in the second.
+            where: the values, in words.
+        """
         my_operations, their_operations = _without_common(mine.operations, theirs.operations)
         if self._note_options_of_chains(my_operations, their_operations, where):
             return
