@@ -18,7 +18,7 @@ A file has one pair a line, source first, with white space between; `#` begins a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from attrs import evolve
@@ -181,39 +181,54 @@ def _best_of_libraries(source: Side, request: MatchKeys) -> Match:
     nearest: list[Candidate] = []  # models with other layers, for the message if nothing matches
     for home in request.among or LIBRARIES:
         # Libraries are asked until one has a complete match; packages that the user names are all asked.
-        has_complete_match = any(result.open_keys == 0 for result, _ in matches)
+        has_complete_match = any(result.complete for result, _ in matches)
         if has_complete_match and not request.among:
             break
         models = _library(home, request)
         if models is None:
             continue
         asked.append(f"{home} {models.release}".strip())
-        # Some models have the same shapes, or most of them: matching their keys tells which is meant.
         same, others = models.candidates(layers)
+        matches += _matches_of(same, others, source, lines, request)
         nearest += others[:_MOST_NEAR]
-        for candidate in same[:_MOST_CANDIDATES]:
-            matches.append((_match_with(candidate, source, lines, request), candidate))
-        # Those with almost the same layers count only if all keys match nevertheless.
-        for candidate in others[:_MOST_NEAR]:
-            if candidate.share >= NEAR:
-                result = _match_with(candidate, source, lines, request)
-                if result.complete:
-                    matches.append((result, candidate))
     if not asked:
         raise UnsupportedError(
             "no library of models is installed",
             expected=" or ".join(home.partition(".")[0] for home in LIBRARIES),
             hint="pip install torchvision timm, or name a package or file: --among nets.py",
         )
-    if matches:
-        best = _best_of(matches)
-    else:
-        # No model has these layers: a match without pairs, which names the nearest model.
-        best = Match(unmatched_source=list(source.tensors), report=Report(source.name), source_side=source)
-        nearest.sort(key=lambda candidate: -candidate.share)
-        best.nearest = str(nearest[0]) if nearest else ""
+    best = _best_of(matches) if matches else _match_with_none(source, nearest)
     best.asked = asked
     return best
+
+
+def _matches_of(
+    same: list[Candidate], others: list[Candidate], source: Side, lines: list[Line], request: MatchKeys
+) -> Iterator[tuple[Match, Candidate]]:
+    """Yield the matches with models of a library: some have the same shapes, and matching keys tells which is meant.
+
+    Args:
+        same: those with all the layers of the source, the plainest first.
+        others: those with other layers, the nearest first; they count only if all keys match nevertheless.
+        source: the source.
+        lines: the user's mapping.
+        request: that of the match.
+    """
+    for candidate in same[:_MOST_CANDIDATES]:
+        yield _match_with(candidate, source, lines, request), candidate
+    for candidate in others[:_MOST_NEAR]:
+        if candidate.share >= NEAR:
+            result = _match_with(candidate, source, lines, request)
+            if result.complete:
+                yield result, candidate
+
+
+def _match_with_none(source: Side, nearest: list[Candidate]) -> Match:
+    """Return a match without pairs, for a source whose layers no model has; it names the nearest of some models."""
+    result = Match(unmatched_source=list(source.tensors), report=Report(source.name), source_side=source)
+    nearest.sort(key=lambda candidate: -candidate.share)
+    result.nearest = str(nearest[0]) if nearest else ""
+    return result
 
 
 def _library(home: str, request: MatchKeys) -> Library | None:
@@ -446,7 +461,7 @@ class _Matching:
         Raises:
             ModelError: a mapped pair has gates whose order is not known.
         """
-        stated: dict[str, str] = {}
+        stated: dict[str, str] = {}  # by the keys of the target
         for line in lines:
             if line.gates:
                 stated.update(dict.fromkeys(_under(line.target, self._target.tensors), line.gates))
@@ -454,19 +469,12 @@ class _Matching:
         for key, pair in list(self._pairs.items()):
             if pair.source is None:
                 continue
-            # 1 for a key that is not of a recurrent module of PyTorch.
-            source_count = gate_count(pair.source, self._source.tensors)
-            target_count = gate_count(key, self._target.tensors)
-            # Both are in PyTorch's order, or neither has gates (0 of one with too few rows).
-            if source_count == target_count or max(source_count, target_count) == 1:
+            count, into_pytorch = self._gates_of(pair.source, key)
+            if count == 0:
                 continue
-            count = max(source_count, target_count)
-            # The side whose key is of a recurrent module is PyTorch's; the order of the other one has to be known.
-            into_pytorch = target_count == count
             side = self._source if into_pytorch else self._target
             other_key = pair.source if into_pytorch else key
-            prefix = sibling(other_key, "")
-            letters = stated.get(key) or side.gates.get(prefix)
+            letters = stated.get(key) or side.gates.get(sibling(other_key, ""))
             if letters is None:
                 self._leave_gates_open(pair, pair.source, other_key, count)
                 continue
@@ -476,6 +484,20 @@ class _Matching:
                 reordered.setdefault(gates, []).append(key)
         for gates, keys in reordered.items():
             self._note(f"gates {gates.words} in {listed(keys)}")
+
+    def _gates_of(self, source: str, target: str) -> tuple[int, bool]:
+        """Return the number of gates of a pair of which one side is PyTorch's, and whether that is the target.
+
+        The order of the gates on the other side has to be known. The number is 0 if no order has to be.
+        """
+        # Of a key that is not of a recurrent module of PyTorch it is 1; 0 of one with fewer rows than features.
+        source_count = gate_count(source, self._source.tensors)
+        target_count = gate_count(target, self._target.tensors)
+        count = max(source_count, target_count)
+        # Both are in PyTorch's order, or neither has gates.
+        if source_count == target_count or count == 1:
+            return 0, False
+        return count, target_count == count
 
     def _leave_gates_open(self, pair: Pair, source: str, other_key: str, count: int) -> None:
         """List a pair as ambiguous, as the order of gates is not known.

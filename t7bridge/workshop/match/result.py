@@ -220,10 +220,10 @@ class Match(Printed):
                 result[pair.target] = _zero(self.target_side.tensors[pair.target])
         return in_target_order(self.target_side, result)
 
-    def to_run(self, partial: bool = False) -> tuple[TorchObject, Any]:
-        """Return the Lua model of a match, and a Lua model or a state dict that holds the same weights.
+    def lua_model_and_other(self, partial: bool = False) -> tuple[TorchObject, Any]:
+        """Return the Lua model of a match, and a Lua model or a state dict with the same weights, to compare both.
 
-        A Lua model that is the target gets the weights of the source; it is modified.
+        If both sides are Lua models, the first is the target, which gets the weights of the source: it is modified.
 
         Args:
             partial: see `state_dict`.
@@ -231,7 +231,7 @@ class Match(Printed):
         source = self.source_side
         target = self.target_side
         if target.module is None:
-            assert source.module is not None
+            assert source.module is not None  # the caller has seen that one side is a Lua model
             return source.module, self.state_dict(partial)
         fill_template([target.module], self._filling(partial))
         return target.module, source.module or {**source.tensors, **source.others}
