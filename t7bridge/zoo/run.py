@@ -381,10 +381,11 @@ class _Run:
 
         The order matters: what the journal calls done is on the disk before, and what it calls failed has no output.
         """
+        # A foreign file at the path of an output, which is not `ours`, stays.
         self.folder.remove(row.output for row in rows if row.status != DONE and row.ours and row.output)
         self.folder.flush_outputs(row.output for row in rows if row.status == DONE)
         self.journal.record(rows)
-        self.folder.store_journal(now=False)
+        self.folder.store_journal(now=False)  # a store gets it now and then: each time takes a request
 
     def _show(self, engine: Engine) -> None:
         """Sample the progress, and call `on_progress`."""
