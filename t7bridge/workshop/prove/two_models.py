@@ -448,13 +448,18 @@ def _new(comparison: Comparison, texts: list[str]) -> list[str]:
 
 
 def _verdicts_on_layers(comparison: Comparison) -> list[LayerProof]:
-    """Return the verdicts on the first model's layers with weights, by the second's layers with the same weights."""
+    """Return the verdicts on the first model's layers with weights, by the second's layers with the same weights.
+
+    The runs of a layer that follow one another, as the steps of a sequence do, have one verdict.
+    """
     partners = {id(call.partner): call for call in comparison.theirs.calls}
     layers: list[LayerProof] = []
     for call in comparison.mine.calls:
         path = call.place or "root"
-        if layers and layers[-1].path == path:
-            continue  # the next step of a sequence
+        if layers and layers[-1].path == path:  # the next step
+            if id(call) in comparison.differing:
+                layers[-1].verdict = DIFFERS
+            continue
         proof = LayerProof(path, type(call.layer).__name__, AGREES)
         proof.parameters = sum(item.numel() for item in call.layer.parameters(recurse=False))
         if id(call) in partners:
