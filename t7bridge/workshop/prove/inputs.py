@@ -349,13 +349,14 @@ def fitting_inputs(model: TorchObject, path: str, limits: Limits = DEFAULT_LIMIT
             "the layers do not determine the model's input", path=path, hint="Specify it: --input 2x3x224x224."
         )
     try:
-        layer = LiveLayer.build(model, path, UNIT["float32"], limits)
+        layer = LiveLayer.build(model, path, UNIT["float32"], limits)  # any unit, as nothing is compared
     except Exception:  # the model has no live module: the comparison reports it
         return first
     for side in SIDES:
         spec = _guess(plan, side)
         if spec == first and side != first_side:
             break  # it has no images, which other sides would change
+        # Of words, a model takes sequences, or one for each example.
         for variant in (spec, _one_word_each(spec)):
             if layer.shapes(variant) is not None:
                 return variant

@@ -327,26 +327,24 @@ class Judge:
             T7BridgeError: the layer cannot be built.
         """
         run = outcome.run
-        output_is_complete = is_complete(run.output)
+        has_output = is_complete(run.output)
         # Without an output, Lua may never have run the container as it is in the file.
-        if run.contradiction and output_is_complete:
+        if run.contradiction and has_output:
             raise RefusedError(run.contradiction)
         inputs = self._read_input(run.input if run.joined is None else run.joined.parts, number)
+        if inputs is None and not has_output:
+            return None  # nothing is recorded
         if inputs is None:
-            if not output_is_complete:
-                return None
-            # It counts unless the input follows from other fields.
+            # The verdict is not recorded for this reason, unless the input follows from other fields.
             outcome.reason = run.reason or NO_INPUT
         unit = self._unit(run)
         if run.joined is not None:
-            if inputs is None:
-                return None
             # A container whose last step only concatenates what its modules return.
             concatenate = partial(_concatenated, run.joined.dim)
-            return Node(number, unit, layer=None, inputs=inputs, function=concatenate)
+            return None if inputs is None else Node(number, unit, layer=None, inputs=inputs, function=concatenate)
         layer = LiveLayer.build(run.obj, run.path, unit, self.limits, self.in_other_mode)
         outcome.has_weights = layer.has_weights  # with those of modules inside
-        if output_is_complete and not self.is_of_2010:  # whose kernels have their extents in another order
+        if has_output and not self.is_of_2010:  # whose kernels have their extents in another order
             check_kernel(layer)
         if inputs is not None:
             return Node(number, unit, layer, inputs)

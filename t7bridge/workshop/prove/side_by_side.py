@@ -615,6 +615,8 @@ class Comparison:
     def _note_options_of_chains(self, mine: list[Operation], theirs: list[Operation], where: str) -> bool:
         """Note the options that differ between operations of one name, and return whether there are any.
 
+        The first operation of a name is compared with the first of that name, and so on; one too many has no partner.
+
         Args:
             mine: the operations of the first model, in order.
             theirs: those of the second.
@@ -625,8 +627,9 @@ class Comparison:
             my_operations = [operation for operation in mine if operation.name == name]
             their_operations = [operation for operation in theirs if operation.name == name]
             for my_operation, their_operation in zip(my_operations, their_operations):
-                options = dict(my_operation.options), dict(their_operation.options)
-                differ |= self._note_options(name, *options, where)
+                my_options = dict(my_operation.options)
+                their_options = dict(their_operation.options)
+                differ |= self._note_options(name, my_options, their_options, where)
         return differ
 
     def _places(self, model: RecordedPass, origin: Origin) -> str:
