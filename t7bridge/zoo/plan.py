@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
@@ -25,7 +25,7 @@ from ..limits import DEFAULT_LIMITS, Limits
 from .groups import Names
 from .journal import DONE, FAILED, FOREIGN, GONE, PLANNED, Fresh, Journal, Record, batches
 from .names import OutputNames, safe_name
-from .places import Folder, heads, identity, is_inside, join, list_source, local_path, roots_of
+from .places import Folder, Listing, heads, identity, is_inside, join, list_source, local_path, roots_of
 
 CLAIMS = (".t7", ".t7b", ".pt", ".pth", ".safetensors")
 """Suffixes that declare a file to be a model: such a file that is something else is a failure."""
@@ -114,14 +114,14 @@ def find_inputs(
     """
     if left_out is None:
         left_out = Counter()
-    roots: list[tuple[str, Iterable[Record]]] = []
+    roots: list[Listing] = []
     singles: list[Record] = []
     for source in sources:
-        root, records, is_file = list_source(source, output, left_out)
-        if is_file:
-            singles += records
+        listing = list_source(source, output, left_out)
+        if listing.is_single_file:
+            singles += listing.records
         else:
-            roots.append((root, records))
+            roots.append(listing)
     for record, is_explicit in _named(roots, singles):
         record.name = safe_name(record.name)
         suffix = os.path.splitext(record.name)[1]
@@ -143,20 +143,20 @@ def _matches(name: str, pattern: str) -> bool:
     return fnmatchcase(name if "/" in pattern else name.rpartition("/")[2], pattern)
 
 
-def _named(roots: list[tuple[str, Iterable[Record]]], singles: list[Record]) -> Iterator[tuple[Record, bool]]:
+def _named(roots: list[Listing], singles: list[Record]) -> Iterator[tuple[Record, bool]]:
     """Set the names that files have in the zoo, see `find_inputs`; yield each file, and whether it was named itself.
 
     Args:
-        roots: the name of each folder, pattern or archive, and its files, named relative to it.
+        roots: each folder, pattern or archive, with its files.
         singles: the files that were named individually; remote ones have names already.
     """
     is_one_root = len(roots) == 1 and not singles
     counts: Counter[str] = Counter()
-    for root, records in roots:
-        counts[root] += 1
+    for root in roots:
+        counts[root.name] += 1
         # Two roots `a/models` and `b/models` become `models` and `models-2`.
-        folder = root if counts[root] == 1 else f"{root}-{counts[root]}"
-        for record in records:
+        folder = root.name if counts[root.name] == 1 else f"{root.name}-{counts[root.name]}"
+        for record in root.records:
             if not is_one_root:
                 record.name = f"{folder}/{record.name}"
             yield record, False

@@ -10,7 +10,6 @@ from functools import partial
 from math import prod
 
 import torch
-from attrs import evolve
 
 from ...data import define
 from ...errors import LimitError, T7BridgeError, UnsupportedError
@@ -270,7 +269,7 @@ class Judge:
         self._outcomes: list[Outcome] = []
         """What is known of each run so far; its place in the list is the number of the run."""
         self._node_outputs: dict[int, dict[View, NodeOutput]] = {}
-        """What computes the tensors that are in memory, by the ids of their storages, and by their views of these."""
+        """What has computed each tensor in memory so far, by the ids of their storages, and by their views of these."""
 
     def judge(self) -> list[Outcome]:
         """Return what is known of each run, in order; to be called once."""
@@ -364,22 +363,28 @@ class Judge:
         return derived_input(layer, run.output, self._is_intact(run, number))
 
     def _read_input(self, value: Recorded, number: int) -> Values:
-        """Return the input of a run, with a `NodeOutput` for each tensor that a layer computed; `None` if unknown."""
+        """Return the input of a run; `None` if it is not known.
+
+        Args:
+            value: the input as Lua recorded it. In place of a tensor that was overwritten, the result has the
+                `NodeOutput` of what computes it.
+            number: of the run.
+        """
         if isinstance(value, list):
             parts = [self._read_input(item, number) for item in value]
             return None if any(part is None for part in parts) else parts
         if not isinstance(value, Tensor):
             return value
-        node_output = self._node_outputs.get(id(value.storage), {}).get(view_of(value))
         # By this run itself, too, if it works in place: what counts is what came after the run before.
         if self.memory.is_overwritten(value, number - 1):
-            return node_output  # `None` if no layer that has run computed it
+            # None if no layer that has run computed it.
+            return self._node_outputs.get(id(value.storage), {}).get(view_of(value))
         tensor = self._to_torch(value)
         if value.element.name != "int64":  # these are indices
             tensor = tensor.double()
         if tensor.is_floating_point() and not bool(tensor.isfinite().any()):
             return None  # memory that nothing was written to
-        return tensor if node_output is None else evolve(node_output, recorded=tensor)
+        return tensor
 
     def _note_writes(self, run: Run, node: Node | None) -> None:
         """Note what computes the memory that a run wrote.

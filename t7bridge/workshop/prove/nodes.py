@@ -25,22 +25,20 @@ _SINGLE_PRECISION = PERTURBED_RUNS
 
 @define(eq=False)
 class NodeOutput:
-    """A tensor that a node computes, and another one reads.
+    """A tensor that a node computes, and another one reads, as its value in the file was overwritten.
 
     Attributes:
         node: the node that computes it.
         index: of the tensor among the outputs of that node.
         shape: as the layer that reads it sees it.
-        recorded: its value in the file; `None` if it was overwritten.
     """
 
     node: Node
     index: int
     shape: tuple[int, ...]
-    recorded: torch.Tensor | None = field(default=None, repr=False)
 
     def get(self, draw: int | None) -> torch.Tensor:
-        """Return the value in the file, or else the computed one.
+        """Return the computed value.
 
         Args:
             draw: the number of the run with errors whose value is asked for; `None` for the exact one.
@@ -48,8 +46,6 @@ class NodeOutput:
         Raises:
             RefusedError: its node computed something of another size.
         """
-        if self.recorded is not None:
-            return self.recorded
         values = self.node.values if draw is None else self.node.perturbed[draw]
         if self.index >= len(values) or values[self.index].numel() != prod(self.shape):
             raise RefusedError("another shape than recorded")
@@ -64,7 +60,7 @@ class Node:
         run_number: the place of the run among all, from 0.
         unit: unit roundoff of its numbers.
         layer: the layer; `None` where tensors are only concatenated.
-        inputs: its input: recorded tensors, and a `NodeOutput` for each that another node computes.
+        inputs: its input: recorded tensors, and a `NodeOutput` for each that was overwritten.
         function: what of the layer is computed: its output, or the gradient with respect to its input.
         values: the computed tensors; empty until `run`.
         perturbed: the same with errors of Lua's precision: one list for each run with errors, the last one that in
@@ -135,14 +131,14 @@ class Node:
         return (item for item in flattened(self.inputs) if isinstance(item, NodeOutput))
 
     def nodes_since_recorded(self) -> list[Node]:
-        """Return this and the nodes that compute its input from recorded values, in the order of the runs."""
+        """Return this and the nodes that compute its input, back to recorded values, in the order of the runs."""
         nodes: dict[int, Node] = {}
         stack: list[Node] = [self]
         while stack:
             node = stack.pop()
             nodes[id(node)] = node
             for node_output in node.outputs_of_nodes():
-                if node_output.recorded is None and id(node_output.node) not in nodes:
+                if id(node_output.node) not in nodes:
                     stack.append(node_output.node)
         return sorted(nodes.values(), key=lambda node: node.run_number)
 
