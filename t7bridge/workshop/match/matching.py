@@ -657,7 +657,9 @@ class _Matching:
 
     def _list_as_ambiguous(self, source: list[Part], target: list[Part], reason: str) -> None:
         """List ambiguous parts, tensor by tensor, without the batch counters, whose values do not matter."""
-        for name in target[0].keys:
+        # Some parts may lack a bias.
+        names = dict.fromkeys(name for part in target for name in part.keys)
+        for name in names:
             keys = tuple(part.keys[name] for part in source if name in part.keys)
             others = tuple(part.keys[name] for part in target if name in part.keys)
             if name == BATCHES:
