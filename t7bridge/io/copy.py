@@ -324,7 +324,7 @@ class Change:
         return length // self.source_bytes * self.target_bytes
 
 
-NO_CHANGE = Change(1, 1, Buffer)
+NO_CHANGE = Change(source_bytes=1, target_bytes=1, buffer=Buffer)
 
 
 @cache

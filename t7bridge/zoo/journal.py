@@ -658,7 +658,7 @@ class Rows(Sequence[Record]):
             end = max(indices[0], indices[-1]) + 1
             return self.journal.records_at(start, end - start, PRESENT)[:: indices.step]
         index = place if place >= 0 else len(self) + place
-        records = self.journal.records_at(index, 1, PRESENT) if index >= 0 else []
+        records = self.journal.records_at(index, count=1, condition=PRESENT) if index >= 0 else []
         if not records:
             raise IndexError(place)
         return records[0]

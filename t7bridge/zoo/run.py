@@ -146,13 +146,13 @@ def _plan(
 def _convert(request: Zoo, places: Sequence[str], folder: Folder, settings: Settings, journal: Journal) -> ZooReport:
     """Plan, convert, and write the reports.
 
-    The inner stack is closed as soon as the files are converted: it ends the workers, and then removes what killed
-    ones left behind. The outer one stores the journal at the very end, also if the run is interrupted.
+    `of_workers` is closed as soon as the files are converted: it ends the workers, and then removes what killed ones
+    left behind. `at_end` stores the journal at the very end, also if the run is interrupted.
     """
-    with ExitStack() as last, ExitStack() as stack:
+    with ExitStack() as at_end, ExitStack() as of_workers:
 
         def start(inputs: Iterable[str]) -> Engine:
-            """Start the workers, which end with the inner stack."""
+            """Start the workers, which end with their stack."""
             engine = open_engine(
                 request.engine,
                 settings,
@@ -161,8 +161,8 @@ def _convert(request: Zoo, places: Sequence[str], folder: Folder, settings: Sett
                 timeout=request.timeout,
                 scheduler=request.scheduler,
             )
-            stack.callback(folder.sweep)  # a stack is closed from its end: after the workers
-            return stack.enter_context(closing(engine))
+            of_workers.callback(folder.sweep)  # a stack is closed from its end: after the workers
+            return of_workers.enter_context(closing(engine))
 
         restart = _needs_restart(journal, settings, request.force)
         engine: Engine | None = None
@@ -171,7 +171,7 @@ def _convert(request: Zoo, places: Sequence[str], folder: Folder, settings: Sett
             engine = start(places)
         plan = _plan(request, places, folder, settings, journal, restart)
         files, size = journal.plan_work(_LARGE_BYTES, request.max_files)
-        last.callback(folder.store_journal)
+        at_end.callback(folder.store_journal)
         if files:
             # Before the first output: a later run knows which files are those of this one, however it ends.
             folder.store_journal()
@@ -182,7 +182,7 @@ def _convert(request: Zoo, places: Sequence[str], folder: Folder, settings: Sett
         with _Run(journal, folder, progress, request.on_file, request.on_progress) as run:
             if files:
                 run.convert_all(engine or start(places))
-            stack.close()  # before the report: the workers end, and their leftovers are removed
+            of_workers.close()  # before the report: the workers end, and their leftovers are removed
         report = summarize(folder.place, journal.copy(), settings.output_options(), plan.left_out)
         report.version = __version__
         report.seconds = progress.seconds

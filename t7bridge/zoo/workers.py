@@ -25,7 +25,7 @@ import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from itertools import islice
-from typing import Any
+from typing import IO, Any
 
 from ..conversion.convert import convert
 from ..errors import (
@@ -309,10 +309,7 @@ def main() -> None:
     later one a job with its outcome, in the order of the jobs.
     """
     lines = sys.stdin.buffer
-    # A library that prints must not write between the answers: what it prints goes to standard error.
-    stdout, stderr = 1, 2
-    answers = os.fdopen(os.dup(stdout), "wb")
-    os.dup2(stderr, stdout)
+    answers = _answers_to_parent()
     settings = Settings.from_json(lines.readline())
     _warm_up(settings)
     gc.freeze()  # what is loaded stays: no collection has to look at it
@@ -320,22 +317,8 @@ def main() -> None:
     answers.flush()
     transfer.MAX_THREADS = 1  # there is a worker for each core
     jobs: queue.SimpleQueue[Record] = queue.SimpleQueue()
-
-    def listen() -> None:
-        """Read jobs ahead, and end the process with its input, even in the middle of a file: its parent is gone.
-
-        `os._exit` ends it from this thread, whatever the others do.
-        """
-        try:
-            for line in lines:
-                for job in from_line(line):
-                    jobs.put(job)
-        except MemoryError:
-            os._exit(_NO_MEMORY)
-        os._exit(0)
-
-    threading.Thread(target=listen, daemon=True).start()
-    while True:
+    threading.Thread(target=_read_jobs, args=(lines, jobs), daemon=True).start()
+    while True:  # `_read_jobs` ends the process
         job = jobs.get()
         try:
             with memory_limit(settings.memory):
@@ -344,6 +327,35 @@ def main() -> None:
             _fail_for_memory(job, settings)
         answers.write(to_line([job]).encode() + b"\n")
         answers.flush()
+
+
+def _answers_to_parent() -> IO[bytes]:
+    """Return what writes to the standard output of this process, which gets nothing else from now on.
+
+    A library that prints must not write between the answers: what it prints goes to standard error.
+    """
+    stdout, stderr = 1, 2
+    answers = os.fdopen(os.dup(stdout), "wb")
+    os.dup2(stderr, stdout)
+    return answers
+
+
+def _read_jobs(lines: Iterable[bytes], jobs: queue.SimpleQueue[Record]) -> None:
+    """Read jobs ahead, and end the process with its input, even in the middle of a file: its parent is gone.
+
+    `os._exit` ends it from this thread, whatever the others do.
+
+    Args:
+        lines: the input.
+        jobs: gets the jobs.
+    """
+    try:
+        for line in lines:
+            for job in from_line(line):
+                jobs.put(job)
+    except MemoryError:  # the limit holds for all threads: the file that is worked on has taken it all
+        os._exit(_NO_MEMORY)
+    os._exit(0)
 
 
 def _warm_up(settings: Settings) -> None:
@@ -695,7 +707,7 @@ def convert_group(settings: str, timeout: float | None, jobs: str) -> str:
     if engine is None or key_of_engine != key:
         if engine is not None:
             engine.close()
-        engine = LocalEngine(Settings.from_json(settings), 1, timeout)
+        engine = LocalEngine(Settings.from_json(settings), workers=1, timeout=timeout)
         _engines[thread] = key, engine
     # The engine yields `None`, too, while nothing is finished.
     outcomes = [job for job in engine.run(from_line(jobs)) if job is not None]

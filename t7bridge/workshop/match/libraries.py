@@ -104,6 +104,11 @@ class Candidate:
     only_own: Signature = field(factory=Counter)
 
     @property
+    def has_same_layers(self) -> bool:
+        """Whether it has all the layers of the state dict, and no others but those that classify."""
+        return not self.only_wanted and not self.only_own
+
+    @property
     def share(self) -> float:
         """The share of equal layers of the side that has more."""
         return self.equal / self._most
@@ -156,19 +161,13 @@ class Library:
         others: list[Candidate] = []
         for name, variants in self.models.items():
             for arguments, variant in zip(_VARIANTS, variants):
-                layers = variant.layers
-                equal = (layers & wanted).total()
-                if not equal:
+                if not variant.layers & wanted:
                     continue
-                factory = Factory.parse(name).calling(**arguments)
-                if layers == wanted:
-                    same.append(Candidate(factory, variant.classes, equal))
-                    continue
-                classes = None if variant.classes is None else other_classes(wanted, layers)
-                if classes is not None:
-                    same.append(Candidate(factory.calling(num_classes=classes), classes, equal))
+                candidate = _candidate_of(Factory.parse(name).calling(**arguments), variant, wanted)
+                if candidate.has_same_layers:
+                    same.append(candidate)
                 else:
-                    others.append(Candidate(factory, variant.classes, equal, wanted - layers, layers - wanted))
+                    others.append(candidate)
 
         def plainness(candidate: Candidate) -> tuple[int, str]:
             text = str(candidate.factory)
@@ -177,6 +176,23 @@ class Library:
         same.sort(key=plainness)
         others.sort(key=lambda candidate: (-candidate.share, *plainness(candidate)))
         return same, others
+
+
+def _candidate_of(factory: Factory, variant: Variant, wanted: Signature) -> Candidate:
+    """Return a model as a candidate for a state dict; with its number of classes, if nothing else differs.
+
+    Args:
+        factory: makes the model.
+        variant: what is known of it.
+        wanted: the layers of the state dict.
+    """
+    layers = variant.layers
+    equal = (layers & wanted).total()
+    if layers != wanted and variant.classes is not None:
+        classes = other_classes(wanted, layers)
+        if classes is not None:
+            return Candidate(factory.calling(num_classes=classes), classes, equal)
+    return Candidate(factory, variant.classes, equal, only_wanted=wanted - layers, only_own=layers - wanted)
 
 
 def library(home: str) -> Library:

@@ -243,7 +243,12 @@ def _library(home: str, request: MatchKeys) -> Library | None:
 
 def _best_of(matches: list[tuple[Match, Candidate]]) -> Match:
     """Return the match that leaves the fewest keys open, of equal ones the first, with all others in `candidates`."""
-    matches.sort(key=lambda pair: pair[0].open_keys)
+
+    def open_keys(match_and_candidate: tuple[Match, Candidate]) -> int:
+        result, _ = match_and_candidate
+        return result.open_keys
+
+    matches.sort(key=open_keys)
     best, _ = matches[0]
     best.candidates = [result for result, _ in matches]
     for result, candidate in matches:
@@ -253,7 +258,7 @@ def _best_of(matches: list[tuple[Match, Candidate]]) -> Match:
 
 def _match_with(candidate: Candidate, source: Side, lines: list[Line], request: MatchKeys) -> Match:
     """Return the match with a model of a library."""
-    return _Matching(source, side_of(candidate.factory, ""), request.order).run(lines)
+    return _Matching(source, side_of(candidate.factory, name=""), request.order).run(lines)
 
 
 @define(frozen=True)
@@ -443,6 +448,11 @@ class _Matching:
         self._pairs[target] = Pair(source, target, source_shape, target_shape, why)
         self._used_sources.add(source)
 
+    def _settle_without_source(self, target: str, why: str) -> None:
+        """Note of a key of the target that it gets no value of the source; see `Pair` for the reasons."""
+        shape = self._target.tensors[target].shape
+        self._pairs[target] = Pair(source=None, target=target, source_shape=None, target_shape=shape, why=why)
+
     def _leave_open(self, pairs: Sequence[tuple[str, str]], reason: str) -> None:
         """Undo pairs of keys, and list them as ambiguous."""
         for source, target in pairs:
@@ -532,7 +542,7 @@ class _Matching:
         targets = self._keys_of(line, line.target, self._target, "target")
         if line.source == NOTHING:
             for key in targets:
-                self._pairs[key] = Pair(None, key, None, self._target.tensors[key].shape, "kept")
+                self._settle_without_source(key, "kept")
         elif line.target == NOTHING:
             self._used_sources.update(keys)
         elif line.target.endswith("."):
@@ -688,7 +698,7 @@ class _Matching:
         """
         filled = [key for key in self._unpaired() if name_of(key) == name and is_missing(key)]
         for key in filled:
-            self._pairs[key] = Pair(None, key, None, self._target.tensors[key].shape, "zero")
+            self._settle_without_source(key, "zero")
         if filled:
             self._note(f"{len(filled)} {note}: {listed(filled)}")
 
@@ -821,7 +831,8 @@ def _line_of(words: Sequence[str], place: str) -> Line:
             expected="two keys, or two modules, whose names end in a dot",
             found=" ".join(words[:2]),
         )
-    return Line(words[0], words[1], place, *words[2:])
+    source, target, *gates = words
+    return Line(source, target, place, *gates)
 
 
 def _under(prefix: str, keys: Iterable[str]) -> list[str]:

@@ -370,24 +370,29 @@ def write_match(request: WriteMatch) -> None:
         TargetExistsError: the file exists and `force` is not set, or it is one of the inputs.
         StrictError: with `strict`: the file would lose something; the error has the notes.
     """
-    match = request.found
-    path = request.path
-    report = match.report
-    target = match.target_side
-    for side in (match.source_side, target):
+    target = request.found.target_side
+    for side in (request.found.source_side, target):
         if side.document is not None:
             # Noted as an input, which no output may replace.
             ByteSource.open(side.document.source)
-    goal = format_for(path)
+    goal = format_for(request.path)
     if goal.values == LUA and target.module is not None and target.document is not None:
         _write_model(request)
-        return
-    if goal.name != "pt":
+    elif goal.name == "pt":
+        _write_state_dict(request)
+    else:
         raise ModelError(
             "a match is written as a .pt, or as a .t7 if the target is a model in a .t7",
-            file=str(path),
+            file=str(request.path),
             found=f"a target that is {target.format or 'in memory'}",
         )
+
+
+def _write_state_dict(request: WriteMatch) -> None:
+    """Write a `.pt` with the source's tensors under the target's keys."""
+    match = request.found
+    path = request.path
+    report = match.report
     state = match.state_dict(request.partial)
     if request.compact:
         state = compacted(state)

@@ -226,7 +226,8 @@ def _open(side: Side, path: Any, at: str | None, limits: Limits) -> Any:
     for root in document.roots:
         notes += [f"{place}: {text}" for place, text in preprocessing(root).items()]
     if notes:
-        side.notes.append(Note("info", "", f"input, as the file says: {'; '.join(notes)}", code="match"))
+        message = f"input, as the file says: {'; '.join(notes)}"
+        side.notes.append(Note("info", path="", message=message, code="match"))
     if not any(map(find_modules, document.roots)):
         return _tables_in(side, document.first, at)
     return _module_in(document.roots, side.name, at)

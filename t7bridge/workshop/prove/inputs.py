@@ -262,7 +262,7 @@ def _recorded_input(obj: TorchObject) -> Spec:
 def _from_record(value: Any) -> Spec:
     """Return an input of the sizes of a recorded value; `None` if it is not complete."""
     if isinstance(value, Tensor):
-        return Example("", value.size)
+        return Example(name="", shape=value.size)
     if isinstance(value, list) and value:
         specs = [_from_record(item) for item in value]
         return None if None in specs else specs
@@ -285,14 +285,14 @@ def _example(spec: ModuleSpec, obj: TorchObject, side: int) -> Spec:
         # Rows with numbers below 1 are for padding, and not chosen.
         rows_for_padding = 0 if first_row is None else 1 - first_row
         tokens = _size(spec.args[0]) - rows_for_padding if spec.args else 0
-        return Example("", (_BATCH, _TOKENS), bounds=(1, tokens)) if tokens > 0 else None
+        return Example(name="", shape=(_BATCH, _TOKENS), bounds=(1, tokens)) if tokens > 0 else None
     features = _features(obj, like_of(spec.target))
     if not features:
         return None
     axes = _axes(spec)
     side = min(side, _LARGEST_VOLUME if "d" in axes else _LARGEST_IMAGE)
     extents = {"b": _BATCH, "c": features, "d": side, "h": side, "w": side, "s": _STEPS, "t": _FRAMES}
-    return Example("", tuple(extents[axis] for axis in axes))
+    return Example(name="", shape=tuple(extents[axis] for axis in axes))
 
 
 _LARGEST_IMAGE = 299

@@ -188,7 +188,7 @@ def own_weights(obj: TorchObject) -> dict[str, Tensor]:
     if layer is not None:
         with suppress(ModelError):  # its fields are inconsistent: no weights are found
             names = []
-            for parameter in layer.params_of(Fields(obj, "", layer.defaults)):
+            for parameter in layer.params_of(Fields(obj, path="", defaults=layer.defaults)):
                 if parameter.kind == "parameter":
                     names += [source.path for source in parameter.sources]
     weights = {}
@@ -719,9 +719,9 @@ def _call_and_graph(run: Run, layer: Layer) -> tuple[Call, GraphSpec | None] | N
     if module is None:
         return None
     try:
-        call = module(Lua(run.obj, "", layer.defaults, shapes={}))
+        call = module(Lua(run.obj, path="", defaults=layer.defaults, shapes={}))
         is_graph = traits_of(call.target).is_graph
-        return call, graph_spec(run.obj, "") if is_graph else None
+        return call, graph_spec(run.obj, path="") if is_graph else None
     except (
         NotMappedError
     ):  # with these fields, PyTorch has no such module, or the nodes of its graph are not in the file

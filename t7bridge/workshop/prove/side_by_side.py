@@ -354,21 +354,10 @@ class RecordedPass:
         self._depth += 1
         if self._depth > 1:
             return None  # a part of a layer with weights
-        tensors = _floats([args, kwargs])
-        # The bias apart: one of two layers with the same weights may lack it.
-        weights = {name: _fingerprint(item) for name, item in _own_tensors(layer).items()}
-        bias = weights.pop("bias", None)
-        call = Call(
-            place,
-            layer,
-            weights=sorted(weights.values()),
-            bias=bias,
-            inputs=[Digest.of(item) for item in tensors],
-            has_whole_numbers=_are_whole_numbers([args, kwargs]),
-            origin=self._origin(tensors),
-        )
+        call = self._call_of(place, layer, [args, kwargs])
         call.partner = self._partner(call)  # before it is among the calls, whose partners are used
         self.calls.append(call)
+        tensors = _floats([args, kwargs])
         # Layers run without a graph: it would only take memory.
         args, kwargs = tree_map_only(torch.Tensor, torch.Tensor.detach, (args, kwargs))
         if len(tensors) != 1:
@@ -383,6 +372,22 @@ class RecordedPass:
 
         args, kwargs = tree_map_only(torch.Tensor, corrected, (args, kwargs))
         return args, kwargs
+
+    def _call_of(self, place: str, layer: nn.Module, arguments: Any) -> Call:
+        """Return the record of a layer that runs now on some arguments, without what it returns."""
+        tensors = _floats(arguments)
+        weights = {name: _fingerprint(item) for name, item in _own_tensors(layer).items()}
+        # Apart: one of two layers with the same weights may lack it.
+        bias = weights.pop("bias", None)
+        return Call(
+            place,
+            layer,
+            weights=sorted(weights.values()),
+            bias=bias,
+            inputs=[Digest.of(item) for item in tensors],
+            has_whole_numbers=_are_whole_numbers(arguments),
+            origin=self._origin(tensors),
+        )
 
     def _right_input(self, call: Call, tensor: torch.Tensor) -> torch.Tensor:
         """Return the input that a layer with one is to get: in the second model that of the first.

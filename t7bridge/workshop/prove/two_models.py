@@ -144,7 +144,7 @@ class TwoModels:
     def _recurrence(self) -> Recurrence | None:
         """Return what the model is, if it is recurrent, and can be run over sequences from here."""
         state = state_dict(self.subject.model, self.subject.path, self.subject.limits, own_keys=True)
-        plan = build_plan(self.subject.model, self.subject.path, 0, self.subject.limits, state)
+        plan = build_plan(self.subject.model, self.subject.path, index_base=0, limits=self.subject.limits, state=state)
         what = recurrence(recognized(plan, state).plan.root)
         # A model of one step keeps the state inside if it has none among its inputs.
         return None if what is None or what.states == () else what
@@ -226,10 +226,10 @@ class TwoModels:
             what: what it is.
         """
         if what.takes_tokens:
-            spec = Example("", (_STEPS, _BATCH), bounds=(0, what.inputs - 1))
+            spec = Example(name="", shape=(_STEPS, _BATCH), bounds=(0, what.inputs - 1))
             tokens = drawn(mine, spec).long()
             return tokens, _forms_of_tokens(tokens, what.inputs, self.other, inputs_text(spec))
-        spec = Example("", (_STEPS, _BATCH, what.inputs))
+        spec = Example(name="", shape=(_STEPS, _BATCH, what.inputs))
         inputs = drawn(mine, spec)
         return inputs, {inputs_text(spec): inputs}
 
