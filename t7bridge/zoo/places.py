@@ -508,7 +508,7 @@ class Folder:
     def files(self, output: str) -> dict[str, int]:
         """Return the size of each file of an existing output, by its path or URL; empty if there is none."""
         if self.was_empty:
-            return {}
+            return {}  # all that is there now is of this run
         path = join(self.place, output)
         try:
             if not os.path.isdir(path):

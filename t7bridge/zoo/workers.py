@@ -97,7 +97,7 @@ def convert_one(record: Record, settings: Settings) -> Record:
             record.bytes = max(record.bytes, size)  # a server may not have told it
             _convert(record, settings, source)
     except T7BridgeError as error:
-        _explain(record, error)
+        _set_outcome_of_error(record, error)
     except MemoryError:
         _fail_for_memory(record, settings)
     except OSError as error:
@@ -278,7 +278,7 @@ def _keep_notes(record: Record, notes: list[Note]) -> None:
         _add_note(record, f"{len(notes) - _NOTES_KEPT} more notes")
 
 
-def _explain(record: Record, error: T7BridgeError) -> None:
+def _set_outcome_of_error(record: Record, error: T7BridgeError) -> None:
     """Store the outcome of a conversion that an error ended.
 
     A file without anything to write, and one that does not claim to be a model and is none, are no failures.

@@ -293,7 +293,7 @@ class Match(Printed):
             yield f"a line `{line}` in the mapping (--map FILE), or another pair, resolves it"
             if not all(side.has_graph for side in sides):
                 yield "the class of a state dict as the model, `net.py:Net`, has a graph, which tells layers apart"
-            if not any(is_sorted(side) for side in sides):
+            if not any(is_sorted(side) for side in sides):  # the order of names means nothing
                 yield "--order pairs them in the order of the keys"
         if self.unmatched_source and not partial:
             yield f"`{self.unmatched_source[0]} -` leaves a key of the source out"

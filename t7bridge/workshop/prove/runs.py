@@ -605,7 +605,12 @@ class Memory:
                 self._gradients.setdefault(id(tensor.storage), set()).add(number)
 
     def is_overwritten(self, value: Recorded, number: int) -> bool:
-        """Return whether anything after a run changed the memory of any tensor of a value."""
+        """Return whether anything after a run changed the memory of any tensor of a value.
+
+        Args:
+            value: the value.
+            number: of the run, from 0; -1 if anything counts.
+        """
         for tensor in tensors_in(value):
             region = _region(tensor)
             for writer, written in self._writes.get(id(tensor.storage), ()):
