@@ -121,3 +121,12 @@ def test_a_layer_differs_if_it_differs_in_a_later_run():
     proof = t7bridge.prove(TorchObject("nn.Sequential", 1, Table.of({"modules": modules})), against=other)
     verdicts = [(layer.path, layer.verdict) for layer in proof.layers]
     assert verdicts == [("0", "differs"), ("2", "agrees"), ("root", "differs")]
+
+
+def test_parameters_of_a_pair_are_those_of_the_layers():
+    """The weights count, and not the statistics of normalizations: as many as the layers have one by one."""
+    inputs = torch.zeros(1, 3, 16, 16)
+    outputs = t7bridge.load_module(RESNET).eval()(inputs).detach()
+
+    by_pair = t7bridge.prove(RESNET, against=(inputs, outputs)).summary()
+    assert by_pair["parameters"] == t7bridge.prove(RESNET).summary()["parameters"] == 1421
