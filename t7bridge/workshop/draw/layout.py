@@ -681,48 +681,111 @@ def _layered(box: Box, members: list[int], flows: list[Flow], *, keep_order: boo
         keep_order: whether the nodes of a layer stay in their order.
     """
     _widen(box, flows)
-    # Below, a node is its place among the members, and an edge a pair of these. Numbers behind those of the nodes are
-    # bends: places where an edge passes through a layer.
+    # Below, a node is its place among the members.
     places = {number: place for place, number in enumerate(members)}
     nodes = [box.inside[number] for number in members]
     edges = [(places[flow.start], places[flow.end]) for flow in flows]
     levels = ranks_of(len(nodes), [Flow(*edge) for edge in edges])
-    links, bends = _with_bends(levels, edges)
+    links, bends = _with_bends(levels, edges)  # the levels are those of the bends, too, from here on
     layers = _by_level(levels)
-    labels = _labels_of(box, flows)
-    # A label of an arrow that passes layers is on its line, in the middle of its way, which gets room for it.
-    label_bends = [passed[len(passed) // 2] if passed and label else _NONE for passed, label in zip(bends, labels)]
-    widths = [node.width for node in nodes] + [_BEND_WIDTH] * (len(levels) - len(nodes))
-    for bend, label in zip(label_bends, labels):
-        if bend != _NONE:
-            widths[bend] = width_of(label) + _BEND_WIDTH
+    arrows: list[_Arrow] = []
+    for flow, (start, end), bends_of_edge, label in zip(flows, edges, bends, _labels_of(box, flows)):
+        arrows.append(_Arrow(flow, start, end, bends_of_edge, label))
+    widths = [node.width for node in nodes] + _widths_of_bends(arrows, first=len(nodes), end=len(levels))
     middles = _across(layers, links, nodes, widths, keep_order=keep_order)
-    leaving, entering = _ends(nodes, edges, bends, middles)
-    # Any other label is beside its arrow, in a row below the layer that this leaves.
-    labels_beside = ["" if bend != _NONE else label for bend, label in zip(label_bends, labels)]
-    levels_of_labels = [levels[start] for start, _ in edges]
+    _set_ends(arrows, nodes, middles)
+    _set_rows(arrows, levels)
+    extents = _down(nodes, layers, [(levels[arrow.start], arrow.row) for arrow in arrows])
+    return [_line_of(arrow, nodes, levels, middles, extents) for arrow in arrows]
+
+
+@define(eq=False)
+class _Arrow:
+    """An arrow of a graph that is laid out in layers.
+
+    Attributes:
+        flow: the edge that it shows.
+        start: the place of its first node.
+        end: the place of its last one.
+        bends: its bends, one in each layer that it passes. They have the numbers behind the places of all nodes.
+        label: its text; empty for none.
+        leaving: where it leaves its first node, across.
+        entering: where it enters its last one.
+        row: the row of its label in the space below the layer that it leaves, from 0; `_NONE` if it has no row.
+        left: the left end of its label, if that has a row.
+    """
+
+    flow: Flow
+    start: int
+    end: int
+    bends: list[int]
+    label: str
+    leaving: float = 0.0
+    entering: float = 0.0
+    row: int = _NONE
+    left: float = 0.0
+
+    @property
+    def bend_of_label(self) -> int:
+        """The bend at which the label is on its line, in the middle of its way; `_NONE` if it is beside the arrow."""
+        return self.bends[len(self.bends) // 2] if self.bends and self.label else _NONE
+
+
+def _widths_of_bends(arrows: list[_Arrow], first: int, end: int) -> list[float]:
+    """Return the widths of the bends with the numbers from `first` to before `end`: a label at one has room."""
+    widths = [_BEND_WIDTH] * (end - first)
+    for arrow in arrows:
+        if arrow.bend_of_label != _NONE:
+            widths[arrow.bend_of_label - first] = width_of(arrow.label) + _BEND_WIDTH
+    return widths
+
+
+def _set_rows(arrows: list[_Arrow], levels: list[int]) -> None:
+    """Set `row` and `left` of arrows with labels beside them.
+
+    Args:
+        arrows: the arrows of a graph.
+        levels: the layer of each node.
+    """
+    labels = [arrow.label if arrow.bend_of_label == _NONE else "" for arrow in arrows]
+    leaving = [arrow.leaving for arrow in arrows]
     # Where each arrow is at the next layer: what passes that goes down first.
-    below = [leaving[number] if passed else entering[number] for number, passed in enumerate(bends)]
-    rows, lefts = _rows(labels_beside, leaving, below, levels_of_labels)
-    extents = _down(nodes, layers, list(zip(levels_of_labels, rows)))
-    lines: list[Line] = []
-    for number, flow in enumerate(flows):
-        start, end = edges[number]
-        _, bottom = extents[levels[start]]
-        passed_layers = [(middles[bend], extents[levels[bend]]) for bend in bends[number]]
-        first = (leaving[number], nodes[start].bottom)
-        last = (entering[number], nodes[end].y)
-        line = Line(flow.start, flow.end, _points_of_arrow(first, bottom, passed_layers, last))
-        bend = label_bends[number]
-        if bend != _NONE:
-            line.label = labels[number]
-            line.at = _place_on_line(line.label, middles[bend], extents[levels[bend]])
-        elif rows[number] != _NONE:
-            line.label = labels[number]
-            # Beside the arrow, a pixel above the next row.
-            line.at = (lefts[number], bottom + (rows[number] + 1) * _ROW - 1)
-        lines.append(line)
-    return lines
+    below = [arrow.leaving if arrow.bends else arrow.entering for arrow in arrows]
+    rows, lefts = _rows(labels, leaving, below, [levels[arrow.start] for arrow in arrows])
+    for arrow, row, left in zip(arrows, rows, lefts):
+        arrow.row = row
+        arrow.left = left
+
+
+def _line_of(arrow: _Arrow, nodes: list[Box], levels: list[int], middles: list[float], extents: list[Point]) -> Line:
+    """Return an arrow as a line, with its label.
+
+    Args:
+        arrow: the arrow.
+        nodes: the nodes, in their positions.
+        levels: the layer of each node and bend.
+        middles: their centres.
+        extents: upper and lower edge of each layer.
+    """
+    # Straight down to the lower edge of its layer, and straight through each that it passes.
+    _, bottom = extents[levels[arrow.start]]
+    points = [(arrow.leaving, nodes[arrow.start].bottom), (arrow.leaving, bottom)]
+    for bend in arrow.bends:
+        upper, lower = extents[levels[bend]]
+        points += [(middles[bend], upper), (middles[bend], lower)]
+    points.append((arrow.entering, nodes[arrow.end].y))
+    line = Line(arrow.flow.start, arrow.flow.end, _without_straight(points))
+    bend = arrow.bend_of_label
+    if bend != _NONE:
+        line.label = arrow.label
+        upper, lower = extents[levels[bend]]
+        # Half of the letters' height below the middle, as it is the base line.
+        line.at = (middles[bend] - width_of(arrow.label) / 2, (upper + lower + SMALL) / 2 - 1)
+    elif arrow.row != _NONE:
+        line.label = arrow.label
+        # Beside the arrow, a pixel above the next row.
+        line.at = (arrow.left, bottom + (arrow.row + 1) * _ROW - 1)
+    return line
 
 
 def _labels_of(box: Box, flows: list[Flow]) -> list[str]:
@@ -732,51 +795,21 @@ def _labels_of(box: Box, flows: list[Flow]) -> list[str]:
     return [_label(flow.label, box.inside[flow.start]) for flow in flows]
 
 
-def _points_of_arrow(first: Point, bottom: float, passed_layers: list[tuple[float, Point]], last: Point) -> list[Point]:
-    """Return the ends and bends of an arrow.
+def _set_ends(arrows: list[_Arrow], nodes: list[Box], middles: list[float]) -> None:
+    """Set where arrows leave a node and where they enter one, across.
 
     Args:
-        first: where it leaves its node.
-        bottom: the lower edge of the layer that it leaves, to which it goes straight down.
-        passed_layers: where it passes through each layer, across, and upper and lower edge of that.
-        last: where it enters a node.
-    """
-    x_of_first, _ = first
-    points = [first, (x_of_first, bottom)]
-    for x, (upper, lower) in passed_layers:
-        points += [(x, upper), (x, lower)]
-    return _without_straight([*points, last])
-
-
-def _place_on_line(label: str, middle: float, extent_of_layer: Point) -> Point:
-    """Return the left end of the base line of a label that an arrow has where it passes through a layer.
-
-    Args:
-        label: the text.
-        middle: where the arrow is, across.
-        extent_of_layer: upper and lower edge.
-    """
-    upper, lower = extent_of_layer
-    # Half of the letters' height below the middle, as it is the base line.
-    return middle - width_of(label) / 2, (upper + lower + SMALL) / 2 - 1
-
-
-def _ends(
-    nodes: list[Box], edges: list[tuple[int, int]], bends: list[list[int]], middles: list[float]
-) -> tuple[list[float], list[float]]:
-    """Return where each arrow leaves a node and where it enters one, across.
-
-    Args:
+        arrows: the arrows of a graph.
         nodes: the nodes, in their positions across.
-        edges: the nodes that each arrow connects.
-        bends: the bends of each.
         middles: the centres of nodes and bends.
     """
-    first_bends = [middles[bends_of_edge[0]] if bends_of_edge else None for bends_of_edge in bends]
-    last_bends = [middles[bends_of_edge[-1]] if bends_of_edge else None for bends_of_edge in bends]
-    leaving = _ports(nodes, edges, first_bends)
-    entering = _ports(nodes, [(end, start) for start, end in edges], last_bends)
-    return leaving, entering
+    first_bends = [middles[arrow.bends[0]] if arrow.bends else None for arrow in arrows]
+    last_bends = [middles[arrow.bends[-1]] if arrow.bends else None for arrow in arrows]
+    leaving = _ports(nodes, [(arrow.start, arrow.end) for arrow in arrows], first_bends)
+    entering = _ports(nodes, [(arrow.end, arrow.start) for arrow in arrows], last_bends)
+    for arrow, arrow_leaving, arrow_entering in zip(arrows, leaving, entering):
+        arrow.leaving = arrow_leaving
+        arrow.entering = arrow_entering
 
 
 def _widen(box: Box, flows: list[Flow]) -> None:
