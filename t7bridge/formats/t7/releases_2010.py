@@ -192,7 +192,7 @@ class _Class:
             CorruptError: they differ.
         """
         # An integer was truncated when it was written after the table, and may have become that for no field.
-        if isinstance(table_value, float) and item.kind.method == "int" and math.isfinite(table_value):
+        if isinstance(table_value, float) and item.kind.is_integer and math.isfinite(table_value):
             table_value = float(int(table_value))
             if table_value == item.kind.absent:
                 table_value = None
