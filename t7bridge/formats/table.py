@@ -642,7 +642,7 @@ class Writable(tuple[str, ...]):
 WRITABLE = Writable(spec.name for spec in _SPECS if spec.suffixes)
 
 
-def refuse_two(source: ByteSource, start: int = 0, title: str = "") -> None:
+def refuse_two_formats(source: ByteSource, start: int = 0, title: str = "") -> None:
     """Refuse a file that is another one for readers that look elsewhere.
 
     Readers of zip archives begin at the end of a file, and `torch.load` tries to read any file as a tar archive.

@@ -14,7 +14,7 @@ from ...io.output import Output
 from ...io.source import ByteSource, PathLike, Readable
 from ...limits import DEFAULT_LIMITS, Limits
 from ...text import counted, one_line
-from ..table import HEAD_BYTES, Document, Written, ends_as_zip, identify, refuse_two
+from ..table import HEAD_BYTES, Document, Written, ends_as_zip, identify, refuse_two_formats
 from . import writer as writers
 from .members import CONSTANTS_MEMBER, DATA_MEMBER, MODEL_MEMBER, PACKAGE_MEMBER, PT2_MEMBERS, content_id
 from .pickle.context import Origin, PickleContext
@@ -136,11 +136,11 @@ class PtReader:
             return self._kind_of_zip(self._archive)
         if kind == "tar":
             if ends_as_zip(self.source):
-                refuse_two(self.source, title=signature.title if signature else "")
+                refuse_two_formats(self.source, title=signature.title if signature else "")
             return "tar"
         # Pickles of old protocols have no signature, only first bytes that few other files have.
         if kind == "pickle" or (not kind and head and head[:1] in _OLD_PICKLES):
-            refuse_two(self.source, self._start, "a pickle")
+            refuse_two_formats(self.source, self._start, "a pickle")
             is_legacy = _part("streams").is_legacy(self.source, self._start, self._origin.limits)
             return "legacy" if is_legacy else "pickle"
         expected = "a zip archive, a pickle or a tar archive of PyTorch"

@@ -22,7 +22,7 @@ from ...graph.walk import objects
 from ...io.source import ByteSource, Readable
 from ...limits import DEFAULT_LIMITS, Limits
 from ...text import printable_lines
-from ..table import Document, Written, refuse_two
+from ..table import Document, Written, refuse_two_formats
 from .layout import T7Layout
 from .reader import T7Reader
 
@@ -186,7 +186,7 @@ def read_t7(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> T
             values = values_in_last_order
     _refuse_unexplained(values)
     if values.bytes_after:
-        refuse_two(values.reader.source, values.ends[-1], "a .t7")
+        refuse_two_formats(values.reader.source, values.ends[-1], "a .t7")
     return values.content(values.bytes_after)
 
 
