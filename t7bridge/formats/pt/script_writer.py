@@ -204,7 +204,8 @@ class ScriptWriter(PtWriter):
         # The classes of the modules, below `__torch__`, are foreign names: only C++ knows them.
         writer = PickleWriter(self._keys.key_and_device, allow_foreign=True)
         self._pickle = writer.dumps(root)
-        self.tensors = writer.tensors  # `plain` and `blocking` stay empty: there are no other foreign names
+        # There are no other foreign names: so `left_out_names` and `refused_names` stay empty.
+        self.tensors = writer.tensors
 
     def _modules_of_names(self, value: Any) -> _Module:
         """Return the root of the modules for nested dictionaries of tensors, whose names may have dots.

@@ -54,11 +54,11 @@ class PickleWriter:
             `data/`, and PyTorch's name of its device. It is called for each tensor, in the order of the pickle.
         is_legacy: whether PyTorch 0.2 to 1.5 must be able to read it: there storages have a part more in their ids.
         allow_foreign: whether classes and functions of other packages are named. Otherwise their objects are written as
-            plain data; see `plain`.
+            plain data; see `left_out_names`.
 
     Attributes, all filled by `dumps`:
-        plain: the foreign names that were left out, and the values that would have them.
-        blocking: the names that `torch.load(weights_only=True)` refuses, and the first value that has each.
+        left_out_names: the foreign names that were left out, and the values that would have them.
+        refused_names: the names that `torch.load(weights_only=True)` refuses, and the first value that has each.
         tensors: number of tensors written; a parameter and the tensor that it wraps are one.
     """
 
@@ -69,8 +69,8 @@ class PickleWriter:
         self._is_legacy = is_legacy
         self._naming = Naming(allow_foreign)
         # The same dictionaries, which `_naming` fills.
-        self.plain = self._naming.left_out
-        self.blocking = self._naming.blocking
+        self.left_out_names = self._naming.left_out_names
+        self.refused_names = self._naming.refused_names
         self.tensors = 0
         self._out = bytearray()
         """The pickle so far."""
@@ -274,7 +274,7 @@ class PickleWriter:
         self._memoize(value)
 
     def _global(self, value: PythonGlobal) -> None:
-        """Write a name as protocol 2 does: two lines of text. One that the safe loader refuses is noted in `blocking`.
+        """Write a name as protocol 2 does: two lines of text. One that the safe loader refuses enters `refused_names`.
 
         Raises:
             UnsupportedError: it does not fit on a line.
@@ -284,7 +284,7 @@ class PickleWriter:
             if _UNWRITABLE.search(path):
                 raise UnsupportedError("a class or function has a name that a pickle cannot write", found=path[:80])
             if path not in WEIGHTS_ONLY:
-                self.blocking.setdefault(path, self._naming.current)
+                self.refused_names.setdefault(path, self._naming.current)
             module = _PYTHON_2_MODULES.get(value.module, value.module)
             self._out += opcodes.GLOBAL + f"{module}\n{value.name}\n".encode()
             self._memoize(("global", path))

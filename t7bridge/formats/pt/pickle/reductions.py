@@ -138,16 +138,16 @@ class Naming:
     Attributes:
         allow_foreign: whether names of other packages are written.
         current: the value that is written now, set by the `PickleWriter`: names are noted together with it.
-        left_out: by each name that is not written: the values that would have it, one for each time.
-        blocking: by each name written that `torch.load(weights_only=True)` refuses: the first value that has it. Filled
-            by the `PickleWriter`; empty without `allow_foreign`.
+        left_out_names: by each name that is not written: the values that would have it, one for each time.
+        refused_names: by each name written that `torch.load(weights_only=True)` refuses: the first value that has it.
+            Filled by the `PickleWriter`; empty without `allow_foreign`.
     """
 
     def __init__(self, allow_foreign: bool) -> None:
         self.allow_foreign = allow_foreign
         self.current: Any = None
-        self.left_out: dict[str, list[Any]] = {}
-        self.blocking: dict[str, Any] = {}
+        self.left_out_names: dict[str, list[Any]] = {}
+        self.refused_names: dict[str, Any] = {}
         self._foreign_parts: dict[int, Any] = {}
         """By the identity of a key or a part of one: the first part in it that cannot stay in a key; None if all can.
         The value that is written keeps keys and parts alive, here and in `_texts`."""
@@ -178,7 +178,7 @@ class Naming:
 
     def note_left_out(self, path: str) -> None:
         """Note the value that is written now: it would have a name that is not written."""
-        self.left_out.setdefault(path, []).append(self.current)
+        self.left_out_names.setdefault(path, []).append(self.current)
 
     def _becomes_other_type(self, part: Any) -> bool:
         """Return whether a part of a key cannot stay in the key, as its written form is a dict or list, or text.
