@@ -152,7 +152,7 @@ class LibraryFile:
 
     def _ended(self, library: _Library) -> T7BridgeError:
         """Return the error for a library that has ended."""
-        if library.ran_out or library.exit_code == _OUT_OF_TIME:
+        if library.ran_out_of_time or library.exit_code == _OUT_OF_TIME:
             return self._limits.exceeded("library_seconds", "the HDF5 library takes too long to read it")
         return CorruptError(f"the HDF5 library ended with exit code {library.exit_code} when it read this")
 
@@ -218,13 +218,13 @@ class _Library:
 
     Attributes:
         memory: the argument.
-        ran_out: whether it was ended because it took too long; set only where it cannot limit its own time.
+        ran_out_of_time: whether it was ended because it took too long; set only where it cannot limit its own time.
         end: ends the process, now or when this object is gone; a second call does nothing.
     """
 
     def __init__(self, memory: int) -> None:
         self.memory = memory
-        self.ran_out = False
+        self.ran_out_of_time = False
         self._deadline = 0.0
         """When the answer to the current question is due, by the monotonic clock; set by `ask`."""
         self._is_serving = False
@@ -238,7 +238,7 @@ class _Library:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 env=environment,
-                **ALONE,
+                **ALONE,  # Ctrl-C reaches the program only, which ends the child
             )
         except OSError as error:
             raise T7BridgeError(f"a process to read HDF5 cannot be started: {error.strerror}") from error
@@ -314,7 +314,7 @@ class _Library:
         """End the process when its time is over, where it cannot limit that itself."""
         while not answered.wait(max(0.1, self._deadline - time.monotonic())):
             if not self._is_serving and time.monotonic() > self._deadline:
-                self.ran_out = True
+                self.ran_out_of_time = True
                 kill(self._process)
                 return
 
