@@ -40,8 +40,8 @@ from .writer import Place, PtWriter
 
 _STEPS_PER_MODULE = 64
 """Steps of `Limits.work` for writing a shared module again."""
-_BUFFERS = frozenset({"running_mean", "running_var", "num_batches_tracked"})
-"""Buffers of PyTorch's own modules that are floats, or that every reader treats as buffers."""
+_BUFFER_NAMES = frozenset({"running_mean", "running_var", "num_batches_tracked"})
+"""Names of PyTorch's own buffers, which are buffers whatever their element type."""
 _VERSION = "1.5.0"
 """The text that C++ writes as `pytorch_version`, and requires, since 1.5."""
 _FLOAT, _INT, _BOOL, _TENSOR, _PAIR = "float", "int", "bool", "Tensor", "Tuple[float, float]"
@@ -93,8 +93,9 @@ _OPTIMIZERS = {
         _kinds("step:int sum:tensor"),
     ),
 }
-_PYTHONS_OWN = frozenset({"foreach", "capturable", "differentiable", "fused", "decoupled_weight_decay"})
-"""Options of Python's optimizers that affect the computation, or, for `decoupled_weight_decay`, identify AdamW."""
+_ONLY_IN_PYTHON = frozenset({"foreach", "capturable", "differentiable", "fused", "decoupled_weight_decay"})
+"""Options of Python's optimizers that say how a step is computed, not what; and `decoupled_weight_decay`, which
+identifies AdamW."""
 _PICKLED_EMPTY_TUPLE = b"\x80\x02)."
 """By protocol 2."""
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
@@ -259,7 +260,7 @@ class ScriptWriter(PtWriter):
         """Add a parameter or buffer to a module. Only floating-point and complex tensors can be parameters."""
         if name in module.modules or name in module.values:
             raise ModelError("two values have one name", path=path)
-        is_buffer = name in _BUFFERS or not tensor.element.name.startswith(("float", "bfloat", "complex"))
+        is_buffer = name in _BUFFER_NAMES or not tensor.element.name.startswith(("float", "bfloat", "complex"))
         if is_buffer:
             module.buffers.append(name)
         else:
@@ -377,7 +378,7 @@ def _optimizer_of(value: Mapping[str, Any]) -> _Optimizer:
     Options that only Python has may be there too: `_refuse_rest` judges them.
 
     Raises:
-        UnsupportedError: there is none.
+        UnsupportedError: C++ has no optimizer with these options.
     """
     names = set.intersection(*(set(group) for group in value["param_groups"]))
     candidates = [optimizer for optimizer in _OPTIMIZERS.values() if set(optimizer.options) <= names]
@@ -400,12 +401,12 @@ def _refuse_rest(values: Mapping[Any, Any], written: Collection[str], path: str)
         path: of the values, for the message.
 
     Raises:
-        UnsupportedError: there is one.
+        UnsupportedError: one of the values is not written and not off.
     """
     for name, value in values.items():
         # PyTorch keeps options of groups that its optimizer does not have: Adam's may say that there is no momentum.
         is_off = value is None or value is False or (name == "momentum" and value == 0)
-        if name not in written and name not in _PYTHONS_OWN and not is_off:
+        if name not in written and name not in _ONLY_IN_PYTHON and not is_off:
             raise UnsupportedError("C++'s optimizer cannot hold this", path=f"{path}[{name!r}]", found=shown(value))
 
 
@@ -418,7 +419,7 @@ def _in_cpp_type(value: Any, kind: str, path: str) -> Any:
         path: of the value, for errors.
 
     Raises:
-        ModelError: it does not convert.
+        ModelError: the value does not convert to the type.
     """
     if kind == _TENSOR and isinstance(value, Tensor):
         return value

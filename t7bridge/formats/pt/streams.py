@@ -52,8 +52,15 @@ _FEW_OPERATIONS = 64
 """Opcodes that another pickle of the magic number may have; PyTorch needs three."""
 _BLOCK = 512
 """Bytes of a tar header; members are padded to a multiple of it."""
+_NAME = slice(0, 100)
+_SIZE = slice(124, 136)
+_CHECKSUM = slice(148, 156)
+_KIND = slice(156, 157)
+_PREFIX = slice(345, 500)
+"""Fields of a tar header; the prefix is that of the name, in POSIX's form."""
 _MAX_PAX_BYTES = 1 << 20
-_MEMBERS = frozenset({"sys_info", "pickle", "tensors", "storages"})
+"""Maximum size of an extended header."""
+_PYTORCH_MEMBERS = frozenset({"sys_info", "pickle", "tensors", "storages"})
 _LONGEST_KEY = 30
 """Characters of a number that is a key: of 64 bits at most."""
 _DIGITS = pattern(rb" *([0-7]+)[ \0]*")
@@ -92,7 +99,7 @@ def read_stream(origin: Origin, start: int) -> tuple[Any, str, StorageTable]:
         UnknownFormatError: it is not a pickle.
     """
     source = origin.source
-    table = StorageTable(one_type=True)
+    table = StorageTable(one_class_per_key=True)
     context = PickleContext(origin, table)  # which resolves no persistent ids yet: only the value may have any
     pickles = Unpickler(source, start, source.size, context)
     try:
@@ -235,7 +242,7 @@ def tar_members(source: ByteSource, limits: Limits = DEFAULT_LIMITS) -> dict[str
         if not header.strip(b"\0"):  # the end of the archive
             break
         name, size = _name_and_size(header_start, header)
-        kind = header[156:157]
+        kind = header[_KIND]
         reason = _unlike_pytorch(header, name, kind, is_duplicate=name in members)
         data_start = header_start + _BLOCK
         if data_start + size > source.size:
@@ -293,13 +300,13 @@ def _name_and_size(start: int, header: bytes) -> tuple[str, int]:
         CorruptError: the checksum does not match, or there is no size.
     """
     # The checksum is that of the header with spaces in its own place.
-    checksum = header[148:156]
+    checksum = header[_CHECKSUM]
     if _octal_number(checksum) != sum(header) - sum(checksum) + sum(b" " * len(checksum)):
         raise CorruptError("the archive has a damaged header", offset=start)
-    size = _octal_number(header[124:136])
+    size = _octal_number(header[_SIZE])
     if size is None:
         raise CorruptError("a member of the archive has no size", offset=start)
-    name = header[:100].partition(b"\0")[0].decode("utf-8", "replace")
+    name = header[_NAME].partition(b"\0")[0].decode("utf-8", "replace")
     return name.removeprefix("./"), size
 
 
@@ -329,8 +336,7 @@ def _unlike_pytorch(header: bytes, name: str, kind: bytes, is_duplicate: bool) -
         return "a member that is not a file"
     if is_duplicate:
         return "a duplicate member"
-    prefix = header[345:500]  # of the name, in POSIX's form
-    if name not in _MEMBERS or prefix.strip(b"\0"):
+    if name not in _PYTORCH_MEMBERS or header[_PREFIX].strip(b"\0"):
         return "a member that PyTorch does not write"
     return ""
 

@@ -146,7 +146,7 @@ class ValueWriter:
         allow_foreign: bool = False,
     ) -> None:
         self._output = target if isinstance(target, Output) else Output(target)
-        self._keys = StorageKeys(device_mapper(None, keep_device) if place is None else place)
+        self._keys = StorageKeys(device_mapper(map_location=None, keep_device=keep_device) if place is None else place)
         self._pickle = self._dumps(None)  # of a file whose value was never given: `write` replaces it
         self._allow_foreign = allow_foreign
         self.tensors = 0
@@ -158,7 +158,7 @@ class ValueWriter:
         return self._keys.key(storage)
 
     def write(self, value: Any) -> None:
-        """Pickle the value. `finish` writes it, with the storages used by it and by `storage_key`.
+        """Pickle the value, and set the attributes. `finish` writes it, with the storages of it and of `storage_key`.
 
         Args:
             value: builtins, `OrderedDict`, `Tensor` and `Storage`, nested and shared in any way.
