@@ -57,7 +57,7 @@ class TensorView:
         """Parse a view.
 
         Raises:
-            ValueError: the data are not a view.
+            ValueError, TypeError: the data are not a view.
         """
         storage, count, offset, stride = data
         numbers = (storage, count, offset, *stride)
@@ -191,7 +191,8 @@ def write_order(named: NamedTensors) -> list[Name]:
     """By the number of a storage: how many of its elements the dense views before cover."""
     consecutive: set[Name] = set()
     """The dense views that begin where the one before ends."""
-    for steps, view in sorted(named.views.items(), key=lambda item: (item[1].storage, item[1].offset)):
+    for steps in sorted(named.views, key=lambda steps: (named.views[steps].storage, named.views[steps].offset)):
+        view = named.views[steps]
         tensor = named.tensors[steps]
         if view.offset == covered.get(view.storage, 0) and is_dense(tensor.size, tensor.stride):
             consecutive.add(steps)
@@ -231,7 +232,7 @@ def tie(tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], notes: li
         tied_tensors = _tied(tensors, views, names)
         if tied_tensors is None:
             message = f"tensors that shared memory no longer agree: {few(map(_text_name, names))}"
-            notes.append(Note("info", "", message, "sharing", code="unshared"))
+            notes.append(Note("info", path="", message=message, loss="sharing", code="unshared"))
         else:
             tensors.update(tied_tensors)
     return tensors
@@ -259,18 +260,19 @@ def _tied(
     # Without copying, if the bytes in the file make up the storage; otherwise in memory.
     pieces = _covering_pieces(tensors, views, names, count)
     storage = _storage_of_pieces(tensors, views, pieces, count) if pieces else None
-    # The bytes of a tensor that is a piece from its first element on are those of the storage already.
-    equal_names: set[_Key] = set()
+    # The tensors that are on the storage with the bytes that they have in the file need no comparison: those of which
+    # not only the end, but all elements from the first on, are a piece.
+    whole_pieces: set[_Key] = set()
     if storage is None:
         storage = _assembled_storage(tensors, views, names, count)
     else:
-        equal_names = {name for start, name in pieces if start == views[name].offset}
+        whole_pieces = {name for start, name in pieces if start == views[name].offset}
     tied_tensors = {}
     for name in names:
         view = views[name]
         tied_tensors[name] = evolve(tensors[name], storage=storage, offset=view.offset, stride=view.stride)
     for name in names:
-        if name not in equal_names and not same_rows(tied_tensors[name], tensors[name]):
+        if name not in whole_pieces and not same_rows(tied_tensors[name], tensors[name]):
             return None
     return tied_tensors
 
@@ -318,13 +320,16 @@ def _covering_pieces(
 def _storage_of_pieces(
     tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], pieces: list[tuple[int, _Key]], count: int
 ) -> Storage | None:
-    """Return a storage whose bytes are those of tensors in the file; `None` if order or width differ.
+    """Return a storage whose bytes are those of tensors in the file.
 
     Args:
         tensors: the tensors of a file.
         views: of the tensors.
         pieces: of the storage, see `_covering_pieces`.
         count: number of elements of the storage.
+
+    Returns:
+        `None` if they are not all in the file, or differ in byte order or width.
     """
     parts: list[Piece] = []
     encodings: set[tuple[str, int]] = set()

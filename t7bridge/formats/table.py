@@ -643,7 +643,7 @@ WRITABLE = Writable(spec.name for spec in _SPECS if spec.suffixes)
 
 
 def refuse_two_formats(source: ByteSource, start: int = 0, title: str = "") -> None:
-    """Refuse a file that is another one for readers that look elsewhere.
+    """Refuse a file that has another format for readers that look elsewhere in it.
 
     Readers of zip archives begin at the end of a file, and `torch.load` tries to read any file as a tar archive.
 
@@ -653,14 +653,16 @@ def refuse_two_formats(source: ByteSource, start: int = 0, title: str = "") -> N
         title: description of the format by its first bytes; by default unspecific.
 
     Raises:
-        CorruptError: it is both.
+        CorruptError: it is also a zip or tar archive.
     """
-    what = "a tar archive" if is_tar(source.read(0, HEAD_BYTES)) else ""
+    other_format = ""
     if ends_as_zip(source, start):
-        what = "a zip archive by its last"
-    if what:
+        other_format = "a zip archive by its last"
+    elif is_tar(source.read(0, HEAD_BYTES)):
+        other_format = "a tar archive"
+    if other_format:
         raise CorruptError(
-            f"is {title or 'a model'} by its first bytes, and {what}",
+            f"is {title or 'a model'} by its first bytes, and {other_format}",
             file=source.name,
             offset=start,
             expected="one file",
@@ -748,10 +750,11 @@ def _is_zip_end(source: ByteSource, tail_start: int, tail: bytes, place: int) ->
     record_offset = tail_start + place
     _signature, directory_size, directory_offset, comment_length = _ZIP_END_RECORD.unpack_from(tail, place)
     # Some readers look for the directory where the record says, others right before the record.
-    for directory in {record_offset - directory_size, directory_offset} - {record_offset}:
+    for directory in {record_offset - directory_size, directory_offset}:
         if directory >= 0 and source.read(directory, len(_ZIP_ENTRY)) == _ZIP_ENTRY:
             return True
     has_zip64_locator = tail[max(0, place - _ZIP64_LOCATOR_BYTES) : place].startswith(_ZIP64_LOCATOR)
     ends_the_file = record_end + comment_length == len(tail)
-    # A directory before the first byte: the archive may have lost its beginning.
-    return has_zip64_locator or (ends_the_file and record_offset < directory_size)
+    # The directory would begin before the file: the archive may have lost its beginning.
+    lacks_its_beginning = ends_the_file and record_offset < directory_size
+    return has_zip64_locator or lacks_its_beginning
