@@ -87,7 +87,7 @@ class NamedTensors:
         """Create the content from a dict of tensors, by name or by steps.
 
         Raises:
-            ModelError: the value is not such a dict.
+            ModelError: the value is not such a dict, or two names are the same text.
         """
         if isinstance(value, NamedTensors):
             return value
@@ -97,6 +97,8 @@ class NamedTensors:
         for name, tensor in value.items():
             steps = name if isinstance(name, tuple) else (str(name),)
             named.tensors[steps] = tensor
+        if len(named.tensors) != len(value):  # the keys 1 and "1"
+            raise ModelError("two tensors would have one name")
         named.views, _ = plan_views(named.tensors)
         return named
 
