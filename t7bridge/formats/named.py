@@ -300,7 +300,13 @@ def _are_of_one_storage(tensors: dict[_Key, Tensor], views: Mapping[_Key, Tensor
 def _covering_pieces(
     tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], names: list[_Key], count: int
 ) -> list[tuple[int, _Key]]:
-    """Return pieces that make up a storage of so many elements; empty if the dense views do not cover it.
+    """Return pieces of tensors that make up a storage; empty if those that lie dense in it do not cover it.
+
+    Args:
+        tensors: the tensors of a file.
+        views: of the tensors.
+        names: of those that are on the storage.
+        count: number of elements of the storage.
 
     Returns:
         Of each piece its first element in the storage, and the name of the tensor that has the elements from there on.
@@ -358,9 +364,15 @@ def _storage_of_pieces(
 def _assembled_storage(
     tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], names: list[_Key], count: int
 ) -> Storage:
-    """Return a storage of `count` elements in memory, into which the elements of the tensors are copied in turn.
+    """Return a storage in memory, into which the elements of the tensors are copied in turn.
 
     Where they disagree, the last one counts; `_tied` compares them all with the result.
+
+    Args:
+        tensors: the tensors of a file.
+        views: of the tensors.
+        names: of those that are on the storage.
+        count: number of elements of the storage.
     """
     element = tensors[names[0]].element
     array = np.zeros(count, element.code)

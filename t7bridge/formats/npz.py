@@ -93,7 +93,15 @@ def _arrays(archive: ZipArchive, limits: Limits, notes: list[Note]) -> dict[str,
 
 
 def _array(archive: ZipArchive, member: str, name: str, limits: Limits, notes: list[Note]) -> Tensor | None:
-    """Return the array of a member as a tensor; `None`, with a note, if tensors cannot have such elements."""
+    """Return the array of a member as a tensor; `None`, with a note, if tensors cannot have such elements.
+
+    Args:
+        archive: the archive.
+        member: name of the member.
+        name: of the array: the same without its suffix.
+        limits: resource limits.
+        notes: receives the note.
+    """
     source, start = archive.span(member)
     end = start + archive.members[member].size
     descr, is_fortran, shape, elements_start = read_header(source, start, end, name)

@@ -595,7 +595,12 @@ def added_formats() -> list[FormatSpec]:
 
 
 def _fault_of(name: str, spec: Any) -> str:
-    """Return why the format of an installed package cannot be in the tables; empty if it can."""
+    """Return why the format of an installed package cannot be in the tables; empty if it can.
+
+    Args:
+        name: of its entry point.
+        spec: what the entry point refers to; anything, if the package is wrong.
+    """
     if not isinstance(spec, FormatSpec):
         return "its entry point is not a FormatSpec"
     if spec.name != name:

@@ -613,10 +613,13 @@ def _title(kind: h5t.TypeID) -> str:
 
 
 def _check_elements(plan: h5p.PropDCID) -> None:
-    """Refuse elements in other files, and compressions that are not installed.
+    """Check that the elements of a data set are in this file, and that their compressions are installed.
+
+    Args:
+        plan: how the data set was created.
 
     Raises:
-        Refusal: there are such.
+        Refusal: they are not.
     """
     if plan.get_layout() == h5d.VIRTUAL or plan.get_external_count():
         raise Refusal("unsupported", "a data set's elements are in another file")

@@ -23,7 +23,7 @@ from ...io.output import FileOutput
 from ...io.source import ByteSource, DerivedSource, Readable
 from ...limits import DEFAULT_LIMITS, Budget, Inflation, Limits
 from ...report import Note
-from ...text import few, printable
+from ...text import printable
 from ..named import (
     METADATA_KEY,
     Name,
@@ -172,7 +172,7 @@ class _Reader:
 
     def _note_left_out_attributes(self) -> None:
         """Add a note with the number of the attributes that are left out, and the names of the first."""
-        names = few(self._attribute_names)
+        names = ", ".join(self._attribute_names)
         count = self._left_out_attributes
         if count > len(self._attribute_names):
             names += ", …"
@@ -232,6 +232,10 @@ class _Reader:
     def _texts(self, message: dict[str, Any], path: Name) -> Any:
         """Return the strings of a data set, in lists of its shape.
 
+        Args:
+            message: about the data set; see `child._data_set`.
+            path: of the data set, for errors.
+
         Raises:
             LimitError: they would exceed a limit, as they are in memory from now on.
         """
@@ -241,6 +245,11 @@ class _Reader:
 
     def _tensor(self, message: dict[str, Any], path: Name, names: list[str]) -> Tensor:
         """Return a data set as a tensor, whose elements are in the file, or come from the library when they are read.
+
+        Args:
+            message: about the data set; see `child._data_set`.
+            path: the names of its groups, and its own.
+            names: the same as the library has them.
 
         Raises:
             CorruptError: they are not all in the file.
@@ -307,10 +316,17 @@ class _DataSet(NamedTuple):
 
 
 def _recorded_names_and_view(message: dict[str, Any], data_set: Name) -> tuple[dict[str, Name], TensorView | None]:
-    """Return what the attribute that we write records: the name for each path, and the view; empty without it.
+    """Return what the attribute that we write records: the name for each path, and the view of a storage.
+
+    Args:
+        message: about the data set; see `child._data_set`.
+        data_set: its path, for errors.
+
+    Returns:
+        No names and `None`, if the data set has no such attribute.
 
     Raises:
-        CorruptError: it is invalid.
+        CorruptError: the attribute is invalid.
     """
     if "ours" not in message:
         return {}, None
@@ -430,6 +446,11 @@ def _lay_out(h5py: Any, file: Any, named: NamedTensors) -> Iterator[tuple[int, T
     """Create groups, links and data sets; yield the position of the elements of each data set, and its tensor.
 
     Nothing is yielded for a link, or a tensor without elements.
+
+    Args:
+        h5py: the module.
+        file: the h5py file, in which all is created.
+        named: the tensors.
     """
     data_sets: dict[Any, Any] = {}
     """By the identity of a view: its data set, to which equal views become links."""

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from itertools import count
-from typing import Any
+from typing import IO, Any
 
 from ...errors import CorruptError, T7BridgeError, TruncatedError, UnsupportedError
 from ...io.platform import ALONE, IS_WINDOWS, kill
@@ -274,10 +274,7 @@ class _Library:
             questions.write(json.dumps({**question, "seconds": seconds}).encode() + b"\n")
             questions.flush()
             while True:
-                line = answers.readline(_LONGEST_LINE)
-                if not line.endswith(b"\n"):
-                    raise EOFError
-                message = json.loads(line)
+                message = _message_from(answers)
                 if "done" in message:
                     return
                 if "bytes" in message:  # not an answer: the library needs bytes of the file
@@ -285,17 +282,13 @@ class _Library:
                     data = self._served_bytes(source, offset, length)
                     questions.write(b"%d\n" % len(data) + data)
                     questions.flush()
-                    continue
-                size = int(message.get("elements", 0))
-                payload = answers.read(size)
-                if len(payload) < size:
-                    raise EOFError
-                yield message, payload
+                else:
+                    yield message, _payload_from(answers, message)
         finally:
             answered.set()
 
     def _served_bytes(self, source: ByteSource, offset: int, length: int) -> bytes:
-        """Read bytes of the file. The time that it takes, as from an address, is not the library's.
+        """Return bytes of the file. The time that reading them takes, as from an address, is not the library's.
 
         Raises:
             ValueError: the process asks for bytes that do not exist.
@@ -317,6 +310,24 @@ class _Library:
                 self.ran_out_of_time = True
                 kill(self._process)
                 return
+
+
+def _message_from(answers: IO[bytes]) -> dict[str, Any]:
+    """Return the next message of the process; raises `EOFError` if it has ended."""
+    line = answers.readline(_LONGEST_LINE)
+    if not line.endswith(b"\n"):
+        raise EOFError
+    message: dict[str, Any] = json.loads(line)
+    return message
+
+
+def _payload_from(answers: IO[bytes], message: dict[str, Any]) -> bytes:
+    """Return the bytes after a message, none for most; raises `EOFError` if the process has ended."""
+    size = int(message.get("elements", 0))
+    payload = answers.read(size)
+    if len(payload) < size:
+        raise EOFError
+    return payload
 
 
 def _end(process: subprocess.Popen[bytes], owner: int) -> None:

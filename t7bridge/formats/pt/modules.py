@@ -315,7 +315,7 @@ class ScriptModule:
         """
         views_elsewhere = {_view_identity(value) for _, value, in_state in self.entries if in_state}
         views_elsewhere |= {_view_identity(tensor) for tensor in self.inlined.values()}
-        # One tensor may be the attribute of several modules: it has the name of the first.
+        # By the identity of a view: one tensor may be the attribute of several modules, and has the name of the first.
         tensors: dict[Any, tuple[str, Any]] = {}
         for name, value, in_state in self.entries:
             if in_state:
@@ -330,7 +330,7 @@ class ScriptModule:
             self.note(
                 f"{len(tensors)} {what} and no parameter or buffer; carried as {few(self.carried, longest=70)}, "
                 "which load_state_dict(strict=False) skips",
-                len(tensors),
+                count=len(tensors),
             )
 
 

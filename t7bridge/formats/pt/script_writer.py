@@ -235,9 +235,7 @@ class ScriptWriter(PtWriter):
                     "TorchScript archives hold named tensors only", path=path, found=shown(content), expected="a tensor"
                 )
             for key, item in content.items():
-                if not isinstance(key, str) or not all(key.split(".")):  # no part may be empty
-                    raise ModelError("is not the name of a tensor", path=path, found=shown(key))
-                *parents, name = key.split(".")
+                *parents, name = _parts_of_name(key, path)
                 owner_depth = depth + len(parents)
                 if owner_depth > self._limits.module_depth:
                     raise self._limits.exceeded("module_depth", "modules are nested too deep", path=path)
@@ -257,7 +255,17 @@ class ScriptWriter(PtWriter):
         return module
 
     def _add_tensor(self, module: _Module, name: str, tensor: Tensor, path: str) -> None:
-        """Add a parameter or buffer to a module. Only floating-point and complex tensors can be parameters."""
+        """Add a parameter or buffer to a module. Only floating-point and complex tensors can be parameters.
+
+        Args:
+            module: receives it.
+            name: in the module.
+            tensor: the tensor.
+            path: of the tensor in the value, for errors.
+
+        Raises:
+            ModelError: the module has another value of this name.
+        """
         if name in module.modules or name in module.values:
             raise ModelError("two values have one name", path=path)
         is_buffer = name in _BUFFER_NAMES or not tensor.element.name.startswith(("float", "bfloat", "complex"))
@@ -360,6 +368,21 @@ class ScriptWriter(PtWriter):
         # There is no code that could refer to constants.
         members.append((CONSTANTS_MEMBER, _PICKLED_EMPTY_TUPLE))
         return members
+
+
+def _parts_of_name(key: Any, path: str) -> list[str]:
+    """Return the parts of a name with dots: those of the modules around it, then its own.
+
+    Args:
+        key: the name; of the user, who may have given anything.
+        path: of the dictionary that has it, for errors.
+
+    Raises:
+        ModelError: it is not text, or a part is empty.
+    """
+    if not isinstance(key, str) or not all(key.split(".")):
+        raise ModelError("is not the name of a tensor", path=path, found=shown(key))
+    return key.split(".")
 
 
 def _is_optimizer(value: Any) -> bool:

@@ -91,7 +91,13 @@ class StorageTable:
         return self.retype(self.roots[key], element)
 
     def untyped(self, key: Hashable, nbytes: int, device: str) -> UntypedStorage:
-        """Return the storage of a key without an element type: that of its tensor applies."""
+        """Return the storage of a key without an element type: that of its tensor applies.
+
+        Args:
+            key: of the storage.
+            nbytes: its size in bytes, if it is new.
+            device: PyTorch's name of its device, if it is new.
+        """
         if key not in self._untyped:
             # Its bytes are located when a tensor claims it: only then the element type is known.
             storage = UntypedStorage(Storage(UINT8, nbytes, Span(_NOWHERE, 0, 1), device))

@@ -245,6 +245,11 @@ class _ClassLayout:
     def _value_to_write(self, item: _Item, fields: Table, class_name: str) -> Value:
         """Return the value of a field as it is written outside of the table.
 
+        Args:
+            item: the field.
+            fields: of the object.
+            class_name: of the object, for the error.
+
         Raises:
             WriteError: it would not be read as the same value, and no table has that.
         """

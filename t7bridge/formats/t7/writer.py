@@ -319,7 +319,11 @@ class T7Writer:
 
     @staticmethod
     def _class_name(value: Value) -> str:
-        """Return the class name of an object; a tensor or storage may have a type that Lua Torch does not have."""
+        """Return the class name of an object.
+
+        Raises:
+            UnsupportedError: it is a tensor or storage of a type that Lua Torch does not have.
+        """
         if isinstance(value, (Tensor, Storage)):
             name = value.lua_class
             if name is None:

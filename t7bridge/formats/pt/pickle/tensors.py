@@ -616,30 +616,18 @@ def _dense(tensor: Tensor, extras: TensorExtras | None, naming: Naming) -> Reduc
     metadata: tuple[Any, ...] = ()  # left out where it is empty, as PyTorch does
     if extras is not None and (extras.conj or extras.neg):
         metadata = ({bit: True for bit in ("conj", "neg") if getattr(extras, bit)},)
+    view_arguments = (tensor.offset, tensor.shape, stride)
+    hooks = _hooks(extras)
     if element.torch_storage and storage.element is element:
-        return call_of(
-            "torch._utils._rebuild_tensor_v2",
-            NamedStorage(storage, element.torch_storage, storage.count),
-            tensor.offset,
-            tensor.shape,
-            stride,
-            requires_grad,
-            _hooks(extras),
-            *metadata,
-        )
-    return call_of(
-        "torch._utils._rebuild_tensor_v3",
-        _untyped(storage),
-        tensor.offset,
-        tensor.shape,
-        stride,
-        # PyTorch marks this tensor before it sets the elements, and refuses to set those of a marked one: a file for
-        # the safe loader loses the mark rather than fail.
-        requires_grad and naming.allow_foreign,
-        _hooks(extras),
-        TorchConstant("dtype", element.name),
-        *metadata,
-    )
+        typed = NamedStorage(storage, element.torch_storage, storage.count)
+        path = "torch._utils._rebuild_tensor_v2"
+        return call_of(path, typed, *view_arguments, requires_grad, hooks, *metadata)
+    # PyTorch marks this tensor before it sets the elements, and refuses to set those of a marked one: a file for the
+    # safe loader loses the mark rather than fail.
+    requires_grad = requires_grad and naming.allow_foreign
+    dtype = TorchConstant("dtype", element.name)
+    path = "torch._utils._rebuild_tensor_v3"
+    return call_of(path, _untyped(storage), *view_arguments, requires_grad, hooks, dtype, *metadata)
 
 
 def _hooks(extras: TensorExtras | None) -> Any:
