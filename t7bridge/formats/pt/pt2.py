@@ -337,7 +337,10 @@ _ARITHMETIC = pattern(r"[\w\s+\-*/%(),.<>=!&|~\[\]^]*\Z")
 
 
 def effects(archive: ZipArchive, limits: Limits) -> Iterator[tuple[str, str]]:
-    """Yield what the programs of an archive reach: a description of the kind, and its name.
+    """Yield what the programs of an archive do besides computing with tensors, each once.
+
+    Yields:
+        The kind (`compiled code`, `script operation`, `operator` or `expression`), and the name or text of it.
 
     Raises:
         FormatError: a member is damaged.
@@ -352,9 +355,9 @@ def effects(archive: ZipArchive, limits: Limits) -> Iterator[tuple[str, str]]:
 
 
 def _effects_of_member(archive: ZipArchive, name: str, limits: Limits) -> list[tuple[str, str]]:
-    """Return what one member reaches, judging by the suffix of its name: pairs as `effects` yields them.
+    """Return what the program in one member does besides computing with tensors: pairs as `effects` yields them.
 
-    Empty for members that only hold data.
+    What a member is, is judged by its name. Empty for members that only hold data.
 
     Raises:
         FormatError: the member is damaged.

@@ -380,12 +380,15 @@ def _possible_releases(reader: Any, start: int, objects: list[Value] | None) -> 
 
 
 def _possible_headless(objects: list[Value] | None) -> tuple[bool, ...]:
-    """Return the answers to try to whether a file starts with the fields of a network without its class.
+    """Return whether a file may start with the fields of a network without its class.
 
     Args:
         objects: as for `_possible_releases`.
+
+    Returns:
+        `True` or `False`; or both, to be tried in this order.
     """
-    # A table may be that of the network's fields, or any value with objects of that time in it: the former first.
+    # A table may be that of the network's fields, or any value with objects of that time in it.
     if not objects or isinstance(objects[0], Table):
         return (True, False)
     starts_with_class = isinstance(objects[0], TorchObject)

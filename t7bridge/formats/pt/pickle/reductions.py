@@ -559,8 +559,9 @@ def _of_dtype(value: NumpyDtype, naming: Naming) -> Form:
     state = value.state
     if not state:
         subarray = names = fields = None
+        size = alignment = _BY_CODE
         flags = _FLAGS_OF_OBJECTS if value.code.startswith("O") else 0
-        state = (_DTYPE_VERSION, value.order, subarray, names, fields, _BY_CODE, _BY_CODE, flags)
+        state = (_DTYPE_VERSION, value.order, subarray, names, fields, size, alignment, flags)
     align = False
     copy = True
     return call_of("numpy.dtype", value.code, align, copy, state=state)
