@@ -618,7 +618,7 @@ def _quantized_entries(module: PythonObject, attributes: dict[str, Any]) -> dict
     entries: dict[str, Any] = {}
     if not QUANTIZED_CLASS.match(module.path):
         return entries
-    if is_quantized_conv(module):
+    if is_quantized_conv(module):  # whose weights are not packed
         entries = {"weight": attributes["weight"], "bias": attributes["bias"]}
     for name, value in attributes.items():
         # Numbers of the module become tensors; if they are buffers, they are in the state dict already.

@@ -50,7 +50,7 @@ def program_of(foreign: Iterable[str], value: Any) -> str:
 def note_on(program: str) -> Note:
     """Return the note for a user who converts the pickle of another program."""
     text = f"the file is a pickle of {program}, whose arrays and settings are data here; only {program} runs it"
-    if program == "PaddlePaddle":
+    if program == "PaddlePaddle":  # whose state dicts are used as they are, but for this
         text = (
             "the file is a state dict of PaddlePaddle: its linear layers have weights of (in, out), PyTorch's (out, in)"
         )

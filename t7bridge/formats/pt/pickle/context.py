@@ -290,8 +290,8 @@ class PickleContext:
         value = self._globals.get((module, name))
         if value is not None:
             return value
-        # Protocol 2 has Python 2's names of modules. They become Python 3's if the safe loader renames them, too; and
-        # `copy_reg`, which it refuses under either name.
+        # Protocol 2 has Python 2's names of modules. They become Python 3's if the safe loader renames them, too. So
+        # does `copy_reg`: the loader refuses it under either name.
         if module in SAFE.modules:
             value = PythonGlobal(*renamed(module, name))
         else:
