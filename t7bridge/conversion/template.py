@@ -559,9 +559,9 @@ def plain_keys(obj: TorchObject, wanted: StateDict, state: dict[Any, Any], note:
     if record is not None:
         possible_keys.insert(0, record.keys)
     for keys in possible_keys:
-        renamed = _with_prefix(state, keys, note)
-        if renamed is not None:
-            state = renamed
+        fitting = _under_keys(keys, state, note)
+        if fitting is not None:
+            state = fitting
             break
     if record is not None and set(state) <= set(record.keys):  # keys may be missing
         if not set(state) <= set(wanted.origins):
@@ -588,11 +588,8 @@ def _from_model_file(obj: TorchObject, state: dict[Any, Any], note: _Note) -> di
             model_file = generate(obj, lift=lift, only_keys=True)
         except T7BridgeError:  # it has no model.py
             return state
-        file_keys = set(model_file.tensors)
-        file_state: dict[Any, Any] | None = state
-        if set(state) != file_keys:
-            file_state = _with_prefix(state, model_file.tensors, note)
-        if file_state is None or set(file_state) != file_keys:
+        file_state = _under_keys(model_file.tensors, state, note)
+        if file_state is None or set(file_state) != set(model_file.tensors):
             continue
         note("info", "the keys are those of the model.py for this module")
         file_state = _with_lua_types(file_state)
@@ -636,22 +633,22 @@ def _with_lua_types(state: dict[Any, Any]) -> dict[Any, Any]:
     return result
 
 
-def _with_prefix(state: dict[Any, Any], wanted: Iterable[str], note: _Note) -> dict[Any, Any] | None:
-    """Return a state dict whose keys have the prefix of other keys in place of their own, if that makes all fit.
+def _under_keys(wanted: Iterable[str], state: dict[Any, Any], note: _Note) -> dict[Any, Any] | None:
+    """Return a state dict all of whose keys are among others: itself, or with their prefix in place of its own.
 
     Args:
+        wanted: the other keys, of which it need not have all.
         state: the state dict.
-        wanted: the other keys.
         note: receives level and message of notes.
 
     Returns:
-        `None` if the keys fit as they are, or no prefix makes all fit.
+        `None` if the keys do not fit, with any prefix. Batch counters, which Lua lacks, need not fit.
     """
     wanted_keys = set(wanted)
-    keys = [key for key in state if not _counts_batches(key)]  # Lua has no such counters
-    if not keys or not wanted_keys or not all(isinstance(key, str) for key in keys):
-        return None
+    keys = [key for key in state if not _counts_batches(key)]
     if wanted_keys.issuperset(keys):
+        return state
+    if not wanted_keys or not all(isinstance(key, str) for key in keys):
         return None
     for old in _common_prefixes(keys):
         for new in _common_prefixes(wanted_keys):
