@@ -315,7 +315,7 @@ def _add_own(beside_model: Beside, document: Document, output: FileOutput, repor
     elif is_pickled_module(value):
         from .simplified import module_data
 
-        fields = module_data(value, set())
+        fields = module_data(value)
     beside_model.add_own(fields, report, os.path.basename(_config_path(output)))
 
 

@@ -87,7 +87,7 @@ class Rule:
                 expected=f"{old.count(_WILDCARD)} of them after the =, for the same texts in the same order",
                 found=str(new.count(_WILDCARD)),
             )
-        if _WILDCARD not in old:
+        if _WILDCARD not in old:  # the steps before others, as users write them: `features.=backbone.`
             old = old.removesuffix(".")
             new = new.removesuffix(".")
         return cls(old, new)
