@@ -254,7 +254,7 @@ class TorchfileBuilder(Rebuilder):
             # The fields were read as a table of their own, so torchfile turns a list of them into a list as well.
             fields = self._table(value.fields) if value.fields is not None else Fill(value.payload, ())
             torch_object._obj = fields.value
-            return Fill(torch_object, fields.parts, done=fields.done)
+            return Fill(torch_object, fields.parts, on_filled=fields.on_filled)
         if isinstance(value, GraphFunction):
             code = value.code
             # A named tuple cannot be filled: it is made when its upvalues are.
@@ -283,7 +283,7 @@ class TorchfileBuilder(Rebuilder):
 
         # Key and item of each pair are replaced by what is built of them.
         parts = ((pair, place, key, pair[place]) for key, pair in zip(table.raw_keys, pairs) for place in (0, 1))
-        return Fill(entries, parts, done=enter_pairs)
+        return Fill(entries, parts, on_filled=enter_pairs)
 
     def _array(self, storage: Storage) -> np.ndarray:
         """Return a storage as a writable array, one for each storage."""

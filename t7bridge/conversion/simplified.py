@@ -123,7 +123,7 @@ class Simplified(Plain):
             for name, part in parts.items():
                 setattr(result, name, part)
 
-        return Fill(result, fill.parts, done=set_parts)
+        return Fill(result, fill.parts, on_filled=set_parts)
 
     def _record_change(self, name: str, value: Any) -> None:
         """Record a value that becomes one of another kind, for the note on its class.
