@@ -839,13 +839,39 @@ def torch_tensor(tensor: Tensor, storages: dict[int, Any]) -> torch.Tensor:
     # PyTorch overflows at 2**63 bytes, of up to 8 an element. Of an empty tensor it multiplies the sizes, too.
     if math.prod(extent or 1 for extent in tensor.shape) >= 1 << 60:
         raise UnsupportedError("PyTorch has no tensors of these sizes", found="x".join(map(str, tensor.shape))[:80])
-    name = tensor.element.name
-    dtype = getattr(torch, name, None)
-    if name in PACKED or name.startswith(("quint", "qint")):
-        # As integers, without scale and zero point; packed ones as the bytes that hold them.
-        dtype = {"quint8": torch.uint8, "qint8": torch.int8, "qint32": torch.int32}.get(name, torch.uint8)
+    dtype = _torch_dtype(tensor.element)
+    view = _torch_view(tensor, dtype, storages)
+    may_require_grad = dtype.is_floating_point or dtype.is_complex
+    if tensor.is_parameter:
+        if tensor.requires_grad and not may_require_grad:
+            raise UnsupportedError(f"PyTorch has no parameters of {tensor.element.name} that require gradients")
+        return torch.nn.Parameter(view, requires_grad=tensor.requires_grad)
+    if tensor.requires_grad and may_require_grad:
+        return view.requires_grad_()
+    return view
+
+
+def _torch_dtype(element: ElementType) -> torch.dtype:
+    """Return PyTorch's type of elements; of quantized ones that of their integers, without scale and zero point.
+
+    Raises:
+        UnsupportedError: the installed PyTorch has none.
+    """
+    import torch
+
+    dtype = getattr(torch, element.name, None)
+    if element.name in PACKED or element.name.startswith(("quint", "qint")):
+        integers = {"quint8": torch.uint8, "qint8": torch.int8, "qint32": torch.int32}
+        dtype = integers.get(element.name, torch.uint8)  # packed ones as the bytes that hold them
     if not isinstance(dtype, torch.dtype):
-        raise UnsupportedError(f"this release of PyTorch has no {name}")
+        raise UnsupportedError(f"this release of PyTorch has no {element.name}")
+    return dtype
+
+
+def _torch_view(tensor: Tensor, dtype: torch.dtype, storages: dict[int, Any]) -> torch.Tensor:
+    """Return a PyTorch tensor with the tensor's elements, sizes and strides; see `torch_tensor`."""
+    import torch
+
     storage = tensor.storage
     if storage is None or not tensor.numel:
         return torch.empty(tensor.shape, dtype=dtype)
@@ -858,12 +884,6 @@ def torch_tensor(tensor: Tensor, storages: dict[int, Any]) -> torch.Tensor:
         view = view.conj()
     if tensor.extras is not None and tensor.extras.neg:
         view = torch._neg_view(view)
-    if tensor.is_parameter:
-        if tensor.requires_grad and not (dtype.is_floating_point or dtype.is_complex):
-            raise UnsupportedError(f"PyTorch has no parameters of {name} that require gradients")
-        return torch.nn.Parameter(view, requires_grad=tensor.requires_grad)
-    if tensor.requires_grad and dtype.is_floating_point:
-        return view.requires_grad_()
     return view
 
 
