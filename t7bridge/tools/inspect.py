@@ -237,15 +237,13 @@ def _torch_class(block: Block) -> str:
         return "none"
     if block.class_name and block.title == block.class_name and not block.target:
         return ""
-    # Only classes of PyTorch, and graphs, have a line of arguments, at their first place.
-    has_arguments = block.mark != "again" and (block.target or block.title == "Graph")
-    if not has_arguments:
+    # Only classes of PyTorch have arguments, at their first place.
+    if block.mark == "again" or not block.target:
         return block.title
-    # The first line in the block that is neither a note on sharing nor a number of elements is that of its arguments.
     for line in block.lines:
-        is_note = line.startswith(("shares ", "the same as ")) or line.endswith((" elements", " inside", " parameters"))
-        if not is_note:
-            return f"{block.title}({line})" if line else block.title
+        is_about_weights = line.startswith("shares ") or line.endswith(" elements")
+        if not is_about_weights:  # the arguments; of a pickled module, which has none, the size of its first tensor
+            return f"{block.title}({line})"
     return block.title
 
 
@@ -287,15 +285,17 @@ def _content_outside_models(value: Value, path: str, skip_tensors: bool) -> tupl
             inside = list(islice(_entries(item), _MOST_ENTRIES))
         if isinstance(item, _WITH_ENTRIES):
             opened.add(id(item))
-        if inside and _has_lines_of_entries(item, inside, depth):
-            if depth and skip_tensors and _is_in_layers(inside):
-                continue
+        is_root = depth == 0
+        has_lines_of_entries = bool(inside) and _has_lines_of_entries(item, inside, depth)
+        if has_lines_of_entries and not is_root and skip_tensors and _is_in_layers(inside):
+            continue
+        if has_lines_of_entries:
             # Reversed, as the stack returns the last first.
             for step, part in reversed(inside[:_MOST_OPENED]):
                 stack.append((Path(visit, Step(step), part), depth + 1))
             hidden += max(_entry_count(item) - _MOST_OPENED, 0)
-            if depth == 0:  # of the root the entries alone
-                continue
+        if is_root and has_lines_of_entries:  # of the root the entries alone
+            continue
         if len(lines) < MOST_OTHERS:
             lines.append((visit.text(), _described(item, inside)))
         else:
@@ -390,7 +390,7 @@ def _described(value: Value, inside: list[tuple[str, Value]]) -> str:
 def _model_facts(blocks: list[Block], shapes: Shapes) -> dict[str, Any]:
     """Return input, output, parameters, skips and sharing for the header."""
     shape_of_input = shapes.input
-    if shape_of_input and "guess" in shapes.source:
+    if shape_of_input and shapes.is_guess:
         shape_of_input += " (a guess from the layers)"
     facts: dict[str, Any] = {"input": shape_of_input, "output": shapes.output, "parameters": blocks[0].parameters}
     for name, places in (("branches", branches_of(blocks)), ("skips", skips_of(blocks)), ("shared", shared_of(blocks))):
