@@ -109,21 +109,33 @@ def inspect(request: Inspect) -> Summary:
         if request.input_shape and not blocks:
             raise ModelError("shapes are computed by running one model", found="no layers")
         if blocks:
-            shapes = shapes_of(models, request.input_shape, request.limits)
-            result.shapes = shapes.source
-            result.sizes = shapes.sizes
-            result.header.update(_model_facts(blocks, shapes))
-            weights = {weight.key: weight.tensor for block in blocks for weight in block.weights}
-            # The hook is that of `match`: the libraries whose models have such keys and shapes.
-            libraries = hooks["cached_names"](weights)
-            if libraries:
-                result.header["layers of"] = listed(libraries)
-            result.layers = _layer_rows(blocks)
+            _add_layers(result, models, blocks, request)
         if request.statistics:
             result.tensors = _statistics(blocks, value)
         content = value if request.at is not None else roots
         result.others, result.hidden = _content_outside_models(content, request.at or "root", skip_tensors=bool(blocks))
     return result
+
+
+def _add_layers(result: Summary, models: list[DrawnModel], blocks: list[Block], request: Inspect) -> None:
+    """Add to a summary what it says of layers: shapes, facts for the header, and the table.
+
+    Args:
+        result: the summary.
+        models: those that are summarized, none for a state dict; their shapes are set in the blocks.
+        blocks: of the whole.
+        request: has the shape of the input.
+    """
+    shapes = shapes_of(models, request.input_shape, request.limits)
+    result.shapes = shapes.source
+    result.sizes = shapes.sizes
+    result.header.update(_model_facts(blocks, shapes))
+    weights = {weight.key: weight.tensor for block in blocks for weight in block.weights}
+    # The hook is that of `match`: the libraries whose models have such keys and shapes.
+    libraries = hooks["cached_names"](weights)
+    if libraries:
+        result.header["layers of"] = listed(libraries)
+    result.layers = _layer_rows(blocks)
 
 
 def _format_facts(document: Any) -> dict[str, Any]:
@@ -261,6 +273,8 @@ def _statistics(blocks: list[Block], value: Value) -> list[TensorRow]:
 
 def _content_outside_models(value: Value, path: str, skip_tensors: bool) -> tuple[list[tuple[str, str]], int]:
     """Return the content outside of models, path and text of each line, and the number of entries without a line.
+
+    A value whose entries have lines of their own has one before them, but for the root.
 
     Args:
         value: what the summary is about; the list of all values for a whole file.

@@ -119,5 +119,5 @@ def lua_document(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS)
             hint=f"t7bridge convert {document.path} weights.pt writes the weights for torch.load.",
         )
     document.source.read_all()
-    document.warn(5)  # at the line that calls the verb
+    document.warn(stacklevel=5)  # at the line that calls the verb
     return document

@@ -483,8 +483,8 @@ def _guess_for_layer(spec: ModuleSpec, batch: int, number: int) -> Value:
     rule = traits_of(spec.target).output
     if rule is unknown:
         return None
-    # The first argument of these layers in PyTorch is the number of channels or features of their input: the other sizes
-    # are guessed.
+    # The first argument of these layers in PyTorch is the number of channels or features of their input. The other
+    # sizes are guessed.
     channels = spec.args[0] if spec.args and isinstance(spec.args[0], int) else 0
     length = _SEQUENCE_LENGTHS[number] if number < len(_SEQUENCE_LENGTHS) else None
     if name == "ConvTranspose2d":
