@@ -240,14 +240,12 @@ class _Collector:
     def _array(self, value: Tensor | NumpyArray, path: Path, is_preprocessing_value: bool) -> Any:
         """Return a small array as lists if it says how inputs are prepared, or is text; else `_NOT_DATA`."""
         if isinstance(value, NumpyArray):
-            texts = text_items(value)
+            texts = text_items(value)  # `None` for other elements than text
             if texts is not None:
                 return texts if value.shape else texts[0]
             element = NUMPY_ELEMENTS.get(value.dtype.code)
-            if element is None or isinstance(value.data, list):
-                return _NOT_DATA
-            tensor = tensor_of_array(value, element, "cpu")
-            if tensor is None:
+            tensor = None if element is None else tensor_of_array(value, element, "cpu")
+            if tensor is None:  # the elements are not numbers
                 return _NOT_DATA
             value = tensor
             # An array of one number is a setting, as a number is.

@@ -197,7 +197,7 @@ def _write_checked(document: Document, output: FileOutput, goal: FormatSpec, att
     """Write the values of a file, without its records if one of them turns out to be wrong; return the report."""
 
     def write(attempt: Attempt) -> Report:
-        if not attempt.trusts_records:
+        if not attempt.trusts_records:  # the second attempt: the output has what the first one wrote
             output.restart()
         name = str(attempt.target)
         report = Report(document.path, name, document.format, goal.name, source_bytes=document.source.size)

@@ -18,7 +18,7 @@ from ..data import define
 from ..formats import FORMATS, LUA, NAMED, PYTHON
 from ..formats.table import FormatSpec, Written
 from ..graph.lua import LuaFunction, TorchObject, Value
-from ..graph.python import MODULE_PARTS, NumpyArray, NumpyScalar, attributes_of, is_pickled_module
+from ..graph.python import MODULE_PARTS, NumpyArray, NumpyScalar, PythonObject, attributes_of, is_pickled_module
 from ..graph.storage import Storage
 from ..graph.tensor import QuantizedTensor, Tensor, place_of
 from ..graph.walk import Path, entries, objects, step_name
@@ -211,13 +211,8 @@ def _inside(value: Any, kind: str, noted_fields: set[tuple[int, str]]) -> Iterat
             if (id(value), name) not in noted_fields:
                 yield _kind_of_field(name, name in scratch_fields), key, item
     elif is_pickled_module(value):
-        attributes = attributes_of(value)
-        for part in MODULE_PARTS:
-            for name, item in attributes[part].items():
-                if (id(value), name) not in noted_fields:
-                    yield ATTRIBUTES, name, item
-        for name, item in attributes.items():
-            if name not in MODULE_PARTS and (id(value), name) not in noted_fields:
+        for name, item in _attributes_and_parts(value):
+            if (id(value), name) not in noted_fields:
                 yield ATTRIBUTES, name, item
     elif isinstance(value, (set, frozenset)):
         for item in value:
@@ -226,6 +221,16 @@ def _inside(value: Any, kind: str, noted_fields: set[tuple[int, str]]) -> Iterat
         for key, item in entries(value):
             kind_of_key = _kind_of_key(key) if isinstance(key, (str, bytes)) else _UNKNOWN
             yield kind if kind_of_key == _UNKNOWN else kind_of_key, key, item
+
+
+def _attributes_and_parts(module: PythonObject) -> Iterator[tuple[Any, Any]]:
+    """Yield name and value of the parameters, buffers and modules of a pickled module, then of its other attributes."""
+    attributes = attributes_of(module)
+    for part in MODULE_PARTS:
+        yield from attributes[part].items()
+    for name, item in attributes.items():
+        if name not in MODULE_PARTS:
+            yield name, item
 
 
 @lru_cache(1024)

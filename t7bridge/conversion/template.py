@@ -319,9 +319,7 @@ class _Filling:
         Raises:
             ModelError: there is no state dict, or there are several modules.
         """
-        candidates = [model for model in models if model.has_tensors] or models
-        if len(candidates) > 1:  # criterions may have weights too
-            candidates = [model for model in candidates if not _is_criterion(model.obj)] or candidates
+        candidates = _modules_to_fill(models)
         state = state_dict_in(value)
         places = ", ".join(model.path for model in candidates[:_MAX_SHOWN_KEYS])
         expected = f"state dicts where the template has modules: {places}"
@@ -332,7 +330,8 @@ class _Filling:
             raise ModelError("the .pt holds no state dict", expected=expected, found=_shown(value), hint=hint)
         if len(candidates) > 1:
             raise ModelError("the template holds several modules", expected=expected, found=_shown(value))
-        candidates[0].states.append(state)
+        (only,) = candidates
+        only.states.append(state)
         for model in models:
             if not model.states and model.has_tensors:
                 self._note("info", f"{model.path} keeps its values")
@@ -524,6 +523,15 @@ def _is_derived(origin: Origin) -> bool:
 
 def _counts_batches(key: Any) -> bool:
     return isinstance(key, str) and key.rpartition(".")[2] == _BATCH_COUNTER
+
+
+def _modules_to_fill(models: list[_Model]) -> list[_Model]:
+    """Return the modules for which a state dict may be: those with tensors, without criterions, if there are such."""
+    with_tensors = [model for model in models if model.has_tensors] or models
+    if len(with_tensors) == 1:
+        return with_tensors
+    # Criterions may have weights, too.
+    return [model for model in with_tensors if not _is_criterion(model.obj)] or with_tensors
 
 
 def _is_criterion(obj: TorchObject) -> bool:

@@ -171,6 +171,30 @@ def _parse_floats(text: bytes) -> np.ndarray | None:
     # A word behind an `e`, not a space, is the exponent of the word before it.
     is_exponent = np.zeros(count, bool)
     is_exponent[1:] = data[breaks] != _SPACE
+    return _scaled_by_exponents(integers, decimals, is_exponent, text, starts, ends)
+
+
+def _scaled_by_exponents(
+    integers: np.ndarray,
+    decimals: np.ndarray,
+    is_exponent: np.ndarray,
+    text: bytes,
+    starts: np.ndarray,
+    ends: np.ndarray,
+) -> np.ndarray | None:
+    """Return the numbers of words of which some are the exponents of the words before them.
+
+    Args:
+        integers: the digits of each word, with its sign.
+        decimals: how many of these are behind a point.
+        is_exponent: whether a word is an exponent.
+        text: as for `_scaled`.
+        starts: of each word, positions in the text.
+        ends: of each word, behind it.
+
+    Returns:
+        `None` where an exponent is not one of a double, or too many numbers are not certain.
+    """
     exponents = integers[is_exponent]
     has_two_exponents = (is_exponent[1:] & is_exponent[:-1]).any()
     # Doubles have exponents below 400; larger ones could overflow the sums.
@@ -424,7 +448,7 @@ def _format_floats(array: np.ndarray, digits: int, bits: int) -> bytes | None:
     rows = _rows(array, number, power, digits)
     if unsure.size:
         texts = [number_text(value, digits).encode() + b" " for value in array[unsure].tolist()]
-        width = rows.shape[1] * 4
+        width = rows.shape[1] * 4  # bytes of a row, which has room for every number
         rows[unsure] = np.array(texts, f"S{width}").view("u4").reshape(-1, rows.shape[1])
     return rows.tobytes().translate(None, b"\0")[:-1]
 

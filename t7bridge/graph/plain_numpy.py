@@ -372,7 +372,7 @@ class ndarray:
             extents[extents.index(-1)] = self.size // rest
         if math.prod(extents) != self.size or any(extent < 0 for extent in extents):
             raise ValueError(f"cannot reshape array of size {self.size} into shape {tuple(extents)}")
-        if order == "F":
+        if order == "F":  # the first index runs fastest: in C's order it is the last one
             return self.ravel("F").reshape(extents[::-1]).T
         source = self if self._is_contiguous() else self.copy()
         return source._view(extents, _contiguous_strides(extents, self.itemsize), source._offset)
@@ -416,7 +416,7 @@ class ndarray:
 
     def byteswap(self, inplace: bool = False) -> ndarray:
         """Return the elements with the bytes of each in the other order."""
-        width = self.itemsize // 2 if self.dtype.kind == "c" else self.itemsize
+        width = self.itemsize // 2 if self.dtype.kind == "c" else self.itemsize  # a complex number is two
         swapped = ndarray(_swapped(self.tobytes(), width), self.dtype, self.shape)
         if not inplace:
             return swapped
@@ -857,6 +857,20 @@ def arange(count: int) -> ndarray:
     return _from_values(list(range(count)), dtype("i8"), (count,))
 
 
+def _code_for(numbers: list[Any]) -> str:
+    """Return the code of the first type that has all of some numbers of Python; of no numbers that of doubles."""
+    if not numbers:
+        return "f8"
+    if all(isinstance(number, bool) for number in numbers):
+        return "?"
+    if all(isinstance(number, int) for number in numbers):
+        has_unsigned = min(numbers) >= 0 and max(numbers) >= 1 << 63  # beyond int64
+        return "u8" if has_unsigned else "i8"
+    if all(isinstance(number, (int, float)) for number in numbers):
+        return "f8"
+    return "c16"
+
+
 def array(values: Any, kind: Any = None) -> ndarray:
     """Return an array of nested lists of numbers, or of one.
 
@@ -877,16 +891,7 @@ def array(values: Any, kind: Any = None) -> ndarray:
     numbers = [item.item() if isinstance(item, ndarray) else item for item in items]
     if any(not isinstance(number, (bool, int, float, complex)) for number in numbers):
         raise ValueError("setting an array element with a sequence or an object")
-    if kind is None:
-        # The first type that has all the numbers, as the last has any; of no numbers a double.
-        kind = "f8"
-        for letter, types in (("?", bool), ("i8", (bool, int)), ("f8", (bool, int, float)), ("c16", object)):
-            if numbers and all(isinstance(number, types) for number in numbers):
-                kind = letter
-                break
-        if kind == "i8" and min(numbers) >= 0 and max(numbers) >= 1 << 63:
-            kind = "u8"
-    kind = dtype(kind)
+    kind = dtype(_code_for(numbers) if kind is None else kind)
     has_int = any(type(number) is int for number in numbers)
     # numpy refuses ints out of bounds, and wraps floats.
     if kind.kind in "iu" and has_int and _has_out_of_bounds([*map(int, numbers)], kind):

@@ -712,9 +712,9 @@ def statistics_of(tensor: Tensor, *, bins: int = 0) -> dict[str, Any]:
     """
     # Elements that a stride of 0 repeats are read once and counted as often as they occur.
     size = tuple(1 if step == 0 else extent for extent, step in zip(tensor.size, tensor.stride))
-    times = math.prod(tensor.size) // math.prod(size)
-    tensor = evolve(tensor, size=size)
     count = math.prod(size)
+    times = math.prod(tensor.size) // count
+    tensor = evolve(tensor, size=size)
     if tensor.storage is None or (count > _MOST_ELEMENTS and count > tensor.storage.count):
         return {}
     if numpy_dtype(tensor.element).kind not in "fiub":
@@ -734,14 +734,19 @@ def statistics_of(tensor: Tensor, *, bins: int = 0) -> dict[str, Any]:
             statistics["inf"] = infinities * times
         if count > read:
             statistics["read"] = read * times
+        # One value has no width to divide, and the largest doubles one that is infinite.
         if bins and finite and 0 < greatest - least < np.inf:
-            limits = (least, greatest)
-            counts_of_pieces = []
-            for piece in _pieces(tensor):
-                counts, _edges = np.histogram(piece[np.isfinite(piece)], bins, limits)
-                counts_of_pieces.append(counts)
-            statistics["bins"] = (np.sum(counts_of_pieces, axis=0) * times).tolist()
+            statistics["bins"] = (_histogram(_pieces(tensor), bins, least, greatest) * times).tolist()
     return statistics
+
+
+def _histogram(pieces: Iterator[Any], bins: int, least: float, greatest: float) -> Any:
+    """Return how many finite elements are in each of equal bins between two of them, an array of shape (bins,)."""
+    counts_of_pieces = []
+    for piece in pieces:
+        counts, _edges = np.histogram(piece[np.isfinite(piece)], bins, (least, greatest))
+        counts_of_pieces.append(counts)
+    return np.sum(counts_of_pieces, axis=0)
 
 
 def _pieces(tensor: Tensor) -> Iterator[Any]:

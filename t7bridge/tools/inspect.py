@@ -165,7 +165,8 @@ def _number_facts(roots: list[Value]) -> dict[str, Any]:
     """The elements of each storage that tensors use."""
     for visit in walk(roots):
         value = visit.value
-        values += value is not roots  # the list of the values is not one of them
+        if value is not roots:  # the list of the values is not one of them
+            values += 1
         if isinstance(value, Tensor):
             tensors += 1
             if value.storage is not None and value.numel:
@@ -185,11 +186,12 @@ def _number_facts(roots: list[Value]) -> dict[str, Any]:
         counts["modules"] = modules
     counts["tensors"] = tensors
     counts["bytes of tensors"] = sum(storage.nbytes for storage in storages.values())
-    unused = 0
+    unused_bytes = 0
     for identity, storage in storages.items():
-        unused += (storage.count - covered(ranges.get(identity, ()))) * storage.element.itemsize
-    if unused > 0:
-        counts["bytes that no tensor uses"] = unused
+        unused_elements = storage.count - covered(ranges.get(identity, ()))
+        unused_bytes += unused_elements * storage.element.itemsize
+    if unused_bytes > 0:
+        counts["bytes that no tensor uses"] = unused_bytes
     return counts
 
 

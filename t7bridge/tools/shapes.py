@@ -379,7 +379,7 @@ def _likely_inputs(blocks: list[Block], entered: dict[tuple[int, ...], ModuleSpe
         blocks: of the model.
         entered: see `Evaluation`.
     """
-    # The numbers of examples of recorded outputs: the first sizes of their first tensors.
+    # The numbers of examples of recorded outputs: the first sizes of their first tensors, the smallest ones first.
     batches = {sizes[0] for block in blocks for sizes in block.shape[:1] if sizes} or {1}
     inputs: list[Value] = []
     for batch in sorted(batches)[:_MOST_BATCHES]:

@@ -673,6 +673,7 @@ class Sides:
             if len(lua.content.objects) >= _MANY_OBJECTS:
                 lua.forget()  # frees memory while the form is compared; the values are read again if they are needed
             yield form, _own_form(python)
+        # Or the other file is the `model.pt` beside a `model.py`.
         state = _state_of_model_file(lua.value, python.value)
         if state is not None:
             yield Form(state), _own_form(python)

@@ -413,19 +413,19 @@ def _visible_blocks(block: Block, runs: list[Fold]) -> tuple[list[tuple[Block, F
     """
     starts = {run.start: run for run in runs}
     visible: list[tuple[Block, Fold | None]] = []
-    numbers: list[int] = []
-    """The number of the visible block for each block of the container."""
-    while len(numbers) < len(block.inside):
-        place = len(numbers)
+    visible_numbers: list[int] = []
+    """For each block of the container, the number of the visible one that stands for it."""
+    while len(visible_numbers) < len(block.inside):
+        place = len(visible_numbers)
         run = starts.get(place)
         length = run.period * run.count if run else 1
-        numbers += [len(visible)] * length
+        visible_numbers += [len(visible)] * length
         visible.append((block.inside[place], run))
     labels: dict[tuple[int, int], set[str]] = {}
     for flow in block.flows:
-        start = numbers[flow.start]
-        end = numbers[flow.end]
-        if start != end:
+        start = visible_numbers[flow.start]
+        end = visible_numbers[flow.end]
+        if start != end:  # else it is inside a run
             labels.setdefault((start, end), set()).add(flow.label)
     flows = []
     for (start, end), texts in labels.items():
