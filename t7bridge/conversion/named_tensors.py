@@ -372,15 +372,8 @@ def name_tensors(
         # Once more with one name for each tensor; if that is too much, too, it is an error below.
         flat = flatten(value, limits, numbers_as_tensors=goal.numbers, repeat_shared=False)
     _leave_out_unwritable(flat, goal)
-    if flat.storages:
-        subject = "a storage is" if len(flat.storages) == 1 else f"{len(flat.storages)} storages are"
-        message = f"{subject} written as a tensor of one dimension: {_listed(flat.storages)}"
-        report.note("info", message, code="storage")
-    excess = _excess_of_repeats(flat.tensors, limits)
-    if excess is not None:
-        allowed, written = excess
-        message = "the tensors repeat the same elements excessively"
-        raise limits.exceeded("repeats", message, expected=allowed, found=written)
+    _note_storages(flat, report)
+    _check_repeats(flat.tensors, limits)
     fit_names(flat, goal, limits)
     # Before the note on other names: texts can be renamed too.
     texts = _named_texts(flat, goal, metadata or {}) if goal.text_bytes else {}
@@ -398,6 +391,27 @@ def name_tensors(
             report.note("info", metadata_left_out(list(metadata)), code="metadata", count=len(metadata))
     _note_sharing(named, separate, goal, report)
     return named
+
+
+def _note_storages(flat: Flat, report: Report) -> None:
+    """Note the storages that are written as tensors."""
+    if flat.storages:
+        subject = "a storage is" if len(flat.storages) == 1 else f"{len(flat.storages)} storages are"
+        message = f"{subject} written as a tensor of one dimension: {_listed(flat.storages)}"
+        report.note("info", message, code="storage")
+
+
+def _check_repeats(tensors: dict[Name, Tensor], limits: Limits) -> None:
+    """Refuse tensors that repeat far more bytes than their storages have.
+
+    Raises:
+        LimitError: they do.
+    """
+    excess = _excess_of_repeats(tensors, limits)
+    if excess is not None:
+        allowed, written = excess
+        message = "the tensors repeat the same elements excessively"
+        raise limits.exceeded("repeats", message, expected=allowed, found=written)
 
 
 def _note_renamed(flat: Flat, goal: FormatSpec, report: Report) -> None:

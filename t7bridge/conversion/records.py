@@ -602,8 +602,8 @@ def original_t7(reader: PtReader, limits: Limits = DEFAULT_LIMITS) -> tuple[T7Fi
     data = reader.extra(RECORD_MEMBER)
     if data is None:
         return None, False
-    skeleton, content = decode_record(data)
-    if content != reader.content_id:
+    skeleton, content_id = decode_record(data)
+    if content_id != reader.content_id:
         return None, True
     restored = read_skeleton(skeleton, reader.storage, limits)
     if ends_as_zip(ByteSource.from_bytes(restored.trailing)):

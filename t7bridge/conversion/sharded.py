@@ -66,12 +66,7 @@ def _write_once(document: Document, goal: FormatSpec, request: Attempt) -> Repor
     index_name = name + INDEX_SUFFIX
     shard_names = _shard_names(name, len(shards)) if has_index else [name]
     names = [*shard_names, index_name] if has_index else shard_names
-    # Files of the checkpoint that this one replaces, under other names: another number of shards.
-    outdated_names = _files_replaced(folder, name) - set(names)
-    if outdated_names and not request.force:
-        check_replaceable(os.path.join(folder, index_name), force=False)
-    for outdated_name in outdated_names:
-        check_target(os.path.join(folder, outdated_name))  # the checkpoint that is read is not removed
+    outdated_paths = _outdated_files(folder, name, names, request)
     # The index first: outputs are renamed in the opposite order, and it never names files that are not there.
     with outputs_in(folder or ".", names[::-1], force=request.force, sync=request.sync) as outputs:
         for shard, shard_name in zip(shards, shard_names):
@@ -89,10 +84,9 @@ def _write_once(document: Document, goal: FormatSpec, request: Attempt) -> Repor
                 output.wait()  # until all elements are read: only then it is known how many became infinite
             request.edits.note_written(report)
         check_strict(report, request.strict)
-    # Readers would take a file or an index of another run for this checkpoint.
-    for outdated_name in outdated_names:
+    for path in outdated_paths:
         with suppress(FileNotFoundError):
-            os.unlink(os.path.join(folder, outdated_name))
+            os.unlink(path)
     report.target_bytes = sum(output.position for output in outputs.values())
     return report
 
@@ -114,6 +108,29 @@ def _index_text(shards: list[NamedTensors], shard_names: list[str]) -> bytes:
     index = {"metadata": {"total_size": total_bytes}, "weight_map": shard_of_tensor}
     text = json.dumps(index, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
     return text.encode("utf-8", "backslashreplace")
+
+
+def _outdated_files(folder: str, name: str, names: list[str], request: Attempt) -> list[str]:
+    """Return the files of the checkpoint that this one replaces, under other names: of another number of shards.
+
+    Readers would take them for this checkpoint.
+
+    Args:
+        folder: the folder.
+        name: of the checkpoint, `model.safetensors`.
+        names: of the files that are to be written.
+        request: of the conversion.
+
+    Raises:
+        TargetExistsError: there are such files, and `force` is not set; or one is a file that this call reads.
+    """
+    outdated_names = _files_replaced(folder, name) - set(names)
+    if outdated_names and not request.force:
+        check_replaceable(os.path.join(folder, name + INDEX_SUFFIX), force=False)
+    paths = [os.path.join(folder, outdated_name) for outdated_name in sorted(outdated_names)]
+    for path in paths:
+        check_target(path)  # the checkpoint that is read is not removed
+    return paths
 
 
 def _files_replaced(folder: str, name: str) -> set[str]:

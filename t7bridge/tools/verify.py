@@ -320,10 +320,7 @@ def _with_layer(difference: Difference, names: dict[str, tuple[str, str]]) -> Di
         difference: the difference.
         names: name and class of each layer, by its path and by its name.
     """
-    # A key of a state dict is one step of a path, to a tensor or to what it has: `root['0.weight'].storage`.
-    path_or_key = difference.path
-    if path_or_key.startswith("root['"):
-        path_or_key = path_or_key.removeprefix("root['").replace("']", "", 1)
+    path_or_key = _path_or_key(difference.path)
     path = path_or_key
     while path and path not in names:  # step by step to what contains it
         last_step = max(path.rfind("."), path.rfind("["), 0)
@@ -332,6 +329,16 @@ def _with_layer(difference: Difference, names: dict[str, tuple[str, str]]) -> Di
     steps_inside = path_or_key.removeprefix(path)
     name = f"{layer}{steps_inside}" if layer else ""
     return evolve(difference, layer=layer, class_name=class_name, name=name)
+
+
+def _path_or_key(path: str) -> str:
+    """Return a path, or of one that begins with the key of a state dict the key, with the steps behind it.
+
+    `root['0.weight'].storage` becomes `0.weight.storage`.
+    """
+    if not path.startswith("root['"):
+        return path
+    return path.removeprefix("root['").replace("']", "", 1)
 
 
 _LONGEST_NAME = 1000

@@ -220,20 +220,21 @@ class _Surroundings:
     def _continues(self, fold: Fold, node: int) -> bool:
         """Return whether a node has the flows that the same node has in the repetition before."""
         period = fold.period
-        second = fold.start + period
-        last = fold.start + period * (fold.count - 1)
+        start_of_second = fold.start + period
+        start_of_third = start_of_second + period
+        start_of_last = fold.start + period * (fold.count - 1)
         within, from_before = self._flows_inside(fold, node)
         wanted_within, wanted_from_before = self._flows_inside(fold, node - period)
         if within != wanted_within:
             return False
-        # From the third repetition on: the second one is compared with the first, which has none before it.
-        if node >= second + period and from_before != wanted_from_before:
+        # The second repetition is compared with the first, which has none before it.
+        if node >= start_of_third and from_before != wanted_from_before:
             return False
         # From and to other nodes: the same node in this repetition and the two before. The first repetition takes the
         # input of the run, and the last returns its output, so that these are not asked.
         same_nodes = range(node - 2 * period, node + 1, period)
-        sources = [self._sources(fold, same) for same in same_nodes if same >= second]
-        targets = [self._targets(fold, same) for same in same_nodes if fold.start <= same < last]
+        sources = [self._sources(fold, same) for same in same_nodes if same >= start_of_second]
+        targets = [self._targets(fold, same) for same in same_nodes if fold.start <= same < start_of_last]
         return _are_equally_far(sources) and _are_equally_far(targets)
 
     def _flows_inside(self, fold: Fold, node: int) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
