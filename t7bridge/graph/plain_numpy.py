@@ -31,8 +31,10 @@ _CODES = {
 _OTHER_NAMES = {"?": "b1", "b": "i1", "B": "u1", "float16": "f2", "float32": "f4", "float64": "f8", "int64": "i8"}
 """Other names of types, as numpy has them."""
 _NATIVE = "<" if sys.byteorder == "little" else ">"
+_HALF_SIGN = 0x8000
 _HALF_EXPONENT = 0x7C00
-"""The bits of the exponent of a float16: all are set in infinities and NaNs only."""
+_HALF_FRACTION = 0x3FF
+"""The bits of a float16's parts; those of the exponent are all set in infinities and NaNs only."""
 
 
 class dtype:
@@ -124,7 +126,7 @@ def _floats_of_halves(data: bytes, order: str) -> list[float]:
         if number != number:
             bits = int.from_bytes(data[2 * place : 2 * place + 2], "little" if order == "<" else "big")
             # As a double: sign, exponent, and the 10 bits of the fraction at the top of its 52.
-            wide = (bits & 0x8000) << 48 | 0x7FF << 52 | (bits & 0x3FF) << 42
+            wide = (bits & _HALF_SIGN) << 48 | 0x7FF << 52 | (bits & _HALF_FRACTION) << 42
             (numbers[place],) = struct.unpack("<d", wide.to_bytes(8, "little"))
     return numbers
 
@@ -141,9 +143,10 @@ def _decode(data: bytes, kind: dtype) -> list[Any]:
 
 
 def _rounded_to_single(value: Any) -> float:
-    """Return a number for a float32: an integer beyond the exact ones of a double, which would round it first, rounded.
+    """Return a number as a double that becomes the nearest float32.
 
-    To the nearest number of 24 bits; of two equally near ones to the even.
+    An integer that is no exact double is rounded to 24 bits here, of two equally near numbers to the even one: as a
+    double it would be rounded twice.
     """
     if type(value) is not int or -(1 << 53) < value < 1 << 53:
         return float(value)
@@ -159,8 +162,8 @@ def _half_bytes(value: float) -> bytes:
     """Return the bytes of a float16, little-endian; what is too large is infinite, and a NaN stays one."""
     if value != value:
         (bits,) = struct.unpack("<Q", struct.pack("<d", value))
-        sign = bits >> 48 & 0x8000
-        fraction = bits >> 42 & 0x3FF or 1  # 0 would be infinity
+        sign = bits >> 48 & _HALF_SIGN
+        fraction = bits >> 42 & _HALF_FRACTION or 1  # 0 would be infinity
         return int(sign | _HALF_EXPONENT | fraction).to_bytes(2, "little")
     try:
         return struct.pack("<e", value)
