@@ -252,7 +252,8 @@ class TorchfileBuilder(Rebuilder):
         if isinstance(value, GraphObject):
             torch_object = self._kinds.TorchObject(value.class_name.encode(), version_number=value.version or 0)
             # The fields were read as a table of their own, so torchfile turns a list of them into a list as well.
-            fields = self._table(value.fields) if value.fields is not None else Fill(value.payload, ())
+            # What an object without a table holds instead, has nothing to be filled.
+            fields = self._table(value.fields) if value.fields is not None else Fill(value.payload, parts=())
             torch_object._obj = fields.value
             return Fill(torch_object, fields.parts, on_filled=fields.on_filled)
         if isinstance(value, GraphFunction):
@@ -290,7 +291,9 @@ class TorchfileBuilder(Rebuilder):
         array = self._arrays.get(id(storage))
         if array is None:
             array = storage_array(storage)
-            array = self._arrays[id(storage)] = array if array.flags.writeable else array.copy()
+            if not array.flags.writeable:
+                array = array.copy()
+            self._arrays[id(storage)] = array
             self._alive.append(storage)  # so that no other gets its id
         return array
 

@@ -260,6 +260,7 @@ def _recognize(options: argparse.Namespace, result: Match) -> int:
         hint = ""
         if result.source_side.module is not None:  # which `module` can write
             hint = _module_command(options)
+        # Libraries have no recurrent models: what such a model is, is all that was to be found.
         return _print(options, result.as_dict, [result.sentence()], hint=hint, ok=bool(result.recurrent))
     best, models = _ranked(options, result)
     # What is printed is the match of the best model, as the result of the whole request.
