@@ -323,13 +323,13 @@ def edited_differences(source: str, target: str, limits: Limits, **options: Any)
         are_tables = written.spec.values == LUA and document.spec.values != LUA
         expected = _named_as_asked(document, options, WRAPPED if are_tables else DROPPED, limits)
         found = _named_as_asked(written, {}, DROPPED, limits)
-    messages = [f"{name} is missing" for name in expected if name not in found]
-    for name, wanted in expected.items():
-        if name in found:
-            fault = _fault_of(found[name], wanted)
-            if fault:
-                messages.append(f"{name} {fault}")
-    return messages
+        messages = [f"{name} is missing" for name in expected if name not in found]
+        for name, wanted in expected.items():
+            if name in found:
+                fault = _fault_of(found[name], wanted)
+                if fault:
+                    messages.append(f"{name} {fault}")
+        return messages
 
 
 def _named_as_asked(file: Document, options: dict[str, Any], unnamed_data: str, limits: Limits) -> dict[str, Tensor]:
