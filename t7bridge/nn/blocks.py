@@ -756,9 +756,10 @@ def _add_container_flows(block: Block, spec: ModuleSpec) -> None:
         return
     flows = _container_flows([wires.inputs[name] for name in names], output)
     end_label = _end_label(spec, output)
-    is_list = output.items is not None
-    # One module that is called several times has one arrow in and one out, as any module of a chain.
-    is_called_again = len(names) == 1 and is_list and (output.is_open or len(output.items or ()) != 1)
+    # One module that is called several times has one arrow in and one out, as any module of a chain. It is, if the
+    # container returns a list: of any length, or of a known one, as long as that is not 1.
+    returns_several = output.items is not None and (output.is_open or len(output.items) != 1)
+    is_called_again = len(names) == 1 and returns_several
     is_plain_chain = end_label == _OUTPUT and _is_chain(flows, len(names))
     if is_called_again or is_plain_chain:
         block.kind = "chain"

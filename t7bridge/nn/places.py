@@ -414,11 +414,12 @@ def preprocessing(value: Value) -> dict[str, str]:
         value: the result of a `T7Reader`: a checkpoint with a model, or the model, whose own fields count.
     """
     texts: dict[str, str] = {}
-    # Of each value: whether a name of `_PREPROCESSING` is on its path, and whether an object is.
+    # Of each value: whether a name of `_PREPROCESSING` is on its path, and whether it is inside an object (as that
+    # object's fields are, and the object itself is not).
     stack = [(Path(None, Step("root"), value), False, False)]
     seen: set[int] = set()
     while stack and len(texts) < _SHOWN:
-        visit, is_named, in_object = stack.pop()
+        visit, is_named, is_inside_object = stack.pop()
         text = _short(visit.value) if is_named else ""
         if text:
             texts[visit.text()] = text
@@ -426,13 +427,13 @@ def preprocessing(value: Value) -> dict[str, str]:
         if id(visit.value) in seen:
             continue
         seen.add(id(visit.value))
-        inside_object = in_object or isinstance(visit.value, TorchObject)
+        are_items_inside_object = is_inside_object or isinstance(visit.value, TorchObject)
         inside = []
         for key, item in entries(visit.value):
             has_name = is_named or is_preprocessing(key)
-            # In an object only fields of these names count: other fields of modules are not about the input.
-            if has_name or (not in_object and isinstance(item, (Table, TorchObject))):
-                inside.append((Path(visit, key, item), has_name, inside_object))
+            # In what is inside an object only these names count: other fields of modules are not about the input.
+            if has_name or (not is_inside_object and isinstance(item, (Table, TorchObject))):
+                inside.append((Path(visit, key, item), has_name, are_items_inside_object))
         stack += reversed(inside)
     return texts
 
@@ -484,7 +485,10 @@ def layer_names(value: Value, limits: Limits = DEFAULT_LIMITS) -> dict[str, tupl
 
 
 def layer_paths(value: Value, limits: Limits = DEFAULT_LIMITS) -> dict[int, tuple[TorchObject, str]]:
-    """Return each module in a value with its path, the first if it has several, by its identity."""
+    """Return each module in a value with its path, the first if it has several, by its identity.
+
+    Modules nested deeper than `MAX_DEPTH` are left out.
+    """
     paths: dict[int, tuple[TorchObject, str]] = {}
     for path, module in find_modules(value, limits=limits):
         for place in Places(module, path, limits):

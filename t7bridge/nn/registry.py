@@ -249,8 +249,9 @@ def add_traits(traits: Mapping[str, Traits]) -> None:
 def _by_dotted_name(traits: Mapping[str, Traits], home: str, targets: Iterable[str] = ()) -> dict[str, Traits]:
     """Return facts by the dotted names of their classes.
 
-    `shape.View` is the runtime's in this package, and where the entry becomes that class; a user may have a file
-    `shape.py`, too. A name after a dot is in the package of the module that declares them.
+    `shape.View` is a class of the runtime if this package declares the facts, or if the entry becomes that class;
+    otherwise it is of the user, who may have a file `shape.py`, too. A name after a dot is in the package of the module
+    that declares the facts.
 
     Args:
         traits: the facts.
@@ -732,7 +733,7 @@ def own_names(class_name: str) -> frozenset[str]:
 
     Args:
         class_name: of Lua, or dotted, of PyTorch. An unknown class sets what each module has; one with an entry of ours
-            but without a row, any name of the table.
+            but without a row, whatever another class of Lua sets.
     """
     rows = _field_names()
     if class_name.startswith("torch."):
@@ -754,7 +755,10 @@ def own_names(class_name: str) -> frozenset[str]:
 
 
 def _same_classes(class_name: str) -> list[str]:
-    """Return a class of Lua and the same class of other packages; all of the table if none of these has a row there."""
+    """Return a class of Lua and the same class of other packages, whose fields `_field_names` may have.
+
+    Of a class of ours that it has under none of these names, all classes of Lua that it has.
+    """
     layer = layer_of(class_name)
     if layer is None or not layer.is_ours:
         return [class_name]
@@ -764,7 +768,8 @@ def _same_classes(class_name: str) -> list[str]:
     classes += [name for name in (entry_name(class_name), *layer.names) if name.endswith(dot_and_name)]
     rows = _field_names()
     if not any(name in rows for name in classes):
-        # The source of the class is unknown: it may set any field that another class sets.
+        # The source of the class is unknown: it may set any field that another class of Lua sets. The rows of PyTorch
+        # are `torch` and `torch.nn.…`.
         classes += [name for name in rows if not name.startswith("torch")]
     return classes
 

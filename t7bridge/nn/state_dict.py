@@ -651,7 +651,8 @@ def learned_copies(root: TorchObject) -> Iterator[tuple[str, str, Origin, Tensor
     for place in Places(root):
         if place.layer is None or place.layer.children not in (first_module, clones):
             continue
-        # The modules in the state dict are the first ones.
+        # The state dict has the first module, as `0`, or (of clones with weights of their own) all: then there is no
+        # other.
         in_state_dict = list(place.layer.children(place.obj))
         for child in list(modules(place.obj))[len(in_state_dict) :]:
             if not isinstance(child.value, TorchObject):
@@ -792,9 +793,10 @@ class Recorded:
         pieces = self.pieces[key]
         tensors = [state[piece.key] for piece in pieces]
         first = tensors[0]
-        if len(pieces) == 1 and pieces[0].transposed:
+        if len(pieces) == 1 and pieces[0].transposed:  # only a whole matrix is
             return Tensor(first.element, first.storage, size, stride=first.stride[::-1], offset=first.offset)
-        if key in self.other:  # with the elements that no module holds
+        if key in self.other:
+            # The whole tensor, for the elements that no module holds; those of modules may have changed since.
             flat = self.other[key].numpy().reshape(-1).copy()
         else:
             offset = _offset_of_whole(pieces, tensors)

@@ -394,8 +394,8 @@ def _mufuru_shapes(input_size: int, hidden_size: int, operations: tuple[str, ...
     return shapes_by_extents(CELLS["nn.MuFuRu"].extents, input_size, hidden_size, len(operations))
 
 
-def _has_layer_in_torch(kind: str, *rows: tuple[str, ...]) -> RecurrentLayer:
-    """Return the facts about a layer that torch.nn has, or a cell of one, by its kind.
+def _like_layer_of_torch(kind: str, *rows: tuple[str, ...]) -> RecurrentLayer:
+    """Return the facts about a layer that computes as torch.nn's of a kind, or about a cell that runs as one.
 
     Args:
         kind: `LSTM`, `GRU` or `RNN`.
@@ -404,7 +404,7 @@ def _has_layer_in_torch(kind: str, *rows: tuple[str, ...]) -> RecurrentLayer:
     return RecurrentLayer(kind, layer=f"sequence.Outputs{kind}", stateful=f"sequence.Stateful{kind}", rows=rows)
 
 
-_FAST_LSTM = _has_layer_in_torch("LSTM", ("weight_ih",), ("weight_hh",), ("bias",))
+_FAST_LSTM = _like_layer_of_torch("LSTM", ("weight_ih",), ("weight_hh",), ("bias",))
 for _name, _args, _facts in (
     (
         "nn.FastLSTM",
@@ -580,7 +580,7 @@ register_layer(
     scratch=_BUFFERS,
     module=dict.fromkeys(("nn.SeqLSTM", "nn.SequenceLSTM", "nn.SeqLSTMP"), _SEQ_LSTM),
     traits={
-        "sequence.SeqLSTM": Traits(like="LSTM", written=("outputs",), recurrent=_has_layer_in_torch("LSTM")),
+        "sequence.SeqLSTM": Traits(like="LSTM", written=("outputs",), recurrent=_like_layer_of_torch("LSTM")),
         "sequence.SteppedLSTM": Traits(
             shapes=_shapes(
                 weight_ih_l0="4h i", weight_hh_l0="4h p", bias_ih_l0="4h", bias_hh_l0="4h", weight_hr_l0="r h"
@@ -652,7 +652,7 @@ register_layer(
     traits=Traits(
         shapes=_lstm_shapes,
         by_step=True,
-        recurrent=_has_layer_in_torch("LSTM", *_ROWS_OF_LSTM),
+        recurrent=_like_layer_of_torch("LSTM", *_ROWS_OF_LSTM),
         not_in_torch=_why_not_lstm_of_torch,
     ),
 )
@@ -701,11 +701,11 @@ def _peephole_shapes(input_size: int, hidden_size: int, bias: bool = True) -> Te
 
 # Cells recognized in graphs, and layers that return their state (`workshop/cells`); no class of Lua is one.
 def _cell_of_torch(kind: str, **facts: Any) -> Traits:
-    """Return the traits of a cell that takes and returns its state: of an LSTM output and cell, of others the output.
+    """Return the traits of a cell whose input is a list with its state, which it returns anew.
 
     Args:
-        kind: `LSTM`, `GRU` or `RNN`.
-        **facts: further ones.
+        kind: `LSTM`, whose state is output and cell; or `GRU` or `RNN`, whose state is the output.
+        **facts: further traits.
     """
     of_every_cell: Any = {"takes_list": True, "by_step": True, "recurrent": RecurrentLayer(kind), **facts}
     if kind == "LSTM":
@@ -869,7 +869,7 @@ def _outputs(kind: str) -> Traits:
     def shapes(*sizes: int, remember: bool = False, hidden: Any = None, **options: Any) -> Tensors:
         return constructed(kind, sizes, options)
 
-    return Traits(shapes=shapes, written=("outputs",), recurrent=_has_layer_in_torch(kind))
+    return Traits(shapes=shapes, written=("outputs",), recurrent=_like_layer_of_torch(kind))
 
 
 def _bare_shapes(hidden_size: int, nonlinearity: str = "", bidirectional: bool = False, *_: Any, **__: Any) -> Tensors:
