@@ -739,6 +739,7 @@ class Wires(Domain[Wire]):
         self.inputs.setdefault(child, value)
         sources = self._sources.get(id(spec))
         if sources is None:
+            # Negative numbers, as others are elements of the container's input.
             sources = {name: -1 - number for number, name in enumerate(spec.children)}
             self._sources[id(spec)] = sources
         return Wire((sources[child],))
@@ -756,8 +757,8 @@ def _add_container_flows(block: Block, spec: ModuleSpec) -> None:
         return
     flows = _container_flows([wires.inputs[name] for name in names], output)
     end_label = _end_label(spec, output)
-    # One module that is called several times has one arrow in and one out, as any module of a chain. It is, if the
-    # container returns a list: of any length, or of a known one, as long as that is not 1.
+    # One module that is called several times, for each element of the list that the container returns, has one arrow in
+    # and one out, as any module of a chain.
     returns_several = output.items is not None and (output.is_open or len(output.items) != 1)
     is_called_again = len(names) == 1 and returns_several
     is_plain_chain = end_label == _OUTPUT and _is_chain(flows, len(names))

@@ -121,13 +121,13 @@ class Kinds(walk.Domain[Kind]):
         steps: maximum number of modules and elements to visit; the outputs of further modules are `ANY`.
 
     Attributes:
-        left: number of modules and elements that may still be visited.
+        steps_left: number of modules and elements that may still be visited.
     """
 
     def __init__(self, traits: Callable[[str], Any], steps: int = _MOST) -> None:
         self._traits = traits
         self._outputs: dict[tuple[int, Kind], Kind] = {}
-        self.left = steps
+        self.steps_left = steps
 
     def __call__(self, spec: ModuleSpec, kind: Kind) -> Kind:
         """Return the kind of the output of a module.
@@ -138,8 +138,8 @@ class Kinds(walk.Domain[Kind]):
         visited = (id(spec), kind)
         if visited in self._outputs:
             return self._outputs[visited]
-        self.left -= kind.size + len(spec.children)
-        output = self.visit(spec, kind) if self.left > 0 else ANY
+        self.steps_left -= kind.size + len(spec.children)
+        output = self.visit(spec, kind) if self.steps_left > 0 else ANY
         self._outputs[visited] = output
         return output
 

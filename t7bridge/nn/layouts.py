@@ -586,7 +586,7 @@ def _move_to_own_storage(cluster: list[tuple[int, int, Tensor]], compact: dict[i
     storage = views[0].storage
     assert storage is not None
     dimensions = _common_dimensions(views, end - first)
-    if dimensions is not None:
+    if dimensions is not None:  # all are the same view
         part = _gathered(storage, first, end, dimensions)
         packed_steps = contiguous([extent for extent, _ in dimensions])
         new_steps = {step: new_step for (_, step), new_step in zip(dimensions, packed_steps)}

@@ -417,7 +417,9 @@ class _Collector:
             if not isinstance(value, (Tensor, TorchObject, *_DATA_TYPES)):
                 continue
             # `scratch`: temporary values of this class; `is_scratch`: of every class.
-            if name in named_fields or name in layer.scratch or is_scratch(name) or self._is_own(obj, name, value):
+            if name in named_fields or name in layer.scratch or is_scratch(name):
+                continue
+            if self._is_set_by_class(obj, name, value):
                 continue
             if name in (FIELD, ROOT_FIELD):  # a record of `save_module`: nothing in it counts as left out
                 self._collect_data(place, name, value)
@@ -427,8 +429,8 @@ class _Collector:
                 continue
             self._unnamed.append(_UnnamedField(place, name, path_steps(name), value, has_entry=True))
 
-    def _is_own(self, obj: TorchObject, name: str, value: Value) -> bool:
-        """Return whether a field holds a scalar and is one that the class itself sets."""
+    def _is_set_by_class(self, obj: TorchObject, name: str, value: Value) -> bool:
+        """Return whether a field holds a scalar and is one that the class itself sets, for every object."""
         return isinstance(value, _SCALAR_TYPES) and name in self._own_names(obj.class_name)
 
     def _collect_data(self, place: Place, name: str, value: Value) -> None:
@@ -436,7 +438,9 @@ class _Collector:
         if name in (FIELD, ROOT_FIELD):  # the record of `save_module`, which `_use_recorded_names` uses or notes
             self._result.data_fields.add((id(place.obj), name))
             return
-        if not isinstance(value, _DATA_TYPES) or self._is_own(place.obj, name, value) or not self._is_data(value):
+        if self._is_set_by_class(place.obj, name, value):
+            return
+        if not isinstance(value, _DATA_TYPES) or not self._is_data(value):
             return
         if place.layer is not None:
             if id(place.obj) not in self._options:
@@ -651,8 +655,7 @@ def learned_copies(root: TorchObject) -> Iterator[tuple[str, str, Origin, Tensor
     for place in Places(root):
         if place.layer is None or place.layer.children not in (first_module, clones):
             continue
-        # The state dict has the first module, as `0`, or (of clones with weights of their own) all: then there is no
-        # other.
+        # The state dict has the first module, as `0`, or all modules: of clones with weights of their own.
         in_state_dict = list(place.layer.children(place.obj))
         for child in list(modules(place.obj))[len(in_state_dict) :]:
             if not isinstance(child.value, TorchObject):
