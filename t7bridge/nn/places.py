@@ -29,9 +29,9 @@ MAX_DEPTH = 1_000
 _LONGEST_PATH = 10_000
 """Maximum characters of a path in an object of an unknown class."""
 
-_OF_NN = ("nn.", *ALIAS_PREFIXES)
+_NN_PREFIXES = ("nn.", *ALIAS_PREFIXES)
 """Packages whose classes are modules or criterions; those of others are known by their entries or their fields."""
-_NO_MODULES = ("nngraph.", "graph.", "torch.")
+_PREFIXES_WITHOUT_MODULES = ("nngraph.", "graph.", "torch.")
 """Packages without modules. Objects of a graph lead to everything else in it."""
 _SCRATCH = {
     *("output", "finput", "fgradInput", "buffer", "buffer1", "buffer2", "buffer3", "indices", "noise", "mask"),
@@ -51,9 +51,9 @@ def is_module(value: Value) -> bool:
     if not isinstance(value, TorchObject):
         return False
     name = value.class_name
-    if layer_of(name) is not None or name.startswith(_OF_NN):
+    if layer_of(name) is not None or name.startswith(_NN_PREFIXES):
         return True
-    if name.startswith(_NO_MODULES):
+    if name.startswith(_PREFIXES_WITHOUT_MODULES):
         return False
     # Every module has these, unless a program removed them to save space.
     if "gradInput" in value and "output" in value:
@@ -197,7 +197,7 @@ class Searcher:
             elif isinstance(value, (Table, TdsHash, TdsVec, TorchObject)):
                 if id(value) in seen or id(value) in self._barren:
                     continue
-                if isinstance(value, TorchObject) and value.class_name.startswith(_NO_MODULES):
+                if isinstance(value, TorchObject) and value.class_name.startswith(_PREFIXES_WITHOUT_MODULES):
                     continue
                 seen.add(id(value))
                 inside = [

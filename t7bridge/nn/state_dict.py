@@ -325,7 +325,11 @@ class _Collector:
         return tensor, Origin(obj, param, source, original)
 
     def _computed(self, place: Place, fields: Fields, param: Param) -> tuple[Tensor, Origin] | None:
-        """Return a tensor that no field holds, computed from others, and its origin; `None` if it is not wanted."""
+        """Return a tensor that no field holds, computed from others, and its origin.
+
+        Returns:
+            `None` if the entry computes none for these fields, or if it cannot be computed, which is noted.
+        """
         obj = place.obj
         if param.make is None:
             return None
@@ -929,13 +933,13 @@ def _record_of_root(table: Table) -> Recorded:
     record.tied = {_text(key): _text(value) for key, value in _pairs(table.get("tied"))}
     record.scalars = [int(place) for place in items_of(table.get("scalars")) or () if isinstance(place, (int, float))]
     for key, value in _pairs(table.get("other")):
-        tensor = _without_dimensions(value) if isinstance(value, Table) else value
+        tensor = _unwrapped_scalar(value) if isinstance(value, Table) else value
         if isinstance(tensor, Tensor):
             record.other[_text(key)] = tensor
     return record
 
 
-def _without_dimensions(table: Table) -> Tensor | None:
+def _unwrapped_scalar(table: Table) -> Tensor | None:
     """Return the tensor without dimensions that a table `{scalar = tensor}` stands for; Lua has none."""
     tensor = table.get("scalar")
     if not isinstance(tensor, Tensor) or tensor.numel != 1:

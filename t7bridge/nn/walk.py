@@ -191,6 +191,7 @@ def sliced(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
     if count is not None and count > len(children):
         raise Mismatch
     outputs = []
+    # Without a known number of slices there is one for each child.
     for number, child in enumerate(children[:count]):
         outputs.append(d.call(spec, child, d.item(value, number, dim)))
     return d.concat(outputs, spec.kwargs["output_dim"])

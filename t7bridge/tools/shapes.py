@@ -151,11 +151,11 @@ def _best_guess(blocks: list[Block], is_recorded: bool) -> tuple[Value, Evaluati
     fewest_doubts = 0
     trial = evaluate(blocks, None)  # with an unknown input, to find the layers that it enters
     for model_input in _likely_inputs(blocks, trial.entered):
-        trial = evaluate(blocks, model_input, trial.left)
+        trial = evaluate(blocks, model_input, trial.steps_left)
         if trial.fitting_shapes:  # those of elements that have to fit to others are added
             model_input = [trial.fitting_shapes.get((number,), element) for number, element in enumerate(model_input)]
-            trial = evaluate(blocks, model_input, trial.left)
-        if trial.left < 0:  # too many layers were evaluated
+            trial = evaluate(blocks, model_input, trial.steps_left)
+        if trial.steps_left < 0:  # too many layers were evaluated
             break
         if trial.failed or (is_recorded and not _agrees_with_recorded(blocks, trial)):
             continue

@@ -255,7 +255,7 @@ _MOST_COMPARED = 100_000
 def clones(obj: TorchObject) -> Iterator[Child]:
     """Yield the module of an `nn.MapTable`, and its clones for other elements if they have tensors of their own.
 
-    Lua uses `module` for the first element, whatever is first in `modules`.
+    The first is the field `module`, which Lua uses for the first element, whatever is first in `modules`.
     """
     elements = list(modules(obj))
     if elements and are_clones(*(child.value for child in elements)):

@@ -422,7 +422,7 @@ def _kernel_shapes(lua: Lua) -> tuple[Literal, ...]:
         NotMappedError: there is none.
     """
     names = [name for name in ("kernel", "kernel2") if name in lua.shapes]
-    return tuple(map(lua.shape, names or ["kernel"]))
+    return tuple(map(lua.shape, names or ["kernel"]))  # a missing one is refused
 
 
 _NORMALIZATION = of_runtime(

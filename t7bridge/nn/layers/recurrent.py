@@ -564,7 +564,7 @@ def _reset_gru(name: str, **kwargs: Any) -> Row:
         hidden = columns // 3
         return rows - hidden, hidden
 
-    return of_runtime(name, made(sizes_of).each, **kwargs)
+    return of_runtime(name, made(sizes_of).each, **kwargs)  # two arguments
 
 
 _BUFFERS = (
