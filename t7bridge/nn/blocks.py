@@ -223,7 +223,7 @@ class Block:
         class_name = self.target or self.class_name or self.title
         is_class_of_user = bool(self.target) and not self.target.startswith(("torch.nn.", OURS))
         if is_class_of_user:
-            # What it does is not known from its name, but from the class that its entry says it is like.
+            # The name of a user's class does not say what it does; the class that its entry says it is like does.
             class_name = traits_of(self.target).like
         return _category_of(class_name)
 
@@ -782,7 +782,7 @@ def _output_of(spec: ModuleSpec, wires: Wires) -> Wire | None:
         return None
     container_input = Wire(origin=())
     if facts.takes_list and len(spec.children) > 1:
-        # One for each of several modules inside: a flow may ask for the number of elements.
+        # One element for each of several modules inside: a flow may ask how many there are.
         elements = tuple(Wire(origin=(number,)) for number in range(len(spec.children)))
         container_input = Wire(origin=(), items=elements)
     try:
@@ -854,7 +854,7 @@ def _container_flows(inputs: list[Wire], output: Wire) -> list[Flow]:
             used.add(start)
             flows.append(Flow(start, end, _selected(elements)))
     if not output.origins:
-        # It computes something of all outputs that no module inside receives.
+        # The container computes its output of all outputs that no module inside receives.
         flows += [Flow(start, output_number) for start in range(count) if start not in used]
     flows = list(dict.fromkeys(flows))
     # The arrows to the output last; among the others those from the input first.
@@ -955,7 +955,7 @@ def structure_blocks(value: Any, title: str, limits: Limits = DEFAULT_LIMITS) ->
         raise ModelError("the file holds no model", found=found, hint="t7bridge inspect shows its content.")
     root = _tree_of_blocks(tensors, objects, limits)
     root.title = root.class_name or title
-    root.target = ""  # its title is the full name of its class
+    root.target = ""  # as of a block whose title is the full name of its class
     root.kind = "side" if root.inside else "layer"
     blocks = list(root.walk())
     _summarize(blocks)
@@ -979,7 +979,7 @@ def _tree_of_blocks(
     by_path: dict[str, Block] = {}
     for key in ["", *weights, *objects]:
         names = key.split(".") if key else []
-        # Those around it come first.
+        # The blocks around a block come first.
         for depth in range(len(names) + 1):
             path = ".".join(names[:depth])
             if path in by_path:

@@ -89,7 +89,7 @@ def view(tensor: Tensor, size: tuple[int, ...]) -> Tensor | None:
             runs.append((extent, step))
     # From the last dimension on, each new extent is split off the innermost run that has elements left.
     reversed_stride: list[int] = []
-    remaining, step = runs.pop() if runs else (1, 1)
+    remaining, step = runs.pop() if runs else (1, 1)  # all dimensions of one element: a run of one
     for extent in reversed(size):
         if extent > 1 and remaining == 1 and runs:
             remaining, step = runs.pop()

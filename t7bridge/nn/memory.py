@@ -64,7 +64,7 @@ class MemoryEffects:
     def _effect(self, spec: ModuleSpec) -> Effect:
         """Return the effect of a module, from its traits, and of a container from those of the modules inside."""
         facts = traits_of(spec.target)
-        # A container without modules is one all the same: an empty Sequential returns its input.
+        # A container without modules is no layer either: an empty Sequential returns its input.
         is_layer = not spec.children and facts.flow is not sequence and not facts.is_graph
         if is_layer:
             inplace = bool(spec.kwargs.get("inplace"))
@@ -80,7 +80,7 @@ class MemoryEffects:
             else:
                 elements = None if output.items is None else tuple(item.is_input for item in output.items)
                 return Effect(changes=aliases.changes, shares=output.is_input, keeps=aliases.keeps, elements=elements)
-        # It may do anything with its input besides what the modules inside do.
+        # Such a container may do anything with its input besides what the modules inside do.
         changes = any(self.of(child).changes for child in spec.children.values())
         return Effect(changes=changes, shares=True, keeps=True)
 

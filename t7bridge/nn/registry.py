@@ -786,7 +786,7 @@ def registered_layers() -> dict[str, Layer]:
 def _children_at(obj: TorchObject, *paths: str, name: str = "") -> Iterator[Child]:
     """Yield the children at the first path where there is a module, or a list with elements; see `children_at`."""
     for path in paths:
-        value = lookup(obj, path) if "." in path else obj.get(path)
+        value = lookup(obj, path)
         if value is None:
             continue
         step = path_steps(path)

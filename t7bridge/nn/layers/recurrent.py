@@ -180,7 +180,7 @@ def _recurrent(lua: Lua) -> Call:
     parts = [child.value for child in _parts_of_recurrent(lua.obj)]
     for path, place in _CLONES_OF_FIRST_STEP.items():
         clone = lua.get(path)
-        # Their weights are not compared: PyTorch's class has those of `modules` for all steps.
+        # The weights of clones are not compared: PyTorch's class uses those of `modules` for all steps.
         if clone is not None and place < len(parts) and not are_clones(clone, parts[place], sharing=False):
             raise NotMappedError("its modules inside were changed", path=f"{lua.path}.initialModule")
     for name, form in _FORMS_OF_RECURRENT.items():
@@ -226,7 +226,7 @@ def _needs_mask(obj: TorchObject) -> bool:
         module = stack.pop()
         if isinstance(module, TorchObject):
             masks_steps = module.class_name == "nn.MaskZero" or module.get("maskzero") is True
-            receives_mask = module.get("v2") is True  # in the first version they found the zeros themselves
+            receives_mask = module.get("v2") is True  # in their first version, modules find the zeros themselves
             if masks_steps and receives_mask:
                 return True
             stack += items_of(module.get("modules")) or []
@@ -240,7 +240,7 @@ _SEQUENCER = either(
     of_runtime("sequence.Sequencer", remember=_REMEMBER),
 )
 _RECURSOR = either(
-    # Containers of a Recursor make all modules forget, so that it adds nothing.
+    # These containers make all modules inside forget, so that a Recursor in one adds nothing.
     lambda lua: lua.above and lua.above[0].class_name in _SEQUENCERS,
     of_torch("Sequential"),
     of_runtime("recurrent.Recursor"),
@@ -288,7 +288,7 @@ def _is_sequence(lua: Lua) -> bool:
     return False
 
 
-# Element-Research's classes hold the modules that they run in fields, too.
+# Element-Research's classes run modules from fields; `modules` lists the same ones.
 run_elsewhere(
     {
         **dict.fromkeys(("nn.Recursor", "nn.Recurrence", *CELLS), run_from("recurrentModule")),
@@ -319,7 +319,7 @@ declare_recordings(
             Recording(over_sequences=True),
         ),
         "nn.BiSequencerLM": Recording(flow=walk.both_ways, inputs={"2": "_mergeInput"}, over_sequences=True),
-        # It removes the examples that are zeros before it runs the module inside.
+        # A TrimZero removes the examples that are zeros before it runs the module inside.
         "nn.TrimZero": Recording(flow=walk.unknown),
     }
 )
