@@ -172,6 +172,11 @@ def _rebind(members: Iterable[Any], before: type, after: type) -> None:
     """Let methods that use `super()` find the class that replaces the one in which they are written, as attrs does.
 
     Python keeps the class in a cell of each such method.
+
+    Args:
+        members: of the class.
+        before: the class in which they are written.
+        after: the one that replaces it.
     """
     for member in members:
         # A class method or static method, a property, or the function itself.

@@ -277,6 +277,8 @@ def pooling(dims: int) -> Rule:
 def _pooled(extent: Extent, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> Extent:
     """Return an extent of the output of a pooling, as torch.nn.MaxPool2d documents it; a stride of 0 is the kernel's.
 
+    An unknown one is returned if it would be an expression that is rounded up.
+
     Raises:
         Mismatch: the input is smaller than a window, or the stride is negative.
     """

@@ -609,6 +609,7 @@ def register_module(
     """
 
     def decorate(class_: type[_Class]) -> type[_Class]:
+        """Register the class, and return it."""
         if "." in class_.__qualname__:
             raise ModelError(
                 f"{class_.__qualname__} is defined inside something else",
@@ -888,6 +889,7 @@ def run_from(*fields: str) -> Children:
     """
 
     def find(obj: TorchObject) -> Iterator[Child]:
+        """Yield the elements of `modules`, in whose places are those modules that fields hold."""
         children = list(listed_modules(obj))
         for number, names in enumerate(fields):
             present = [name for name in names.split("|") if isinstance(obj.get(name), TorchObject)]

@@ -123,9 +123,10 @@ INPUTS = made(lambda lua: lua.shape("weight")[1] * lua.integer("groups", 1))
 
 
 def _keyword_arguments(dims: int, groups: Read = _GROUPS) -> dict[str, Any]:
-    """Return the arguments of a convolution by keyword. Up to 2015-06 one `padding` applied to all axes."""
+    """Return the arguments of a convolution by keyword, for a number of dimensions of a kernel."""
     return {
         "stride": axes("d", dims, 1),
+        # Up to 2015-06 one field `padding` was for all axes.
         "padding": axes("padding|pad", dims, 0).unless((0,) * dims),
         "groups": groups.unless(1),
         "bias": _IF_BIAS,
