@@ -434,13 +434,14 @@ class _Sketcher:
             block.kind = "graph"
             block.title = "Graph"
         elif spec.children:
+            # Until `_add_container_flows` finds arrows.
             is_chain = spec.target == SEQUENTIAL or len(spec.children) == 1
             block.kind = "chain" if is_chain else "side"
         if spec.path in self._unmapped:
             block.mark = "unmapped"
             block.title = spec.class_name
             block.lines = ["no PyTorch module"]
-        elif spec.graph is None:
+        elif spec.graph is None:  # the arguments of a graph are its nodes, which have blocks
             block.arguments = _arguments(spec)
             block.lines += _label(spec)
         if spec.obj is not None:

@@ -155,7 +155,7 @@ def _steps_into(value: Value) -> Iterator[tuple[str, str, Value]]:
             yield str(number), step, item
         elif isinstance(key, bytes):
             yield key.decode("utf-8", "backslashreplace"), step, item
-        else:
+        else:  # a fraction, a truth value or an object
             yield step.strip("[]"), step, item
 
 
@@ -447,7 +447,7 @@ def _short(value: Value) -> str:
     numbers: list[Any] = []
     if isinstance(value, float):
         numbers = [value]
-    elif isinstance(value, Table):
+    elif isinstance(value, Table):  # as of the three colours
         numbers = value.raw_values
     elif isinstance(value, Tensor) and value.storage is not None and value.numel <= _MOST_NUMBERS:
         numbers = value.numpy().reshape(-1).tolist()

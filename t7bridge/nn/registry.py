@@ -490,6 +490,7 @@ def register_layer(
     modules_by_name: Mapping[str, Mapped] = _by_class(module, names)
     targets_of_modules = [_targets_of(mapped) for mapped in modules_by_name.values()]
     first_target = next(iter(targets_of_modules[0]), "") if targets_of_modules else ""
+    # Traits that name no class; an entry without a module has no class for them.
     if isinstance(traits, Traits):
         traits = {first_target: traits} if first_target else {}
     home = _caller()
