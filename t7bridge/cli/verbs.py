@@ -327,7 +327,7 @@ def _run(options: argparse.Namespace, result: Match) -> Proof | None:
     is_requested = options.prove or (factories and not options.no_run)
     # A Lua module runs against another, or against what a factory makes.
     if is_requested and lua_modules and (factory or len(lua_modules) == 2):
-        module, other = result.to_run(options.partial)
+        module, other = result.lua_model_and_other(options.partial)
         if len(lua_modules) == 2:  # both sides can be run without one
             factory = None
         proof = try_proof(module, against=other, factory=factory, input=options.input, limits=options.limits)

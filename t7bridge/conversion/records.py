@@ -159,7 +159,7 @@ def value_read_back(value: Any, report: Report, limits: Limits, *, allow_foreign
     keys = StorageKeys(str)
     writer = PickleWriter(keys.key_and_device, allow_foreign=allow_foreign)
     pickle = writer.dumps(value)
-    if writer.plain or writer.blocking:
+    if writer.left_out_names or writer.refused_names:
         note_target(writer, value, report)
     storages = {str(number): storage for number, storage in enumerate(keys.storages)}
     # Forbidden names are not refused: the pickle was written here, and reading it calls nothing.

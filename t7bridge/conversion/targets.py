@@ -121,7 +121,7 @@ def _finish_pt(writer: PtWriter | LegacyPtWriter, value: Any, report: Report) ->
     """Write a value without a record, and note what of it became plain data."""
     writer.write(value)
     report.tensors, report.storages = writer.tensors, writer.storages
-    if writer.plain or writer.blocking:
+    if writer.left_out_names or writer.refused_names:
         note_target(writer, value, report)
     writer.finish()
 

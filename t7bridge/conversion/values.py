@@ -125,17 +125,17 @@ def note_target(writer: PtWriter | LegacyPtWriter | PickleWriter, value: Any, re
     """Note the objects that were written as plain data, and whether `torch.load(weights_only=True)` reads the file.
 
     Args:
-        writer: of the target, after it has written the value. Its `plain` has the objects by class; its `blocking` one
-            object for each name that PyTorch's safe loader refuses.
+        writer: of the target, after it has written the value. Its `left_out_names` have the objects by class; its
+            `refused_names` one object for each name that PyTorch's safe loader refuses.
         value: the value written.
         report: receives the notes, each with the path of the first object that it is about.
     """
-    first_items = [items[0] for items in writer.plain.values() if items]
-    noted = {id(item) for item in (*first_items, *writer.blocking.values())}
+    first_items = [items[0] for items in writer.left_out_names.values() if items]
+    noted = {id(item) for item in (*first_items, *writer.refused_names.values())}
     paths = paths_of(value, noted) if noted else {}
-    for name, items in list(writer.plain.items())[:_MOST_NOTES]:
+    for name, items in list(writer.left_out_names.items())[:_MOST_NOTES]:
         note_plain(name, items, paths, report)
-    for name, item in list(writer.blocking.items())[:_MOST_NOTES]:
+    for name, item in list(writer.refused_names.items())[:_MOST_NOTES]:
         report.note(
             "info",
             f"torch.load(weights_only=True) refuses the file, as it names {name[:_MOST_LETTERS]}",

@@ -25,7 +25,7 @@ from ..formats.pt.zip import ZipArchive
 from ..formats.shards import files_of
 from ..formats.t7.file import read_t7
 from ..formats.t7.reader import T7Reader
-from ..formats.table import HEAD_BYTES, SUFFIXES, identify, is_tar, refuse_two
+from ..formats.table import HEAD_BYTES, SUFFIXES, identify, is_tar, refuse_two_formats
 from ..graph.lua import LuaFunction, TorchObject
 from ..graph.walk import walk
 from ..io.source import ByteSource, PathLike, inputs_protected
@@ -260,7 +260,7 @@ def _scan_source(source: ByteSource, limits: Limits, report: ScanReport) -> None
     signature = identify(source.read(0, HEAD_BYTES))
     if signature is None or signature.kind not in ("zip", "tar"):
         # A file that another reader would take for an archive has two values.
-        refuse_two(source, title=signature.title if signature else "")
+        refuse_two_formats(source, title=signature.title if signature else "")
     if signature is not None and signature.kind == "npy":
         report.format = "npy"
         _judge_array(source, 0, source.size, limits, report)
