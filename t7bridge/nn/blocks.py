@@ -406,6 +406,7 @@ class _Sketcher:
                 continue
             child = spec.children[node.module]
             child_key = f"{key}.{node.module}" if key else node.module
+            # By its label in Lua, if it has one.
             child_block = self._block(node.name or node.module, child, child_key)
             child_block.place_in_plan = (id(spec), number)
             block.inside.append(child_block)

@@ -85,8 +85,8 @@ def compose(pieces: Iterable[Piece], shapes: Shapes, tensors: Mapping[str, Tenso
 
     Args:
         pieces: what they are made of.
-        shapes: of the tensors.
-        tensors: the source tensors.
+        shapes: of the tensors, by the prefix of each module and by name.
+        tensors: the source tensors, by key.
     """
     module_of = _modules_by_key(shapes)
     pieces_of: dict[str, list[Piece]] = {}

@@ -265,7 +265,7 @@ class Places:
         searcher: finds modules in objects of unknown classes.
         cycles: of each module that contains itself, the place and the child that leads back to it.
         non_modules: places, and children there that are no objects.
-        last: the walk's number of each module's last place, by the id of the module.
+        last_entered: the walk's number of each module's last place, by the id of the module.
     """
 
     root: TorchObject
@@ -274,7 +274,7 @@ class Places:
     searcher: Searcher = field(init=False)
     cycles: list[tuple[Place, Child]] = field(factory=list)
     non_modules: list[tuple[Place, Child]] = field(factory=list)
-    last: dict[int, int] = field(factory=dict)
+    last_entered: dict[int, int] = field(factory=dict)
     _visited: list[Place] | None = field(default=None, init=False)
     """All places, once they were visited."""
 
@@ -301,9 +301,9 @@ class Places:
             """Return a new place, whose children are visited next."""
             depth = parent.depth + 1 if parent is not None else 0
             place = Place(obj, layer_of(obj.class_name), name, step, parent, entered=next(entry_numbers), depth=depth)
-            self.last[id(obj)] = place.entered
+            self.last_entered[id(obj)] = place.entered
             # The first places of modules are as many as the file has objects; only repeated ones can grow without end.
-            self._check_repeated(place.entered - len(self.last))
+            self._check_repeated(place.entered - len(self.last_entered))
             on_path.add(id(obj))
             stack.append((place, self._children(place)))
             visited.append(place)
@@ -320,7 +320,7 @@ class Places:
             value = child.value
             if not isinstance(value, TorchObject):
                 self.non_modules.append((place, child))
-            elif child.secondary and self.last.get(id(value), 0) >= place.entered:
+            elif child.secondary and self.last_entered.get(id(value), 0) >= place.entered:
                 continue  # an alias: the module was visited since this object was entered
             elif id(value) in on_path:
                 self.cycles.append((place, child))

@@ -480,7 +480,7 @@ class _Collector:
             if isinstance(value, Tensor):
                 if value.numel and id(value.storage) not in storages:
                     return "a tensor"
-            elif id(value) not in self._places.last:
+            elif id(value) not in self._places.last_entered:
                 return f"a {value.class_name}"
         return ""
 
