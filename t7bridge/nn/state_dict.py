@@ -708,6 +708,15 @@ def note_lost_sharing(models: Iterable[StateDict], report: Report) -> None:
         models: the state dicts of the result.
         report: receives the note.
     """
+    keys = dict.fromkeys(_keys_of_lost_sharing(models))
+    if keys:
+        text = listed(keys, _SHOWN)
+        message = f"memory that Lua shares between tensors of different layouts is no longer shared: {text}"
+        report.notes.append(Note("info", path="", message=message, loss="sharing", code="unshared"))
+
+
+def _keys_of_lost_sharing(models: Iterable[StateDict]) -> Iterator[str]:
+    """Yield the keys of tensors that overlap others in Lua's memory, and have storages of their own in the result."""
     by_storage: dict[int, list[_Converted]] = {}
     for model in models:
         for key, origin in model.origins.items():
@@ -716,17 +725,13 @@ def note_lost_sharing(models: Iterable[StateDict], report: Report) -> None:
                 begin, end = before.reach()
                 converted = _Converted(begin, end, key, before, model[key])
                 by_storage.setdefault(id(before.storage), []).append(converted)
-    keys: dict[str, None] = {}
     for group in chain.from_iterable(map(overlapping, by_storage.values())):
         lua_tensors = {id(converted.before) for converted in group}
         storages = {id(converted.after.storage) for converted in group}
         # Several tensors of PyTorch that are parts of one of Lua share nothing.
         if len(lua_tensors) > 1 and len(storages) > 1:
-            keys.update(dict.fromkeys(converted.key for converted in group))
-    if keys:
-        text = listed(keys, _SHOWN)
-        message = f"memory that Lua shares between tensors of different layouts is no longer shared: {text}"
-        report.notes.append(Note("info", path="", message=message, loss="sharing", code="unshared"))
+            for converted in group:
+                yield converted.key
 
 
 # Records of `save_module`
