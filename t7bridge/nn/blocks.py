@@ -383,7 +383,7 @@ class _Sketcher:
         return blocks
 
     def _fill(self, block: Block, spec: ModuleSpec, key: str) -> list[tuple[Block, ModuleSpec, str]]:
-        """Add to the block of a container those of its modules; return block, plan and key of each."""
+        """Add to the block of a container the blocks of its modules; return block, plan and key of each."""
         modules_inside = []
         for name, child in spec.children.items():
             child_key = f"{key}.{name}" if key else name
@@ -398,7 +398,7 @@ class _Sketcher:
     def _fill_graph(
         self, block: Block, spec: ModuleSpec, graph: GraphSpec, key: str
     ) -> list[tuple[Block, ModuleSpec, str]]:
-        """Add to the block of a graph those of its nodes; return block, plan and key of each module inside."""
+        """Add to the block of a graph the blocks of its nodes; return block, plan and key of each module inside."""
         modules_inside = []
         for number, node in enumerate(graph.nodes):
             if node.module is None:  # it makes a list of its inputs
@@ -415,7 +415,7 @@ class _Sketcher:
         return modules_inside
 
     def _block(self, name: str, spec: ModuleSpec, key: str) -> Block:
-        """Return the block of a module, without those inside it; of one that has a block elsewhere a reference to it.
+        """Return the block of a module, without the blocks inside it; a reference, if the module has a block elsewhere.
 
         Args:
             name: of the module in the block around it.
@@ -453,7 +453,7 @@ class _Sketcher:
 
 
 def _weights_by_block(tensors: Mapping[str, Tensor], buffers: set[str]) -> dict[str, list[Weight]]:
-    """Assign the tensors of a state dict to their blocks; those of the same memory refer to the first.
+    """Assign the tensors of a state dict to their blocks; one in the memory of an earlier one refers to that.
 
     Args:
         tensors: by key.
@@ -869,7 +869,7 @@ def _selected(elements: Sequence[int]) -> str:
 
 
 def _add_graph_ends(block: Block, graph: GraphSpec) -> None:
-    """Add the input, the output and the flows of a graph to its block, which has those of its nodes.
+    """Add the input, the output and the flows of a graph to its block, which has the blocks of its nodes.
 
     In a graph, 0 is the input and nodes count from 1; blocks count from 0, and the ends come after those of the nodes.
     """
@@ -967,7 +967,7 @@ def structure_blocks(value: Any, title: str, limits: Limits = DEFAULT_LIMITS) ->
 def _tree_of_blocks(
     tensors: Mapping[str, Tensor], objects: Mapping[str, PythonObject | TorchObject], limits: Limits
 ) -> Block:
-    """Return the block of a whole, which has in it those of the objects, and of the prefixes of the tensors' names.
+    """Return the block of a whole, with the blocks of objects and of the prefixes of the tensors' names inside it.
 
     Args:
         tensors: the tensors, by path.
@@ -998,7 +998,7 @@ def _tree_of_blocks(
 
 
 def _structure_block(path: str, name: str, obj: PythonObject | TorchObject | None, weights: list[Weight]) -> Block:
-    """Return the block of an object, or of the tensors whose names have a common prefix, without those inside it.
+    """Return the block of an object, or of the tensors whose names have a common prefix, without the blocks inside it.
 
     Args:
         path: of the object, or the prefix.

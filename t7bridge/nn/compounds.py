@@ -254,7 +254,7 @@ def _listed(value: Expression) -> list[Expression]:
 
 
 def _joined_path(path: str, step: str) -> str:
-    """Return a path as `lookup` reads it, of one and a step as `Child` has it: `net.modules.1` for `.modules[1]`."""
+    """Return the path of a child as `lookup` reads it: `net.modules.1` for the path `net`, the step `.modules[1]`."""
     return f"{path}{step}".replace("[", ".").replace("]", "").lstrip(".")
 
 

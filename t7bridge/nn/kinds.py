@@ -191,7 +191,7 @@ class Kinds(walk.Domain[Kind]):
         return Kind("tensor", shape=(*value.shape[:dim], *value.shape[dim + 1 :]))
 
     def elements(self, value: Kind, count: int) -> list[Kind]:
-        """Return the first elements; nothing for those that a list of known length does not have."""
+        """Return the first elements; nothing in the place of further ones than a list of known length has."""
         if value == NOTHING:  # Lua fails where it indexes nil
             return [NEVER] * count
         if value.items is not None:
@@ -229,7 +229,10 @@ class Kinds(walk.Domain[Kind]):
         return Kind("tensor", shape=joined(shapes, dim))
 
     def combine(self, values: Sequence[Kind]) -> Kind:
-        """Return a tensor of the shape of the others, if that is known of one; they may differ only by broadcasting."""
+        """Return a tensor; of the shape of the values, if those that are known are equal.
+
+        Unknown ones could differ only by broadcasting.
+        """
         shapes = {value.shape for value in values if value.shape is not None}
         return Kind("tensor", shape=shapes.pop()) if len(shapes) == 1 else TENSOR
 

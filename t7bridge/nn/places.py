@@ -111,8 +111,8 @@ class Place:
     entered: int = 0
     depth: int = 0
 
-    def _and_those_around(self) -> Iterator[Place]:
-        """Yield the place itself, and those around it, the innermost first."""
+    def _with_enclosing(self) -> Iterator[Place]:
+        """Yield the place itself, and the places around it, the innermost first."""
         place: Place | None = self
         while place is not None:
             yield place
@@ -121,13 +121,13 @@ class Place:
     @property
     def prefix(self) -> str:
         """Prefix of the names of its tensors: `1.0.`; empty for the model itself."""
-        names = [place.name for place in self._and_those_around() if place.parent is not None]
+        names = [place.name for place in self._with_enclosing() if place.parent is not None]
         return "".join(f"{name}." for name in reversed(names))
 
     @property
     def path(self) -> str:
         """The path in Lua: `root.modules[2].modules[1]`."""
-        return "".join(reversed([place.step for place in self._and_those_around()]))
+        return "".join(reversed([place.step for place in self._with_enclosing()]))
 
 
 def _steps_into(value: Value) -> Iterator[tuple[str, str, Value]]:

@@ -166,7 +166,7 @@ def _convolution_of_any_extent(dims: int) -> Choice:
         return any(dilation > 1 and stride > 1 for dilation, stride in of_axes)
 
     def has_large_kernel(lua: Lua) -> bool:
-        """Return whether an input is padded, and the kernel is larger than the smallest of these, of one element."""
+        """Return whether inputs are padded, and the kernel is still larger than the smallest input, of one element."""
         if not any(paddings.get(lua)):
             return False
         of_axes = zip(KERNEL.get(lua), strides.get(lua), paddings.get(lua))

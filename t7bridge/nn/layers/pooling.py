@@ -88,9 +88,9 @@ def _may_begin_after_input(dims: int, dilation: Read | None = None) -> Callable[
 
 
 def _ceiled(dims: int, usual: Row | Choice, dilation: Read | None = None, **kwargs: Any) -> Choice:
-    """Map poolings, those whose windows may begin after the end of the input to a class that has such windows.
+    """Map poolings; where windows may begin after the end of the input, to a class that has such windows.
 
-    PyTorch omits these.
+    PyTorch omits these windows.
 
     Args:
         dims: dimensions of a window.

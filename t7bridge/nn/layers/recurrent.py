@@ -452,7 +452,7 @@ _GATES = gates_to_torch("ifog")
 
 
 def _mask(lua: Lua) -> str:
-    """Return which examples return zeros in torch's rnn: those that are `zeros`, or that a `mask` marks, or none."""
+    """Return for which examples torch's rnn returns zeros: those that are `zeros` or that a `mask` marks, or none."""
     if not lua.flag("maskzero"):
         return ""
     return "mask" if lua.flag("v2") else "zeros"
@@ -801,7 +801,7 @@ def _cudnn_params(fields: Fields) -> tuple[Param, ...]:
 
 
 def _cudnn_state(lua: Lua) -> Any:
-    """Return the initial state of the next sequence: that of the file, or the last one's final state if it is kept.
+    """Return the initial state of the next sequence: that of the file, or the final state of the last one, if kept.
 
     Returns:
         Elements of the sizes (layers * directions, batch, hidden), of an LSTM of output and cell; `None` for zeros.

@@ -121,7 +121,7 @@ def state_after_batch_first_sequence(lua: Lua, *states: str) -> Literal:
 
 
 def _nested_literals(value: Value, leaf: Callable[[Value, list[Value] | None], Literal]) -> Any:
-    """Return the literal of a value, or for a list the list of those of its elements, and so on.
+    """Return the literal of a value; of a list without one, the list of the literals of its elements, and so on.
 
     Args:
         value: the value.
