@@ -229,7 +229,7 @@ class Kinds(walk.Domain[Kind]):
         return Kind("tensor", shape=joined(shapes, dim))
 
     def combine(self, values: Sequence[Kind]) -> Kind:
-        """Return a tensor; of the shape of the values, if those that are known are equal.
+        """Return a tensor, of the shape of the values if those that are known are equal.
 
         Unknown ones could differ only by broadcasting.
         """

@@ -541,7 +541,7 @@ def narrow(arguments: Arguments, input_shape: Value) -> Value:
 
 
 def squeeze(arguments: Arguments, input_shape: Value) -> Value:
-    """Return the shape of the output of nn.Squeeze: without one dimension of one element, or without all of one.
+    """Return the shape of the output of nn.Squeeze: without one dimension, if it has one element, or without all such.
 
     The last dimension stays, as Lua has no tensors without dimensions.
     """
