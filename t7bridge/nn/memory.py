@@ -187,7 +187,7 @@ def use_copying_classes(root: ModuleSpec) -> None:
     if not any(spec.kwargs.get("inplace") for spec in specs_in(root)):
         return
     effects = MemoryEffects()
-    # Classes change while others are still judged. A copying class shares less, so earlier judgements stay true.
+    # Classes change while others are still judged. A copying class shares less, so that earlier judgements stay true.
     for spec, may_return_input in _places(root, effects):
         facts = traits_of(spec.target)
         # One that works in place returns its input in Lua, too.

@@ -400,7 +400,7 @@ class _Collector:
             consequence = "its tensors keep Lua's names" if tensors else "it has no tensors of its own"
             self._note("warning", place, f"no mapping yet for class {obj.class_name}: {consequence}", code="unmapped")
         if common:
-            # The others may be temporary, or tensors of other modules, so they are not collected, but noted.
+            # The others may be temporary, or tensors of other modules: they are noted if they are nowhere else.
             for child in others:
                 self._unnamed.append(_UnnamedField(place, child.name, child.path, child.value, has_entry=False))
         for name, value in _named_values(obj):

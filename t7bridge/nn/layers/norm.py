@@ -172,8 +172,8 @@ def _layer_norm_paths(obj: TorchObject) -> dict[str, str] | None:
     factor = lookup(obj, "modules.4.constant_scalar")
     if not isinstance(features, float) or not isinstance(factor, float) or features < 0:
         return None
-    # Lua divides each row by its length, and multiplies it by the root of its number of elements: together that divides
-    # it by its deviation. Lua rounds the root to the default element type.
+    # Lua divides each row, less its mean, by its length, and multiplies it by the root of its number of elements:
+    # together that divides it by its deviation. Lua rounds the root to the default element type.
     if not isclose(factor, sqrt(features), rel_tol=1e-6):
         return None
     mean = node("nn.Mean", "x", dimension=1.0, nInputDims=1.0)
