@@ -624,7 +624,7 @@ class ValueComparer(Comparer):
             if id(storage) not in self._storages_with_allowance:
                 # Each storage adds its free comparisons to the budget.
                 self._storages_with_allowance.add(id(storage))
-                self._budget.left += _FREE_COMPARISONS * storage.nbytes // BYTES_PER_STEP
+                self._budget.steps_left += _FREE_COMPARISONS * storage.nbytes // BYTES_PER_STEP
             elements = min(tensor.numel, 2 * storage.count)  # `deviation` compares what is repeated more often once
             self._budget.spend(elements * tensor.element.itemsize // BYTES_PER_STEP)
 
