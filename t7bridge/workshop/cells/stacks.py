@@ -28,8 +28,6 @@ _BY_ROW = {f"torch.nn.{name}" for name in ("Linear", "Dropout", "Tanh", "Sigmoid
 """Layers that treat each step of each sequence by itself, however many there are."""
 _STATE_ARGUMENTS = ("remember", "state", "hidden", "start", "mask_zero")
 """Arguments of recurrent layers about states, and about steps that are left out."""
-_VISITS_PER_LINK = 4
-"""Bound on the work where modules are shared: how often each link to a child is followed on average."""
 _NO_MODULE = 0
 """Instead of the id of a module."""
 
@@ -57,23 +55,19 @@ def recognized(plan: Plan, state: StateDict, only_torch: bool = False) -> Lifted
 def _modules_at_one_place(root: ModuleSpec) -> dict[int, tuple[str, ModuleSpec]]:
     """Return the modules that occur at one place only, each with the prefix of its tensors, by their ids.
 
-    Modules that contain each other at several places have exponentially many: then none counts as having one.
+    A container comes before the modules in it.
     """
-    places: dict[int, list[tuple[str, ModuleSpec]]] = {}
+    holder_counts = Counter(id(child) for spec in specs_in(root) for child in spec.children.values())
+    modules: dict[int, tuple[str, ModuleSpec]] = {}
     stack = [("", root)]
-    budget = _VISITS_PER_LINK * sum(1 + len(spec.children) for spec in specs_in(root))
     while stack:
-        if budget == 0:
-            return {}
-        budget -= 1
         prefix, spec = stack.pop()
-        places.setdefault(id(spec), []).append((prefix, spec))
-        stack += [(f"{prefix}{name}.", child) for name, child in spec.children.items()]
-    modules_at_one_place = {}
-    for ident, places_of_module in places.items():
-        if len(places_of_module) == 1:
-            (modules_at_one_place[ident],) = places_of_module
-    return modules_at_one_place
+        modules[id(spec)] = prefix, spec
+        for name, child in spec.children.items():
+            # What is inside of a module of several places has several, too.
+            if holder_counts[id(child)] == 1:
+                stack.append((f"{prefix}{name}.", child))
+    return modules
 
 
 def _prefixes_of_tied(state: StateDict) -> set[str]:
