@@ -688,16 +688,22 @@ def merge_alike(blocks: list[CodeBlock], class_names: frozenset[str]) -> list[Co
                 last_numbers[base_name] += 1
             first.name = f"{base_name}{last_numbers[base_name]}"
             classes.append(first)
-            _parametrize(group, users)
-    # Only now it is known which names need no number. The last block is the whole model, which is always `Model`.
-    for block in classes:
-        is_only_one = last_numbers[block.base_name] == 1
-        if is_only_one and (block.base_name not in class_names or block is blocks[-1]):
-            block.name = block.base_name
+            _parametrize(group, users)  # from here on all calls are of the first
+    _drop_needless_numbers(classes, class_names)
     for calls in users.values():
         for call in calls:
             call.name = call.block.name
     return classes
+
+
+def _drop_needless_numbers(classes: list[CodeBlock], class_names: frozenset[str]) -> None:
+    """Name a class that is the only one of its base name without a number; arguments as for `merge_alike`."""
+    counts = Counter(block.base_name for block in classes)
+    *inner, model = classes
+    for block in inner:
+        if counts[block.base_name] == 1 and block.base_name not in class_names:
+            block.name = block.base_name
+    model.name = model.base_name  # `Model`, as `load` has it: no other class has this name, see `TAKEN`
 
 
 def _calls_of_classes(block: CodeBlock) -> list[Construction]:
