@@ -391,9 +391,9 @@ class WeightNorm(nn.Sequential):
         dim: the dimension of the outputs in the weight.
         length_shape: of g: (outputs) or (outputs, 1).
         direction_shape: of v: (outputs, all other extents together).
-        lua_shape: of the weight if it differs from the module's, before it is viewed
-            and permuted into that.
-        order: the dimensions of the module's weight then.
+        lua_shape: the shape of Lua's weight; `None` if it is that of the module's.
+        order: the permutation that makes the module's weight of Lua's, after this is
+            viewed in the shape that it has then; `None` if the view is the weight.
     """
 
     def __init__(
@@ -421,22 +421,25 @@ class WeightNorm(nn.Sequential):
         """Return the output of the module with the weight computed from g and v."""
         buffer = self[0].weight
         assert isinstance(buffer, Tensor)
-        length = (self.v.square().sum(1) + 1e-4).sqrt()  # as in Lua, never 0
-        rows = self.v * (self.g.reshape(-1) / length)[:, None]
-        # A row of v is what belongs to one output in Lua's weight.
-        shape = self.lua_shape or buffer.shape
-        others = [extent for dim, extent in enumerate(shape) if dim != self.dim]
-        weight = rows.reshape(shape[self.dim], *others).movedim(0, self.dim)
-        if self.order is not None:
-            # The shape that becomes the module's by the permutation.
-            before = [buffer.size(self.order.index(dim)) for dim in range(buffer.dim())]
-            weight = weight.reshape(before).permute(self.order)
+        shape = buffer.shape
+        lua_weight = self._lua_weight(self.lua_shape or tuple(shape))
+        if self.order is None:
+            weight = lua_weight.reshape(shape)
         else:
-            weight = weight.reshape(buffer.shape)
+            # The shape that becomes the module's by the permutation.
+            before = [shape[self.order.index(dim)] for dim in range(len(shape))]
+            weight = lua_weight.reshape(before).permute(self.order)
         # As in Lua, the weight is kept, though it is computed.
         with torch.no_grad():
             buffer.copy_(weight)
         return torch.func.functional_call(self[0], {"weight": weight}, (input,))
+
+    def _lua_weight(self, shape: tuple[int, ...]) -> Tensor:
+        """Return the weight in Lua's shape; a row of v has what is of one output."""
+        length = (self.v.square().sum(1) + 1e-4).sqrt()  # as in Lua, never 0
+        rows = self.v * (self.g.reshape(-1) / length)[:, None]
+        others = [extent for dim, extent in enumerate(shape) if dim != self.dim]
+        return rows.reshape(shape[self.dim], *others).movedim(0, self.dim)
 
 
 class SpatialClassifier(nn.Sequential):
