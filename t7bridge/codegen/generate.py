@@ -196,7 +196,7 @@ def _classes_of(
         classes of the page, in which one may stand for several equal ones.
     """
     plan = cells.plan
-    unify_tied(plan, owned, _computed(cells))
+    unify_tied(plan, owned, _ids_of_computed(cells))
     check_construction(plan, owned)
     shared = shared_specs(plan)
     choose_classes(plan, shared)
@@ -233,19 +233,23 @@ def _pieces_of_page(pieces_of_plan: list[Piece], keys: dict[str, list[str]]) -> 
     return pieces_of_page
 
 
-def _computed(cells: Lifted) -> set[int]:
-    """Return the tensors, by id, that were computed from fields of layers and are no views of the file's memory.
+def _ids_of_computed(cells: Lifted) -> set[int]:
+    """Return the ids of tensors that were computed from fields of layers, and are no views of the file's memory.
 
-    Those that were composed for cells are not among them.
+    The tensors of cells are computed too, but not among these: equal cells have one module already, and the weights of
+    others are trained separately even if they have the same values.
     """
-    composed_keys: set[str] = set()
+    keys_of_cells: set[str] = set()
     for piece in cells.pieces:
-        composed_keys.update((piece.target, piece.second_bias))
-    computed: set[int] = set()
+        keys_of_cells.add(piece.target)
+        if piece.second_bias:
+            keys_of_cells.add(piece.second_bias)
+    ids: set[int] = set()
     for key, origin in cells.state.origins.items():
-        if origin.tensor is None and key not in composed_keys:
-            computed.add(id(cells.state[key]))
-    return computed
+        is_computed = origin.tensor is None
+        if is_computed and key not in keys_of_cells:
+            ids.add(id(cells.state[key]))
+    return ids
 
 
 def _keys_by_memory(state: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
