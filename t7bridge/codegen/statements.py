@@ -150,6 +150,7 @@ def _append_to_chain(chain: Step, step: Step) -> None:
     assert modules is not None
     assert last is not None
     modules.calls += last.calls
+    # What ends in the module of a branch is that branch.
     modules.base_name = last.base_name if last.base_name in _BRANCHES else "layers"
     step.attribute = modules
     step.operands = chain.operands
@@ -570,8 +571,8 @@ class Writer:
                 lengths[ref.step] = len(text_of(self._expressions[ref.step]))
         long_operands = [operand for operand, length in lengths.items() if length > _SHORT_OPERAND]
         longest_first = sorted(long_operands, key=lambda operand: -lengths[operand])
-        # To measure an expression its text has to be made: so it is only measured where it may be short enough, which
-        # one of very many long operands is not.
+        # A lower bound of the length of the expression, whose text is only made to measure it where it may be short
+        # enough: with very many long operands it is not.
         least_length = sum(lengths.values()) if len(longest_first) > _MOST_LONG_OPERANDS else 0
         for operand in longest_first:
             if least_length <= _MOST_LETTERS:

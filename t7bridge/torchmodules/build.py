@@ -366,7 +366,10 @@ class _Hooks:
             metadata: not used.
         """
         record = self.record
-        own = {key[len(prefix) :]: state.pop(key) for key in list(state) if key.startswith(prefix)}
+        own: dict[str, torch.Tensor] = {}
+        for key in list(state):
+            if key.startswith(prefix):
+                own[key.removeprefix(prefix)] = state.pop(key)
         joined = {key: _joined(record, key, own, self.other.get(key)) for key in record.pieces}
         state.update((prefix + key, value) for key, value in record.in_order(joined, self.other).items())
 

@@ -271,6 +271,7 @@ class MapTable(nn.Sequential):
         # An exported program has no place for more than the statistics of the module.
         if torch.compiler.is_compiling():
             return
+        # In evaluation no statistics change, and those of the first will do.
         if any(module.training for module, _ in buffers):
             for _ in range(len(self) + len(self.statistics), self.most):
                 copies = [module.get_buffer(name).clone() for module, name in buffers]
@@ -427,8 +428,8 @@ class WeightNorm(nn.Sequential):
             weight = lua_weight.reshape(shape)
         else:
             # The shape that becomes the module's by the permutation.
-            before = [shape[self.order.index(dim)] for dim in range(len(shape))]
-            weight = lua_weight.reshape(before).permute(self.order)
+            unpermuted = [shape[self.order.index(dim)] for dim in range(len(shape))]
+            weight = lua_weight.reshape(unpermuted).permute(self.order)
         # As in Lua, the weight is kept, though it is computed.
         with torch.no_grad():
             buffer.copy_(weight)

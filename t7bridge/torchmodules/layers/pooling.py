@@ -99,7 +99,10 @@ class CeiledPool(Layer):
         self, input: Tensor, dilation: tuple[int, ...]
     ) -> tuple[Tensor, Tensor]:
         """Return, for each window, the number of its elements, and whether it begins
-        behind the input, where that is 0 or negative.
+        behind the input.
+
+        There the number is Lua's: the product of what the window spans of each
+        dimension, 0 or negative where that begins behind it.
         """
         dims = len(self.kernel_size)
         count = input.new_ones(())

@@ -335,29 +335,29 @@ class MuFuRu(Cell):
         """Return the output, in a list."""
         (last,) = state
         reset = (self.input_reset(input) + self.output_reset(last)).sigmoid()
-        new = self.new(torch.cat((input, reset * last), 1)).sigmoid()
+        candidate = self.new(torch.cat((input, reset * last), 1)).sigmoid()
         shares = self.shares(torch.cat((input, last), 1))
         shares = shares.unflatten(1, (-1, self.hidden_size)).softmax(1)
         output = torch.zeros_like(last)
         for number, name in enumerate(self.operations):
-            output = output + shares[:, number] * self._operate(name, last, new)
+            output = output + shares[:, number] * self._operate(name, last, candidate)
         return [output]
 
-    def _operate(self, name: str, last: Tensor, new: Tensor) -> Tensor:
+    def _operate(self, name: str, last: Tensor, candidate: Tensor) -> Tensor:
         """Return the result of an operation on the last output and the candidate."""
         if name == "sqrt_diff":
             # The gradient of a square root is infinite at 0. The quarter is Lua's.
-            return (last - new).abs().clamp(min=1e-30).sqrt() / 4
+            return (last - candidate).abs().clamp(min=1e-30).sqrt() / 4
         if name == "max":
-            return torch.maximum(last, new)
+            return torch.maximum(last, candidate)
         if name == "min":
-            return torch.minimum(last, new)
+            return torch.minimum(last, candidate)
         return {
             "keep": last,
-            "replace": new,
+            "replace": candidate,
             "forget": torch.zeros_like(last),
-            "diff": last - new,
-            "mul": last * new,
+            "diff": last - candidate,
+            "mul": last * candidate,
         }[name]
 
 

@@ -201,7 +201,8 @@ def _obstacles_by_tensors(cells: list[GraphCell], root: ModuleSpec, state: State
     for cell in cells:
         identity = _identity(cell, state)
         first_of_identity.setdefault(identity, cell)
-        # Equal cells have the same tensors in the same order. Another cell with one of them is an obstacle.
+        # Equal cells have the same tensors in the same order. A cell with some of another's stays as it is, and so does
+        # the other, whose layers are then used outside of it.
         for number, key in enumerate(dict.fromkeys(piece.key for piece in cell.pieces)):
             user = identity, number
             if users.setdefault((id(cell.graph), key), user) != user:

@@ -696,13 +696,13 @@ def _options(spec: ModuleSpec) -> dict[str, Any]:
 def _layers_of(root: ModuleSpec) -> list[ModuleSpec]:
     """Return the layers of a model that is a sequence of them; empty for others.
 
-    A class that is a Sequential without some of its modules names the argument with their places: layers of torch.nn
-    need no views that merge steps with examples, and split them again.
+    It is a Sequential, or of a class that is one without the views that merge steps with examples and split them again,
+    which layers of torch.nn do not need. An argument of such a class has the places of the views.
     """
-    omitted = traits_of(root.target).sequential_without
-    if root.target != SEQUENTIAL and not omitted:
+    argument = traits_of(root.target).sequential_without
+    if root.target != SEQUENTIAL and not argument:
         return []
-    places_of_views = root.kwargs.get(omitted, ())
+    places_of_views = root.kwargs.get(argument, ())
     return [spec for place, spec in enumerate(root.children.values()) if place not in places_of_views]
 
 
