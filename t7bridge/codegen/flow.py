@@ -1087,18 +1087,17 @@ class Lists:
         second = "y.mT" if transposes_second else "y"
         return self._body.add(Step(formula(f"lambda x, y: {first} @ {second}"), [*self._items], form=Form(2)))
 
-    def fold(self, symbol: str, most: int = _MOST_OPERANDS) -> Value | None:
-        """Write an operator between all elements.
+    def fold(self, symbol: str) -> Value | None:
+        """Write an operator between all elements: `+` or `*`, or `-` or `/`, of which Lua has two operands.
 
         Args:
-            symbol: the operator: `+`, `*`, `-` or `/`.
-            most: the greatest number of elements; if it is 2, there must be two, as Lua's difference and quotient have.
+            symbol: the operator.
         """
         items = self._items
         body = self._body
-        if not items or len(items) > most:
+        if not items or len(items) > _MOST_OPERANDS:
             return None
-        if most == 2 and len(items) != 2:
+        if symbol in ("-", "/") and len(items) != 2:
             return None
         form, *other_forms = map(body.form, items)
         same_shapes = [certainly_same_shape(form, other) for other in other_forms]
