@@ -135,15 +135,19 @@ def torch_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], spec: M
     for argument, value in arguments.items():
         if argument in _SAME_FOR_ALL_AXES and isinstance(value, tuple) and len(set(value)) == 1:
             arguments[argument] = value[0]
-    defaults = {argument: default for argument, default in layer.arguments.items() if default is not REQUIRED}
-    positions = tuple(
-        argument for argument, default in layer.arguments.items() if default is REQUIRED and argument in arguments
-    )
+    positional: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
+    for argument, default in layer.arguments.items():
+        if default is not REQUIRED:
+            defaults[argument] = default
+        elif argument in arguments:
+            positional[argument] = arguments[argument]
     # All optional ones by keyword, in PyTorch's order; those with their defaults are not written.
     keywords = dict(defaults)
-    keywords.update((argument, value) for argument, value in arguments.items() if argument not in positions)
-    values = [arguments[argument] for argument in positions]
-    return Construction(f"nn.{name}", values, keywords, defaults, positions, spec)
+    keywords.update((argument, value) for argument, value in arguments.items() if argument not in positional)
+    return Construction(
+        f"nn.{name}", [*positional.values()], keywords, defaults, arg_names=tuple(positional), spec=spec
+    )
 
 
 def attribute_base_name(class_name: str) -> str:

@@ -152,17 +152,15 @@ def _carried_over(graphs: Mapping[int, tuple[ModuleSpec, str]], state: StateDict
         tensors_of[graph] = tuple(view for key, view in views.items() if key.startswith(prefix))
     pairs: dict[Any, set[tuple[int, int]]] = {tensors: set() for tensors in tensors_of.values()}
     for spec, _ in graphs.values():
-        nodes = graph_of(spec).nodes
-        tensors_of_nodes: list[tuple[Any, ...]] = []  # none of a node that is not a graph with tensors
-        for node in nodes:
-            child = spec.children[node.module] if node.module else None
-            tensors_of_nodes.append(tensors_of.get(id(child), ()))
-        for node, tensors in zip(nodes, tensors_of_nodes):
+        tensors_of_nodes: dict[int, tuple[Any, ...]] = {}
+        """The tensors of each node that is a graph with tensors, by its number."""
+        for number, node in enumerate(graph_of(spec).nodes, 1):
+            tensors = tensors_of.get(id(spec.children[node.module]), ()) if node.module else ()
             if not tensors:
                 continue
+            tensors_of_nodes[number] = tensors
             for place, (source, path) in enumerate(node.takes):
-                is_node = source != 0  # 0 is the input of the graph around
-                if is_node and tensors_of_nodes[source - 1] == tensors:
+                if tensors_of_nodes.get(source) == tensors:
                     output = path[0] if path else 0  # without a path it is the only output
                     pairs[tensors].add((place, output))
     return {graph: pairs[tensors] for graph, tensors in tensors_of.items()}
