@@ -231,12 +231,15 @@ class MapTable(nn.Sequential):
         self._add_statistics(buffers)
         states = self.state or []
         stateful = self._states_inside()
-        state_before = [getattr(module, name) for module, name in stateful]
+        # A new element begins like a clone of the first module as it is before this
+        # call: at the very first, with the state in the file.
+        state_of_new = [getattr(module, name) for module, name in stateful]
+        if states:
+            state_of_new = states[0]
         outputs = []
         for index, input in enumerate(inputs):
             if index == len(states):
-                # An element that is new begins with the state in the file.
-                states.append(state_before)
+                states.append(state_of_new)
             for (module, name), state in zip(stateful, states[index]):
                 vars(module)[name] = state
             outputs.append(self._output(index, input, buffers))
