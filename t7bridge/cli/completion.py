@@ -85,10 +85,10 @@ def _options(parser: argparse.ArgumentParser) -> list[argparse.Action]:
 
 def _bash(parsers: dict[str, argparse.ArgumentParser]) -> str:
     """Return the script for bash, from the parser of each verb by name."""
+    # Branches on verb and word before, with the choices for what follows.
     choices: list[str] = []
-    """Branches on verb and word before, with the choices for what follows."""
+    # Branches on the verb, with its options.
     options: list[str] = []
-    """Branches on the verb, with its options."""
     template = 'COMPREPLY=($(compgen -W "%s" -- "$word"))'
     for verb_name, parser in parsers.items():
         spellings = [spelling for action in _options(parser) for spelling in action.option_strings]

@@ -260,6 +260,7 @@ def _recognize(options: argparse.Namespace, result: Match) -> int:
         hint = ""
         if result.source_side.module is not None:  # which `module` can write
             hint = _module_command(options)
+        # Libraries have no recurrent models: what such a model is, is all that was to be found.
         return _print(options, result.as_dict, [result.sentence()], hint=hint, ok=bool(result.recurrent))
     best, models = _ranked(options, result)
     # What is printed is the match of the best model, as the result of the whole request.
@@ -325,7 +326,7 @@ def _run(options: argparse.Namespace, result: Match) -> Proof | None:
     is_requested = options.prove or (factories and not options.no_run)
     # A Lua module runs against another, or against what a factory makes.
     if is_requested and lua_modules and (factory or len(lua_modules) == 2):
-        module, other = result.to_run(options.partial)
+        module, other = result.lua_model_and_other(options.partial)
         if len(lua_modules) == 2:  # both sides can be run without one
             factory = None
         proof = try_proof(module, against=other, factory=factory, input=options.input, limits=options.limits)

@@ -281,8 +281,22 @@ def drawn_model(module: TorchObject, path: str, limits: Limits = DEFAULT_LIMITS)
     Raises:
         LimitError: the model is nested or shared too much, or there are more than `Limits.blocks`.
     """
-    levels = 0
     places = Places(module, path, limits)
+    _check_levels(places, limits)
+    state = lua_named(places)
+    spec, unmapped_layers = sketch(state)
+    unmapped_paths = {layer_path for layer_path, _, _ in unmapped_layers}
+    blocks = _Sketcher(state, unmapped_paths, limits).run(spec)
+    return DrawnModel(path, module, state, blocks)
+
+
+def _check_levels(places: Places, limits: Limits) -> None:
+    """Refuse a model whose blocks would have too long paths together: each is as long as its module is deep.
+
+    Raises:
+        LimitError: the levels of nesting, summed over all modules, are more than `Limits.work` allows.
+    """
+    levels = 0
     for place in places:
         levels += place.depth
         if levels > _STEPS_PER_WORK * limits.work:
@@ -293,11 +307,6 @@ def drawn_model(module: TorchObject, path: str, limits: Limits = DEFAULT_LIMITS)
                 found=f"{place.depth} levels",
                 hint="Draw a part with --at (at=… in Python), or raise it: --limit work=N.",
             )
-    state = lua_named(places)
-    spec, unmapped_layers = sketch(state)
-    unmapped_paths = {layer_path for layer_path, _, _ in unmapped_layers}
-    blocks = _Sketcher(state, unmapped_paths, limits).run(spec)
-    return DrawnModel(path, module, state, blocks)
 
 
 def models_in(value: Any, path: str, limits: Limits = DEFAULT_LIMITS) -> list[DrawnModel]:
@@ -352,16 +361,16 @@ class _Sketcher:
         self._drawn: dict[int, str] = {}
         """By the id of a module's plan, the key of its first block."""
         buffers = {key for key, origin in state.origins.items() if origin.param and origin.param.kind != "parameter"}
-        self._weights = _weights_by_block(dict(state.tensors), buffers)
+        self._weights = _weights_by_block(state, buffers)
 
     def run(self, root: ModuleSpec) -> list[Block]:
         """Return all blocks, each before those inside it. A module's content is drawn at its first place only."""
-        root_block = self._block("", root, "")
+        root_block = self._block(name="", spec=root, key="")
         blocks = [root_block]
         stack = [(root_block, root, "")]
         while stack:
             block, spec, key = stack.pop()
-            if block.kind == "layer":
+            if block.kind == "layer":  # or a module that is drawn elsewhere
                 continue
             if spec.graph:
                 modules_inside = self._fill_graph(block, spec, spec.graph, key)
@@ -437,7 +446,7 @@ class _Sketcher:
         if spec.obj is not None:
             block.fields = _field_texts(spec.obj)
         block.weights = self._weights.get(key, [])
-        _mark_weights(block)
+        _describe_weights(block)
         return block
 
 
@@ -464,11 +473,11 @@ def _weights_by_block(tensors: Mapping[str, Tensor], buffers: set[str]) -> dict[
     return weights
 
 
-def _mark_weights(block: Block) -> None:
-    """Add the number of a block's elements, and the key of a tensor that it shares, to its label."""
+def _describe_weights(block: Block) -> None:
+    """Mark a block with weights, and add to its label their number of elements, and the key of one that is shared."""
     count = sum(prod(weight.tensor.shape) for weight in block.weights)
     if count:
-        block.mark = block.mark or "weights"
+        block.mark = block.mark or "weights"  # a class without a PyTorch module keeps its mark
         block.lines.append(f"{count:,} elements")
     if block.owner:
         block.lines.append(f"shares {clean(block.owner, _OWNER_CHARS)}")
@@ -740,20 +749,10 @@ def _add_container_flows(block: Block, spec: ModuleSpec) -> None:
 
     A container without a flow, or whose flow does not say what each module inside receives, is drawn without arrows.
     """
-    facts = traits_of(spec.target)
     names = list(spec.children)
-    if facts.flow is None:
-        return
-    container_input = Wire(origin=())
-    if facts.takes_list and len(names) > 1:
-        elements = tuple(Wire(origin=(number,)) for number in range(len(names)))
-        container_input = Wire(origin=(), items=elements)
     wires = Wires()
-    try:
-        output: Wire = facts.flow(spec, container_input, wires)
-    except FLOW_ERRORS:
-        return
-    if len(wires.inputs) < len(names):
+    output = _output_of(spec, wires)
+    if output is None or len(wires.inputs) < len(names):
         return
     flows = _container_flows([wires.inputs[name] for name in names], output)
     end_label = _end_label(spec, output)
@@ -767,6 +766,28 @@ def _add_container_flows(block: Block, spec: ModuleSpec) -> None:
     block.kind = "graph"
     block.inside += [_end_block("input"), _end_block(end_label)]
     block.flows = flows
+
+
+def _output_of(spec: ModuleSpec, wires: Wires) -> Wire | None:
+    """Return the output of a container by its flow, `None` if that does not say it.
+
+    Args:
+        spec: the container.
+        wires: receives the inputs of the modules inside.
+    """
+    facts = traits_of(spec.target)
+    if facts.flow is None:
+        return None
+    container_input = Wire(origin=())
+    if facts.takes_list and len(spec.children) > 1:
+        # One for each of several modules inside: a flow may ask for the number of elements.
+        elements = tuple(Wire(origin=(number,)) for number in range(len(spec.children)))
+        container_input = Wire(origin=(), items=elements)
+    try:
+        output: Wire = facts.flow(spec, container_input, wires)
+    except FLOW_ERRORS:
+        return None
+    return output
 
 
 _OUTPUT = "output"
@@ -891,7 +912,7 @@ def carried_text(label: str, shapes: tuple[tuple[int, ...], ...]) -> str:
     parts = label.split(", ")
     # Several arrows in one: the shapes are those of the whole output.
     if len(parts) > 1 and all(_CARRIED.fullmatch(part) for part in parts):
-        texts = [carried_text(part, ()) for part in parts]
+        texts = [carried_text(part, shapes=()) for part in parts]
         return f"{', '.join(texts)} {shape_text(shapes)}".strip()
     match = _CARRIED.fullmatch(label)
     if match is None:  # elements of elements, or a label that was cut
@@ -925,11 +946,33 @@ def structure_blocks(value: Any, title: str, limits: Limits = DEFAULT_LIMITS) ->
         LimitError: there are too many blocks, or they are nested too deep.
     """
     tensors, objects = _gather(value, limits)
-    if not any(tensors):
+    if not any(tensors):  # or the value is a tensor itself, whose key is empty
         raise ModelError("the file holds no module and no tensors", hint="t7bridge inspect shows its content.")
     if not any("." in key or key in ("weight", "bias") for key in tensors):
         found = listed(f"a tensor {key}" for key in tensors)
         raise ModelError("the file holds no model", found=found, hint="t7bridge inspect shows its content.")
+    root = _tree_of_blocks(tensors, objects, limits)
+    root.title = root.class_name or title
+    root.target = ""  # its title is the full name of its class
+    root.kind = "side" if root.inside else "layer"
+    blocks = list(root.walk())
+    _summarize(blocks)
+    return blocks
+
+
+def _tree_of_blocks(
+    tensors: Mapping[str, Tensor], objects: Mapping[str, PythonObject | TorchObject], limits: Limits
+) -> Block:
+    """Return the block of a whole, which has in it those of the objects, and of the prefixes of the tensors' names.
+
+    Args:
+        tensors: the tensors, by path.
+        objects: the objects, by path.
+        limits: resource limits.
+
+    Raises:
+        LimitError: there are too many blocks.
+    """
     weights = _weights_by_block(tensors, {key for key in tensors if key.rpartition(".")[2] in _BUFFERS})
     by_path: dict[str, Block] = {}
     for key in ["", *weights, *objects]:
@@ -947,13 +990,7 @@ def structure_blocks(value: Any, title: str, limits: Limits = DEFAULT_LIMITS) ->
                 parent = by_path[".".join(names[: depth - 1])]
                 parent.inside.append(block)
                 parent.kind = "chain" if parent.class_name == _PICKLED_SEQUENTIAL else "side"
-    root = by_path[""]
-    root.title = root.class_name or title
-    root.target = ""
-    root.kind = "side" if root.inside else "layer"
-    blocks = list(root.walk())
-    _summarize(blocks)
-    return blocks
+    return by_path[""]
 
 
 def _structure_block(path: str, name: str, obj: PythonObject | TorchObject | None, weights: list[Weight]) -> Block:
@@ -971,7 +1008,7 @@ def _structure_block(path: str, name: str, obj: PythonObject | TorchObject | Non
         block.target = class_name
     block.weights = weights
     block.fields = _attribute_texts(obj)
-    _mark_weights(block)
+    _describe_weights(block)
     # A few name the kind of layer; the page lists all of them.
     for weight in weights[:_LISTED_WEIGHTS]:
         block.lines.append(clean(f"{weight.name} {extents(weight.tensor.shape)}"))

@@ -39,33 +39,34 @@ class Node:
 
     Attributes:
         layer: its class, with the package under which the table of layers has it: `nn.Tanh` for a `cudnn.Tanh`.
-        options: those that matter, `None` for missing or false ones.
+        options: those that matter, by the names of their fields, without missing or false ones.
         path: its path in the compound, as for `lookup`; in a pattern a name for it, or empty.
         input: the expression of its input.
     """
 
     layer: str
-    options: tuple[Any, ...]
+    options: dict[str, Any]
     path: str
     input: Expression
 
 
-def node(layer: str, input: Expression, *options: Any, path: str = "") -> Node:
+def node(layer: str, input: Expression, *, name: str = "", **options: Any) -> Node:
     """Return the output of a layer, in a pattern.
 
     Args:
         layer: its full class name in Lua.
         input: the expression of its input.
-        *options: the values of the fields that its entry lists in `InLua.options`, in that order; `None` for missing or
-            false ones. Dimensions are 1-based, and numbers floats, as in Lua.
-        path: a name for the layer, by which `recognized` returns its path; empty if nobody asks for it.
+        name: a name for the layer, by which `recognized` returns its path; empty if nobody asks for it.
+        **options: the values of those fields that its entry lists in `InLua.options`; the others are missing or false.
+            Dimensions are 1-based, and numbers floats, as in Lua.
     """
-    return Node(layer, options, path, input)
+    present = {field: value for field, value in options.items() if value is not None}
+    return Node(layer, present, path=name, input=input)
 
 
 def row_of(input: Expression, number: int) -> Node:
     """Return one row of a value, 0-based, in a pattern."""
-    return Node(_ROW, (number,), "", input)
+    return Node(_ROW, {"number": number}, path="", input=input)
 
 
 def recognized(obj: TorchObject, start: str, inputs: Expression, pattern: Expression) -> dict[str, str] | None:
@@ -135,7 +136,7 @@ class Expressions(Domain[Expression]):
             follows_flow = facts.transparent or facts.written == ("flow",)
             if facts.flow is not None and follows_flow:
                 spec = _container(module, path, layer.children)
-                call = row(Lua(module, "", layer.defaults))
+                call = row(Lua(module, path="", defaults=layer.defaults))
                 spec.args = call.args
                 spec.kwargs = call.kwargs
                 spec.graph = graph_spec(module, path) if facts.is_graph else None
@@ -146,8 +147,12 @@ class Expressions(Domain[Expression]):
         """Return what a layer without modules computes: a node, unless its entry says it otherwise."""
         facts = in_lua_of(module)
         fields = Fields(module)
-        options = tuple(self._plain(fields.get(name)) for name in facts.options)
-        output = Node(facts.like or stock_name(module), options, path, value)
+        options: dict[str, Any] = {}
+        for name in facts.options:
+            option = self._plain(fields.get(name))
+            if option is not None:
+                options[name] = option
+        output = Node(facts.like or stock_name(module), options, path, input=value)
         return output if facts.expressed is None else facts.expressed(fields, output)
 
     def _plain(self, value: Value) -> Any:

@@ -17,7 +17,7 @@ from attrs import evolve, field
 from ..data import define
 from . import walk
 from .mapping import OURS, ModuleSpec
-from .output_shapes import Arguments, Mismatch, Shape, Value, joined
+from .output_shapes import Arguments, Shape, Value, dim_from_front, joined
 
 _MOST = 1_000_000
 """Maximum number of modules and elements that one analysis visits; the outputs of others are not known."""
@@ -187,7 +187,7 @@ class Kinds(walk.Domain[Kind]):
         """Return an element, or a slice, which lacks the dimension."""
         if dim is None or value.shape is None:
             return value.at(index)
-        dim = _checked(dim, value.shape)
+        dim = dim_from_front(dim, value.shape)
         return Kind("tensor", shape=(*value.shape[:dim], *value.shape[dim + 1 :]))
 
     def elements(self, value: Kind, count: int) -> list[Kind]:
@@ -209,7 +209,7 @@ class Kinds(walk.Domain[Kind]):
             return None if value.items is None else len(value.items)
         if value.shape is None:
             return None
-        extent = value.shape[_checked(dim, value.shape)]
+        extent = value.shape[dim_from_front(dim, value.shape)]
         return extent if isinstance(extent, int) else None
 
     def is_list(self, value: Kind) -> bool | None:
@@ -274,17 +274,6 @@ class Kinds(walk.Domain[Kind]):
         may_be_nothing = self(module, NOTHING) != NEVER
         output = self(module, evolve(value, is_optional=False))
         return evolve(output, is_optional=True) if may_be_nothing else output
-
-
-def _checked(dim: int, shape: Shape) -> int:
-    """Return a dimension, counted from the front.
-
-    Raises:
-        Mismatch: there is none.
-    """
-    if not -len(shape) <= dim < len(shape):
-        raise Mismatch
-    return dim % len(shape)
 
 
 _WITHOUT_INPUT = (walk.sequence, walk.branches, walk.parallel, walk.unchanged, walk.constant)

@@ -611,7 +611,8 @@ def _part(storage: Storage, first: int, end: int) -> Storage:
 def _gathered(storage: Storage, first: int, end: int, dimensions: list[tuple[int, int]]) -> Storage:
     """Return the elements of a view, the largest stride first, in a storage of their own.
 
-    They are read on demand, in pieces of whole rows: ranges from one element of the outermost dimension to the next.
+    They are read on demand, in pieces of whole rows: a row is the range from one element of the outermost dimension to
+    the next.
 
     Args:
         storage: of the view.
@@ -624,20 +625,23 @@ def _gathered(storage: Storage, first: int, end: int, dimensions: list[tuple[int
     # The last row may be shorter than the others, and end with the storage. Then all rows begin earlier, with elements
     # that are skipped.
     skipped = max(0, first + row_count * row_length - storage.count)
-    has_rows = first >= skipped
-    if has_rows:
-        origin = _part(storage, first - skipped, first - skipped + row_count * row_length)
+    if first >= skipped:
+        begin = first - skipped
+        origin = _part(storage, begin, begin + row_count * row_length)
+        piece_length = row_length
+        rows_of_piece = 1
     else:
         # There is no room before the view either: all of it is one piece.
         origin = _part(storage, first, end)
         skipped = 0
-        row_length = end - first
+        piece_length = end - first
+        rows_of_piece = row_count
 
     def pick(flat: np.ndarray) -> np.ndarray:
-        """Return the elements of the view in some rows."""
-        rows = len(flat) // row_length if has_rows else row_count
+        """Return the elements of the view in some pieces."""
+        rows = len(flat) // piece_length * rows_of_piece
         strides = [step * flat.dtype.itemsize for _, step in dimensions]  # numpy's are in bytes
         strided = np.lib.stride_tricks.as_strided(flat[skipped:], [rows, *extents[1:]], strides)
         return np.ascontiguousarray(strided).reshape(-1)
 
-    return evolve(storage, count=prod(extents), data=Derived(origin, pick, row_length))
+    return evolve(storage, count=prod(extents), data=Derived(origin, pick, group=piece_length))

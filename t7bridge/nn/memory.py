@@ -76,13 +76,13 @@ class MemoryEffects:
             try:
                 output: Alias = facts.flow(spec, Alias(is_input=True), aliases)
             except FLOW_ERRORS:
-                pass
+                pass  # its effect is that of a container of which nothing is known
             else:
                 elements = None if output.items is None else tuple(item.is_input for item in output.items)
-                return Effect(aliases.changes, output.is_input, aliases.keeps, elements)
+                return Effect(changes=aliases.changes, shares=output.is_input, keeps=aliases.keeps, elements=elements)
         # It may do anything with its input besides what the modules inside do.
         changes = any(self.of(child).changes for child in spec.children.values())
-        return Effect(changes, shares=True, keeps=True)
+        return Effect(changes=changes, shares=True, keeps=True)
 
 
 @define(eq=False)
@@ -232,8 +232,9 @@ def _places_inside(
     for leaf in output.leaves():
         leaf.users.append(_OTHER_USE)
     places: list[tuple[ModuleSpec, bool]] = []
+    # An output is used up if nothing uses its memory after the call that receives it. That depends on what this call
+    # does with it, so that the last call comes first.
     is_next_used_up = False
-    # From the last to the first: whether nothing uses an output later depends on what comes after.
     for number, call in reversed(list(enumerate(calls.made))):
         next_number = number + 1
         if call.output.users == [next_number]:
@@ -242,12 +243,21 @@ def _places_inside(
         else:
             is_only_output = call.output is output and call.output.users == [_OTHER_USE]
             is_used_up = is_only_output and container_may_return_input
-        maker = call.input.maker
-        has_no_other_use = call.input.users == [number] and not call.module.children
-        is_input_new = has_no_other_use and maker is not None and _makes_new(maker)
-        places.append((call.module, is_used_up or is_input_new))
+        places.append((call.module, is_used_up or _is_input_new(call, number)))
         is_next_used_up = is_used_up
     return places
+
+
+def _is_input_new(call: Call, number: int) -> bool:
+    """Return whether the input of a layer is memory of its own, which nothing else uses.
+
+    Args:
+        call: the call of the layer; of a container it is not known, as modules inside may use its input several times.
+        number: of the call.
+    """
+    maker = call.input.maker
+    has_no_other_use = call.input.users == [number] and not call.module.children
+    return has_no_other_use and maker is not None and _makes_new(maker)
 
 
 @define(eq=False)

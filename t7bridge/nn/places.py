@@ -206,22 +206,30 @@ class Searcher:
                     if isinstance(item, (Tensor, Table, TdsHash, TdsVec, TorchObject))
                 ]
                 stack.extend(reversed(inside))
-            if len(path) > _LONGEST_PATH:
-                raise LimitError(
-                    "the tables in an object of an unknown class are nested too deep",
-                    found=f"{path[:60]}…",
-                    hint="Convert it with --mode tree.",
-                )
-            if self._steps > self._limits.searched_values:
-                raise self._limits.exceeded(
-                    "searched_values",
-                    "the tables in objects of unknown classes are too many",
-                    found=f"{path[:60]}…",
-                    hint="Convert it with --mode tree, or raise it: --limit searched_values=N, or "
-                    "limits=Limits(searched_values=N) in Python.",
-                )
+            self._check_limits(path)
         if is_barren:
             self._barren |= seen
+
+    def _check_limits(self, path: str) -> None:
+        """Refuse to search on, at the path of the last value.
+
+        Raises:
+            LimitError: tables are nested too deep, or too many.
+        """
+        if len(path) > _LONGEST_PATH:
+            raise LimitError(
+                "the tables in an object of an unknown class are nested too deep",
+                found=f"{path[:60]}…",
+                hint="Convert it with --mode tree.",
+            )
+        if self._steps > self._limits.searched_values:
+            raise self._limits.exceeded(
+                "searched_values",
+                "the tables in objects of unknown classes are too many",
+                found=f"{path[:60]}…",
+                hint="Convert it with --mode tree, or raise it: --limit searched_values=N, or "
+                "limits=Limits(searched_values=N) in Python.",
+            )
 
     def fields(self, obj: TorchObject) -> Iterator[Child]:
         """Yield the tensors and modules in the fields of an object, except those of temporary values; see `search`."""
@@ -283,7 +291,7 @@ class Places:
 
     def _visit(self) -> Iterator[Place]:
         """Yield the places and remember them: names, plan and picture of a model ask for the same."""
-        clock = count(1)
+        entry_numbers = count(1)
         visited: list[Place] = []
         # Ids of the modules that contain the present place: one of these again is a cycle.
         on_path: set[int] = set()
@@ -291,25 +299,17 @@ class Places:
 
         def enter(obj: TorchObject, name: str, step: str, parent: Place | None) -> Place:
             """Return a new place, whose children are visited next."""
-            layer = layer_of(obj.class_name)
-            place = Place(obj, layer, name, step, parent, next(clock), parent.depth + 1 if parent else 0)
+            depth = parent.depth + 1 if parent is not None else 0
+            place = Place(obj, layer_of(obj.class_name), name, step, parent, entered=next(entry_numbers), depth=depth)
             self.last[id(obj)] = place.entered
             # The first places of modules are as many as the file has objects; only repeated ones can grow without end.
-            repeated = place.entered - len(self.last)
-            if repeated > self.limits.work // STEPS_PER_NODE:
-                raise LimitError(
-                    "the modules of this model are shared in too many places",
-                    limit="work",
-                    value=self.limits.work,
-                    hint="Convert it with --mode tree, which keeps every module once, or raise it: --limit "
-                    "work=N, or limits=Limits(work=N) in Python.",
-                )
+            self._check_repeated(place.entered - len(self.last))
             on_path.add(id(obj))
             stack.append((place, self._children(place)))
             visited.append(place)
             return place
 
-        yield enter(self.root, "", self.path, None)
+        yield enter(self.root, name="", step=self.path, parent=None)
         while stack:
             place, rest = stack[-1]
             child = next(rest, None)
@@ -327,6 +327,21 @@ class Places:
             else:
                 yield enter(value, child.name, child.path, place)
         self._visited = visited
+
+    def _check_repeated(self, count: int) -> None:
+        """Refuse a model with too many places beside the first ones of its modules.
+
+        Raises:
+            LimitError: there are more than the limit `work` allows.
+        """
+        if count > self.limits.work // STEPS_PER_NODE:
+            raise LimitError(
+                "the modules of this model are shared in too many places",
+                limit="work",
+                value=self.limits.work,
+                hint="Convert it with --mode tree, which keeps every module once, or raise it: --limit "
+                "work=N, or limits=Limits(work=N) in Python.",
+            )
 
     def _children(self, place: Place) -> Iterator[Child]:
         """Return the modules directly inside a place."""

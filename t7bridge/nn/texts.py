@@ -210,7 +210,7 @@ def layer_text(obj: TorchObject) -> str:
     class_name = clean(str(obj.class_name))
     text, defaults = _text_of(obj)
     if isinstance(text, Printed):
-        if text.whole:
+        if text.whole:  # without the name of the class
             return text.whole
         text = text.after
     forms = text if isinstance(text, tuple) else (text,)
@@ -218,7 +218,7 @@ def layer_text(obj: TorchObject) -> str:
         # A field is missing or has another type: the next form may do without it.
         with suppress(ArithmeticError, LookupError, TypeError, ValueError):
             if callable(form):
-                return class_name + form(Fields(obj, "", defaults))
+                return class_name + form(Fields(obj, path="", defaults=defaults))
             return class_name + form.format_map(_Values(obj))
     return class_name
 

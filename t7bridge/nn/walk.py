@@ -328,10 +328,11 @@ def wrapped(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
 
 
 def narrowed(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
-    """Return the elements from the first argument on, as many as the second says."""
+    """Return the elements of a list from the first argument on, counted from 0, as many as the second says."""
     start, length = spec.args
     count = d.length(value)
     if count is None:
+        # The list may end before all of them; element 0 is as good as another.
         return d.many([d.item(value, 0)])
     if start < 0 or length < 0:  # no such elements exist: a damaged file
         return d.many([d.unknown()])
@@ -364,15 +365,16 @@ def flattened(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
 def zipped(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
     """Return lists of first elements, of second elements, and so on, of several lists."""
     list_count = d.length(value)
-    parts = [d.item(value, number) for number in range(list_count or 0)]
-    counts = [d.length(part) for part in parts]
-    if list_count is None or None in counts:
+    if list_count is None:
         return d.many([d.many([d.unknown()])])
-    longest = max((count or 0 for count in counts), default=0)
+    lists = [d.item(value, number) for number in range(list_count)]
+    lengths = [length for length in map(d.length, lists) if length is not None]
+    if len(lengths) < list_count:
+        return d.many([d.many([d.unknown()])])
     rows = []
-    for number in range(longest):
+    for number in range(max(lengths, default=0)):
         # A shorter list has no such element.
-        elements = [d.item(part, number) for part, count in zip(parts, counts) if number < (count or 0)]
+        elements = [d.item(part, number) for part, length in zip(lists, lengths) if number < length]
         rows.append(d.items(elements))
     return d.items(rows)
 

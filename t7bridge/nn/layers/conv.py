@@ -158,6 +158,7 @@ def _convolution_of_any_extent(dims: int) -> Choice:
     paddings = axes("padding|pad", dims, 0)
 
     def is_dilated(lua: Lua) -> bool:
+        """Return whether a dilated kernel has a stride; with a stride of 1 nothing is rounded."""
         of_axes = zip(dilations.get(lua), strides.get(lua))
         return any(dilation > 1 and stride > 1 for dilation, stride in of_axes)
 
@@ -180,7 +181,7 @@ def _full_convolution(dims: int) -> Row:
     extra = axes("adj", dims, 0).unless((0,) * dims)
     args = (extent("weight"), INPUTS, KERNEL)
     kwargs = {**_keyword_arguments(dims), "output_padding": extra}
-    return Row(f"{LAYERS}conv.FullConvolution{dims}d", args, kwargs, f"torch.nn.ConvTranspose{dims}d")
+    return Row(f"{LAYERS}conv.FullConvolution{dims}d", args, kwargs, plain=f"torch.nn.ConvTranspose{dims}d")
 
 
 def _temporal(step: str, **kwargs: Any) -> Row:
@@ -289,7 +290,7 @@ def _one_each(channels: int, *_: Any) -> Tensors:
 # One factor and one offset for each plane. A tracker of 2011 keeps its factors as kernels, (planes, kH, kW), of which
 # the layer reads as many elements as there are planes.
 register_layer(
-    params=(param("weight", Reshape((REST,)), Narrow(0, 0, "nInputPlane")), BIAS),
+    params=(param("weight", Reshape((REST,)), Narrow(dim=0, start=0, length="nInputPlane")), BIAS),
     module={"nn.SpatialSubSampling": of_runtime("conv.SubSampling2d", extent("weight"), axes("k", 2), axes("d", 2, 1))},
     traits=Traits(shapes=_one_each, axes="bchw"),
 )

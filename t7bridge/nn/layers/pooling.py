@@ -35,7 +35,7 @@ from ..mapping import (
 from ..registry import InLua, Traits, register_layer
 from ..texts import window
 
-_WHERE = "pooling ones random_samples randomSamples"
+_SCRATCH = "pooling ones random_samples randomSamples"
 
 
 def windows(dims: int) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def _ceiled(dims: int, usual: Row | Choice, dilation: Read | None = None, **kwar
         dims: dimensions of a window.
         usual: the mapping of all others.
         dilation: the distances of a window's elements, if the layers have them.
-        **kwargs: arguments of the class by keyword.
+        **kwargs: further arguments of that class by keyword.
     """
     arguments = windows(dims)
     if dilation is not None:
@@ -213,9 +213,25 @@ def _max_unpool(dims: int) -> Choice:
         pooling = lua.get("pooling")
         if not isinstance(pooling, TorchObject):
             raise lua.wrong("pooling", "the pooling module", pooling)
-        return Call(f"{LAYERS}pooling.MaxUnpool", (), {"dims": dims}, refers={"pooling": pooling})
+        return Call(f"{LAYERS}pooling.MaxUnpool", kwargs={"dims": dims}, refers={"pooling": pooling})
 
     return module
+
+
+def _kept_samples(lua: Lua, dims: int) -> Literal:
+    """Return the random numbers of fractional max pooling, if the module keeps them, and ran and was not cleared since.
+
+    Args:
+        lua: the layer.
+        dims: dimensions of a window.
+    """
+    numbers = lua.find_tensor("randomSamples")
+    # `newRandomPool` is true after `fixPoolingRegions`, which makes Lua use the same numbers again.
+    if numbers is None or not lua.flag("newRandomPool"):
+        return None
+    # For images both have the numbers in the order w, h; for volumes Lua t, w, h, and PyTorch t, h, w.
+    order = [0, 2, 1] if dims == 3 else [0, 1]
+    return nested(elements(numbers)[..., order].tolist())
 
 
 def _fractional_max_pool(axes: str) -> Row:
@@ -225,16 +241,6 @@ def _fractional_max_pool(axes: str) -> Row:
         axes: the ends of the names of its fields, in the order of PyTorch's dimensions.
     """
     first_ratio = f"ratio{axes[0]}"
-
-    def samples(lua: Lua) -> Literal:
-        """Return the random numbers, if the module keeps them, and ran and was not cleared since."""
-        numbers = lua.find_tensor("randomSamples")
-        # `newRandomPool` is true after `fixPoolingRegions`, which makes Lua use the same numbers again.
-        if numbers is None or not lua.flag("newRandomPool"):
-            return None
-        # For volumes, Lua has the numbers in the order t, w, h, and PyTorch t, h, w.
-        order = [0, 2, 1] if len(axes) == 3 else [0, 1]
-        return nested(elements(numbers)[..., order].tolist())
 
     def of_axes(prefix: str, read: Callable[[Lua, str], Any]) -> Callable[[Lua], Literal]:
         """Return a function of the fields that reads one of each axis."""
@@ -247,14 +253,14 @@ def _fractional_max_pool(axes: str) -> Row:
         of_axes("poolSize", Lua.integer),
         output_ratio=lambda lua: ratio(lua) if lua.has(first_ratio) else None,
         output_size=lambda lua: None if lua.has(first_ratio) else size(lua),
-        samples=samples,
+        samples=lambda lua: _kept_samples(lua, len(axes)),
         keep=flag("newRandomPool").unless(False),
     )
 
 
 register_layer(
     "cudnn.Pooling",
-    scratch=_WHERE,
+    scratch=_SCRATCH,
     module={
         "nn.FeatureLPPooling": of_runtime(
             "pooling.FeatureLPPool",

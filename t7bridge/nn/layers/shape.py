@@ -140,8 +140,9 @@ def _unsqueezed(fields: Fields, output: Node) -> Expression:
 
     Lua's layer remembers that number from its first input, which in a compound is a batch of vectors, of 2.
     """
-    position, input_dims = output.options
-    return evolve(output, options=(position, None)) if input_dims == 2 else output
+    if output.options.get("numInputDims") != 2:
+        return output
+    return evolve(output, options={"pos": output.options.get("pos")})
 
 
 def _averaged(fields: Fields, output: Node) -> Expression:
@@ -163,9 +164,9 @@ def _rows(fields: Fields, output: Node) -> Expression:
     value = output.input
     size: tuple[Any, ...] = ()
     if isinstance(value, Node) and value.layer == "nn.Reshape":
-        (size,) = value.options
+        size = value.options.get("size", ())
     # The rows are the first dimension of an example of 2, or the second where the dimension of batches is counted.
-    splits_rows = output.options in ((1, 2), (2, None))
+    splits_rows = output.options in ({"dimension": 1, "nInputDims": 2}, {"dimension": 2})
     if not splits_rows or len(size) != 2 or size[0] > _MOST_ROWS:
         raise LookupError("splits something else")
     return [row_of(value, row) for row in range(size[0])]
