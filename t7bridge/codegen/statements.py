@@ -390,12 +390,30 @@ class Writer:
     def _name_inputs(
         self, used_paths: list[ElementPath], all_paths: list[ElementPath], states: dict[ElementPath, str]
     ) -> None:
-        """Name what is used of the input: as the user did, by its use in cells, or x, or x1, x2, … in turn.
+        """Give what is used of the input its variables.
 
         Args:
             used_paths: the elements of the input, and of lists in it, that are used.
             all_paths: all elements of the input, and of lists in it.
             states: the names of those that are states of cells.
+        """
+        names = self._names_of_inputs(used_paths, all_paths, states)
+        for path in used_paths:
+            name = names[path]
+            # A stateful class has its inputs as arguments, all but the first of them states.
+            is_state = self._block.is_stateful or name == states.get(path)
+            while name in self._input_variables.values() or not free_variable(name, self._class_names):
+                name += "_"
+            self._input_variables[path] = name
+            # The next state may have the name of the last one; other inputs keep theirs to the end.
+            self._in_use_until[name] = self._last_use_of_input(path) if is_state else len(self._block.steps)
+
+    def _names_of_inputs(
+        self, used_paths: list[ElementPath], all_paths: list[ElementPath], states: dict[ElementPath, str]
+    ) -> dict[ElementPath, str]:
+        """Return names for what is used of the input: the user's, by its use in cells, or x, or x1, x2, … in turn.
+
+        Two may be the same, or reserved. Arguments as for `_name_inputs`.
         """
         names = {**states, **self._block.input_names}  # the user's come last, and win
         for index, *inner in all_paths:
@@ -407,15 +425,7 @@ class Writer:
             names[unnamed[0]] = "x"
         else:
             names.update((path, f"x{number}") for number, path in enumerate(unnamed, 1))
-        for path in used_paths:
-            name = names[path]
-            # A stateful class has its inputs as arguments, all but the first of them states.
-            is_state = self._block.is_stateful or name == states.get(path)
-            while name in self._input_variables.values() or not free_variable(name, self._class_names):
-                name += "_"
-            self._input_variables[path] = name
-            # The next state may have the name of the last one; other inputs keep theirs to the end.
-            self._in_use_until[name] = self._last_use_of_input(path) if is_state else len(self._block.steps)
+        return names
 
     def _input_variable(self, path: ElementPath) -> tuple[ast.expr, ElementPath]:
         """Return the variable that leads furthest to a value in the input, and the rest of the path to it."""

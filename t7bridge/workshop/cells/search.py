@@ -414,21 +414,30 @@ class Search:
         gate = _Gate()
         for numbers, factor in poly:
             atoms = [self._values.atoms[number] for number in numbers]
-            # Of a peephole, a vector times a value, the vector comes first.
-            atoms.sort(key=lambda atom: atom.kind != "vector")
-            kinds = [atom.kind for atom in atoms]
+            vectors = [atom for atom in atoms if atom.kind == "vector"]
+            others = [atom for atom in atoms if atom.kind != "vector"]
             if not atoms:
                 gate.constant = factor
-            elif factor == 1 and kinds == ["matrix"] and atoms[0].of not in gate.products:
-                gate.products[atoms[0].of] = atoms[0]
-            elif factor == 1 and kinds == ["vector"]:
-                gate.vectors.append(atoms[0])
-            elif factor == 1 and len(atoms) == 2 and kinds[0] == "vector" and kinds[1] != "vector":
-                vector, value = atoms
+            elif factor == 1 and len(vectors) == 1 and not others:
+                gate.vectors += vectors
+            elif factor == 1 and len(vectors) == 1 and len(others) == 1:
+                # A peephole: the vector times a value, element by element.
+                (vector,) = vectors
+                (value,) = others
                 gate.peepholes[self._values.atom(value)] = vector
+            elif factor == 1 and not vectors and self._is_new_product(others, gate):
+                (matrix,) = others
+                gate.products[matrix.of] = matrix
             else:
                 raise _NotACell(f"the {GATE_WORDS[letter]} is more than a sum of products with matrices")
         return gate
+
+    def _is_new_product(self, atoms: list[Atom], gate: _Gate) -> bool:
+        """Return whether a product is a matrix alone, times a value that no other matrix of the gate multiplies."""
+        if len(atoms) != 1:
+            return False
+        (atom,) = atoms
+        return atom.kind == "matrix" and atom.of not in gate.products
 
     def _reset(self, poly: Poly, h: Poly) -> _Reset:
         """Find the reset gate in the sum of a GRU's new value: before or after the product with the last output.
