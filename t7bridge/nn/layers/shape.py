@@ -314,9 +314,9 @@ register_layer(
             f"table.C{name}Table": Traits(takes_list=True, written=written, polynomial=polynomial, output=out.fold)
             for name, written, polynomial in (
                 ("Add", ("fold", "+"), ("combined", "add")),
-                ("Sub", ("fold", "-", 2), ("combined", "subtract")),
+                ("Sub", ("fold", "-"), ("combined", "subtract")),
                 ("Mul", ("fold", "*"), ("combined", "multiply")),
-                ("Div", ("fold", "/", 2), ()),
+                ("Div", ("fold", "/"), ()),
                 ("Max", ("extreme", "gt"), ()),
                 ("Min", ("extreme", "lt"), ()),
             )
