@@ -104,7 +104,7 @@ def _cast_elements(name: str, infinities: list[int], array: np.ndarray) -> np.nd
     """Cast elements, shape (n,), of one of numpy's floating-point types.
 
     Args:
-        name: the new element type.
+        name: the new element type, one of `CAST_TYPES`, none of which is wider than float32.
         infinities: receives the number of finite elements that become infinite, if there are any.
         array: the elements.
 
@@ -112,7 +112,7 @@ def _cast_elements(name: str, infinities: list[int], array: np.ndarray) -> np.nd
         Elements of the new type; of bfloat16 their bits.
     """
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        single = array.astype("f4", copy=False)
+        single = array.astype("f4", copy=False)  # first, as PyTorch rounds twice
         if name == "bfloat16":
             result = _bfloat16_bits(single)
             finite = np.count_nonzero((result & np.uint32(_BFLOAT16_EXPONENT)) != _BFLOAT16_EXPONENT)

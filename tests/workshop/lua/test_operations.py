@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 from functools import wraps
@@ -13,6 +14,7 @@ from lua_nets import flat
 from lua_operations import CASES, allowed, case_of
 
 import t7bridge
+from t7bridge.errors import UnsupportedError
 from t7bridge.workshop.lua import operations
 from t7bridge.workshop.lua.build import OF_COMPLEX, OPERATIONS
 
@@ -56,6 +58,75 @@ def check(name, path):
     (want, slopes), (got, own_slopes) = results
     for a, b in zip([*got, *own_slopes], [*want, *slopes], strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+class Search(torch.nn.Module):
+    """Counts boundaries below values."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.options = options
+
+    def forward(self, x):
+        return torch.searchsorted(torch.tensor([3.0, 1.0, 2.0]).sort().values, x, **self.options) * 1.0
+
+
+class Windows(torch.nn.Module):
+    """Transforms windows of ones, the half of which is 0."""
+
+    def forward(self, x):
+        return torch.stft(x, 8, win_length=4, center=False, return_complex=True).abs()
+
+
+def test_sides_of_a_search_are_those_of_pytorch(subtests, tmp_path):
+    """`side` counts as `right` does."""
+    path = tmp_path / "model.t7"
+    x = torch.tensor([[0.0, 1.0, 1.5, 3.0, 4.0]])
+    for options in ({"side": "left"}, {"side": "right"}, {"right": True}, {}):
+        with subtests.test(options=options):
+            module = Search(**options)
+            t7bridge.save_module(module, path, example_inputs=[x], force=True)
+            assert torch.equal(t7bridge.load_module(path)(x).float(), module(x))
+
+
+@pytest.mark.parametrize(
+    "module, x, message",
+    [
+        (Search(sorter=torch.tensor([0, 1, 2])), torch.rand(1, 5), "the boundaries are not sorted"),
+        (Windows(), torch.rand(2, 16), "the window is shorter than the transform"),
+    ],
+)
+def test_options_without_layers_are_refused(module, x, message, tmp_path):
+    """An option that changes what is computed is built or refused, and never ignored."""
+    with pytest.raises(UnsupportedError, match=message):
+        t7bridge.save_module(module, tmp_path / "model.t7", example_inputs=[x])
+
+
+# Arguments of ATen's operations that no builder has to take. Of some, the shape of the result has all.
+OF_SHAPE = """size sizes shape dim start_dim end_dim other self keepdim end output_size implicit
+    split_size split_sizes chunks sections"""
+# The others choose types, memory and algorithms; evaluation has no `train`; windows of `stft` have its size.
+WITHOUT_EFFECT = """dtype layout device pin_memory memory_format non_blocking copy half_to_float out_int32 return_complex
+    compute_mode sorted stable sparse sparse_grad cudnn_enable cudnn_enabled train align_to_window"""
+
+
+def test_builders_take_all_arguments_that_matter():
+    """What a builder has no parameter for does not change the elements of the result."""
+    assert operations.shape  # which fills the table
+    needless = {*OF_SHAPE.split(), *WITHOUT_EFFECT.split()}
+    for table in (OPERATIONS, OF_COMPLEX):
+        for name, entry in table.items():
+            library, packet, overload = name.split(".")
+            operation = getattr(getattr(getattr(torch.ops, library), packet), overload, None)
+            if operation is None:  # of another version of PyTorch
+                continue
+            _, *parameters = inspect.signature(entry.build).parameters.values()  # the first is the builder
+            if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+                continue
+            by_position = sum(parameter.kind is parameter.POSITIONAL_ONLY for parameter in parameters)
+            names = [argument.name for argument in operation._schema.arguments[by_position:]]
+            taken = {parameter.name for parameter in parameters}
+            assert needless.issuperset(set(names) - taken), name
 
 
 SHARDS = 6

@@ -135,16 +135,25 @@ def to_real(b: Builder, self: Complex, dim: Any, normalization: int, last_dim_si
 
 @operation("stft", "nn.Narrow, nn.JoinTable, nn.MM with nn.Constant")
 def short_time(
-    b: Builder, self: Wire, n_fft: int, hop_length: Any, window: Any, normalized: bool, onesided: Any
+    b: Builder,
+    self: Wire,
+    n_fft: int,
+    hop_length: int | None,
+    win_length: int | None,
+    window: Any,
+    normalized: bool,
+    onesided: bool | None,
 ) -> Any:
     """Transform windows of signals."""
     if len(self.shape) != 2:
         raise CannotError("the signals are not a batch")
+    # PyTorch extends a shorter window by zeros, also one of ones, which it takes if none is given.
+    if win_length is not None and win_length != n_fft:
+        raise CannotError("the window is shorter than the transform")
     frames = windows(b, self, dimension=1, size=n_fft, step=hop_length or n_fft // 4)  # PyTorch's default
     if window is not None:
-        if window.shape != (n_fft,):
-            raise CannotError("the window is shorter than the transform")
         frames = frames * window
-    value = from_real(b, frames, dim=[2], normalization=int(normalized), onesided=onesided is not False)
+    normalization = 1 if normalized else 0  # of PyTorch's numbers: 1 / sqrt(n_fft), or none
+    value = from_real(b, frames, dim=[2], normalization=normalization, onesided=onesided is not False)
     # PyTorch has the frequencies before the frames.
     return Complex(b.permute(value.real, (0, 2, 1)), b.permute(value.imag, (0, 2, 1)))

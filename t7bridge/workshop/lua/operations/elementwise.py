@@ -574,17 +574,27 @@ def logic(b: Builder, self: Any, other: Any) -> Any:
 
 
 @operation("bucketize.Tensor searchsorted.Tensor", f"{PARTS}, nn.Sum", NOTE)
-def bucketize(b: Builder, first: Any, second: Any, /, right: bool) -> Any:
+def bucketize(
+    b: Builder, first: Any, second: Any, /, right: bool, side: str | None = None, sorter: Any = None
+) -> Any:
     """Return the number of boundaries below each element, or not above it.
 
-    The arguments are the elements and the boundaries for `bucketize`, and the other way round for `searchsorted`.
+    Args:
+        b: the builder.
+        first: of `bucketize` the elements, of `searchsorted` the boundaries.
+        second: the boundaries or the elements.
+        right: whether boundaries that are equal to the element count.
+        side: of `searchsorted`, "right" or "left" as numpy says it; `None` if `right` does.
+        sorter: of `searchsorted`, the indices that sort the boundaries; `None` if these are sorted.
     """
+    if sorter is not None:
+        raise CannotError("the boundaries are not sorted")
     value, edges = (first, second) if b.kind == "bucketize" else (second, first)
     if len(edges.shape) != 1:
         raise CannotError("the boundaries are not one row")
     column = b.reshape(value, (*value.shape, 1))  # each element is compared with all boundaries
     layer = is_positive(b, b.dtype_of("self") or "float32")
-    if right:  # an edge counts unless it is above the element
+    if right or side == "right":  # an edge counts unless it is above the element
         is_edge_above = b.combine("nn.CSubTable", edges, column) >> layer
         return reduce_over(b, "nn.Sum", 1 - is_edge_above, [-1])
     is_edge_below = (column - edges) >> layer
