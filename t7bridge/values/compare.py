@@ -658,14 +658,14 @@ def deviation(path: str, a: Tensor, b: Tensor, rtol: float, atol: float) -> Diff
     """
     shape = a.shape or (1,)
     stored = max(_count(a), _count(b)) * PACKED.get(a.element.name, 1)
-    if prod(shape) > 2 * stored:
+    if prod(shape) > 2 * stored:  # views with a few repetitions are compared like others, with the places in them
         # Strides of 0 may repeat a few elements without end: these are compared once.
         if a.stride != b.stride:
             return Difference(path, f"views that repeat elements in other ways: {a.stride} against {b.stride}")
-        a = _repeated(a)
-        b = _repeated(b)
+        a = _each_element_once(a)
+        b = _each_element_once(b)
         shape = a.shape
-    if a.element.name in PACKED:  # their bytes are compared
+    if a.element.name in PACKED:  # the bytes are compared that hold several elements each
         shape = _as_numbers(a).shape
     deviations = _deviations(a, b, rtol, atol)
     if not deviations.count:
@@ -725,7 +725,7 @@ def _count(tensor: Tensor) -> int:
     return tensor.storage.count if tensor.storage else 0
 
 
-def _repeated(tensor: Tensor) -> Tensor:
+def _each_element_once(tensor: Tensor) -> Tensor:
     """Return the elements of the storage from the first to the last of a view, as a tensor of one dimension."""
     first, end = tensor.reach()
     return evolve(tensor, size=(end - first,), stride=(1,), offset=first, is_scalar=False)

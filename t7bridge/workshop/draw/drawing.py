@@ -451,19 +451,26 @@ def _drawn(value: Any, name: str, request: Draw) -> Drawing:
         models = [drawn_model(module, path, limits)]
     shapes = shapes_of(models, request.input_shape, limits)
     if not models:
-        return Drawing(structure_blocks(value, printable(name), limits), name, "root", weights)
+        return Drawing(structure_blocks(value, printable(name), limits), name, weights=weights)
     if len(models) == 1:
         model = models[0]
-        prefix = _prefix(value, model.path)
-        return Drawing(model.blocks, name, model.path, weights, prefix, shapes, pictured=with_cells(model))
-    blocks = group_of(models, printable(name))
+        return Drawing(
+            model.blocks,
+            name,
+            model.path,
+            weights,
+            prefix=_prefix_in_whole_file(value, model.path),
+            shapes=shapes,
+            pictured=with_cells(model),
+        )
+    blocks = group_of(models, printable(name))  # the first one has the models in it; the others are theirs
     _prefix_keys(models)
     pictures = [with_cells(model) for model in models]
     group, *_ = blocks
     pictured = [evolve(group, inside=[picture[0] for picture in pictures])]
     for picture in pictures:
         pictured += picture
-    return Drawing(blocks, name, "root", weights, shapes=shapes, pictured=pictured)
+    return Drawing(blocks, name, weights=weights, shapes=shapes, pictured=pictured)
 
 
 def _prefix_keys(models: list[DrawnModel]) -> None:
@@ -480,7 +487,7 @@ def _prefix_keys(models: list[DrawnModel]) -> None:
                 block.same = f"{prefix}.{block.same}"
 
 
-def _prefix(value: Any, path: str) -> str:
+def _prefix_in_whole_file(value: Any, path: str) -> str:
     """Return the steps to a model as in `convert`, each with a dot: elements of lists by number from 0, else by key."""
     names = []
     for step in Path.parse(path).follow(value):

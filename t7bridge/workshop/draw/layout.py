@@ -413,10 +413,15 @@ def _heights_together(groups: list[_Group]) -> list[float]:
 
 
 def _place_groups(box: Box, groups: list[_Group]) -> None:
-    """Put the groups of a box into columns, with the arrows between them; the box gets its size."""
+    """Put the groups of a box into columns, with the arrows between them.
+
+    Args:
+        box: whose boxes, each placed in its group, are moved to their places, and which gets its arrows and its size.
+        groups: in order; those after an arrow get the text of it.
+    """
     for group in groups:
         if group.above != _NONE:
-            group.label = _label(group.label, box.inside[group.above])
+            group.label = _label_with_shape(group.label, box.inside[group.above])
     corners = [group.measure(box) for group in groups]
     columns = _columns(groups)
     for group, (left, top), (x, y) in zip(groups, corners, columns.places):
@@ -427,7 +432,7 @@ def _place_groups(box: Box, groups: list[_Group]) -> None:
         box.lines += group.lines
     for number, group in enumerate(groups):
         if group.above != _NONE:
-            column = columns.starts.get(number)
+            column = columns.starts.get(number)  # `None` for a group that is not the first of a column
             box.lines.append(_arrow_between(box, group, column))
     box.columns = [x - _GAP / 2 for x in columns.starts.values() if x]  # all but the first, which begins at 0
     _enclose_content(box, columns.width, columns.height)
@@ -463,8 +468,8 @@ def _arrow_between(box: Box, group: _Group, column: float | None) -> Line:
     return Line(group.above, first_member, [start, end], group.label, (end_x + _BESIDE_ARROW, middle + 4))
 
 
-def _label(label: str, source: Box) -> str:
-    """Return the text of an arrow: its label, and the shape of what it carries."""
+def _label_with_shape(label: str, source: Box) -> str:
+    """Return the text of an arrow: its label, and the shape of what it carries, cut if it is long."""
     return _cut(carried_text(label, source.block.shape), _LABEL_CHARS)
 
 
@@ -638,12 +643,13 @@ def _shortened(box: Box, flows: list[Flow]) -> list[Flow]:
 def _attach(
     box: Box, groups: list[_Group], top: int, added: list[int], flows: list[Flow], height_of_column: float
 ) -> None:
-    """Lay nodes out around one of the last group; in a new column, with that node repeated, if the group is tall.
+    """Lay nodes out around a node of the last group, whose place they continue from, and add them to the group.
 
     Args:
         box: of the graph.
-        groups: those so far; the last one gets the nodes, or a new one.
-        top: number of the node of the last group that is laid out with the others, and stays where it is.
+        groups: those so far. If the node is further down than a column reaches, a new one begins, with a copy of it.
+        top: number of the node, which stays where it is. Flows lead from it to the others; of nodes above the first
+            cut, which begin no column, they lead to it.
         added: numbers of the nodes to lay out.
         flows: between all of them.
         height_of_column: at which a column ends.
@@ -656,7 +662,7 @@ def _attach(
         flows = [Flow(number, flow.end, flow.label) if flow.start == top else flow for flow in flows]
         top = number
         above = box.inside[number]
-        above.x = -above.width / 2
+        above.x = -above.width / 2  # the first node of a group is centred at 0
     x_before = above.x
     y_before = above.y
     lines = _layered(box, [top, *added], flows)
@@ -792,7 +798,7 @@ def _labels_of(box: Box, flows: list[Flow]) -> list[str]:
     """Return the text of each arrow of a graph; no text if there are so many that they would only hide each other."""
     if len(flows) > _MOST_LABELLED:
         return [""] * len(flows)
-    return [_label(flow.label, box.inside[flow.start]) for flow in flows]
+    return [_label_with_shape(flow.label, box.inside[flow.start]) for flow in flows]
 
 
 def _set_ends(arrows: list[_Arrow], nodes: list[Box], middles: list[float]) -> None:

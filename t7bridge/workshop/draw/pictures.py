@@ -357,11 +357,13 @@ def _without_markup(text: str) -> str:
 def places_of(blocks: list[Block], folds: dict[int, list[Fold]], opened: set[int], root: Box) -> str:
     """Return the positions that a page needs, see `as_data`: of the content of each container, equal ones once.
 
-    `contents` is a list, and `of` has the indexes in it of up to three for each container: with those inside closed,
-    with repeated blocks one by one, and, of those open at first, as they are then. Content is `[width, height, columns,
-    boxes, arrows]`; a box `[number in the container or -1, x, y, width, height, text, lines of it about hidden content,
-    repetitions, content of a sequence that repeats, or class of a block that is named once more]`; an arrow `[start,
-    end, points, label, its place]`.
+    `contents` is a list, and `of` has for each container the indexes in it of up to three contents: that with the
+    containers inside closed; that with repeated blocks one by one; and, if the container is open at first, that which
+    is seen then. `root` is the box of the model while it is closed.
+
+    Content is `[width, height, columns, boxes, arrows]`; a box `[number in the container or -1, x, y, width, height,
+    text, lines of it about hidden content, repetitions, content of a sequence that repeats, or class of a block that is
+    named once more]`; an arrow `[start, end, points, label, its place]`.
 
     Args:
         blocks: all of them, each before those inside it.
@@ -373,15 +375,17 @@ def places_of(blocks: list[Block], folds: dict[int, list[Fold]], opened: set[int
     indexes_of: dict[int, list[int]] = {}
     """The indexes of the contents of each container, by its number."""
     numbers = {id(block): number for number, block in enumerate(blocks)}
+    model = blocks[0]
     lines_of_model = root.block.lines  # those about its input and output, too, which the view of a block does not have
     for number, block in enumerate(blocks):
         if not block.inside:
             continue
-        views = [view_of(block, folds, {id(block)})]
+        only_this = {id(block)}  # is open, and those in it are closed
+        views = [view_of(block, folds, only_this)]
         if id(block) in folds:
             no_folds: dict[int, list[Fold]] = {}
-            views.append(view_of(block, no_folds, {id(block)}))
-        if block is blocks[0]:
+            views.append(view_of(block, no_folds, only_this))
+        if block is model:
             for view in views:
                 view[0].lines = lines_of_model
         indexes_of[number] = [contents.add(lay_out(view), block) for view in views]
@@ -389,10 +393,11 @@ def places_of(blocks: list[Block], folds: dict[int, list[Fold]], opened: set[int
         container = box.block.source
         if box.inside and container is not None:
             indexes = indexes_of[numbers[id(container)]]
-            if len(indexes) == 1:  # without repeated blocks, both views are one
+            # Without repeated blocks, the first two contents are one. That which is seen first is the third.
+            if len(indexes) == 1:
                 indexes.append(indexes[0])
             indexes.append(contents.add(box, container))
-    closed_view = view_of(blocks[0], folds, set())
+    closed_view = view_of(model, folds, set())
     closed_view[0].lines = lines_of_model
     closed = lay_out(closed_view)
     data = {
@@ -495,7 +500,7 @@ def as_page(graph: str, places: str, title: str) -> str:
         title: of the page.
     """
     theme, style, *scripts = map(_web, ("theme.css", "page.css", "layout.js", "page.js"))
-    # The policy allows the scripts with these hashes.
+    # Only the scripts with these hashes may run.
     hashes = " ".join(f"'sha256-{_script_hash(script)}'" for script in scripts)
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src {hashes}"
     return (

@@ -94,8 +94,8 @@ def export_onnx(
     to_onnx = _onnx_exporter(exported_module, names, list(outputs), _translations(opset18))
     with _quiet():
         onnx_program = _exported(to_onnx, exported_module, arguments, shapes)
-        _rename_outputs(onnx_program.model.graph, names)
-        onnx_program.save(path)
+        _rename_outputs(onnx_program.model.graph, names_of_inputs=names)
+        onnx_program.save(path)  # with a second file for weights beyond 1.5 GB
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _ONLY_ERRORS
     try:

@@ -106,7 +106,8 @@ class Operation:
             args: all arguments of the call: name in ATen's schema → value, in the order of the schema.
         """
         _, *parameters = inspect.signature(self.build).parameters.values()  # the first is the builder
-        args = _with_numbers(args, getattr(b.call.target, "_schema", None))  # a function of Python has no schema
+        schema = getattr(b.call.target, "_schema", None)  # a function of Python has none
+        args = _with_numbers_for_booleans(args, schema)
         # Negative dimensions count from the end of the first argument, or of the result if that is not a tensor.
         first_argument = next(iter(args.values()), None)
         rank = len(getattr(first_argument, "shape", b.shape))
@@ -149,7 +150,7 @@ def _as_annotated(b: Builder, parameter: inspect.Parameter, value: Any, rank: in
     return value
 
 
-def _with_numbers(args: dict[str, Any], schema: Any) -> dict[str, Any]:
+def _with_numbers_for_booleans(args: dict[str, Any], schema: Any) -> dict[str, Any]:
     """Return arguments with booleans as numbers where the schema has numbers, as PyTorch takes `True` for 1.
 
     Args:
@@ -487,7 +488,7 @@ class Builder(Emitter):
 
 
 def _wire_rank(value: Any, operand: Any) -> int:
-    """Return how well a value serves as the wire of a formula, 0 being the best.
+    """Return how well a value serves as the one that is a wire in a formula of numbers, 0 being the best.
 
     Args:
         value: the value.

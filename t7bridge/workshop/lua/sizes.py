@@ -442,7 +442,7 @@ class _Progression:
 
     Attributes:
         step: the difference of two neighbors.
-        low: the least size.
+        low: a limit below, at or under the least size: the steps are counted from a size that is one of them.
         high: the largest size; `None` if there is none.
     """
 
@@ -505,14 +505,16 @@ def _value(expr: Any, size: int) -> Any:
 
 
 def _progression_in(sizes: list[int], example: int, least: int, end: int, period: int) -> _Progression | None:
-    """Return the longest progression of sizes that contains the example; `None` if there are others between them.
+    """Return the progression of all those sizes from the example on in both directions, as far as the steps are equal.
+
+    `None` if there are other sizes between these, or behind the last that was tried.
 
     Args:
         sizes: those that meet a condition, in order, of all from `least` to before `end`.
         example: one of them.
         least: the least size that was tried.
         end: the first size that was not tried.
-        period: with which the sizes repeat from there on.
+        period: with which the sizes repeat from `end` on.
     """
     # The step is the distance to the nearer neighbor; a size without one may be any progression, of one member.
     position = sizes.index(example)
@@ -529,7 +531,8 @@ def _progression_in(sizes: list[int], example: int, least: int, end: int, period
     is_endless = high + step >= end  # the next one was not tried
     if is_endless and period % step:  # in the next periods it would miss sizes, or contain others
         return None
-    if low - step < least:  # no size of the progression is possible below: it is no limit
+    # If no size of the progression is possible below, its lowest one is no new limit.
+    if low - step < least:
         low = least
     return _Progression(step, low, None if is_endless else high)
 

@@ -106,7 +106,7 @@ class Emitter:
         for inner in walk(layer):
             inner.args = tree_map(as_number, inner.args)
             inner.calls = tree_map(as_number, inner.calls)
-        # The layers that need contiguous memory take one value.
+        # The layers that need contiguous memory take one value; `on_contiguous` leaves others as they are.
         first, *_ = wires
         if is_repeated(first.step):
             layer = on_contiguous(layer)
@@ -402,11 +402,13 @@ class Emitter:
         Args:
             value: a wire, a constant or a tensor of the state dict.
             shape: of the result.
-            like: a value with the batch of the result in its first dimension, if the value does not have it.
+            like: a value with the batch of the result in its first dimension, if the value does not have it; by default
+                an input of the program.
         """
         shape = tuple(shape)
         if value.shape == shape:
             return value
+        # What is no wire yet keeps its elements, and is repeated when it becomes one: see `wire`.
         if isinstance(value, Const):
             return Const(value.value, shape)
         if isinstance(value, Stored):

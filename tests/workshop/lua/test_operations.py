@@ -90,7 +90,7 @@ def test_sides_of_a_search_are_those_of_pytorch(subtests, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "module, x, message",
+    ("module", "x", "message"),
     [
         (Search(sorter=torch.tensor([0, 1, 2])), torch.rand(1, 5), "the boundaries are not sorted"),
         (Windows(), torch.rand(2, 16), "the window is shorter than the transform"),
@@ -106,8 +106,8 @@ def test_options_without_layers_are_refused(module, x, message, tmp_path):
 OF_SHAPE = """size sizes shape dim start_dim end_dim other self keepdim end output_size implicit
     split_size split_sizes chunks sections"""
 # The others choose types, memory and algorithms; evaluation has no `train`; windows of `stft` have its size.
-WITHOUT_EFFECT = """dtype layout device pin_memory memory_format non_blocking copy half_to_float out_int32 return_complex
-    compute_mode sorted stable sparse sparse_grad cudnn_enable cudnn_enabled train align_to_window"""
+WITHOUT_EFFECT = """dtype layout device pin_memory memory_format non_blocking copy half_to_float out_int32
+    return_complex compute_mode sorted stable sparse sparse_grad cudnn_enable cudnn_enabled train align_to_window"""
 
 
 def test_builders_take_all_arguments_that_matter():

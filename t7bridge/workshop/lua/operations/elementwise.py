@@ -574,9 +574,7 @@ def logic(b: Builder, self: Any, other: Any) -> Any:
 
 
 @operation("bucketize.Tensor searchsorted.Tensor", f"{PARTS}, nn.Sum", NOTE)
-def bucketize(
-    b: Builder, first: Any, second: Any, /, right: bool, side: str | None = None, sorter: Any = None
-) -> Any:
+def bucketize(b: Builder, first: Any, second: Any, /, right: bool, side: str | None = None, sorter: Any = None) -> Any:
     """Return the number of boundaries below each element, or not above it.
 
     Args:
@@ -747,7 +745,7 @@ def reduce(b: Builder, self: Wire, dim: Any = None, keepdim: bool = False) -> An
     value = reduce_over(b, name, self, dim, keepdim)
     returns_indices = b.call.op in ("aten.max.dim", "aten.min.dim")
     if not returns_indices or "layers" not in b.allow:
-        return value
+        return value  # without the positions, which are `missing`: a call that takes them is refused
     axis = dim % len(self.shape)
     of_smallest = b.kind == "min"
     layer = make("pt.ArgMax", axis + 1, of_smallest)
@@ -869,7 +867,16 @@ def cumprod(b: Builder, self: Wire, dim: Axis) -> Any:
 
 @operation("sort sort.stable topk median.dim", "pt.Sort, nn.Narrow", package="layers")
 def sort(b: Builder, self: Wire, dim: Axis, descending: bool = False, largest: bool = False, k: Any = None) -> Any:
-    """Return elements of a dimension in order, all, the first or the lower middle ones, and their indices."""
+    """Return elements of a dimension in order, all, the first or the lower middle ones, and their indices.
+
+    Args:
+        b: the builder.
+        self: the value.
+        dim: the dimension.
+        descending: of `sort`.
+        largest: of `topk`, whose calls always have it.
+        k: of `topk`, the number of elements; the others have `None`.
+    """
     start = 0
     count = self.shape[dim] if k is None else k
     if b.kind == "median":

@@ -49,7 +49,7 @@ def apply_linear(b: Builder, value: Wire, weight: Stored, bias: Stored | None) -
     # must not be merged, as no view would separate them: the layer is then applied to what the view is of.
     unmerged = b.before_view(value)
     lead = _merged_dimensions(unmerged.shape, (value.shape[0], n_in))
-    if not is_static(lead[1:]):
+    if not is_static(lead[1:]):  # `value` is a matrix, as its rows are all that was merged
         result = apply_linear(b, b.reshape(unmerged, (*lead, n_in)), weight, bias)
         return b.reshape(result, (value.shape[0], n_out))
     layer = linear_layer(weight, bias)

@@ -213,7 +213,7 @@ def slice_(b: Builder, self: Any, dim: Axis, start: Any, end: Any, step: int) ->
         return self
     extent = self.shape[dim]
     count = b.shape[dim]
-    # A slice that is empty in the example is so always: no layer of Lua returns one.
+    # A slice that is empty in the example is so always: it is not built, as no layer of Lua returns one.
     if in_example(count) == 0:
         make_static(count)
     # First what needs no condition on the extent; a constant or weight is cut when the model is built, below.
@@ -568,7 +568,8 @@ def index_put(b: Builder, self: Any, indices: Any, values: Any, accumulate: bool
         positions = item.array().reshape(-1)
         values = b.reshape(values, replace_axis(self.shape, axis, len(positions)))
         return b.replace_at(self, positions, values, axis)
-    if "layers" not in b.allow or len(item.shape) > 1:
+    takes_positions = len(item.shape) <= 1  # pt.Scatter has one row of them
+    if "layers" not in b.allow or not takes_positions:
         raise CannotError("adds to elements, or chooses them by the inputs; --allow layers writes a layer")
     return _scattered(b, self, axis, item, values, accumulate)
 
