@@ -339,13 +339,15 @@ class _Restorer(Rebuilder):
 
 
 def _complex_of_pairs(tensor: Tensor) -> Tensor | None:
-    """Return a tensor with the view before `pairs_of_numbers`, of complex elements; `None` if it does not have pairs.
+    """Return a tensor of numbers in pairs with the size, stride and offset that it has as one of complex elements.
 
-    Its storage and element type are still those of the numbers.
+    It is what `pairs_of_numbers` makes of such a tensor. Storage and element type are still those of the numbers.
+    `None` if the numbers are not pairs.
     """
     size = tensor.size
     if not size or size[-1] != 2 or tensor.stride[-1] != 1:
         return None
+    # A tensor with further state of PyTorch is not from a format of named tensors.
     if tensor.storage is None or tensor.storage.count % 2 or tensor.extras is not None:
         return None
     # Pairs begin at even elements.

@@ -205,6 +205,7 @@ class Drawing:
         """
         folds_by_block = self._folds if blocks is self.blocks else self._folds_of_picture
         numbers = {id(block): number for number, block in enumerate(blocks)}
+        # A key that several blocks have is that of the first, which comes last here.
         keys = {block.key: numbers[id(block)] for block in reversed(blocks) if block.kind != "end"}
         nodes = []
         for block in blocks:
@@ -310,12 +311,12 @@ def _end_of(text: str) -> str:
 
 def _names(block: Block) -> list[str]:
     """Return the names of the positional arguments of a class of torch.nn or of ours; empty for other classes."""
-    # Positional arguments have numbers for names.
+    # `block.arguments` has numbers for names of positional ones.
     count = sum(name.isdigit() for name in block.arguments)
     if not count or not block.target.startswith(("torch.nn.", OURS)):
         return []
     signature, base = constructor(block.target)
-    if signature is None:
+    if signature is None:  # the constructor is that of the base, a class of torch.nn
         return list(TORCH[base].arguments)[:count] if base in TORCH else []
     names: list[str] = []
     for parameter in signature.parameters.values():

@@ -76,7 +76,7 @@ def convert_module(
     program.texts = texts_of(steps.checks)
     has_guards = _add_guards(steps)  # changes the steps, and so comes before they are combined
     layer = structured(steps.inputs, steps.builder.steps, steps.outputs)
-    flatten(layer, program)
+    flatten(layer, program)  # changes the layer: fewer nn.Sequential
     arrays = state_arrays(program)
     is_training = bool(getattr(module, "training", False)) and not inference
     element = FLOAT64 if program.is_double else FLOAT32

@@ -86,6 +86,7 @@ def export_module(
         exporters = [partial(export_open, runner), partial(_convert_script, module)]
     levels = []
     if any(is_tensor(value) and value.dim() for value in inputs):  # else there is no extent to leave open
+        # A greater level is less freedom.
         levels = [level for level in (Freedom.ALL, Freedom.BATCH) if level >= freedom]
     # The first program without an open batch is the result if no other attempt leaves the batch open.
     with_fixed_batch: Any = None
@@ -479,6 +480,7 @@ class _Traceable(TorchFunctionMode):
             tensor, value = args
             return tensor.detach().copy_(value)
         is_pool_of_signals = function in (torch.max_pool1d, nn.functional.max_pool1d)
+        # The method that returns indices is another one: here the argument is false, and `_pool_signals` lacks it.
         if is_pool_of_signals and not kwargs.pop("return_indices", False):
             return _pool_signals(*args, **kwargs)
         return function(*args, **kwargs)

@@ -177,6 +177,7 @@ def _assemble(
         is_chain = all(step.inputs == [before] for step, before in zip(steps, chain))
         if is_chain:
             return sequential(*(step.layer for step in steps if step.layer is not None))
+    # A graph, in which no node takes a value twice: each repetition is a node of its own among the others.
     nodes = list(inputs)
     for step in steps:
         step.inputs = _without_repetition(step.inputs, nodes)

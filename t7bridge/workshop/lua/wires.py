@@ -480,7 +480,8 @@ class Emitter:
             value = self.reshape(value, value.shape[1:])
         example = self.expand(value, shape[1:])
         count = prod(shape[1:])
-        one_for_each = make("nn.Constant", np.ones(1, "f4"), len(source.shape) - 1)
+        rank_of_examples = len(source.shape) - 1
+        one_for_each = make("nn.Constant", np.ones(1, "f4"), rank_of_examples)
         column = self.emit(one_for_each, source, shape=(shape[0], 1))
         row = self.reshape(example, (1, count))
         product = self.emit(make("nn.MM"), column, row, shape=(shape[0], count))

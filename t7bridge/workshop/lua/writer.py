@@ -365,11 +365,12 @@ class Writer:
             depth: of the indentation; children have one more.
         """
         arguments = _constructor_arguments(layer)
-        if layer.name == "nn.Bottle":  # its child is an argument
+        if layer.name == "nn.Bottle":  # its child is an argument, and it has no weights or methods
             return ["nn.Bottle(", *self._expression(layer.children[0], depth), ", ", arguments, ")"]
         parts: _Parts = [f"{layer.name}(", arguments, ")"]
         for method, args in layer.calls:
             texts = tuple(map(lua_text, args))
+            # Arguments that become parameters are named after the method, without its `set`.
             parts += [f":{method}(", _Args.of_one_name(texts, method.removeprefix("set")), ")"]
         for child in layer.children:
             parts += ["\n" + "   " * (depth + 1) + ":add(", *self._expression(child, depth + 1), ")"]
