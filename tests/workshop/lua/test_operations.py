@@ -71,6 +71,17 @@ class Search(torch.nn.Module):
         return torch.searchsorted(torch.tensor([3.0, 1.0, 2.0]).sort().values, x, **self.options) * 1.0
 
 
+class Enlarged(torch.nn.Module):
+    """Repeats elements of images, by factors that are not the quotient of the sizes."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x):
+        return torch.nn.functional.interpolate(x, scale_factor=self.factor)
+
+
 class Windows(torch.nn.Module):
     """Transforms windows of ones, the half of which is 0."""
 
@@ -87,6 +98,17 @@ def test_sides_of_a_search_are_those_of_pytorch(subtests, tmp_path):
             module = Search(**options)
             t7bridge.save_module(module, path, example_inputs=[x], force=True)
             assert torch.equal(t7bridge.load_module(path)(x).float(), module(x))
+
+
+def test_nearest_elements_are_those_of_pytorch(subtests, tmp_path):
+    """PyTorch goes by a stated factor, but where the sizes are doubled."""
+    path = tmp_path / "model.t7"
+    x = torch.arange(8.0).view(1, 2, 2, 2)
+    for factor in (1.2, 2.4, 3.0, 3.4, (3.4, 3.0), (2.0, 3.0)):
+        with subtests.test(factor=factor):
+            module = Enlarged(factor)
+            t7bridge.save_module(module, path, example_inputs=[x], force=True)
+            assert torch.equal(t7bridge.load_module(path)(x), module(x))
 
 
 @pytest.mark.parametrize(

@@ -448,11 +448,14 @@ def upsample(b: Builder, input: Wire, scale_factors: Any, align_corners: bool = 
     old_sizes = input.shape[2:]
     new_sizes = shape[2:]
     if b.kind == "upsample_nearest2d" and all(new % old == 0 for new, old in zip(new_sizes, old_sizes)):
-        factors = {new // old for new, old in zip(new_sizes, old_sizes)}
+        quotients = [new // old for new, old in zip(new_sizes, old_sizes)]
         if new_sizes == old_sizes:
             return input
-        if len(factors) == 1:
-            return b.emit(make("nn.SpatialUpSamplingNearest", *factors), input, shape=shape)
+        quotient, *others = set(quotients)
+        # PyTorch goes by the quotient of the sizes if it is 2, whatever factors are stated: 3.4 for 2 and 6 is not 3.
+        is_by_quotient = quotient == 2 or not scale_factors or list(scale_factors) == quotients
+        if is_by_quotient and not others:
+            return b.emit(make("nn.SpatialUpSamplingNearest", quotient), input, shape=shape)
     old_sizes = make_static(*old_sizes)
     new_sizes = make_static(*new_sizes)
     if b.kind == "upsample_bilinear2d" and align_corners and old_sizes != new_sizes:
