@@ -282,7 +282,7 @@ def _add_mask(b: Builder, scores: Wire, attn_mask: Any, is_causal: bool) -> Any:
     """
     size = scores.shape[-2:]
     is_boolean = b.dtype_of("attn_mask") == "bool"
-    # PyTorch refuses a mask beside `is_causal`. The logarithm of a mask that is computed is 0 where that is 1, and minus
+    # PyTorch refuses a mask beside `is_causal`. The logarithm of a computed mask is 0 where that is 1, and minus
     # infinity where it is 0.
     if is_causal and not is_static(size):
         return scores + (lower_triangle(b, size, diagonal=0) >> make("nn.Log"))
