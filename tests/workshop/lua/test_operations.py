@@ -82,6 +82,13 @@ class Enlarged(torch.nn.Module):
         return torch.nn.functional.interpolate(x, scale_factor=self.factor)
 
 
+class Variances(torch.nn.Module):
+    """Divides by 0."""
+
+    def forward(self, x):
+        return torch.var(x, 1, correction=6)
+
+
 class Windows(torch.nn.Module):
     """Transforms windows of ones, the half of which is 0."""
 
@@ -116,6 +123,7 @@ def test_nearest_elements_are_those_of_pytorch(subtests, tmp_path):
     [
         (Search(sorter=torch.tensor([0, 1, 2])), torch.rand(1, 5), "the boundaries are not sorted"),
         (Windows(), torch.rand(2, 16), "the window is shorter than the transform"),
+        (Variances(), torch.rand(2, 5), "no more elements than its divisor is less"),
     ],
 )
 def test_options_without_layers_are_refused(module, x, message, tmp_path):

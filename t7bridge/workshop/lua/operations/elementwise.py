@@ -656,7 +656,7 @@ def _bounds_of_mask(mask: Any, number: float) -> tuple[Any, Any, Any]:
     if number == 0:
         return minus_infinity_elsewhere, -minus_infinity_elsewhere, opposite
     if abs(number) == inf:
-        minus_infinity_in_mask = 1 - mask >> make("nn.Log")  # and 0 elsewhere
+        minus_infinity_in_mask = (1 - mask) >> make("nn.Log")  # and 0 elsewhere
         number_in_mask = minus_infinity_in_mask * (1 if number < 0 else -1)
         return number_in_mask + minus_infinity_elsewhere, number_in_mask - minus_infinity_elsewhere, opposite
     return mask * number + minus_infinity_elsewhere, mask * number - minus_infinity_elsewhere, opposite
@@ -767,6 +767,8 @@ def variance(b: Builder, self: Wire, dim: Any, keepdim: bool, unbiased: Any = No
     variances = reduce_over(b, "nn.Mean", (self - mean) ** 2, axes, keepdim)
     if correction:
         count = prod(make_static(*(self.shape[axis] for axis in axes)))
+        if correction >= count:  # PyTorch divides by 0 then
+            raise CannotError("a variance of no more elements than its divisor is less")
         variances = variances * (count / (count - correction))
     if b.kind == "var_mean":
         return [variances, mean if keepdim else b.reshape(mean, variances.shape)]
