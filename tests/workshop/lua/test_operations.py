@@ -107,6 +107,21 @@ def test_sides_of_a_search_are_those_of_pytorch(subtests, tmp_path):
             assert torch.equal(t7bridge.load_module(path)(x).float(), module(x))
 
 
+class ScaledUnits(torch.nn.Module):
+    """Scales negative elements of its input."""
+
+    def forward(self, x):
+        return torch.ops.aten.elu(x, 1.5, 1.2, 0.5)
+
+
+def test_exponential_units_scale_negative_inputs_only(tmp_path):
+    """The third number of `aten.elu` is for what is negative."""
+    path = tmp_path / "model.t7"
+    x = torch.linspace(-2, 2, 9).view(1, 9)
+    t7bridge.save_module(ScaledUnits(), path, example_inputs=[x])
+    torch.testing.assert_close(t7bridge.load_module(path)(x), ScaledUnits()(x))
+
+
 def test_nearest_elements_are_those_of_pytorch(subtests, tmp_path):
     """PyTorch goes by a stated factor, but where the sizes are doubled."""
     path = tmp_path / "model.t7"

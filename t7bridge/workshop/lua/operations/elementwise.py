@@ -37,14 +37,14 @@ def erf_of_magnitude() -> LuaLayer:
     """Return erf(|x|) as layers: 1 - (a1 t + ... + a5 t^5) exp(-x^2) with t = 1 / (1 + p |x|)."""
     coefficients = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
     terms = [same() ** power * value for power, value in enumerate(coefficients, 1)]
-    series = make("nn.Abs") * 0.3275911 + 1 >> make("nn.Power", -1)
+    series = (make("nn.Abs") * 0.3275911 + 1) >> make("nn.Power", -1)
     series = series >> LuaLayer("nn.ConcatTable", children=terms) >> make("nn.CAddTable")
     return 1 - series * (-make("nn.Square") >> make("nn.Exp"))
 
 
 def hard_sigmoid() -> LuaLayer:
     """Return relu6(x + 3) / 6 as layers."""
-    return (same() + 3 >> make("nn.HardTanh", 0, 6)) / 6
+    return ((same() + 3) >> make("nn.HardTanh", 0, 6)) / 6
 
 
 def clipped(min: float | None = None, max: float | None = None) -> LuaLayer:
@@ -62,10 +62,18 @@ def clipped(min: float | None = None, max: float | None = None) -> LuaLayer:
 
 def logit(eps: float | None) -> LuaLayer:
     """Return log(x / (1 - x)) as layers, of values clipped to [eps, 1 - eps]."""
-    quotient = make("nn.Log") - (1 - same() >> make("nn.Log"))
+    quotient = make("nn.Log") - ((1 - same()) >> make("nn.Log"))
     if eps is None:
         return quotient
     return clipped(eps, 1 - eps) >> quotient
+
+
+def elu(alpha: float, scale: float, input_scale: float) -> LuaLayer:
+    """Return an nn.ELU, scaled, as layers; PyTorch scales the input only where it is negative."""
+    layer = (same() * input_scale) >> make("nn.ELU", alpha)
+    if input_scale != 1:
+        layer = layer + make("nn.ReLU") * (1 - input_scale)
+    return layer * scale
 
 
 # Operation → its layer with those arguments that it takes, or a formula of them.
@@ -73,8 +81,8 @@ EACH: dict[str, str | Callable[..., LuaLayer]] = {
     "relu": "nn.ReLU",
     "sigmoid": "nn.Sigmoid",
     "tanh": "nn.Tanh",
-    "elu": lambda alpha, scale, input_scale: same() * input_scale >> make("nn.ELU", alpha) * scale,
-    "celu": lambda alpha: same() * (1 / alpha) >> make("nn.ELU", 1) * alpha,
+    "elu": elu,
+    "celu": lambda alpha: (same() * (1 / alpha)) >> (make("nn.ELU", 1) * alpha),
     "leaky_relu": "nn.LeakyReLU negative_slope",
     "rrelu": "nn.RReLU lower upper",
     "hardtanh": "nn.HardTanh min_val max_val",
@@ -91,9 +99,9 @@ EACH: dict[str, str | Callable[..., LuaLayer]] = {
     "softshrink": "nn.SoftShrink lambd",
     "exp": "nn.Exp",
     "expm1": lambda: make("nn.Exp") - 1,
-    "exp2": lambda: same() * log(2) >> make("nn.Exp"),
+    "exp2": lambda: (same() * log(2)) >> make("nn.Exp"),
     "log": "nn.Log",
-    "log1p": lambda: same() + 1 >> make("nn.Log"),
+    "log1p": lambda: (same() + 1) >> make("nn.Log"),
     "log2": lambda: make("nn.Log") / log(2),
     "log10": lambda: make("nn.Log") / log(10),
     "logit": logit,
@@ -142,10 +150,10 @@ for _names, _formula in EACH.items():
 def gelu(b: Builder, self: Any, approximate: str) -> Any:
     """Apply the Gaussian error linear unit, in both forms."""
     if approximate == "tanh":
-        inner = (same() + same() ** 3 * 0.044715) * sqrt(2 / pi) >> make("nn.Tanh")
+        inner = ((same() + same() ** 3 * 0.044715) * sqrt(2 / pi)) >> make("nn.Tanh")
         return b.emit(same() * (inner + 1) * 0.5, self)
     b.remark(f"GELU uses erf by {ERF}")
-    return b.emit((same() + make("nn.Abs") * (same() * sqrt(0.5) >> erf_of_magnitude())) * 0.5, self)
+    return b.emit((same() + make("nn.Abs") * ((same() * sqrt(0.5)) >> erf_of_magnitude())) * 0.5, self)
 
 
 @operation("erf erfc", "nn.ReLU, nn.Power, nn.Exp, nn.CMulTable", f"By {ERF}.")
@@ -344,7 +352,7 @@ def power_of_number(b: Builder, self: float, exponent: Wire) -> Any:
     """Raise a number to powers."""
     if self <= 0:
         raise CannotError(f"powers of {self}")
-    return exponent * log(self) >> make("nn.Exp")
+    return (exponent * log(self)) >> make("nn.Exp")
 
 
 def _finite(b: Builder) -> tuple[float, float]:
@@ -502,7 +510,7 @@ def _positive_difference(b: Builder, first: Any, second: Any) -> Any:
     if b.kind in ("lt", "ge"):
         return second - first
     if b.kind in ("eq", "ne"):
-        return first - second >> make("nn.Abs")
+        return (first - second) >> make("nn.Abs")
     return first - second
 
 
@@ -801,7 +809,7 @@ def logsumexp(b: Builder, self: Wire, dim: Any) -> Any:
     """Return the logarithm of sums of exponentials."""
     # Without the largest, exponentials may be infinite; the difference of two infinities would be NaN.
     largest = reduce_over(b, "nn.Max", self, dim, keepdim=True) >> make("nn.HardTanh", *_finite(b))
-    total = reduce_over(b, "nn.Sum", self - largest >> make("nn.Exp"), dim, keepdim=True)
+    total = reduce_over(b, "nn.Sum", (self - largest) >> make("nn.Exp"), dim, keepdim=True)
     return b.reshape(largest + (total >> make("nn.Log")), b.shape)
 
 
@@ -920,10 +928,10 @@ def normalization_layer(dim: int, extent: int, eps: float, centered: bool = True
         centered: whether the mean is subtracted.
     """
     mean_square = make("nn.Square") >> make("nn.Mean", dim)
-    scaled = same() / repeat_mean(mean_square + eps >> make("nn.Sqrt"), dim, extent)
+    scaled = same() / repeat_mean((mean_square + eps) >> make("nn.Sqrt"), dim, extent)
     if not centered:
         return scaled
-    return same() - repeat_mean(make("nn.Mean", dim), dim, extent) >> scaled
+    return (same() - repeat_mean(make("nn.Mean", dim), dim, extent)) >> scaled
 
 
 def _standardized(value: Wire, mean: Callable[[Wire], Any], eps: float) -> Any:
