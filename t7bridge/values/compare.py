@@ -241,7 +241,7 @@ class Comparer:
         partner_of_first = self._second_of_first.get(first_id)
         partner_of_second = self._first_of_second.get(second_id)
         if partner_of_first is None and partner_of_second is None:
-            # Both dicts get the same two number objects, as `id` would make others each time.
+            # Both dicts have the same two number objects: `id` would make others each time, which take memory.
             self._second_of_first[first_id] = second_id
             self._first_of_second[second_id] = first_id
             return False

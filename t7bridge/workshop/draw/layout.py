@@ -984,14 +984,14 @@ def _ports(nodes: list[Box], edges: list[tuple[int, int]], bends: list[float | N
 
 
 def _with_bends(levels: list[int], edges: list[tuple[int, int]]) -> tuple[list[tuple[int, int]], list[list[int]]]:
-    """Add a node for each bend of an edge in a layer that it passes.
+    """Add a node for each bend of an edge in a layer that it passes; none if these would be too many.
 
     Args:
         levels: the layer of each node; those of the bends are appended to it.
         edges: the edges.
 
     Returns:
-        The edges between all nodes, each from one layer to the next, and the bends of each edge.
+        The edges between all nodes, each from one layer to the next if there are bends, and the bends of each edge.
     """
     links: list[tuple[int, int]] = []
     bends: list[list[int]] = []
@@ -1025,7 +1025,8 @@ def _spread(
         widths: of all nodes.
         middles: the centres of all nodes, which are changed.
     """
-    # Where each node would be if all were side by side: minus these, equal positions are just wide enough.
+    # Where each node would be if all were side by side. With these subtracted, nodes that touch have equal positions,
+    # and nodes in the right order have increasing ones.
     offsets: list[float] = []
     offset = 0.0
     for number, node in enumerate(layer):
