@@ -196,7 +196,7 @@ class Comparer:
         if type(a) is not type(b):
             self._note_difference(path, f"{_short(a)} against {_short(b)}")
             return None
-        # Which tuples of a file are one object is chance, as of all that cannot change.
+        # Tuples and frozen sets cannot change: whether two equal ones are one object is chance.
         has_identity = not isinstance(a, (tuple, frozenset))
         is_done = self._visited_before(path, a, b) if has_identity else self._compared_before(a, b)
         if is_done:

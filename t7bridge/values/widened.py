@@ -298,6 +298,7 @@ class _Restorer(Rebuilder):
         self._elements = elements
         """The names of element types, by the names of tensors."""
         self._check = check
+        """Whether a type is used only where it has all elements: see `restore_values`."""
         self._storages: dict[tuple[int, str], Storage | None] = {}
         """The narrower storage by the identity of the storage and the element type; `None` where it is refused."""
         self.refused: list[str] = []

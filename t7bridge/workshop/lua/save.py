@@ -353,7 +353,7 @@ def write_loader(
         WriteError: the folder or a file cannot be written.
     """
     folder = local_target(directory)
-    # That of the conversion takes its place, if there are weights.
+    # With weights, the report of their conversion takes the place of this one.
     report = Report(os.fspath(weights) if weights else "", folder, "", "t7", "loader")
     with outputs_in(folder, ["loader.lua"], force=force, sync=sync) as outputs:
         outputs["loader.lua"].write(loader_source().encode())
