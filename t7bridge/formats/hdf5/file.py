@@ -105,7 +105,7 @@ class _Reader:
         self._inflation = Inflation(source.size, limits)
         """Limits the size of texts, and of elements that are not in the file as they are."""
         # Spends the steps of all paths: groups in groups may make them long. Four for each byte of the file are free.
-        self._budget = Budget(limits, "reading the groups of an HDF5 file", free=4 * source.size)
+        self._path_budget = Budget(limits, "reading the groups of an HDF5 file", free=4 * source.size)
         self._paths: list[tuple[Name, list[str]]] = []
         """Of each group and data set in the order of their numbers: the names, and these as the library has them."""
         self._values: dict[Name, Value] = {}
@@ -163,10 +163,11 @@ class _Reader:
                 self.metadata = {_name(name): _name(text) for name, text in message["texts"].items()}
                 self._count_attributes((), message)
             else:
-                group, names = self._paths[message["in"]]
+                group, group_names = self._paths[message["in"]]
                 path = (*group, _name(message["name"]))
-                self._budget.spend(len(path))
-                self._add_target(message, path, [*names, message["name"]])
+                self._path_budget.spend(len(path))
+                # The names go to the library again, to ask for elements; those of the path are decoded.
+                self._add_target(message, path, [*group_names, message["name"]])
         if self._left_out_attributes:
             self._note_left_out_attributes()
 
@@ -214,7 +215,7 @@ class _Reader:
         self._put_data_set(path, data_set)
 
     def _put_data_set(self, path: Name, data_set: _DataSet) -> None:
-        """Add a data set under one of its paths."""
+        """Add a data set under one of its paths, with the name and the view that its attribute records for this."""
         recorded_name = data_set.names.get("/".join(path))
         if recorded_name is not None:
             self._recorded[path] = recorded_name

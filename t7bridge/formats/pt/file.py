@@ -157,7 +157,7 @@ class PtReader:
             for kind, members in _KINDS_WITHOUT_DATA.items():
                 if any(map(archive.has, members)):
                     return kind
-        # Only archives of modules of C++ have constants; `unpickle` reports a `data.pkl` that is missing.
+        # Only TorchScript and PyTorch's C++ API write constants; `unpickle` reports a `data.pkl` that is missing.
         if not archive.has(CONSTANTS_MEMBER):
             return "zip"
         return "cpp" if _submodule("modules").is_cpp(archive) else "torchscript"

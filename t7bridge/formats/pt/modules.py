@@ -551,7 +551,7 @@ def _json_content(module: Fields, tensors: list[Any], values: Any) -> Inside:
         else:
             others.append(Entry(name, value, in_state=False))
     submodules = [(submodule.get("name", str, ""), submodule) for submodule in module.each("submodules")]
-    # JSON has no shared modules, so that none is met again.
+    # Entries are charged, as a pickled module that is met again would be read again and again. JSON shares none.
     return Inside([*parameters, *buffers, *others], submodules, charged_entries=0)
 
 

@@ -172,9 +172,9 @@ def _locate_storages(pickles: Unpickler, table: StorageTable) -> None:
     keys = pickles.load()
     if not isinstance(keys, list):
         raise CorruptError("has no list of storage keys", offset=pickles.position)
-    # Untyped storages become roots, too: only those tell how many bytes follow.
+    # Untyped storages become roots, too: only a root tells how many bytes follow.
     table.settle_untyped()
-    names = [text(key) or key for key in keys]  # numbers stay as they are
+    names = [text(key) or key for key in keys]  # as in the ids; numbers stay as they are
     for name in names:
         storage = table.roots.get(name) if isinstance(name, (str, int)) else None
         if storage is None:

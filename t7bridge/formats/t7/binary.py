@@ -374,9 +374,8 @@ def number_entries(data: memoryview, sign: str) -> tuple[array[float], array[flo
         sign: byte order, `<` or `>`.
 
     Returns:
-        The keys and the values up to the first entry of another kind, or with nan as its key, which is an error; as
-        arrays, since extending a list by a list counts references to each number twice, which takes half as long as
-        creating them.
+        The keys and the values up to the first entry of another kind, or with nan as its key, which is an error. They
+        are arrays: a list is extended by an array faster than by another list, which would be created before.
     """
     if not has_numpy():
         return _number_entries_one_by_one(data, sign)

@@ -229,7 +229,7 @@ class _ClassLayout:
                 item.kind.write(writer, self._value_to_write(item, fields, obj.class_name))
 
     def _require_room(self, fields: Table, class_name: str, release: str) -> None:
-        """Check that the release writes each field of an object, where it writes no table of all fields.
+        """Check that the release writes each field of an object, of a class for which it writes no table of them.
 
         Raises:
             WriteError: there is another field, which would be lost.

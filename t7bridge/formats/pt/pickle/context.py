@@ -94,7 +94,7 @@ def _key_parts(key: Any) -> int:
 
     Raises:
         CorruptError: Python could not hash it.
-        LimitError: it is a tuple of tuples of tuples.
+        LimitError: it is a tuple that is nested too deep, or has too many parts.
     """
     parts = [(key, 0)]
     count = 0
@@ -148,8 +148,8 @@ class Work(Budget):
 
         Raises:
             CorruptError: Python could not hash it.
-            LimitError: it is a tuple of tuples of tuples, or one container has so many keys of one hash as only a file
-                made to waste time has.
+            LimitError: it is a tuple that is nested too deep or has too many parts, or one container has so many keys
+                of one hash as only a file made to waste time has.
         """
         kind = type(key)
         is_small_integer = kind is int and -_SMALLEST_MODULUS < key < _SMALLEST_MODULUS

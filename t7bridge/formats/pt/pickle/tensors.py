@@ -180,7 +180,8 @@ def _parameter(context: PickleContext, data: Any, requires_grad: Any, hooks: Any
         return evolve(data, is_parameter=True, requires_grad=needs_gradient)
     parameter = _set_marks(context, evolve(data, is_parameter=True), requires_grad, hooks)
     if data.extras:
-        # The parameter has extras of its own: the bits of the tensor, and the parameter's hooks.
+        # `_set_marks` left the tensor's extras, or only hooks. The parameter has extras of its own: the tensor's, such
+        # as whether it is conjugated, with the parameter's hooks.
         parameter.extras = evolve(data.extras, hooks=hooks or None)
     return _set_python_state(parameter, state)
 

@@ -145,14 +145,15 @@ class Unpickler:
             UnsupportedError: it refers to data outside the file.
         """
         context = self._context
+        # The safe loader does not read the pickles of TorchScript, which C++ reads.
         if not context.origin.is_judged or context.is_script:
             return self._load()
         start = self.position
-        operations = self._budget
+        most_operations = self._budget  # the same for both; `_load` spends it
         try:
             return self._load()
         finally:  # also of a damaged pickle: PyTorch would have loaded what is in front of the damage
-            verdict = refused(self.source, start, self.end, context.id_parts, operations)
+            verdict = refused(self.source, start, self.end, context.id_parts, most_operations)
             for module, name in verdict.names:
                 context.origin.note_unsafe_name(module, name)
             if verdict.use:
@@ -361,7 +362,7 @@ class Unpickler:
                 raise self._crossed()
             if self._base + pos == self._frame_end:
                 self._frame_end = 0
-        self._set_safe()
+        self._set_safe()  # which the end of the frame may have limited
         return self._need(pos, 1) if pos >= self._safe else pos
 
     def _crossed(self) -> CorruptError:
