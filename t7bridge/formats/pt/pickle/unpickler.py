@@ -80,6 +80,8 @@ class Unpickler:
         self._limits = limits
         self._work = context.work
         self._max_string_bytes = limits.string_bytes
+        self._start = position
+        """Offset of the first pickle in the source."""
         self._base = position
         """Offset of the buffer in the source."""
         self._buffer = b""
@@ -490,10 +492,10 @@ class Unpickler:
         """Return a new set.
 
         Raises:
-            LimitError: the bytes of the pickle, or the operations that are allowed, do not account for so many.
+            LimitError: the bytes of the pickles, or the operations that are allowed, do not account for so many.
         """
         self._set_count += 1
-        if _SET_COST * self._set_count > min(self._budget, _FREE_SET_BYTES + self.end - self._base):
+        if _SET_COST * self._set_count > min(self._budget, _FREE_SET_BYTES + self.end - self._start):
             raise self._too_many()
         return set()
 
