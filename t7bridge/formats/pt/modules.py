@@ -27,7 +27,7 @@ from ...graph.dtypes import ELEMENT_TYPES
 from ...graph.python import MODULE_PARTS, QUANTIZED_CLASS, UNSET, PythonObject, attributes_of, is_quantized_conv
 from ...graph.python import is_pickled_module as is_module
 from ...graph.storage import Storage
-from ...graph.tensor import QuantizedTensor, SparseTensor, Tensor
+from ...graph.tensor import QuantizedTensor, SparseTensor, Tensor, bits_of
 from ...limits import DEFAULT_LIMITS, STEPS_PER_NODE, Budget, Limits
 from ...report import Note
 from ...text import few
@@ -365,7 +365,8 @@ def _add_under_free_names(target: OrderedDict[str, Any], tensors: Iterable[tuple
 def _view_identity(value: Any) -> Any:
     """Return what identifies a tensor in an archive: its view of a storage; of other values, the object."""
     if isinstance(value, Tensor) and value.storage is not None:
-        return (id(value.storage), value.offset, value.size, value.stride)
+        # A view that is conjugated or negated when it is read has other elements.
+        return (id(value.storage), value.offset, value.size, value.stride, *bits_of(value))
     return id(value)
 
 
