@@ -615,6 +615,10 @@ def _quantized_entries(module: PythonObject, attributes: dict[str, Any]) -> dict
 
     Source: PyTorch 2.13 `torch/ao/nn/quantized/modules/` and `dynamic/modules/rnn.py`, `_save_to_state_dict`;
     `ATen/native/quantized/cpu/fbgemm_utils.cpp`, the pickled forms of packed parameters.
+
+    Args:
+        module: of any class.
+        attributes: of the module: all that it has.
     """
     entries: dict[str, Any] = {}
     if not QUANTIZED_CLASS.match(module.path):

@@ -720,7 +720,7 @@ class ObjectReader:
         # 1 on. With a low limit on strings, every length has to be checked, which runs do not.
         if count - len(values) < _WORTH_CHECKING or self.numbers is not None:
             return
-        if not isinstance(stream, BinaryInput) or stream.longest < WINDOW_BYTES:
+        if not isinstance(stream, BinaryInput) or stream.longest_string < WINDOW_BYTES:
             return
         if self._alike is None:
             if len(self.objects) < _FEW_OBJECTS:
