@@ -432,15 +432,18 @@ def write(output: FileOutput, value: NamedTensors | Mapping[Any, Tensor]) -> Wri
 
 
 def _attributes_of_metadata(metadata: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield for each string the name that it has, and name and text of its attribute; one that is too long is skipped.
+    """Yield for each string the name that it has, and name and text of its attribute.
 
-    Attributes have names that are not empty, and neither names nor texts with zero bytes or invalid Unicode.
+    Attributes have names that are not empty, and neither names nor texts with zero bytes or invalid Unicode. A string
+    that is too long is skipped, and one whose attribute would have the name of an earlier one.
     """
+    attribute_names: set[bytes] = set()
     for name, text in metadata.items():
-        attribute = name.replace("\0", "_").encode("utf-8", "backslashreplace")
+        attribute = name.replace("\0", "_").encode("utf-8", "backslashreplace") or b"_"
         value = text.encode("utf-8", "backslashreplace")
-        if len(attribute) + len(value) <= _MOST_ATTRIBUTE:
-            yield name, (attribute.decode() or "_", value.replace(b"\0", b"_").decode())
+        if len(attribute) + len(value) <= _MOST_ATTRIBUTE and attribute not in attribute_names:
+            attribute_names.add(attribute)
+            yield name, (attribute.decode(), value.replace(b"\0", b"_").decode())
 
 
 def _lay_out(h5py: Any, file: Any, named: NamedTensors) -> Iterator[tuple[int, Tensor]]:
