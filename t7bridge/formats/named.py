@@ -18,7 +18,16 @@ from ..data import define, np
 from ..errors import CorruptError, ModelError
 from ..graph.dtypes import ElementType
 from ..graph.storage import Span, Storage
-from ..graph.tensor import Tensor, as_stored, byte_strides, contiguous, is_changed, is_dense, rows, view_fault
+from ..graph.tensor import (
+    Tensor,
+    as_stored,
+    byte_strides,
+    contiguous,
+    is_conjugated_or_negated,
+    is_dense,
+    rows,
+    view_fault,
+)
 from ..io.copy import Extent
 from ..io.source import ByteSource, Piece, PiecesSource
 from ..limits import Limits
@@ -135,7 +144,7 @@ def plan_views(tensors: Mapping[Name, Tensor]) -> tuple[dict[Name, TensorView], 
     ranges_by_storage: dict[int, list[_Range]] = {}
     for name, tensor in tensors.items():
         # One that is conjugated or negated when it is read has other elements than its storage.
-        if tensor.storage is not None and tensor.numel and not is_changed(tensor):
+        if tensor.storage is not None and tensor.numel and not is_conjugated_or_negated(tensor):
             first, end = tensor.reach()  # its first element, and the one after its last
             ranges_by_storage.setdefault(id(tensor.storage), []).append((first, end, name))
     views: dict[Name, TensorView] = {}

@@ -20,7 +20,6 @@ import re
 import struct
 import warnings
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..data import define, pattern
@@ -545,10 +544,12 @@ T7_HEAD = pattern(rb"[1-8]\r?\n|[\x01-\x08]\0{3}|\0{3}[\x01-\x08]")
 """The tag of a value other than nil, in ascii or in either byte order."""
 
 
-@cache
-def _any_signature() -> re.Pattern[bytes]:
-    """Return a pattern with a group for each signature, compiled for the first file."""
-    return re.compile(b"|".join(b"(%b)" % signature.pattern for signature in SIGNATURES), re.DOTALL)
+def _is_usual_t7(head: bytes) -> bool:
+    """Return whether a file begins as almost every `.t7`: with the tag of a value, in binary and little-endian.
+
+    Other formats do not: only patterns that look at later bytes alone, those of tar and TensorFlow Lite, could match.
+    """
+    return len(head) >= 4 and 1 <= head[0] <= 8 and head[1:4] == bytes(3)
 
 
 def identify(head: bytes, *, installed: bool = False) -> Signature | None:
@@ -561,22 +562,21 @@ def identify(head: bytes, *, installed: bool = False) -> Signature | None:
     Returns:
         `None` for a file without a signature, such as a `.t7`.
     """
-    match = _any_signature().match(head)
-    signature = None
-    if match is not None and match.lastindex is not None:
-        # Groups are numbered like the table, from 1 on, and the first matching alternative wins.
-        signature = SIGNATURES[match.lastindex - 1]
-        if signature.kind in _OWN_KINDS:
-            return signature
+    # To compile the patterns would take longer than to read a small file. `re` keeps those that were tried.
+    if _is_usual_t7(head):
+        return None
+    known = next((signature for signature in SIGNATURES if re.match(signature.pattern, head, re.DOTALL)), None)
+    if known is not None and known.kind in _OWN_KINDS:
+        return known
     # Installed packages take time to load, so that a `.t7` is spared it. Their formats come before those that are only
     # known as unsupported.
-    if not installed or not head or (signature is None and T7_HEAD.match(head)):
-        return signature
+    if not installed or not head or (known is None and T7_HEAD.match(head)):
+        return known
     for spec in added_formats():
         for added in spec.signatures:
             if re.match(added.pattern, head, re.DOTALL):
                 return added
-    return signature
+    return known
 
 
 def added_formats() -> list[FormatSpec]:

@@ -255,9 +255,9 @@ class _ClassLayout:
         """
         value = fields.get(item.name)
         has_type = isinstance(value, item.kind.types)
-        # For a missing field. Also for one of another type that the table has.
-        can_be_absent = value is None or (self.has_table and not has_type)
-        if item.kind.absent is not None and can_be_absent:
+        # A missing field has the number that stands for no field; so has a value of another type, which the table has.
+        is_absent = value is None or (self.has_table and not has_type)
+        if item.kind.absent is not None and is_absent:
             return item.kind.absent
         # If a number is truncated here, the table has its exact value.
         can_be_written = has_type and (self.has_table or item.kind.holds(value))
