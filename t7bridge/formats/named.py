@@ -198,16 +198,7 @@ def write_order(named: NamedTensors) -> list[Name]:
     for steps, view in named.views.items():
         name = ".".join(steps)
         first_names[view.storage] = min(first_names.get(view.storage, name), name)
-    covered: dict[int, int] = {}
-    """By the number of a storage: how many of its elements the dense views before cover."""
-    consecutive: set[Name] = set()
-    """The dense views that begin where the one before ends."""
-    for steps in sorted(named.views, key=lambda steps: (named.views[steps].storage, named.views[steps].offset)):
-        view = named.views[steps]
-        tensor = named.tensors[steps]
-        if view.offset == covered.get(view.storage, 0) and is_dense(tensor.size, tensor.stride):
-            consecutive.add(steps)
-            covered[view.storage] = view.offset + tensor.numel
+    consecutive = _consecutive_views(named)
 
     def sort_key(steps: Name) -> tuple[Any, ...]:
         """Return width, descending; the name, of views the first of their storage; then their order on the storage.
@@ -223,6 +214,20 @@ def write_order(named: NamedTensors) -> list[Name]:
         return (-width, first_names[view.storage], is_later, view.offset, name)
 
     return sorted(named.tensors, key=sort_key)
+
+
+def _consecutive_views(named: NamedTensors) -> set[Name]:
+    """Return the dense views that are one run of elements of their storage, from its first on without overlapping."""
+    consecutive: set[Name] = set()
+    ends: dict[int, int] = {}
+    """By the number of a storage: where the last of these views ends."""
+    for steps in sorted(named.views, key=lambda steps: (named.views[steps].storage, named.views[steps].offset)):
+        view = named.views[steps]
+        tensor = named.tensors[steps]
+        if view.offset == ends.get(view.storage, 0) and is_dense(tensor.size, tensor.stride):
+            consecutive.add(steps)
+            ends[view.storage] = view.offset + tensor.numel
+    return consecutive
 
 
 def tie(tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], notes: list[Note]) -> dict[_Key, Tensor]:
