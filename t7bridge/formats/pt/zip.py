@@ -148,7 +148,7 @@ class ZipArchive:
         """
         member = self.member(name)
         # Of a stored member too: as much may be held in memory as may still be inflated. Only inflating spends it.
-        if member.size > self._inflation.left:
+        if member.size > self._inflation.bytes_left:
             message = "is too large to be read into memory"
             raise self._limits.exceeded("inflate_bytes", message, **self._where(member), found=f"{member.size} bytes")
         self.check(name)
