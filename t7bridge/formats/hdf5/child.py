@@ -588,8 +588,9 @@ def _is_plain(kind: h5t.TypeID, dtype: np.dtype[Any]) -> bool:
 
 
 _COMPLEX = getattr(h5t, "COMPLEX", -2)
-"""A class of types from HDF5 2.0 on."""
+"""A class of types from HDF5 2.0 on; before, a number that no class has."""
 _NUMBERS = (h5t.INTEGER, h5t.FLOAT, h5t.BITFIELD, h5t.ENUM, h5t.COMPOUND, h5t.ARRAY, _COMPLEX)
+"""Classes of types that may be numbers for numpy: booleans are of ENUM, complex numbers of COMPOUND."""
 _TITLES = {
     h5t.TIME: "times",
     h5t.OPAQUE: "opaque data",

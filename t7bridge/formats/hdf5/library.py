@@ -353,6 +353,7 @@ def _end(process: subprocess.Popen[bytes], owner: int) -> None:
 _in_use = threading.Lock()
 """Held while a question is asked and answered."""
 _library: _Library | None = None
+"""The child that was started last; `None` before the first question, and in a copy of this process."""
 _closed_files: deque[int] = deque()
 """Numbers of files that nobody has any more."""
 

@@ -608,6 +608,7 @@ def _at(values: Any, number: int) -> Any:
 
 
 _SCRIPT_OBJECT = "torch.ScriptObject"
+"""The class in a pickle of objects of C++, such as packed parameters."""
 
 
 def _quantized_entries(module: PythonObject, attributes: dict[str, Any]) -> dict[str, Any]:

@@ -65,6 +65,7 @@ _EXTENDED_HEADER = b"x"
 _MAX_PAX_BYTES = 1 << 20
 """Maximum size of an extended header."""
 _PYTORCH_MEMBERS = frozenset({"sys_info", "pickle", "tensors", "storages"})
+"""All members that PyTorch 0.1 wrote."""
 _LONGEST_KEY = 30
 """Characters of a number that is a key: of 64 bits at most."""
 _DIGITS = pattern(rb" *([0-7]+)[ \0]*")

@@ -436,6 +436,7 @@ def write_headless(writer: Any, value: TorchObject) -> None:
     _layout_of_class(writer.layout.vintage, _HEADLESS_CLASS).write(writer, value)
 
 
+# Parts of rows that several classes share.
 _PARAMETERS = "object weight bias gradWeight gradBias"
 _WEIGHT = "object weight gradWeight"
 _PLANES = "int kW kH dW dH nInputPlane nOutputPlane"

@@ -23,11 +23,14 @@ from .layout import WINDOW_BYTES, T7Layout, Window
 _WINDOW = 1 << 16
 """Bytes that are read at a time, at least."""
 _TOKEN = pattern(rb"[ \t\r\n\v\f]*([^ \t\r\n\v\f]*)")
+"""White space, as C has it, and the word after it."""
 _INTEGER = pattern(rb"[+-]?\d{1,20}\Z")
 _NUMBER = pattern(rb"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf|nan)\Z")
+"""A number as C prints it on this system."""
 _OTHERS_NUMBER = pattern(rb"[+-]?(\d+,\d*([eE][+-]?\d+)?|1\.#(?:QNAN|SNAN|IND|INF)0*|nan\(\w*\))\Z")
 """Numbers as other C libraries print them: see `plain_numbers`."""
 _NUMBER_BYTES = b"0123456789+-.eEinfa \n"
+"""The bytes of the numbers that C prints on this system, and of what is between them."""
 
 _FLOAT_DIGITS = 9
 """Digits with which a float is written exactly."""

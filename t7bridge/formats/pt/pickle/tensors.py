@@ -32,6 +32,7 @@ from .names import SAFE, WEIGHTS_ONLY, words
 from .reductions import FORMS, NamedStorage, Naming, Reduction, call_of, global_named
 
 _PLAIN_CLASSES = frozenset({"torch.Tensor", "torch._tensor.Tensor", "torch.autograd.variable.Variable"})
+"""Names of the class of plain tensors, which is no subclass."""
 _PARAMETER = "torch.nn.parameter.Parameter"
 _INT64 = ELEMENT_TYPES["int64"]
 _TYPES_OF_SPARSE = ("float", "bfloat", "complex", "int8", "int16", "int32", "int64", "uint8", "bool")

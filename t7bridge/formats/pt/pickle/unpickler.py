@@ -656,3 +656,4 @@ _WITH_ARGUMENT: dict[int, Callable[[Unpickler, int, int], int]] = {
     }.items()
     for code in _codes(names)
 }
+"""Opcode → the method for it, from opcode and position of the argument to the position of the next opcode."""
