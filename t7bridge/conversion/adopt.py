@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import OrderedDict
 from functools import cached_property
 from typing import IO, Any, NoReturn, TypeVar
 
@@ -16,7 +17,7 @@ from ..formats.t7 import writer as t7_writer
 from ..formats.t7.layout import T7Layout
 from ..graph.dtypes import ELEMENT_TYPES, ElementType
 from ..graph.lua import COMPOSITE
-from ..graph.python import Device, TorchConstant, TorchSize
+from ..graph.python import DefaultDict, Device, TorchConstant, TorchSize
 from ..graph.storage import Elements, Storage
 from ..graph.tensor import Tensor
 from ..graph.walk import Path, Rebuilder, fill_dict, fill_list, objects
@@ -59,7 +60,7 @@ class Adopter(Rebuilder):
             value = self._from_torch(value)
         # What they became may be a container: the state dict of a module, the list of an array of objects.
         if isinstance(value, dict):
-            return self._empty_dict(value)
+            return self._dict_to_fill(value)
         if type(value) is list:
             return fill_list(value)
         # Other tuples stay the same objects.
@@ -67,17 +68,22 @@ class Adopter(Rebuilder):
             return fill_list(value, tuple)
         return value
 
-    def _empty_dict(self, value: dict[Any, Any]) -> Any:
-        """Return a dict of the same class, with its attributes, to be filled; one of an unknown class as it is."""
-        if hasattr(value, "factory"):  # a `DefaultDict` of the graph, whose copy has the factory too
-            result = value.copy()
-        elif type(value).__name__ in ("dict", "OrderedDict"):
-            result = type(value)()
+    def _dict_to_fill(self, value: dict[Any, Any]) -> Any:
+        """Return a new dict of the same class to be filled, with the attributes of an `OrderedDict`.
+
+        A dict of another class is returned as it is, and nothing in it is rebuilt: only the writer knows whether its
+        format has such a class.
+        """
+        result: dict[Any, Any]
+        if isinstance(value, DefaultDict):
+            result = DefaultDict(value.factory)
+        elif type(value) is OrderedDict:
+            result = OrderedDict()
+            vars(result).update(vars(value))  # such as the `_metadata` of a state dict
+        elif type(value) is dict:
+            result = {}
         else:
             return value
-        attributes = getattr(value, "__dict__", None)
-        if attributes:
-            result.__dict__.update(attributes)
         return fill_dict(result, value, value.values())
 
     def _from_torch(self, value: Any) -> Any:

@@ -10,6 +10,7 @@ from helpers import TESTFILES
 
 import t7bridge
 from t7bridge.errors import TargetExistsError, TruncatedError, UnknownFormatError, UnsupportedError
+from t7bridge.graph import DefaultDict, PythonGlobal
 from t7bridge.io.source import ByteSource
 
 ROOT = Path(__file__).parents[2] / "testfiles"
@@ -85,6 +86,19 @@ def test_save_python_value(tmp_path: Path) -> None:
     assert table["names"].as_list() == [b"a", b"b"]
     assert table["weight"].numpy().tolist() == [[0, 1, 2], [3, 4, 5]]
     assert (tmp_path / "x.t7").read_bytes().startswith(b"3\n1\n3\n")
+
+
+def test_writer_keeps_default_dict(tmp_path: Path) -> None:
+    """A defaultdict with an array in it stays one, with its factory, where the writer may name other packages."""
+    value = DefaultDict(PythonGlobal("builtins", "list"))
+    value["weight"] = np.arange(3.0)
+    with t7bridge.PtWriter(tmp_path / "x.pt", allow_foreign=True) as writer:
+        writer.write({"layers": value})
+
+    read_back = t7bridge.load(tmp_path / "x.pt")["layers"]
+    assert type(read_back) is DefaultDict
+    assert read_back.factory.path == "builtins.list"
+    assert read_back["weight"].tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("suffix", ["t7", "pt", "safetensors", "npz", "h5"])
