@@ -438,8 +438,8 @@ class PtWriter(_FileWriter, pt_writer.PtWriter):
         place: pt_writer.Place | None = None,
         allow_foreign: bool = False,
     ) -> None:
-        self._written_values: list[Any] = []
-        """The values written so far, as the file will have them."""
+        self._accepted_values: list[Any] = []
+        """The values of `write` so far, as the file will have them. Of several, `_write_rest` writes the list."""
         self._record: Any = None
         """The argument of `finish`."""
         output = self._opened(target, force)
@@ -467,7 +467,7 @@ class PtWriter(_FileWriter, pt_writer.PtWriter):
             raise _closed_error()
         python_value = self._python_value(self._adopter.run(value))
         super().write(python_value)  # which refuses what the format cannot hold
-        self._written_values.append(python_value)
+        self._accepted_values.append(python_value)
 
     def _python_value(self, value: Any) -> Any:
         """Return a value with dicts and lists in place of Lua's tables and objects."""
@@ -486,19 +486,19 @@ class PtWriter(_FileWriter, pt_writer.PtWriter):
         self.close()
 
     def _write_rest(self) -> None:
-        if not self._written_values:
+        if not self._accepted_values:
             raise ModelError("a .pt holds a value, and none was written")
-        if len(self._written_values) > 1:
-            super().write(self._written_values)  # in place of the last one
+        if len(self._accepted_values) > 1:
+            super().write(self._accepted_values)  # in place of the last one
         super().finish(self._record)
 
     def _has_unwritten(self) -> bool:
-        return bool(self._written_values)
+        return bool(self._accepted_values)
 
     def _written(self) -> str:
         # All bytes are written at the end.
-        return super()._written() if self._is_closed else counted(len(self._written_values), "value")
+        return super()._written() if self._is_closed else counted(len(self._accepted_values), "value")
 
     def _mark_closed(self) -> None:
         super()._mark_closed()
-        self._written_values = []
+        self._accepted_values = []

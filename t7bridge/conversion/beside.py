@@ -158,7 +158,7 @@ class _Collector:
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self._values = 0
+        self._visited_values = 0
         self._around: set[int] = set()
         """The containers around the present value, by identity."""
         self._seen: set[int] = set()
@@ -177,8 +177,8 @@ class _Collector:
                 data even if it is an array or numbers alone.
         """
         value = path.value
-        self._values += 1
-        if value is self._model or self._values > _MOST_VALUES:
+        self._visited_values += 1
+        if value is self._model or self._visited_values > _MOST_VALUES:
             return _NOT_DATA
         if value is None or isinstance(value, (bool, int, float, str, bytes)):
             return _scalar(value)

@@ -125,7 +125,7 @@ def chosen_state(root: Any, at: str | None, file: str) -> tuple[str, Any]:
         file: name of the file, for messages.
 
     Returns:
-        As `states_in`.
+        The path, and what is there.
 
     Raises:
         NoModuleError: there is no state dict.

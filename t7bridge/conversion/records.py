@@ -176,7 +176,7 @@ def write_pt_record(
     Args:
         output: the `.t7`, with everything else in it.
         pickle: the value of the `.pt`.
-        storages: those that it names.
+        storages: those that the pickle names.
         structure: the hash of the Lua value.
         tree: the Lua value made from it.
         places: index of each Lua storage, by identity, among those of the `.t7`.

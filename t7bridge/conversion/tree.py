@@ -167,11 +167,11 @@ class Tree(Rebuilder):
             target[key] = self.run(item)
 
     def replacement_value(self, value: Any, replacement: Any) -> Any:
-        """Return what replaces an object in the result, a `Fill` if it is still to be filled; remember data to place.
+        """Return what takes the place of an object in the result, a `Fill` if its content is still to be converted.
 
         Args:
             value: the object.
-            replacement: a `Replacement`, whose data `put` will place; or the value itself.
+            replacement: what takes its place; or a `Replacement` with it, whose data are remembered for `put`.
         """
         if not isinstance(replacement, Replacement):
             return replacement
@@ -179,7 +179,7 @@ class Tree(Rebuilder):
             self._replacements[id(value)] = replacement
         state_dict = replacement.value
         if isinstance(state_dict, Fill):
-            # The rebuilder fills it now. Whoever asks the replacement later gets the dict itself.
+            # The caller fills the dict, `Rebuilder`; `StateDicts.states` needs the dict itself, which is in the result.
             replacement.value = state_dict.value
         return state_dict
 
