@@ -262,9 +262,9 @@ def _scan_source(source: ByteSource, limits: Limits, report: ScanReport) -> None
     """Scan a file of any format."""
     signature = identify(source.read(0, HEAD_BYTES))
     if signature is None or signature.kind not in ("zip", "tar"):
-        # Such a file may still be an archive for other readers, which find it at its end, and another value there.
+        # Other readers would take it for an archive if it ends as one, and load what was not scanned.
         refuse_two_formats(source, title=signature.title if signature else "")
-    if signature is not None and signature.kind == "npy":
+    if signature is not None and signature.kind == "npy":  # is no format of ours, but may hold a pickle
         report.format = "npy"
         _judge_array(source, 0, source.size, limits, report)
         return
@@ -284,9 +284,9 @@ def _scan_source(source: ByteSource, limits: Limits, report: ScanReport) -> None
             with ByteSource.from_path(path) as shard:
                 _scan_source(shard, limits, report)  # which sets the format, too
         report.format = spec.name
-    else:
-        document = formats.open(source, limits=limits)
-        document.roots  # noqa: B018  runs nothing; what is damaged has an error
+    else:  # named tensors
+        document = formats.open(source, limits=limits)  # with our reader of `spec`: our formats come first
+        document.roots  # noqa: B018  an error where the file is damaged; nothing in it is run
         if isinstance(document.content, ZipArchive):
             _scan_members(document.content, limits, report)
 

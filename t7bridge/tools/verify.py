@@ -210,7 +210,8 @@ def verify(request: Verify) -> VerifyReport:
                     report.readers[document.path] = _compare_with_other_reader(document, report)
         # Formats of named tensors have no strides and views that could be compared.
         comparer_class = RowComparer if sides.has_named else Comparer
-        sides.compare(report, partial(comparer_class, limits=request.limits, homes=_homes(first, request.limits)))
+        make_comparer = partial(comparer_class, limits=request.limits, homes=_homes(first, request.limits))
+        sides.compare(report, make_comparer)
         _name_layers(report, (first, second), request.limits)
         are_lua = first.spec.values == second.spec.values == formats.LUA
         if are_lua and _bytes_after_values(first) != _bytes_after_values(second):
@@ -220,7 +221,7 @@ def verify(request: Verify) -> VerifyReport:
 
 @contextmanager
 def _opened_inputs(request: Verify | Diff) -> Iterator[tuple[Document, Document]]:
-    """Open both files, read all of them that checksums are for, and warn of incomplete ones.
+    """Open both files; verify the checksums in them, or warn of an incomplete `.t7`, which has none.
 
     Raises:
         FormatError: a file is damaged, or in no supported format.
@@ -231,8 +232,8 @@ def _opened_inputs(request: Verify | Diff) -> Iterator[tuple[Document, Document]
         formats.open(request.other, limits=request.limits) as second,
     ):
         for document in (first, second):
-            document.source.read_all()
-            if document.spec.values == formats.LUA:  # which has no checksums
+            document.source.read_all()  # sets how a file at an address is read: in large ranges
+            if document.spec.values == formats.LUA:
                 document.warn(stacklevel=4)  # at the line that calls the verb
             else:
                 document.verify()
@@ -276,14 +277,14 @@ def diff(request: Diff) -> DiffReport:
     with _opened_inputs(request) as (first, second):
         report = DiffReport(str(request.source), str(request.other))
         sides = Sides(first, second, request.limits)
-        make = partial(
+        make_comparer = partial(
             ValueComparer,
             limits=request.limits,
             homes=_homes(first, request.limits),
             rtol=request.rtol,
             atol=request.atol,
         )
-        comparer = sides.compare(report, make)
+        comparer = sides.compare(report, make_comparer)
         if isinstance(comparer, ValueComparer):  # there is none if a hash says that files without tensors are equal
             report.tensors = comparer.tensors
         _name_layers(report, (first, second), request.limits)
@@ -291,7 +292,10 @@ def diff(request: Diff) -> DiffReport:
 
 
 def _homes(document: Document, limits: Limits) -> Callable[[], Homes]:
-    """Return a function that finds the layers of a `.t7`, with their paths in the model, once there is a difference."""
+    """Return a function that finds the layers of a `.t7` with their paths, for `Comparer.homes`; other files have none.
+
+    It is called only if there is a difference.
+    """
 
     @cache
     def homes() -> Homes:

@@ -407,13 +407,15 @@ def _numbered_texts(table: Table) -> list[str]:
 
 
 def _json_data(data: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-    """Return the tables of a module's fields as data for JSON, without those that contain themselves or are too deep.
+    """Return the tables of a module's fields as data for JSON.
 
-    Text that is not UTF-8 has escapes, as in names of tensors.
+    Text that is not UTF-8 has escapes, as in names of tensors. A table is left out if it contains itself, is too deep,
+    or contains shared tables at too many places.
     """
     converted: dict[str, Any] = {}
     for name, item in data.items():
-        # Keys and values: only tables that are written again take from the limit.
+        # JSON has a shared table at each of its places. Values and their keys are free once: the limit is for those
+        # that are written again.
         budget = Budget(limits, "writing shared tables", free=2 * count_leaves(item).values)
         with suppress(RecursionError, LimitError):
             value = _json_value(as_tree(item), budget)
