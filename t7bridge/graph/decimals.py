@@ -310,14 +310,14 @@ def _scale_wide(integers: np.ndarray, powers: np.ndarray) -> tuple[np.ndarray, n
 
 
 def count_odd_nans(array: np.ndarray) -> int:
-    """Count the NaNs whose bits, sign aside, are not the canonical ones.
+    """Count the NaNs whose bits are not the canonical ones; the sign counts for halves only.
 
     Args:
         array: floating point elements.
     """
     nans = array[np.isnan(array)]
     bits = f"u{array.itemsize}"
-    if array.itemsize == 2:  # nan has no sign in Torch's halves
+    if array.itemsize == 2:  # Torch's halves have one nan without sign only
         return int(np.count_nonzero(nans.view(bits) != HALF_NAN))
     canonical = np.array(np.nan, array.dtype).view(bits)
     return int(np.count_nonzero(np.copysign(nans, 1).view(bits) != canonical))

@@ -284,11 +284,15 @@ class Table(_Entries):
         return cast("Field", self.raw_values[place])
 
     def __setitem__(self, key: Value, value: Value) -> None:
-        """Set the value of a key; a new key is the last one, in Lua's types."""
+        """Set the value of a key; a new key becomes the last one.
+
+        nil and NaN, which Lua has not as keys, are refused when the table is written.
+        """
         place = self._positions().get(index_key(key))
         if place is not None:
             self.raw_values[place] = value
             return
+        # `raw_keys` has Lua's types only. Values stay as they are: writers convert them.
         if isinstance(key, str):
             key = key.encode("utf-8", "surrogatepass")
         elif isinstance(key, int) and not isinstance(key, bool):

@@ -171,7 +171,7 @@ class Tensor(Holder):
             ImportError: PyTorch is not installed.
             UnsupportedError: PyTorch cannot represent the tensor.
         """
-        return torch_tensor(self, {})
+        return torch_tensor(self, storages={})
 
     def tolist(self) -> Any:
         """Return the elements as Python values: nested lists, or one value for a tensor without dimensions."""
@@ -543,10 +543,11 @@ def as_stored(tensor: Tensor) -> Storage | None:
 def blocks(tensor: Tensor, count: int) -> Iterator[np.ndarray]:
     """Yield the elements as `array` has them, in index order, in blocks of `count`, the last of which may be shorter.
 
-    A block is valid until the next one. Of contiguous elements no others are read from a file; else those of the array.
+    A block is valid until the next one. Contiguous elements are read from their file in pieces; for others, `array`
+    reads all that the view covers.
     """
     stored = as_stored(tensor)
-    if stored is not None:
+    if stored is not None:  # also without elements, where `nditer` would raise an error
         pieces: Iterable[np.ndarray] = array_chunks(stored)
     else:
         pieces = np.nditer(tensor.array, ["buffered", "external_loop"], order="C", buffersize=count)  # type: ignore[assignment]
