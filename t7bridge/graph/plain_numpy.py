@@ -537,7 +537,7 @@ class ndarray:
             return _from_values([_pairwise_sum(self.values(), kind)], kind, ())
         if axis not in (-1, self.ndim - 1):
             raise NotImplementedError("sums along the last axis only")
-        rows = self.reshape(-1, self.shape[-1]) if self.size else self
+        rows = self.reshape(math.prod(self.shape[:-1]), self.shape[-1])
         sums = [_pairwise_sum(row.values(), kind) for row in rows]
         return _from_values(sums, kind, (*self.shape[:-1], 1) if keepdims else self.shape[:-1])
 

@@ -99,6 +99,14 @@ def test_arithmetic_is_that_of_numpy(subtests: pytest.Subtests) -> None:
                 same(plain.sqrt(own_a), np.sqrt(a))
 
 
+@pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 3), (2, 3, 0), (2, 0, 3)])
+def test_sums_without_elements(shape: tuple[int, ...]) -> None:
+    """Each sum of no elements is 0, whatever the shape."""
+    theirs, ours = pair(np.zeros(shape, "f4"))
+    same(ours.sum(-1), theirs.sum(-1))
+    same(ours.sum(-1, keepdims=True), theirs.sum(-1, keepdims=True))
+
+
 @pytest.mark.parametrize("code", ["f4", "f8", "i4", "u1", "?"])
 def test_sums_are_rounded_as_numpy_rounds(code: str) -> None:
     """All elements, or the last axis, of few and many."""
