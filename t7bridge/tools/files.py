@@ -135,7 +135,6 @@ def describe(request: Describe) -> Node:
     return _described(request, describe_lua, describe_python)
 
 
-@takes(Describe)
 def description(request: Describe) -> list[str]:
     """Return the JSON of what `describe` returns, in pieces, in much less memory."""
     return _described(request, lua_json, python_json)

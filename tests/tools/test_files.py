@@ -26,6 +26,15 @@ def test_public_names() -> None:
         _ = t7bridge.frobnicate
 
 
+def test_errors_on_arguments_name_the_verb() -> None:
+    """Python's error on an unknown argument names the function that was called."""
+    verbs = {name: value for name in t7bridge.__all__ if hasattr(value := getattr(t7bridge, name), "request")}
+    assert {"convert", "describe", "verify"} <= verbs.keys()
+    for name, verb in verbs.items():
+        with pytest.raises(TypeError, match=rf"^{name}\(\) got an unexpected keyword argument 'unknown'"):
+            verb(unknown=1)
+
+
 def test_errors_in_notebooks(tmp_path: Path) -> None:
     """IPython shows the user's frames, without its own first one and those of the package, and one message."""
 
