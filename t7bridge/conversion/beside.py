@@ -69,7 +69,7 @@ class Beside:
             return None
         if not all(isinstance(part, dict) for part in config.values()) or _is_excessive(config):
             return None
-        return cls(config.get("checkpoint", {}), config.get("data", {}), words=config.get("about", {}))
+        return cls(data=config.get("checkpoint", {}), own=config.get("data", {}), words=config.get("about", {}))
 
     def __bool__(self) -> bool:
         return bool(self.data or self.own)
@@ -309,9 +309,9 @@ def _in_words(name: str, value: Any, from_lua: bool, index_base: int) -> str:
     if not from_lua:
         return ""
     base_of_model = f"; the model takes numbers from {index_base} on"
-    if isinstance(value, dict) and _counts_from_one(value.values()):
+    if isinstance(value, dict) and _counts_from_one(value.values()):  # {"the": 1, "of": 2}
         return f"1-based in Lua; index 0 of the embedding is token 1{base_of_model}"
-    if isinstance(value, dict) and _counts_from_one(_numbers_of(value)) and _are_texts(value.values()):
+    if isinstance(value, dict) and _counts_from_one(_numbers_of(value)) and _are_texts(value.values()):  # {"1": "the"}
         return f"by number, 1-based in Lua; index 0 of the embedding is token 1{base_of_model}"
     if isinstance(value, list) and len(value) > 1 and _are_texts(value):  # of one item no number is asked
         thing = "class" if any(part in last for part in _CLASS_WORDS) else "item"

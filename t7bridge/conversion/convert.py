@@ -189,11 +189,10 @@ def _convert_to_one_file(document: Document, goal: FormatSpec, attempt: Attempt,
         if beside_model is not None:
             _note_beside(beside_model, document, output, goal, report)  # which may add to it
         check_strict(report, attempt.strict)
-        has_config = may_have_config and bool(beside_model)
         # Within the output's block: if the config cannot be written, the output is not either.
-        if beside_model is not None and has_config:
+        if may_have_config and beside_model:  # one without content has no config
             _write_config(beside_model, document, output, attempt)
-    if attempt.force and may_have_config and not has_config:
+    if attempt.force and may_have_config and not beside_model:
         _remove_outdated_config(_config_path(output))
     report.target_bytes = os.path.getsize(output.path)
     return report
@@ -331,7 +330,7 @@ def _write(document: Document, output: FileOutput, goal: FormatSpec, request: At
     Raises:
         RecordError: a record in the source contradicts what the source shows; the output is not usable.
     """
-    if document.spec.values == LUA:  # others note it with their values
+    if document.spec.values == LUA:  # for other files `value_of` adds them
         report.notes += document.notes
     if goal.values == LUA:
         _write_lua_values(document, output, request, report)

@@ -537,7 +537,7 @@ def fit_names(flat: Flat, goal: FormatSpec, limits: Limits) -> None:
             budget.spend(max(0, len(steps) - _FREE_STEPS) ** 2)
             unique_name = _reserve_in_groups(steps, names, groups)
         else:
-            # One text for all steps; the steps are kept where it is what they would make.
+            # The format has one text for all steps. Where it is their text, unchanged, the steps are kept as the name.
             text = ".".join(steps)
             unique_name = names.reserve((goal.fit(text),))
             if unique_name == (text,):

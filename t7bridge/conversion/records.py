@@ -134,7 +134,7 @@ def _write_without_elements(
 ) -> list[Storage]:
     """Write values without the elements of their storages; return the storages in the order of the file."""
     storages: list[Storage] = []
-    writer = writer_class(output, layout, payloads=storages)
+    writer = writer_class(output, layout, payloads=storages)  # adds each storage to the list, in place of its elements
     for root in roots:
         writer.write_object(root)
     output.flush()
@@ -393,7 +393,7 @@ def _narrowed(storages: list[Storage], place: int, name: str, count: int) -> Sto
 
     Args:
         storages: those of the `.t7`, in order.
-        place: index of the storage there.
+        place: index of the storage in the list.
         name: of the element type in the `.pt`.
         count: number of elements.
 

@@ -264,7 +264,10 @@ def _text_of_name(name: Any) -> str:
 
 
 def _holds_only_data(value: Any) -> bool:
-    """Return whether a value is a scalar but None, an array or a tensor, or a container of such and nothing else."""
+    """Return whether a value holds scalars, arrays and tensors in containers, or is one, and nothing else.
+
+    Of None alone, or without any of these, it does not.
+    """
     visited: set[int] = set()
     stack = [value]
     has_data = False

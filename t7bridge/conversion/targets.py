@@ -84,7 +84,7 @@ def _write_from_lua(
     # A record is a member of a zip archive; changed elements, or those of compact storages, are not the `.t7`'s.
     may_have_record = request.record and request.pt_format == "zip" and not is_compact and request.edits is None
     converted = python_value(document.content, request, report, with_record=may_have_record)
-    if converted.fingerprint is not None:
+    if converted.fingerprint is not None:  # the value is from the record: that of the `.t7` is no longer needed
         document.forget()
     if is_compact and report.mode == "record":
         report.note("warning", "compact does not apply to a value from its record, and is ignored", code="option")

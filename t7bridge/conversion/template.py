@@ -342,9 +342,12 @@ class _Filling:
     # Keys
 
     def _compare_keys(self, model: _Model, state: dict[str, Any]) -> None:
-        """Compare the keys of a state dict with those of a module, and plan the assignments of tensors that fit."""
+        """Compare the keys of a state dict with those of a module, and plan the assignments of tensors that fit.
+
+        `_missing`, `_mismatches` and `_extra` get a line for each key that does not fit.
+        """
         state = plain_keys(model.obj, model.expected, state, self._note)
-        tensors = self._fitting_tensors(model, state)
+        tensors = self._fitting_tensors(model, state)  # adds to `_missing` and `_mismatches`
         for key, value in state.items():
             if key in model.expected.origins:
                 continue

@@ -122,7 +122,7 @@ class Tree(Rebuilder):
         """Put what a value became at its place, and the data of a module next to its state dict.
 
         Under the key `net` of a dict, data `names` are beside it, as `net.names`. At the root and in lists there is no
-        key: there they are where `unnamed_data` says.
+        key: there `unnamed_data` says whether they are merged into the state dict, in a dict around it, or dropped.
 
         Args:
             target: the list or dict that receives the result.

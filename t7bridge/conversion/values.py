@@ -237,7 +237,7 @@ def numpy_content(value: NumpyArray | NumpyScalar, path: str = "") -> Any:
     element = NUMPY_ELEMENTS.get(array.dtype.code)
     if element is None:
         return None
-    tensor = tensor_of_array(array, element, "cpu")
+    tensor = tensor_of_array(array, element, "cpu")  # `None` for other elements than numbers
     if tensor is None or isinstance(value, NumpyArray):
         return tensor
     return tensor.array.item()

@@ -335,7 +335,8 @@ def _scan_members(archive: ZipArchive, limits: Limits, report: ScanReport) -> No
         if head.startswith(b"\x93NUMPY"):
             _judge_array(source, start, member.size, limits, report)
             continue
-        # For numpy these are bytes; other programs may load a pickle or an archive among them.
+        # For numpy these are bytes; other programs may load a pickle or an archive among them. A member of any other
+        # known format is an error, as it is not scanned.
         signature = identify(head)
         if signature is not None and formats.formats_with(signature.kind):
             content = ByteSource.from_bytes(archive.read(name), f"{source.name}: {name}")

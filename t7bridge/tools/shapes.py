@@ -249,14 +249,14 @@ def _shapes_of_inputs(inputs: Examples) -> Value:
 def _completed_by_torch(
     module: TorchObject, path: str, inputs: Examples, blocks: list[Block], by_rules: Outputs, limits: Limits
 ) -> Outputs:
-    """Return the outputs of a model's modules: those that the rules leave open by running it on PyTorch's meta device.
+    """Return the outputs of a model's modules: by the rules, or by a run on the meta device where they are open.
 
     Args:
         module: the model.
         path: its path in the file.
         inputs: its input.
         blocks: the model's.
-        by_rules: the outputs by the declared rules.
+        by_rules: the output of each module by the declared rules, in the order of `_modules_in`; empty if left open.
         limits: resource limits.
 
     Raises:

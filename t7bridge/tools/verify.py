@@ -364,7 +364,7 @@ def _compare_with_other_reader(document: Document, report: VerifyReport) -> list
         # message of them.
         if document.layout != "pickle" and not has_long_names:
             reader = "torch"
-            messages = differences(document.path, value)
+            messages = differences_from_torch(document.path, value)
     elif document.spec.values == formats.LUA and len(document.roots) == 1 and not document.content.trailing:
         from ..formats import torchfile
 
@@ -376,7 +376,7 @@ def _compare_with_other_reader(document: Document, report: VerifyReport) -> list
     return [reader]
 
 
-def differences(path: PathLike, value: Any) -> list[str] | None:
+def differences_from_torch(path: PathLike, value: Any) -> list[str] | None:
     """Read a file with `torch.load(weights_only=True)` and compare with the value from `PtReader`.
 
     Args:
@@ -530,12 +530,12 @@ class Sides:
         """Return whether a file holds named tensors and nothing else."""
         return formats.NAMED in (self.first.spec.values, self.second.spec.values)
 
-    def compare(self, report: Comparison, make: Any) -> Comparer | None:
+    def compare(self, report: Comparison, make_comparer: Callable[..., Comparer]) -> Comparer | None:
         """Compare the files in the forms that have most in common, and fill a report.
 
         Args:
             report: receives the differences, and what only one file has.
-            make: creates the comparer; takes `text`, whether a file is text, and `elements`, whether they are compared.
+            make_comparer: creates it; takes `text`, whether a file is text, and `elements`, whether they are compared.
 
         Returns:
             The comparer; `None` if the files are known to be equal by the hashes of their structures.
@@ -543,9 +543,9 @@ class Sides:
         if self._has_same_structure():
             return None
         # The best forms are chosen by structure and shapes, so that no element is read twice.
-        make = partial(make, text=_is_text(self.first) or _is_text(self.second))
+        make = partial(make_comparer, text=_is_text(self.first) or _is_text(self.second))
         _comparer, (first, second) = closest(self.pairs(), partial(make, elements=False), lambda form: form.value)
-        comparer: Comparer = make()
+        comparer = make()
         report.differences += comparer.run(first.value, second.value)
         report.equal = comparer.agreed
         self._add_left_out(report, first, second)
@@ -569,7 +569,10 @@ class Sides:
     # A hash of its structure takes less time than a comparison pair by pair, and the memory of one value.
 
     def _has_same_structure(self) -> bool:
-        """Return whether both are known to hold the same Lua value, of many objects and no tensors."""
+        """Return whether both are known to hold the same Lua value, by its hash: one of many objects and no tensors.
+
+        `False` if no hash is made, as for a small value, or for two files neither of which is a `.t7`.
+        """
         if self.first.spec.values == formats.LUA:
             lua, other = self.first, self.second
         else:

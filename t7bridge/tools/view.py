@@ -85,6 +85,7 @@ def _graph_runs(block: Block, appearances: list[int]) -> list[Fold]:
         block: the graph.
         appearances: of its blocks, see `_runs_in`.
     """
+    # Branches are beside each other: two equal ones are a run. Of layers one after another there have to be three.
     fewest = [2 if is_branching(block) else 3] * len(appearances)
     # The last two blocks of a graph are its input and its output.
     stop = len(appearances) - 2
