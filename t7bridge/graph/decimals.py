@@ -52,7 +52,9 @@ HALF_NAN = 0x7FFF
 def parse_numbers(text: bytes, native: np.dtype[Any]) -> np.ndarray:
     """Return the numbers of a text, separated by white space, as elements of a numpy type.
 
-    float32 and float16 are rounded from double: of the 9 digits that Torch writes of them, that is their own rounding.
+    float32 and float16 are rounded from double. For the at most 9 digits that Torch writes of them, this is the same as
+    to round the text to the type itself.
+
     numpy, which is asked first, reads `1-2` as two numbers: callers that read a whole storage count them.
 
     Args:

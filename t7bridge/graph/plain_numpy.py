@@ -679,7 +679,7 @@ def _pairwise_sum(values: list[Any], kind: dtype) -> Any:
         return element
 
     def total(start: int, count: int) -> Any:
-        """Return the sum of so many elements from one on."""
+        """Return the sum of `count` elements from `start` on; the three cases are those of numpy's source."""
         if count < 8:
             result = values[start] if count else 0.0
             for value in values[start + 1 : start + count]:

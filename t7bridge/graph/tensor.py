@@ -859,6 +859,7 @@ def torch_tensor(tensor: Tensor, storages: dict[int, Any]) -> torch.Tensor:
         raise UnsupportedError("PyTorch has no tensors of these sizes", found="x".join(map(str, tensor.shape))[:80])
     dtype = _torch_dtype(tensor.element)
     view = _torch_view(tensor, dtype, storages)
+    # A file may say of integers, too, that they require gradients.
     may_require_grad = dtype.is_floating_point or dtype.is_complex
     if tensor.is_parameter:
         if tensor.requires_grad and not may_require_grad:
