@@ -199,6 +199,7 @@ def adopt(value: Any) -> Any:
 
 
 _LUA_TYPES = (*COMPOSITE, type(None), bool, int, float, str, bytes)
+"""The types of values that the writer of a `.t7` takes as they are."""
 
 
 class _ClosedStream:
@@ -363,7 +364,7 @@ class T7Writer(_FileWriter, t7_writer.T7Writer):
             ModelError: the writer is closed.
         """
         if not isinstance(value, _LUA_TYPES):
-            value = self._adopter.run(value)  # of an array or tensor that is all
+            value = self._adopter.run(value)  # an array or tensor is one of Lua's now
             if not isinstance(value, _LUA_TYPES):
                 value = to_lua(value, objects=True).value
         if self._referenced:

@@ -38,6 +38,7 @@ _MOST_REPEATS = 1_000
 _DEEPEST = 20
 """Maximum depth of what is collected."""
 _NOT_DATA: Any = object()
+"""The result of a collector for what is not data about the model; `None` is data."""
 _CLASS_WORDS = ("class", "label", "categor")
 """Parts of the names of lists whose items are classes, in small letters."""
 
@@ -48,7 +49,7 @@ class Beside:
 
     Attributes:
         data: dicts, lists, text, numbers and truth values.
-        own: likewise, of the fields or attributes of the model itself.
+        own: the same kinds of values, of the fields or attributes of the model itself.
         left_out: the paths of numbers alone, as of losses, and of what is too long or too deep.
         words: what the data mean, if they come from a file that says so; `None` for those of `about`.
     """

@@ -53,7 +53,7 @@ _MAX_KEY_LETTERS = 200
 _WRAPPER_KEYS = ("state_dict", "model_state_dict", "model")
 """The keys under which checkpoints keep a state dict."""
 _MAX_WRAPPER_LEVELS = 4
-"""Levels of such keys."""
+"""Most of these keys one inside another."""
 _BATCH_COUNTER = "num_batches_tracked"
 """PyTorch's batch counter; Lua has none."""
 _NO_STATE: Any = object()

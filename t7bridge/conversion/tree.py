@@ -49,7 +49,7 @@ from ..graph.tensor import QuantizedTensor, SparseTensor, Tensor, UntypedStorage
 from ..graph.walk import SCALARS, Fill, Path, Rebuilder, fill_dict, fill_list
 from ..values.widened import parts_of
 
-_EXACT = 2.0**53
+_EXACT_INTEGERS = 2.0**53
 """A larger double need not be the only one for its integer."""
 
 
@@ -81,7 +81,7 @@ def python_scalar(value: Value) -> Any:
     if type(value) is float:
         # Python's int has no -0.
         is_negative_zero = value == 0 and str(value) == "-0.0"
-        if value.is_integer() and abs(value) <= _EXACT and not is_negative_zero:
+        if value.is_integer() and abs(value) <= _EXACT_INTEGERS and not is_negative_zero:
             return int(value)
         return value
     if type(value) is bytes:

@@ -17,6 +17,7 @@ from ..text import number_text
 
 _FLOAT_BYTES = b"0123456789+-.eE "
 _INTEGER_BYTES = b"0123456789- \n"
+"""The characters of the texts that are read by the fast ways."""
 _TO_INTEGERS = bytes.maketrans(b"eE", b"  ")
 """Makes two words of a number with an exponent."""
 _POINT, _SPACE, _MINUS, _PLUS, _SMALL_E, _ZERO, _NINE = b". -+e09"

@@ -424,7 +424,7 @@ class Assembled(Elements):
     parts: tuple[tuple[tuple[int, ...], Tensor], ...]
 
     def arrays(self, storage: Storage) -> Iterator[np.ndarray]:
-        """Yield the elements of the whole in C order: as many rows at a time as make up about 1 MiB, at least one."""
+        """Yield the elements of the whole in C order: as many rows at a time as make up about 512 KiB, at least one."""
         rows = self.size[0]
         shape_of_row = self.size[1:]
         step = max(1, CHUNK_BYTES // max(1, math.prod(shape_of_row) * storage.element.itemsize))
@@ -483,7 +483,7 @@ class QuantizedTensor(Holder):
         tensor: the integers: a view of a storage of `quint8`, `qint8`, `qint32`, `quint4x2` or `quint2x4`.
         scheme: `per_tensor_affine`, `per_channel_affine` or `per_channel_affine_float_qparams`.
         scale: a float; with the other schemes a `Tensor` or list with one value a channel.
-        zero_point: an int, or likewise.
+        zero_point: an int; or, as `scale`, with one value a channel.
         axis: the dimension of the channels; None with `per_tensor_affine`.
     """
 
@@ -930,7 +930,7 @@ def _flat(storage: Storage, storages: dict[int, Any]) -> Any:
 
 
 def rows(tensor: Tensor) -> Iterator[bytes | memoryview]:
-    """Yield the bytes of a tensor's elements in index order, little-endian, in pieces of at most about 1 MiB."""
+    """Yield the bytes of a tensor's elements in index order, little-endian, in pieces of at most about 512 KiB."""
     storage = as_stored(tensor)
     if storage is not None:
         yield from storage.chunks()

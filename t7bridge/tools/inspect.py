@@ -338,6 +338,7 @@ def _is_model(value: Value) -> bool:
 
 
 _WITH_ENTRIES = (Table, TorchObject, TdsHash, TdsVec, dict, list, tuple, LuaFunction, PythonObject)
+"""The types of values whose entries get lines of their own, at the first place of each."""
 
 
 def _entries(value: Value) -> Iterator[tuple[str, Value]]:

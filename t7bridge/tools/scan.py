@@ -58,7 +58,7 @@ _REFUSED_LAYOUTS = {
     "pickle": "a plain pickle, which pickle.load reads",
     "package": "an archive of torch.package",
 }
-"""Kinds of files that `torch.load(weights_only=True)` refuses as such."""
+"""The kinds of files that `torch.load(weights_only=True)` refuses whatever is in them, in words."""
 
 
 @define(frozen=True)

@@ -350,7 +350,7 @@ def _state_shapes(inputs: Any, outputs: Any, token_count: int) -> list[list[int]
 
     Args:
         inputs: the shapes of its inputs, with a batch of one.
-        outputs: likewise.
+        outputs: the shapes of its outputs, with a batch of one.
         token_count: the number of tokens.
     """
     if not isinstance(inputs, list) or not isinstance(outputs, list):
