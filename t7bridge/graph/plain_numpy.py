@@ -720,9 +720,12 @@ def _power(one: float, other: float) -> float:
     try:
         return math.pow(one, other)
     except OverflowError:
-        return inf
-    except ValueError:  # of a negative number, or zero to a negative power
-        return inf if one == 0 else nan
+        pass
+    except ValueError:  # zero to a negative power, or a negative number to one that is not whole
+        if one != 0:
+            return nan
+    is_odd = other % 2 == 1  # also of a negative whole number
+    return math.copysign(inf, one) if is_odd else inf
 
 
 def result_type(*kinds: Any) -> dtype:

@@ -122,6 +122,14 @@ def test_sums_are_rounded_as_numpy_rounds(code: str) -> None:
             same(ours.var(), theirs.reshape(-1).var())
 
 
+@pytest.mark.parametrize("exponent", [2.0, 3.0, -1.0, -2.0, -3.0, 309.0, 310.0, -309.0, 1.5, -1.5])
+def test_powers_beyond_the_type_have_their_signs(exponent: float) -> None:
+    """Odd powers of negative numbers are negative, of the negative zero too; others are not real, or positive."""
+    theirs, ours = pair(np.array([0.0, -0.0, 1.0, -1.0, 10.0, -10.0, 1e300, -1e300, np.inf, -np.inf, np.nan]))
+    with np.errstate(all="ignore"):
+        same(ours**exponent, theirs**exponent)
+
+
 def test_views_share_their_memory() -> None:
     """Slices, masks, numbers, strides, other types and shapes; writing to a view writes to the array."""
     theirs, ours = pair(numbers("f4", (4, 5, 6), 3))
