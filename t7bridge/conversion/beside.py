@@ -151,6 +151,7 @@ def beside(root: Any, model: Any = None) -> Beside:
         return Beside()
     collector = _Collector(model)
     data = collector.collect(Path(None, Step("root"), root), depth=0)
+    # Data of several values of a file, which are a list, have no names.
     return Beside(data if isinstance(data, dict) else {}, left_out=collector.left_out)
 
 

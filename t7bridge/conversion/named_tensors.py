@@ -280,7 +280,7 @@ class _Flattening:
         return _CYCLE if _contains_itself(path) else ""
 
     def _charge_name(self, depth: int, is_copy: bool) -> None:
-        """Count the steps of a name. Too many in copies end these; too many otherwise are an error.
+        """Count the steps of a name: of a copy, among those of all copies; else, against the limit of work.
 
         Raises:
             _TooManyCopies: the names of copies are too long.
@@ -507,7 +507,7 @@ def _joined_at(depth: int, scalars: dict[Name, Any], text_bytes: int) -> dict[Na
         if len(steps) < depth:
             joined[steps] = scalar
             continue
-        parent = steps[:-1] or ("values",)
+        parent = steps[:-1] or ("values",)  # the value itself has no name
         key = steps[-1]
         size = len(json.dumps({key: scalar}))
         if parent not in sizes or sizes[parent] + size > text_bytes:

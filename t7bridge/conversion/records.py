@@ -149,13 +149,13 @@ def pickle_of(value: Any) -> tuple[bytes, list[Storage]]:
 
 
 def value_read_back(value: Any, report: Report, limits: Limits, *, allow_foreign: bool = False) -> Any:
-    """Return what a reader finds in a `.pt` to which a value is written: plain data for names that it must not have.
+    """Return what a reader finds in a `.pt` to which a value is written: plain data for what is not written by name.
 
     Args:
         value: the value.
         report: receives the notes about plain data.
         limits: resource limits.
-        allow_foreign: as for `convert`.
+        allow_foreign: whether objects of all classes are written by name, as for `convert`.
     """
     keys = StorageKeys(str)
     writer = PickleWriter(keys.key_and_device, allow_foreign=allow_foreign)

@@ -155,7 +155,7 @@ def _format_facts(document: Any) -> dict[str, Any]:
 
 
 def _number_facts(roots: list[Value]) -> dict[str, Any]:
-    """Return the age of nn, and numbers of values, modules, tensors, and of bytes of storages that no tensor uses."""
+    """Return facts for the header: the age of nn, the numbers of values, modules, tensors, bytes, and unused bytes."""
     values = 0
     modules = 0
     tensors = 0
