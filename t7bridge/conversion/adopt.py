@@ -29,7 +29,7 @@ from .tree import Tree
 
 
 class Adopter(Rebuilder):
-    """Rebuilds dicts and lists with values of numpy and PyTorch, which become those of the graph; sharing is preserved.
+    """Rebuilds containers with values of numpy and PyTorch, which become those of the graph; sharing is preserved.
 
     Results are remembered between calls, so that the values of one file share memory.
     """
@@ -63,8 +63,7 @@ class Adopter(Rebuilder):
             return self._dict_to_fill(value)
         if type(value) is list:
             return fill_list(value)
-        # Other tuples stay the same objects.
-        if type(value) is tuple and any(self._is_foreign(item) for item in value):
+        if type(value) is tuple:
             return fill_list(value, tuple)
         return value
 
@@ -100,13 +99,6 @@ class Adopter(Rebuilder):
         if isinstance(value, torch.device):
             return Device(value.type, value.index)
         return value
-
-    def _is_foreign(self, value: Any) -> bool:
-        """Return whether a value is an array, tensor or module of numpy or PyTorch."""
-        torch, numpy = self._torch, self._numpy
-        if torch is not None and isinstance(value, (torch.Tensor, torch.nn.Module)):
-            return True
-        return numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic))
 
     def _array(self, array: Any) -> Any:
         """Return an array of numbers as a tensor, one of text or objects as a list.

@@ -97,6 +97,23 @@ def test_save_python_value(tmp_path: Path) -> None:
     assert (tmp_path / "x.t7").read_bytes().startswith(b"3\n1\n3\n")
 
 
+@pytest.mark.parametrize("suffix", ["pt", "t7"])
+def test_save_arrays_in_tuples(suffix: str, tmp_path: Path) -> None:
+    """Arrays and tensors are saved at any depth of tuples, lists and dicts, as the states of a recurrent network."""
+    state = (np.arange(2.0), torch.ones(3))
+    layers = ((state, state), [{"last": (state[0],)}], (1, "x"))
+    t7bridge.save({"layers": layers, "again": layers}, tmp_path / f"x.{suffix}")
+
+    read_back = t7bridge.to_python(t7bridge.load(tmp_path / f"x.{suffix}"))
+    first, second, third = read_back["layers"]
+    assert first[0] is first[1]
+    assert first[0][0].tolist() == [0, 1]
+    assert first[0][1].tolist() == [1, 1, 1]
+    assert second[0]["last"][0].tolist() == [0, 1]
+    assert list(third) == [1, "x"]
+    assert read_back["again"] is read_back["layers"]
+
+
 def test_writer_keeps_default_dict(tmp_path: Path) -> None:
     """A defaultdict with an array in it stays one, with its factory, where the writer may name other packages."""
     value = DefaultDict(PythonGlobal("builtins", "list"))
