@@ -402,7 +402,8 @@ def _judge_content(reader: PtReader, limits: Limits, report: ScanReport) -> None
 
     try:
         if reader.archive is not None:
-            for kind, name in effects(reader.archive, limits):  # of programs, as `torch.export` saves them
+            # What programs, as `torch.export` saves them, do besides computing tensors.
+            for kind, name in effects(reader.archive, limits):
                 report.findings.append(Finding(kind, name[:_MOST_LETTERS]))
         reader.read()
     finally:  # other programs would load the other pickles, even if the value failed

@@ -121,7 +121,7 @@ def _runs_in(
             if count < fewest_of_period:
                 continue
             if best is None or count * period > best.count * best.period:
-                budget -= period * length
+                budget -= period * length  # the search for the shift, at most
                 best = _best_shift(place, period, length, crossing) or best
         if best is None:
             place += 1
