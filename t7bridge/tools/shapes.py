@@ -441,8 +441,8 @@ def _sizes(value: Value) -> list[Any]:
     """Return the sizes of tensors in lists, as JSON has them; see `Shapes.sizes`."""
     sizes: list[Any] = []
     for item in value if isinstance(value, list) else [value]:
-        shape = getattr(item, "shape", item)  # of an example
-        if shape is None:
+        shape = getattr(item, "shape", item)  # that of an `Example`; other items are shapes, or lists of these
+        if shape is None:  # unknown
             sizes.append(None)
         elif isinstance(shape, list):
             sizes.append(_sizes(shape))

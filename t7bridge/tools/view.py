@@ -301,6 +301,7 @@ def view_of(root: Block, folds: Mapping[int, list[Fold]], opened: Container[int]
         for source, run in sources:
             if run is not None and run.period > 1:  # one block around a repetition
                 inner = _repetition(block, run)
+                # The ends behind its members have nothing inside.
                 queue += zip(inner.inside, block.inside[run.start : run.start + run.period])
             else:
                 inner = _copy(source)
