@@ -158,12 +158,12 @@ def _best_guess(blocks: list[Block], is_recorded: bool) -> tuple[Value, Evaluati
     fewest_doubts = 0
     trial = evaluate(blocks, None)  # with an unknown input, to find the layers that it enters
     for model_input in _likely_inputs(blocks, trial.entered):
-        # `left` of one trial bounds the next: the work of all together is limited.
-        trial = evaluate(blocks, model_input, trial.left)
+        # `steps_left` of one trial bounds the next: the work of all together is limited.
+        trial = evaluate(blocks, model_input, trial.steps_left)
         if trial.fitting_shapes:  # once more, with the elements that have to fit to others
             model_input = [trial.fitting_shapes.get((number,), element) for number, element in enumerate(model_input)]
-            trial = evaluate(blocks, model_input, trial.left)
-        has_run_out = trial.left < 0
+            trial = evaluate(blocks, model_input, trial.steps_left)
+        has_run_out = trial.steps_left < 0
         if has_run_out:
             break
         if trial.failed or (is_recorded and not _agrees_with_recorded(blocks, trial)):
