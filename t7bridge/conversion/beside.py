@@ -77,7 +77,7 @@ class Beside:
 
     def config(self, from_lua: bool, index_base: int = 1) -> dict[str, Any]:
         """Return the content of a `config.json`, with words on what it means; the arguments are those of `about`."""
-        parts = {"data": self.own, "checkpoint": self.data}
+        parts = {"data": self.own, "checkpoint": self.data}  # `data` of the model itself, as `write_module` has them
         config: dict[str, Any] = {name: part for name, part in parts.items() if part}
         words = about(config, from_lua, index_base) if self.words is None else self.words
         if words:

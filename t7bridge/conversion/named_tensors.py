@@ -341,6 +341,7 @@ def _kind_of(item: Any) -> str:
 
 
 def _text_of_key(key: Any) -> str:
+    """Return a key of a dict as a step of a name."""
     if isinstance(key, bytes):
         return key.decode("utf-8", "backslashreplace")
     if isinstance(key, (str, int, float)):
@@ -520,7 +521,7 @@ def _joined_at(depth: int, scalars: dict[Name, Any], text_bytes: int) -> dict[Na
 
 
 def fit_names(flat: Flat, goal: FormatSpec, limits: Limits) -> None:
-    """Give each tensor a name that the format can hold and no other tensor has.
+    """Give each tensor of `flat` a name that the format can hold and no other tensor has; `renamed` gets the new ones.
 
     Raises:
         LimitError: groups are nested so deeply that their names are far longer than the file.

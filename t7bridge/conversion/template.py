@@ -193,6 +193,7 @@ class _ModulesAndStates:
         return list(self._models.values()), [*self._ignored_names, *self._beside_containers()]
 
     def _replace(self, obj: TorchObject) -> _Model | None:
+        """Return the one `_Model` of a module, `None` for any other object; for `as_tree`."""
         if not is_module(obj):
             return None
         if id(obj) not in self._models:

@@ -150,7 +150,7 @@ def parse_floats(text: bytes) -> np.ndarray | None:
 
 
 def _parse_floats(text: bytes) -> np.ndarray | None:
-    """Return the doubles of a part of the text that `parse_floats` got, whose characters it has checked."""
+    """Return the doubles of a part of the text of `parse_floats`, which has checked the characters; `None` as there."""
     # `-1.25e-3 7` are three words, read as the integers -125, -3 and 7: points are left out, and exponents are words.
     has_exponents = b"e" in text or b"E" in text
     words = text.translate(_TO_INTEGERS, b".") if has_exponents else text.replace(b".", b"")
@@ -437,7 +437,7 @@ def _as_integers(array: np.ndarray, digits: int) -> np.ndarray | None:
 
 
 def _format_floats(array: np.ndarray, digits: int, bits: int) -> bytes | None:
-    """Return a part of the floats as text, see `format_floats`.
+    """Return a part of the floats as text, or `None`, as `format_floats` does.
 
     Args:
         array: the part, as doubles.

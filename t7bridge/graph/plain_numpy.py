@@ -998,7 +998,7 @@ def where(condition: ndarray, one: Any, other: Any) -> ndarray:
 
 
 def copyto(target: ndarray, source: ndarray, casting: str) -> None:
-    """Write converted elements."""
+    """Write elements into an array, converted to its type; no other `casting` is asked for."""
     assert casting == "unsafe"
     target[...] = source
 

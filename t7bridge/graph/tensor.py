@@ -911,7 +911,7 @@ def _flat(storage: Storage, storages: dict[int, Any]) -> Any:
 
     Args:
         storage: ours.
-        storages: see `torch_tensor`.
+        storages: see `torch_tensor`; receives a new one.
     """
     import torch
 

@@ -308,7 +308,7 @@ class Sampling:
 def _sampling_of(
     module: TorchObject, path: str, checkpoint: Value, index_base: int, is_stateful: bool, limits: Limits
 ) -> Sampling | None:
-    """Return how to sample text from a model, if the checkpoint has a vocabulary for it.
+    """Return how to sample text from a model; `None` if the checkpoint has no vocabulary for it.
 
     A vocabulary numbers as many tokens as the last linear layer has outputs. The model takes a token and states, and
     returns the new states and scores; or sequences and a state, and returns scores and state.
