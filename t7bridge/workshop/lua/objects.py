@@ -58,7 +58,7 @@ class ObjectMaker:
             self._fill_lstm(obj, layer.weights)
         else:
             self._set_weights(obj, layer.weights)
-        # Without a weight, whatever the constructor was told.
+        # A batch normalization without a weight is not affine, whatever its constructor was told.
         if layer.name.endswith("BatchNormalization") and "weight" not in layer.weights:
             obj["affine"] = False
         if not self.training:

@@ -98,6 +98,7 @@ def bounds_of(kind: str, arguments: Sequence[Bounds], count: float) -> Bounds:
         # `rsub` is second - alpha * first.
         arguments = (_product(first, alpha), second) if kind == "rsub" else (first, _product(second, alpha))
     if kind in MATRIX_PRODUCTS:
+        # Behind the two factors what is added, and the numbers by which that and the product are multiplied.
         first, second, *others = arguments
         total = _corners(_times, _product(first, second), (1, count))
         nothing_added: list[Bounds] = [(0, 0), (1, 1), (1, 1)]
