@@ -535,10 +535,10 @@ class _Web(Server):
                 raise changed_error(self._name)
             answer.raise_for_status()
             if answer.status == 200:  # OK: it sends the whole
-                self._compare(_announced_size(answer), answer)
+                self._require_same_version(_announced_size(answer), answer)
                 raise NoRangesError
             start_of_answer, size = _range_of(answer)
-            self._compare(size, answer)
+            self._require_same_version(size, answer)
             if start_of_answer not in (start, None):  # `None` if it is not stated
                 raise T7BridgeError("the server sends another part than it was asked for", file=self._name)
             data = await _body(answer, end - start)
@@ -559,7 +559,7 @@ class _Web(Server):
         """
         size = _announced_size(answer)
         if self._stamp is not None:
-            self._compare(size, answer)
+            self._require_same_version(size, answer)
         self.size = size
         self._stamp = stamp_of(answer.headers)
         copy = _new_copy()
@@ -575,7 +575,7 @@ class _Web(Server):
             answer.raise_for_status()
             await _stream(answer, target, self._name)
 
-    def _compare(self, size: int | None, answer: Any) -> None:
+    def _require_same_version(self, size: int | None, answer: Any) -> None:
         """Refuse an answer about another version of the file than that of the first answer.
 
         Args:
@@ -583,7 +583,7 @@ class _Web(Server):
             answer: with the tag or time in its headers.
 
         Raises:
-            T7BridgeError: it is.
+            T7BridgeError: the file has changed.
         """
         are_both_stated = size is not None and self.size is not None
         has_other_size = are_both_stated and size != self.size
@@ -595,10 +595,10 @@ class _Web(Server):
         try:
             async with await self._answer(method="head") as answer:
                 answer.raise_for_status()
-                self._compare(_announced_size(answer), answer)
+                self._require_same_version(_announced_size(answer), answer)
                 return
         except Exception:
-            # Some servers answer no HEAD, or with other headers, so that no error of it counts, that of `_compare`
+            # Some servers answer no HEAD, or with other headers, so that no error of it counts, that of another version
             # neither. What they say when they send the file does: ask for its first byte.
             pass
         async with await self._answer(start=0, end=1) as answer:
@@ -609,7 +609,7 @@ class _Web(Server):
                 size = _announced_size(answer)
             else:
                 _, size = _range_of(answer)
-            self._compare(size, answer)
+            self._require_same_version(size, answer)
             answer.close()  # a server without ranges would send the whole
 
 

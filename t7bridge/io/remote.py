@@ -190,22 +190,24 @@ class Remote:
             self._check_after_request()
 
     def _request_with(self, number: int) -> int | None:
-        """Return the first block of the request that asks for a block; `None` if there is none."""
+        """Return the first block of the request under way that asks for a block; `None` if none does."""
         for first, (end, _) in self._requests.items():
             if first <= number < end:
                 return first
         return None
 
     def _first_to_request(self, number: int) -> int:
-        """Return the first block of a request for a block: that itself.
+        """Return the first block of a request that is to have the block with a number.
 
-        Where all are read, it is the first missing one before it, as far back as one request can begin.
+        That is the block itself. Of a file that is read whole, the blocks before it that are missing will be needed,
+        too: the request begins with them, as far back as it can.
         """
+        first = number
         if self._reads_all:
             least = max(0, number + 1 - _MOST_BLOCKS)
-            while number > least and number - 1 not in self._blocks and self._request_with(number - 1) is None:
-                number -= 1
-        return number
+            while first > least and first - 1 not in self._blocks and self._request_with(first - 1) is None:
+                first -= 1
+        return first
 
     def _count_to_request(self, number: int, needed: int) -> int:
         """Return how many blocks to ask for, and forget the runs that the request continues.
@@ -263,7 +265,7 @@ class Remote:
 
 
 def _blocks_of(size: int) -> int:
-    """Return how many blocks so many bytes are, the last of which may be shorter."""
+    """Return the number of blocks that hold some bytes; the last one may be shorter."""
     return -(-size // _BLOCK_BYTES)  # rounded up
 
 

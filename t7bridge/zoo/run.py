@@ -146,13 +146,13 @@ def _plan(
 def _convert(request: Zoo, places: Sequence[str], folder: Folder, settings: Settings, journal: Journal) -> ZooReport:
     """Plan, convert, and write the reports.
 
-    `of_workers` is closed as soon as the files are converted: it ends the workers, and then removes what killed ones
+    `worker_stack` is closed as soon as the files are converted: it ends the workers, and then removes what killed ones
     left behind. `at_end` stores the journal at the very end, also if the run is interrupted.
     """
-    with ExitStack() as at_end, ExitStack() as of_workers:
+    with ExitStack() as at_end, ExitStack() as worker_stack:
 
         def start(inputs: Iterable[str]) -> Engine:
-            """Start the workers, which end with their stack."""
+            """Start the workers, which end when `worker_stack` is closed."""
             engine = open_engine(
                 request.engine,
                 settings,
@@ -161,8 +161,8 @@ def _convert(request: Zoo, places: Sequence[str], folder: Folder, settings: Sett
                 timeout=request.timeout,
                 scheduler=request.scheduler,
             )
-            of_workers.callback(folder.sweep)  # a stack is closed from its end: after the workers
-            return of_workers.enter_context(closing(engine))
+            worker_stack.callback(folder.sweep)  # a stack is closed from its end: after the workers
+            return worker_stack.enter_context(closing(engine))
 
         restart = _needs_restart(journal, settings, request.force)
         engine: Engine | None = None
@@ -182,7 +182,7 @@ def _convert(request: Zoo, places: Sequence[str], folder: Folder, settings: Sett
         with _Run(journal, folder, progress, request.on_file, request.on_progress) as run:
             if files:
                 run.convert_all(engine or start(places))
-            of_workers.close()  # before the report: the workers end, and their leftovers are removed
+            worker_stack.close()  # before the report: the workers end, and their leftovers are removed
         report = summarize(folder.place, journal.copy(), settings.output_options(), plan.left_out)
         report.version = __version__
         report.seconds = progress.seconds

@@ -276,10 +276,10 @@ def _compute(factories: list[Factory], models: dict[str, list[Variant]]) -> None
         factories: those to call, without memory for weights.
         models: the variants of each, by its text, in the order of `_VARIANTS`; they are added.
     """
+    # The names of factories that are classes, as Python has them.
     names_of_classes: dict[str, str] = {}
-    """The names of factories that are classes, as Python has them."""
+    # The names of classes whose modules functions return.
     returned: set[str] = set()
-    """The names of classes whose modules functions return."""
     for factory in factories:
         variants = []
         for module in _modules_of(factory):
@@ -333,8 +333,8 @@ def _read(path: str) -> Library:
         with open(path, "rb") as file:
             value = json.loads(file.read(_MAX_BYTES))
         models = {}
+        # All numbers in the file, whose types are checked.
         counts: list[Any] = []
-        """All numbers in the file, whose types are checked."""
         for name, variants in value["models"].items():
             models[name] = [Variant(Counter(row["layers"]), row["classes"]) for row in variants]
             for variant in models[name]:

@@ -170,9 +170,9 @@ def _recurrent_match(source: Side) -> Match | None:
 
 
 def _best_of_libraries(source: Side, request: MatchKeys) -> Match:
-    """Match with the models of libraries that have the same layers; return the best match.
+    """Match with the models of libraries that have the same layers; return the best match, see `_best_of`.
 
-    Models that leave fewer keys open come first; of equal ones that of the library asked first, with the plainest name.
+    Of equally good ones that is the one of the library asked first, with the plainest name.
     """
     layers = signature(source.tensors, source.derived)
     lines = _read_mapping(request.mapping)
@@ -242,16 +242,20 @@ def _library(home: str, request: MatchKeys) -> Library | None:
 
 
 def _best_of(matches: list[tuple[Match, Candidate]]) -> Match:
-    """Return the match that leaves the fewest keys open, of equal ones the first, with all others in `candidates`."""
+    """Return the match that leaves the fewest keys open, of equal ones the first. It lists all, the best first.
+
+    Args:
+        matches: each with the model of the library.
+    """
 
     def open_keys(match_and_candidate: tuple[Match, Candidate]) -> int:
         result, _ = match_and_candidate
         return result.open_keys
 
-    matches.sort(key=open_keys)
-    best, _ = matches[0]
-    best.candidates = [result for result, _ in matches]
-    for result, candidate in matches:
+    best_first = sorted(matches, key=open_keys)
+    best, _ = best_first[0]
+    best.candidates = [result for result, _ in best_first]
+    for result, candidate in best_first:
         best.models.append(KnownModel(result.target_side.name, candidate.classes, result.open_keys))
     return best
 

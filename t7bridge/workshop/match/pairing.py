@@ -366,16 +366,17 @@ class _Solver:
     # Numbers
 
     def _pair_numbers(self, scope: _Scope) -> bool:
-        """Pair a class that is one numbered list on each side, or runs layer by layer in a side's graph.
+        """Pair the parts of a class that on each side are one numbered list, or run one after the other in its graph.
 
-        Of several such classes the first: what it pairs may decide about the others. Returns whether it paired any.
+        Of several such classes the first: what it pairs may decide about the others. Returns whether there is any.
         """
         for sources, targets in self._pairable(scope):
             if sources[0].cls in self._incomplete:
-                continue
+                continue  # its list has holes
             rows = self._in_order(scope, sources, targets)
             if rows is not None:
-                return self._pair(*rows, "numbers")
+                self._pair(*rows, "numbers")  # none of them is paired yet
+                return True
         return False
 
     def _in_order(self, scope: _Scope, sources: PartList, targets: PartList) -> tuple[PartList, PartList] | None:
@@ -631,8 +632,8 @@ def _numbered(parts: PartList) -> list[tuple[PartList, bool]]:
         The parts of each list, and whether the number is the last step of their paths. Parts that are in a list and in
         a list around it are in both.
     """
+    # The parts of each list by number; a list is known by the step that is a number, and the path without it.
     lists: dict[tuple[int, tuple[str, ...]], dict[int, PartList]] = {}
-    """The parts of each list by number; a list is known by the step that is a number, and the path without it."""
     for part in parts:
         for depth, step in enumerate(part.path):
             match = _STEP.fullmatch(step)
@@ -672,10 +673,10 @@ def _lists_of_layers(parts: PartList) -> list[PartList]:
 
 def _group_lists_of(parts: PartList) -> list[_GroupList]:
     """Return the lists of groups that parts form, the one of most parts first."""
+    # The parts in numbered containers, by the path and name before the number, and the number.
     containers: dict[tuple[str, ...], dict[int, PartList]] = {}
-    """The parts in numbered containers, by the path and name before the number, and the number."""
+    # The layers with numbers in their names, by the path around them, the name before the number, and the number.
     layers: dict[tuple[str, ...], dict[str, dict[int, PartList]]] = {}
-    """The layers with numbers in their names, by the path around them, the name before the number, and the number."""
     for part in parts:
         for depth, step in enumerate(part.path):
             match = _NAME_AND_NUMBER.fullmatch(step)

@@ -113,8 +113,10 @@ def fits(shape: Shape, wanted: Shape) -> bool:
     other = trimmed(wanted)
     if own == other:
         return True
-    # A linear layer on patches is a convolution: one side has its matrix, the other perhaps its kernels.
-    return min(len(own), len(other)) == 2 and _matrix(own) == _matrix(other)
+    # A linear layer on patches is a convolution: its matrix (n, c * h * w) has the elements of kernels (n, c, h, w) in
+    # the same order. Kernels on both sides that have the same matrix, but other extents, do not fit.
+    is_matrix_on_one_side = min(len(own), len(other)) == 2
+    return is_matrix_on_one_side and _matrix(own) == _matrix(other)
 
 
 def _needed(part: Part) -> dict[str, Shape]:

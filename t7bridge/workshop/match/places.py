@@ -95,8 +95,8 @@ def graph_of(side: Side, parts: Sequence[Part]) -> Graph | None:
     wiring, keys_in_model = wired
     modules = {name for name, _ in wiring.calls}
     nodes: dict[int, str] = {}
+    # The nodes of the layers of each recurrent module, in order.
     layers: dict[str, list[str]] = {}
-    """The nodes of the layers of each recurrent module, in order."""
     for part in parts:
         module = _module_of(part, modules, keys_in_model)
         if not module:
@@ -211,8 +211,8 @@ class _Flow:
         self.classes = {node: tuple(sorted(classes, key=repr)) for node, classes in inside.items()}
         """The classes of the parts of each node that has any, in an order that is the same on both sides."""
         self._graph = graph
-        self._behind_passed: dict[str, frozenset[str]] = {}
-        """The nodes from which the values of each node without parts come."""
+        self._sources_of_passed: dict[str, frozenset[str]] = {}
+        """What `_sources_of` returns for each node without parts, which is passed through."""
         self._calls = {node: [self._through(segments) for segments in graph.inputs[node]] for node in self.classes}
         self._takers: dict[str, list[tuple[str, int, int]]] = {node: [] for node in self.classes}
         """For each node what takes its output, as which of its inputs, and the number of these."""
@@ -229,45 +229,57 @@ class _Flow:
 
     def _through(self, segments: Iterable[frozenset[str]]) -> Segments:
         """Replace nodes without parts of shared classes by what they take; equal neighbors become one."""
-        behind = [frozenset().union(*(self._behind(name) for name in segment)) for segment in segments]
-        return tuple(segment for segment, _ in groupby(behind))
+        with_parts = [frozenset().union(*(self._nearest_with_parts(name) for name in segment)) for segment in segments]
+        return tuple(segment for segment, _ in groupby(with_parts))
 
-    def _behind(self, name: str) -> frozenset[str]:
+    def _nearest_with_parts(self, name: str) -> frozenset[str]:
         """Return the nodes with parts from which a node's output comes: itself, or the nearest ones before it.
 
-        The input of the model, which is no node, is among them by its name.
+        The input of the model, which no graph has as a node, stays as it is.
         """
-        if name in self.classes or name not in self._graph.inputs:
+        is_node = name in self._graph.inputs
+        if name in self.classes or not is_node:
             return frozenset((name,))
-        if name not in self._behind_passed:
-            self._behind_passed[name] = self._sources_of(name)
-        return self._behind_passed[name]
+        if name not in self._sources_of_passed:
+            self._sources_of_passed[name] = self._sources_of(name)
+        return self._sources_of_passed[name]
 
     def _sources_of(self, name: str) -> frozenset[str]:
-        """Return the nodes with parts from which the value of a node without comes, and the input of the model."""
+        """Return the nodes with parts from which the value of a node without comes, and the input of the model.
+
+        From each of them a way leads to the node through nodes without parts alone.
+        """
         sources: set[str] = set()
         passed = {name}
         stack = [name]
         while stack:
             calls = self._graph.inputs[stack.pop()]
             for other in _names_in(segment for call in calls for segment in call):
-                if other in self.classes or other not in self._graph.inputs:
+                is_node = other in self._graph.inputs  # and not the input of the model
+                if other in self.classes or not is_node:
                     sources.add(other)
                 elif other not in passed:
                     passed.add(other)
                     stack.append(other)
         return frozenset(sources)
 
-    def refine(self, color: Mapping[str, int]) -> dict[str, Any]:
-        """Return for each node its color, those of what it takes, and those of what takes it."""
+    def refine(self, colors_of_nodes: Mapping[str, int]) -> dict[str, Any]:
+        """Return what is equal for the nodes that have one color after this round.
+
+        That is the color of a node before, and the colors of what it takes in each call, and of what takes its output.
+        """
         refined = {}
         for node, calls in self._calls.items():
-            inputs = [tuple(_colors_of(segment, color) for segment in call) for call in calls]
-            takers = [(color.get(taker, _NO_COLOR), place, count) for taker, place, count in self._takers[node]]
-            refined[node] = (color[node], tuple(sorted(inputs)), tuple(sorted(takers)))
+            # What a call takes are segments, of which a concatenation has several.
+            inputs = [tuple(_colors_of(segment, colors_of_nodes) for segment in call) for call in calls]
+            takers = []
+            for taker, place, count in self._takers[node]:
+                takers.append((colors_of_nodes.get(taker, _NO_COLOR), place, count))
+            # The order of calls and takers does not tell nodes apart.
+            refined[node] = (colors_of_nodes[node], tuple(sorted(inputs)), tuple(sorted(takers)))
         return refined
 
 
-def _colors_of(segment: frozenset[str], color: Mapping[str, int]) -> tuple[int, ...]:
+def _colors_of(segment: frozenset[str], colors_of_nodes: Mapping[str, int]) -> tuple[int, ...]:
     """Return the colors of the nodes of a segment, and `_NO_COLOR` for the input of the model."""
-    return tuple(sorted(color.get(name, _NO_COLOR) for name in segment))
+    return tuple(sorted(colors_of_nodes.get(name, _NO_COLOR) for name in segment))

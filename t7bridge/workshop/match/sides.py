@@ -211,7 +211,7 @@ def _open(side: Side, path: Any, at: str | None, limits: Limits) -> Any:
     Args:
         side: receives the document, its name and format, and notes of preprocessing that the file states.
         path: of the file.
-        at: the path inside; `None` if there is only one.
+        at: the path of the module or state dict inside; `None` takes the only one.
         limits: resource limits.
     """
     document = formats.open(path, limits=limits)
@@ -228,8 +228,9 @@ def _open(side: Side, path: Any, at: str | None, limits: Limits) -> Any:
     if notes:
         message = f"input, as the file says: {'; '.join(notes)}"
         side.notes.append(Note("info", path="", message=message, code="match"))
-    if not any(map(find_modules, document.roots)):
-        return _tables_in(side, document.first, at)
+    has_modules = any(map(find_modules, document.roots))
+    if not has_modules:
+        return _tables_in(side, document.first, at)  # of several values that which Lua's `torch.load` returns
     return _module_in(document.roots, side.name, at)
 
 
@@ -244,11 +245,11 @@ def _tables_in(side: Side, root: Any, at: str | None) -> dict[str, Tensor]:
     tensors = {".".join(steps): tensor for steps, tensor in flat.tensors.items()}
     lists: dict[str, list[str]] = {}
     for key in tensors:
-        around, _, last = key.rpartition(".")
+        list_path, _, last = key.rpartition(".")
         if last.isdecimal():
-            lists.setdefault(around, []).append(key)
-    for around, keys in lists.items():
-        prefix = f"{around}." if around else ""
+            lists.setdefault(list_path, []).append(key)
+    for list_path, keys in lists.items():
+        prefix = f"{list_path}." if list_path else ""
         if keys == [f"{prefix}{number}" for number in range(len(keys))]:
             side.lists.append(keys)
     return tensors
@@ -488,8 +489,8 @@ def gate_orders(cells: Lifted) -> dict[str, str]:
     Returns:
         For the prefix of each linear layer whose rows are gates of an LSTM, their order: `{"3.": "ifog"}`.
     """
+    # For the prefix of each layer the first row of each gate, and its letter.
     rows: dict[str, list[tuple[int, str]]] = {}
-    """For the prefix of each layer the first row of each gate, and its letter."""
     for piece in cells.pieces:
         # A piece is one gate: its rows in the layer of Lua, and in the stacked gates of PyTorch's cell.
         rows_of_gate = piece.size[0]

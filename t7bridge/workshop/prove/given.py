@@ -226,20 +226,21 @@ def _fold(columns: Any, kernel: Any, strides: Any, padding: Any) -> Any:
 
 
 def _without_padding(padded_image: Any, strides: Any, padding: Any) -> Any:
-    """Return images without the zeros at their sides, and as large as may be; `None` if nothing is left of them.
+    """Return images without the zeros at their sides; `None` if nothing is left of them.
+
+    A kernel may leave the last pixels of a row unread, fewer than a stride: they are added, as zeros, so that the image
+    is the largest one that has this unfolding.
 
     Args:
         padded_image: the images as far as a kernel reads them, (images and channels, 1, extents...).
         strides: of the kernel.
         padding: pixels of zeros at each side.
     """
-    margins: list[int] = []
+    added: list[int] = []  # pixels before and behind each dimension, the last one first; below 0 they are removed
     for size, stride, pad in zip(padded_image.shape[2:], strides, padding):
         before = -pad
-        # The last pixels of a row, fewer than a stride, may be unread.
         behind = stride - 1 - pad
         if size + before + behind < 1:
             return None
-        # F.pad takes the last dimension first.
-        margins = [before, behind, *margins]
-    return F.pad(padded_image, margins)
+        added = [before, behind, *added]
+    return F.pad(padded_image, added)

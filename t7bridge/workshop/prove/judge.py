@@ -375,12 +375,13 @@ class Judge:
             return None if any(part is None for part in parts) else parts
         if not isinstance(value, Tensor):
             return value
-        # By this run itself, too, if it works in place: what counts is what came after the run before.
+        # Of runs after the one before, as this one itself may overwrite its input, if it works in place.
         if self.memory.is_overwritten(value, number - 1):
-            # None if no layer that has run computed it.
+            # `None` if no layer that has run computed it.
             return self._node_outputs.get(id(value.storage), {}).get(view_of(value))
         tensor = self._to_torch(value)
-        if value.element.name != "int64":  # these are indices
+        is_index = value.element.name == "int64"
+        if not is_index:
             tensor = tensor.double()
         if tensor.is_floating_point() and not bool(tensor.isfinite().any()):
             return None  # memory that nothing was written to
@@ -460,7 +461,7 @@ class Judge:
 
         Args:
             number: of the run.
-            outcome: receives the verdict.
+            outcome: receives the verdict, which stays "not recorded" where there is no output to compare with.
             node: the layer and its input, to be run.
 
         Raises:
@@ -469,20 +470,14 @@ class Judge:
         """
         run = outcome.run
         recorded_sizes = [tensor.numel for tensor in tensors_in(run.output)]
-        if node.layer is not None:
-            inputs = node.input_values()
-            if _normalized_by_running_statistics(node.layer, inputs):
-                node.layer.module.eval()
-            # Looked at before it is computed: a damaged field may ask for more memory than there is.
-            total = sum(map(prod, node.layer.shapes(inputs) or ()))
-            if total > _MOST_TIMES_LARGER * max(sum(recorded_sizes), _ALWAYS_COMPUTED):
-                raise RefusedError(f"would return {total} elements, {sum(recorded_sizes)} are recorded")
+        if node.layer is not None:  # and not the concatenation that a container ends with
+            self._prepare(node.layer, node.input_values(), sum(recorded_sizes))
         node.run()
         if not any(_differs(node.values, draw) for draw in node.perturbed):
             # No error of the weights changes the result: zeros times weights are zeros, whatever these are.
             outcome.has_weights = False
         if not is_complete(run.output):
-            return
+            return  # run for the layers behind it, which take what it computes
         if self._is_intact(run, number):
             self._compare(outcome, node)
         elif sizes(node.values) != recorded_sizes:
@@ -491,6 +486,24 @@ class Judge:
             outcome.refuse(f"shape {computed}, recorded {[list(tensor.size) for tensor in tensors_in(run.output)]}")
         else:
             outcome.reason = NO_OUTPUT
+
+    @staticmethod
+    def _prepare(layer: LiveLayer, inputs: Values, recorded_size: int) -> None:
+        """Set the mode in which a layer ran, and refuse one that would return much more than is recorded.
+
+        Args:
+            layer: the layer.
+            inputs: its input.
+            recorded_size: the number of elements of its recorded output.
+
+        Raises:
+            RefusedError: a damaged field asks for more memory than there may be; it is not run for that.
+        """
+        if _normalized_by_running_statistics(layer, inputs):
+            layer.module.eval()
+        total = sum(map(prod, layer.shapes(inputs) or ()))
+        if total > _MOST_TIMES_LARGER * max(recorded_size, _ALWAYS_COMPUTED):
+            raise RefusedError(f"would return {total} elements, {recorded_size} are recorded")
 
     def _compare(self, outcome: Outcome, node: Node) -> None:
         """Set the verdict on an output, and on the layers before whose outputs are not in the file, compared as one.
@@ -527,7 +540,8 @@ class Judge:
     def _check_gradient(self, number: int, outcome: Outcome, node: Node | None) -> None:
         """Compare the recorded gradient with respect to the input with that of the recorded gradOutput.
 
-        Only where it does not depend on the input, as for a sum of products: another may be of another pass.
+        Only where the gradient does not depend on the input, as for a sum of products: the recorded input may be of
+        another pass.
 
         Args:
             number: of the run.
@@ -559,7 +573,10 @@ class Judge:
             outcome.compared = sum(sizes(recorded))
 
     def _backward_of_any_input(self, number: int, run: Run, layer: LiveLayer) -> Node | None:
-        """Return what has computed the gradient with respect to the input, whatever that is; `None` if it matters.
+        """Return what has computed the gradient with respect to a layer's input from the recorded gradOutput.
+
+        The input itself, which may be of another pass or not in the file, is not used: `None` if the gradient depends
+        on it. That of a linear layer does not.
 
         Args:
             number: of the run.
@@ -570,7 +587,7 @@ class Judge:
             NotRunError: there is no gradient, or the layer cannot be run.
         """
         grad_output = to_doubles(run.grad_output)
-        # Two different inputs of the right shape, of which neither is the recorded one.
+        # Two different inputs, of the shape that the gradient with respect to the input has, too.
         zeros = to_doubles(zeros_like(run.grad_input))
         generator = torch.Generator().manual_seed(0)
         random = map_tensors(zeros, lambda item: torch.randn(item.shape, generator=generator, dtype=item.dtype))
@@ -639,7 +656,7 @@ def _doubt(run: Run, node: Node, recorded: list[torch.Tensor]) -> str:
         return NO_RANDOM_NUMBERS
     if _remembers(run.obj):
         return NO_STATE
-    return _other_passes(node, recorded)
+    return _batch_sizes_in_words(node, recorded)
 
 
 def _is_tolerated(difference: Deviation, members: list[Outcome]) -> bool:
@@ -665,19 +682,24 @@ def _is_empty(recorded: list[torch.Tensor]) -> bool:
     return not bool((values.abs() > _LARGEST_ZERO).any() & values.isfinite().any())
 
 
-def _other_passes(node: Node, recorded: list[torch.Tensor]) -> str:
-    """Return, as a sentence, that an input and an output are of passes of other batch sizes; empty if they are not."""
-    numbers_in = {len(item) for item in doubles(node.input_values()) if item.dim()}
-    numbers_computed = {len(item) for item in node.values if item.dim()}
-    numbers_in_file = {len(item) for item in recorded if item.dim()}
-    if len(numbers_in) != 1 or len(numbers_in_file) != 1:
+def _batch_sizes_in_words(node: Node, recorded: list[torch.Tensor]) -> str:
+    """Return that the recorded input and output are of passes with different batch sizes; empty if they are not.
+
+    Args:
+        node: what computes the output of the input.
+        recorded: the output in the file.
+    """
+    sizes_of_input = {len(item) for item in doubles(node.input_values()) if item.dim()}
+    sizes_computed = {len(item) for item in node.values if item.dim()}
+    sizes_recorded = {len(item) for item in recorded if item.dim()}
+    if len(sizes_of_input) != 1 or len(sizes_recorded) != 1 or sizes_of_input != sizes_computed:
         return ""  # the first dimension is not a batch
-    if numbers_in != numbers_computed or numbers_in_file == numbers_computed:
+    if sizes_recorded == sizes_computed:
         return ""
-    # But for the number of examples, the shapes agree.
+    # In all other dimensions the shapes have to agree.
     if [item.shape[1:] for item in node.values] != [item.shape[1:] for item in recorded]:
         return ""
-    return f"its input and its output are of passes of {numbers_computed.pop()} and {numbers_in_file.pop()} examples"
+    return f"its input and its output are of passes of {sizes_computed.pop()} and {sizes_recorded.pop()} examples"
 
 
 def _factor_of_machine(run: Run) -> float:

@@ -562,10 +562,10 @@ def _note_writes(run: Run, written: set[int]) -> None:
     source = first_of(run.input)
     target = run.output
     if run.in_place and isinstance(source, Tensor) and isinstance(target, Tensor):
-        # In older releases the output had memory of its own once a model had changed its type; both were written. That
-        # both have the same values shows it.
-        is_apart = source.storage is not target.storage and source.shape == target.shape
-        if is_apart and np.array_equal(source.numpy(), target.numpy(), equal_nan=True):
+        # In older releases the output had memory of its own once a model had changed its type, and the layer wrote
+        # both: then both have the same values.
+        has_own_memory = source.storage is not target.storage and source.shape == target.shape
+        if has_own_memory and np.array_equal(source.numpy(), target.numpy(), equal_nan=True):
             run.writes.append(_region(source))
 
 
@@ -727,9 +727,8 @@ def _call_and_graph(run: Run, layer: Layer) -> tuple[Call, GraphSpec | None] | N
         call = module(Lua(run.obj, path="", defaults=layer.defaults, shapes={}))
         is_graph = traits_of(call.target).is_graph
         return call, graph_spec(run.obj, path="") if is_graph else None
-    except (
-        NotMappedError
-    ):  # with these fields, PyTorch has no such module, or the nodes of its graph are not in the file
+    except NotMappedError:
+        # With these fields PyTorch has no such module, or the nodes of its graph are not in the file.
         return None
     except ModelError as error:
         run.contradiction = f"{error.message}: expected {error.expected}, found {error.found}"
@@ -792,7 +791,7 @@ class RecordedValues(Domain[PassedValue]):
         self._step_and_count: tuple[int, int] | None = None
         """In a sequence, the step, from 0, and the number of steps; `None` elsewhere."""
         self._previous_output: Recorded = None
-        """In a sequence, the output of the container in the step before; `None` in the first."""
+        """In a sequence, the output of the container in the step before; `None` in the first, and elsewhere."""
 
     def tensor(self) -> PassedValue:
         """Return a value that is not recorded."""
@@ -853,13 +852,18 @@ class RecordedValues(Domain[PassedValue]):
         return self._in_steps(lambda number: apply())
 
     def _in_steps(self, apply: Callable[[int], PassedValue]) -> PassedValue:
-        """Call a function with the number of each step, from 0; the result, which the container makes, is not known."""
+        """Call a function with the number of each step, from 0; meanwhile `call` notes in its runs which step it is.
+
+        Returns:
+            The sequence that the container makes of what the steps return, which is not recorded.
+        """
         outputs = _sequence(self._run.recorded_output())
         for number in range(len(outputs)):
             self._step_and_count = (number, len(outputs))
             self._previous_output = outputs[number - 1] if number else None
             apply(number)
         self._step_and_count = None
+        self._previous_output = None
         return PassedValue(is_computed=True)
 
     def call(self, spec: ModuleSpec, child: str, value: PassedValue, node: int | None = None) -> PassedValue:
@@ -927,12 +931,12 @@ class RecordedValues(Domain[PassedValue]):
         Args:
             result: the output of the container.
         """
+        # Values that were used, and the gradient with respect to each use.
         uses = [(result, self._run.grad_output)]
-        """Values that were used, and the gradient with respect to each use."""
         for (value, _), run in zip(self._calls, self._run.inside):
             uses.append((value, run.recorded_grad_input()))
+        # The gradients with respect to all uses of a value, by its id.
         gradients: dict[int, list[Recorded]] = {}
-        """The gradients with respect to all uses of a value, by its id."""
         while uses:
             value, gradient = uses.pop()
             gradients.setdefault(id(value), []).append(gradient)
@@ -962,7 +966,7 @@ def _split(gradient: Recorded, joined: Joined) -> list[Recorded]:
 def _sequence(value: Recorded) -> list[Recorded]:
     """Return the steps of a sequence: the elements of a list, or the slices of a tensor along its first dimension.
 
-    It is empty for a value that is neither, or is longer than `_LONGEST`.
+    It is empty for a value that is neither, and for a tensor of more than `_LONGEST` slices; lists are never longer.
     """
     if isinstance(value, Tensor) and value.size and value.size[0] <= _LONGEST:
         return [_slice_along(value, 0, index) for index in range(value.size[0])]

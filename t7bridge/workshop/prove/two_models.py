@@ -145,9 +145,9 @@ class TwoModels:
         """Return what the model is, if it is recurrent, and can be run over sequences from here."""
         state = state_dict(self.subject.model, self.subject.path, self.subject.limits, own_keys=True)
         plan = build_plan(self.subject.model, self.subject.path, index_base=0, limits=self.subject.limits, state=state)
-        what = recurrence(recognized(plan, state).plan.root)
+        recurrent = recurrence(recognized(plan, state).plan.root)
         # A model of one step keeps the state inside if it has none among its inputs.
-        return None if what is None or what.states == () else what
+        return None if recurrent is None or recurrent.states == () else recurrent
 
     def _on_accepted_input(self, mine: nn.Module) -> tuple[Comparison, Any]:
         """Compare both on the first input that the second model accepts, or on the last one tried.
@@ -180,7 +180,7 @@ class TwoModels:
             except ModelError:
                 continue
             # With an nn.View after a pooling of fixed size, a larger image is several.
-            if not comparison.theirs.error and _batches(comparison) == _batches(first):
+            if not comparison.theirs.error and _batch_sizes(comparison) == _batch_sizes(first):
                 return comparison, resized
         return None
 
@@ -195,11 +195,11 @@ class TwoModels:
                 specs.append(guess)
         return specs
 
-    def _proof_over_steps(self, what: Recurrence) -> Proof:
+    def _proof_over_steps(self, recurrent: Recurrence) -> Proof:
         """Run two recurrent models on the same sequences, and return the verdict on what they return for each step.
 
         Args:
-            what: what the Lua model is, which is written over sequences for this.
+            recurrent: what the Lua model is, which is written over sequences for this.
 
         Raises:
             ModelError: the second model does not accept sequences, or returns something else.
@@ -208,28 +208,28 @@ class TwoModels:
         mine = in_double(
             live_module(self.subject.model, self.subject.path, index_base=0, limits=self.subject.limits, lift=True)
         )
-        inputs, forms = self._sequences(mine, what)
-        wanted = _outputs(mine, inputs, _has_batch_first(mine), what.states)
+        inputs, forms = self._sequences(mine, recurrent)
+        wanted = _outputs(mine, inputs, _has_batch_first(mine), recurrent.states)
         answer = self._best_answer(forms, wanted)
         differences = []
         if answer.difference is not None:
             differences.append(answer.difference)
-        elif not what.takes_tokens and self._masks_differ(mine, inputs):  # a token is never a step of zeros
+        elif not recurrent.takes_tokens and self._masks_differ(mine, inputs):  # a token is never a step of zeros
             differences.append(f"for steps that are zeros, the .t7 returns zeros, and {self.name} does not")
         return self._verdict_over_steps(mine, wanted, answer, differences)
 
-    def _sequences(self, mine: nn.Module, what: Recurrence) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    def _sequences(self, mine: nn.Module, recurrent: Recurrence) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Return sequences for the first model, and the forms in which the second may take them, by words for these.
 
         Args:
             mine: the first model, live.
-            what: what it is.
+            recurrent: what it takes and returns in a step.
         """
-        if what.takes_tokens:
-            spec = Example(name="", shape=(_STEPS, _BATCH), bounds=(0, what.inputs - 1))
+        if recurrent.takes_tokens:
+            spec = Example(name="", shape=(_STEPS, _BATCH), bounds=(0, recurrent.inputs - 1))
             tokens = drawn(mine, spec).long()
-            return tokens, _forms_of_tokens(tokens, what.inputs, self.other, inputs_text(spec))
-        spec = Example(name="", shape=(_STEPS, _BATCH, what.inputs))
+            return tokens, _forms_of_tokens(tokens, recurrent.inputs, self.other, inputs_text(spec))
+        spec = Example(name="", shape=(_STEPS, _BATCH, recurrent.inputs))
         inputs = drawn(mine, spec)
         return inputs, {inputs_text(spec): inputs}
 
@@ -330,7 +330,7 @@ class _Answer:
     is_unexplained: bool = False
 
 
-def _batches(comparison: Comparison) -> list[Any]:
+def _batch_sizes(comparison: Comparison) -> list[Any]:
     """Return the numbers of examples of the outputs."""
     return [item.shape[:1] for item in comparison.mine.result]
 
@@ -481,8 +481,12 @@ def _verdict_on_output(mine: nn.Module, comparison: Comparison, differs: bool) -
         comparison: of both, whose outputs are measured.
         differs: whether anything differs, in this comparison or another.
     """
-    whole = LayerProof("root", type(mine).__name__, DIFFERS if differs else AGREES, runs=0, reason="the whole")
-    deviation = deviation_of(doubles(comparison.theirs.result), comparison.mine.result)
+    verdict = DIFFERS if differs else AGREES
+    # Only the runs of layers are counted.
+    whole = LayerProof("root", type(mine).__name__, verdict, runs=0, reason="the whole")
+    # The user's model may return floats.
+    their_result = doubles(comparison.theirs.result)
+    deviation = deviation_of(their_result, comparison.mine.result)
     whole.set_numbers(deviation, comparison.mine.result)
     if deviation.reason:
         whole.reason = f"the whole; {deviation.reason}"
