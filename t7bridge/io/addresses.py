@@ -251,7 +251,7 @@ class _BoundedFile:
         """Write bytes.
 
         Raises:
-            T7BridgeError: they are too many.
+            T7BridgeError: the file gets more bytes than it may.
         """
         self._left -= len(data)
         if self._left < 0:
@@ -276,7 +276,7 @@ def copy_whole(system: Any, path: str, target: str | IO[bytes], name: str) -> No
         name: the address, for errors.
 
     Raises:
-        T7BridgeError: it is larger.
+        T7BridgeError: the file is larger than it says, or than it may be.
     """
     protocol = protocol_of(name)
     if protocol not in ("http", "https", *ARCHIVES):  # stores know the sizes of their files, and send no more
@@ -398,7 +398,7 @@ class Server:
         """Check that the file is still the one that was opened: its size, and its tag or time.
 
         Raises:
-            T7BridgeError: it is not.
+            T7BridgeError: the file has changed.
         """
         raise NotImplementedError
 
@@ -637,7 +637,7 @@ async def _body(answer: Any, most: int) -> bytes:
     """Return the bytes of an answer to a request for at most `most`.
 
     Raises:
-        T7BridgeError: they are more.
+        T7BridgeError: there are more bytes.
     """
     body = bytearray()
     while part := await answer.content.readany():

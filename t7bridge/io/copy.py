@@ -111,12 +111,12 @@ class ExtentCopy:
         if self.has_crc:
             for start, end in self.pieces():
                 of_source, of_target = self._crcs[start]
-                # Before the first piece it is 0, and to combine 0 with another is the other.
+                # A CRC-32 of 0, as before the first piece, adds nothing to the next one: `combine` is spared.
                 source_crc = combine(source_crc, of_source, end - start) if source_crc else of_source
                 length = self.extent.change.length(end - start)
                 target_crc = combine(target_crc, of_target, length) if target_crc else of_target
         if self.extent.check is not None:
-            self.extent.check(target_crc if self._is_unchanged else source_crc)
+            self.extent.check(target_crc if self._is_unchanged else source_crc)  # unchanged bytes have one for both
         if self._done is not None:
             self._done(target_crc)
 

@@ -111,7 +111,7 @@ class Remote:
         """Check that the file is still the one that was opened, if anything was read since that was checked.
 
         Raises:
-            T7BridgeError: it is not.
+            T7BridgeError: the file has changed.
         """
         with self._lock:
             if self._is_unchecked:
@@ -133,7 +133,7 @@ class Remote:
         """Check that the file is still the same after a request, unless `check` will be called after all of them.
 
         Raises:
-            T7BridgeError: it is not.
+            T7BridgeError: the file has changed.
         """
         if self._server.refuses_other_versions:  # the answer was one about the same file, or an error
             return

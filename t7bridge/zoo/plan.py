@@ -505,7 +505,7 @@ def _check_links(journal: Journal, sources: Sequence[str], folder: Folder) -> No
     """Refuse folders of outputs that are in a source, by links or because the output folder contains it.
 
     Raises:
-        ModelError: one is.
+        ModelError: a folder is in a source.
     """
     roots = roots_of(sources)
     own = identity(folder.place)

@@ -227,7 +227,7 @@ def _check(request: Zoo, options: dict[str, Any]) -> None:
         options: the options of each conversion that have a value.
 
     Raises:
-        ModelError: some do.
+        ModelError: some options exclude one another.
     """
     target_values = FORMATS[request.to].values if request.to else None
     # On a cluster, other machines may have the library.

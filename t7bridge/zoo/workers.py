@@ -242,7 +242,7 @@ def _verify(settings: Settings, source: str, target: str) -> None:
     """Compare an output with its input.
 
     Raises:
-        VerifyError: they differ.
+        VerifyError: the two differ.
     """
     has_own_library = settings.to is not None and hasattr(home(settings.to), "differences")
     if has_own_library:

@@ -270,7 +270,7 @@ def _release(home: str) -> str:
 def _compute(factories: list[Factory], models: dict[str, list[Variant]]) -> None:
     """Call factories, and add their variants.
 
-    A class whose modules functions return gets none: `resnet50` is the name that counts, not `ResNet`.
+    A class gets none if functions make its modules: `resnet50` is the name that counts, not `ResNet`.
 
     Args:
         factories: those to call, without memory for weights.
@@ -278,8 +278,8 @@ def _compute(factories: list[Factory], models: dict[str, list[Variant]]) -> None
     """
     # The names of factories that are classes, as Python has them.
     names_of_classes: dict[str, str] = {}
-    # The names of classes whose modules functions return.
-    returned: set[str] = set()
+    # The names of classes whose modules are made by functions.
+    made_by_functions: set[str] = set()
     for factory in factories:
         variants = []
         for module in _modules_of(factory):
@@ -288,11 +288,11 @@ def _compute(factories: list[Factory], models: dict[str, list[Variant]]) -> None
             if factory.attribute == class_.__qualname__:
                 names_of_classes[str(factory)] = class_name
             else:
-                returned.add(class_name)
+                made_by_functions.add(class_name)
             variants.append(_variant_of(module, _arguments_taken(factory, module)))
         models[str(factory)] = variants
     for factory_name, class_name in names_of_classes.items():
-        if class_name in returned:
+        if class_name in made_by_functions:
             models[factory_name] = []
 
 

@@ -519,8 +519,8 @@ def _recognized(root: TorchObject, *, only_torch: bool) -> Lifted | None:
 def recurrent_in_words(root: TorchObject) -> str:
     """Return what a recurrent model is, `2-layer LSTM language model, 128 features, 65 tokens`; empty for others."""
     model = _recognized(root, only_torch=False)
-    what = None if model is None else recurrence(model.plan.root)
-    return "" if what is None else str(what)
+    recurrent = None if model is None else recurrence(model.plan.root)
+    return "" if recurrent is None else str(recurrent)
 
 
 def with_cells(side: Side, other: Side, mapped: Iterable[str]) -> Side:

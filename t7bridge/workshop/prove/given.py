@@ -53,7 +53,7 @@ def check_kernel(layer: LiveLayer) -> None:
     """Compare the extents of a convolution's kernel with those of its weights.
 
     Raises:
-        RefusedError: they differ.
+        RefusedError: the two differ.
     """
     if not isinstance(layer.module, _CONVOLUTIONS):
         return

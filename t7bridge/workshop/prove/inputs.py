@@ -253,9 +253,12 @@ class _EnteredLayers(Kinds):
 
 
 def _recorded_input(obj: TorchObject) -> Spec:
-    """Return an input of the sizes of the last one; `None` if these are not in the file."""
+    """Return an input of the sizes of the last one; `None` if these are not in the file.
+
+    After a backward the gradient with respect to the input has them.
+    """
     sizes = _from_record(recorded(obj.get("gradInput")))
-    # Without a backward: the first node of a graph keeps a list of its input alone.
+    # Without a backward, the first node of a graph has them, which keeps its input in a list of one element.
     return _from_record(recorded(lookup(obj, "innode.data.input.1"))) if sizes is None else sizes
 
 
@@ -282,7 +285,8 @@ def _example(spec: ModuleSpec, obj: TorchObject, side: int) -> Spec:
         return None
     first_row = in_lua_of(obj).first_row
     if facts.takes_tokens or first_row is not None:
-        # Rows with numbers below 1 are for padding, and not chosen.
+        # Tokens count from 1. A table whose first row has a lower number has the rows below 1 for padding: none of
+        # these is drawn.
         rows_for_padding = 0 if first_row is None else 1 - first_row
         tokens = _size(spec.args[0]) - rows_for_padding if spec.args else 0
         return Example(name="", shape=(_BATCH, _TOKENS), bounds=(1, tokens)) if tokens > 0 else None

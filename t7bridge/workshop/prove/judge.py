@@ -343,7 +343,7 @@ class Judge:
             return None if inputs is None else Node(number, unit, layer=None, inputs=inputs, function=concatenate)
         layer = LiveLayer.build(run.obj, run.path, unit, self.limits, self.in_other_mode)
         outcome.has_weights = layer.has_weights  # with those of modules inside
-        if has_output and not self.is_of_2010:  # whose kernels have their extents in another order
+        if has_output and not self.is_of_2010:  # in 2010 the extents of kernels were in another order
             check_kernel(layer)
         if inputs is not None:
             return Node(number, unit, layer, inputs)
@@ -359,7 +359,7 @@ class Judge:
             if self._last_user_of_buffer[id(buffer.storage)] != number:
                 return None  # a later layer unfolded its input into the same buffer
         if self.is_of_2010:
-            return None  # the layout of its fields is another
+            return None  # these fields had another layout then
         return derived_input(layer, run.output, self._is_intact(run, number))
 
     def _read_input(self, value: Recorded, number: int) -> Values:

@@ -210,7 +210,10 @@ def is_recurrent(obj: TorchObject) -> bool:
 
 
 def _modules_of(obj: Value) -> list[Value]:
-    return items_of(obj.get("modules")) or [] if isinstance(obj, TorchObject) else []
+    """Return the elements of a module's field `modules`, in order; none if there is no such list."""
+    if not isinstance(obj, TorchObject):
+        return []
+    return items_of(obj.get("modules")) or []
 
 
 def _children_of(obj: TorchObject) -> list[Child]:
@@ -377,7 +380,7 @@ class Run:
     @property
     def step(self) -> int:
         """The step of a recurrent module, from 1."""
-        # Outside of a sequence what is recorded is that of the last step alone: as one step of a sequence of one.
+        # Outside of a sequence only the last step is recorded: it counts as a sequence of one step.
         step_in_sequence, count = self.step_and_count or (0, 1)
         # The field has the step that would come next; it may count on over several sequences.
         next_step = self.obj.get("step")
@@ -459,7 +462,7 @@ class Run:
         """
         if is_recurrent(self.obj) and not recording_of(self.obj).over_sequences:
             self.input = None
-        # A container around such a module, of which that is not as obvious: the verdict says it.
+        # A container around such a module does not show it itself: the verdict says it.
         if self.is_container and self.step_and_count is not None and _keeps_state(self.obj):
             self.input = None
             self.reason = STEP_BEFORE
@@ -583,8 +586,8 @@ class Memory:
     def __init__(self, runs: list[Run]) -> None:
         self._writes: dict[int, list[tuple[int, Region]]] = {}
         """The numbers of the runs that wrote a storage, by its id, and what of it."""
-        self._gradients: dict[int, set[int]] = {}
-        """The numbers of the runs whose gradients are in a storage, by its id."""
+        self._gradient_writers: dict[int, set[int]] = {}
+        """The numbers of the runs whose backward wrote its gradient into a storage, by its id."""
         for number, run in enumerate(runs):
             # A backward comes after all runs.
             writer = len(runs) if run.may_be_undone else number
@@ -602,7 +605,7 @@ class Memory:
             passed_on = {id(tensor.storage) for tensor in tensors_in(run.grad_output)}
         for tensor in tensors_in(run.grad_input):
             if id(tensor.storage) not in passed_on:
-                self._gradients.setdefault(id(tensor.storage), set()).add(number)
+                self._gradient_writers.setdefault(id(tensor.storage), set()).add(number)
 
     def is_overwritten(self, value: Recorded, number: int) -> bool:
         """Return whether anything after a run changed the memory of any tensor of a value.
@@ -625,7 +628,7 @@ class Memory:
         # Layers that work in place return the gradient in the memory in which they received it.
         if after & before:
             return False
-        return all(len(self._gradients.get(storage, ())) <= 1 for storage in after | before)
+        return all(len(self._gradient_writers.get(storage, ())) <= 1 for storage in after | before)
 
 
 # How containers pass values
