@@ -693,7 +693,7 @@ class _Store(Server):
         """Held while the position of the file is used."""
         self._version: tuple[int | None, str] = (None, "")
         """Size, and tag or time, of the file that was opened."""
-        # Its files are opened by their tag, which each of their requests repeats (`If-Match`).
+        # Files of S3 are opened by their tag, which each of their requests repeats (`If-Match`).
         self.refuses_other_versions = protocol_of(name) in ("s3", "s3a")
 
     def begin(self) -> bytes | Copy:

@@ -35,7 +35,7 @@ from ...report import Report
 from ...text import listed
 from .libraries import LIBRARIES, NEAR, Candidate, Library, library, signature
 from .pairing import pair_parts
-from .parts import BATCHES, Part, fits, name_of, names_between, parts_of, sibling
+from .parts import BATCHES, Part, fits, name_of, names_between, parts_of, prefix_of, sibling
 from .places import graph_of
 from .result import Ambiguity, KnownModel, Match, Pair, WriteMatch
 from .sides import ORDERS, Gates, Side, gate_count, is_sorted, recurrent_in_words, reorder, side_of, with_cells
@@ -48,6 +48,7 @@ KeyPairs = Mapping[str, str] | Iterable[Sequence[str]] | str | os.PathLike[str]
 _MAX_BYTES = 1 << 26
 """Maximum size of a file with a mapping: 64 MiB."""
 _GATES = set("ifgorzn")
+"""The letters of gates, of all `ORDERS`."""
 
 
 @verb
@@ -488,7 +489,7 @@ class _Matching:
                 continue
             side = self._source if into_pytorch else self._target
             other_key = pair.source if into_pytorch else key
-            letters = stated.get(key) or side.gates.get(sibling(other_key, ""))
+            letters = stated.get(key) or side.gates.get(prefix_of(other_key))
             if letters is None:
                 self._leave_gates_open(pair, pair.source, other_key, count)
                 continue
@@ -730,11 +731,11 @@ def _with_and_without_tied(side: Side, keys: list[str]) -> list[_Parts]:
 
 def _without_tied(side: Side, parts: list[Part]) -> _Parts:
     """Return the parts without those completely tied to an earlier one."""
-    firsts_of_tied: dict[Any, Part] = {}
+    firsts_by_memory: dict[Any, Part] = {}
     distinct: list[Part] = []
     firsts_of_keys: dict[str, str] = {}
     for part in parts:
-        first = firsts_of_tied.setdefault(_memory_of_part(side, part), part)
+        first = firsts_by_memory.setdefault(_memory_of_part(side, part), part)
         if first is part:
             distinct.append(part)
             continue
@@ -821,7 +822,8 @@ def _text_of(name: str) -> str:
 def _line_of(words: Sequence[str], place: str) -> Line:
     """Return the pair that some words state, at a place of the mapping; see `_read_mapping`."""
     are_texts = all(isinstance(word, str) for word in words)
-    if not are_texts or len(words) not in (2, 3) or not set("".join(words[2:])) <= _GATES:
+    has_letters_of_gates = are_texts and _GATES.issuperset("".join(words[2:]))
+    if not has_letters_of_gates or len(words) not in (2, 3):
         raise FormatError(
             f"{place} of the mapping is not a pair",
             expected="a key of the source and one of the target, and optionally an order of gates",

@@ -82,9 +82,14 @@ def name_of(key: str) -> str:
     return key.rpartition(".")[2]
 
 
+def prefix_of(key: str) -> str:
+    """Return what the keys of all tensors of the same module begin with: `rnn.` for `rnn.weight`."""
+    return key[: key.rfind(".") + 1]
+
+
 def sibling(key: str, name: str) -> str:
     """Return the key of another tensor of the same module."""
-    return key[: key.rfind(".") + 1] + name
+    return prefix_of(key) + name
 
 
 def trimmed(shape: Shape) -> Shape:

@@ -41,7 +41,7 @@ from ...nn.state_dict import ROOT_FIELD, StateDict, state_dict
 from ...report import Note
 from ...torchmodules.factories import Factory, is_factory
 from ..cells import recognized, recurrence
-from .parts import name_of, sibling
+from .parts import name_of, prefix_of, sibling
 
 if TYPE_CHECKING:
     from ...torchmodules import Wiring
@@ -498,7 +498,7 @@ def gate_orders(cells: Lifted) -> dict[str, str]:
         is_matrix = len(piece.start) == 2
         has_four_gates = cells.state[piece.target].shape[0] == 4 * rows_of_gate
         if is_matrix and has_four_gates:
-            rows.setdefault(sibling(piece.key, ""), []).append((piece.start[0], ORDERS[4][gate]))
+            rows.setdefault(prefix_of(piece.key), []).append((piece.start[0], ORDERS[4][gate]))
     orders = {}
     for prefix, gates in rows.items():
         order = "".join(letter for _, letter in sorted(gates))

@@ -419,8 +419,8 @@ class Run:
     def _set_is_last(self, run: Run) -> None:
         """Set whether the next run inside is the last one of its module, as the first reading of the pass has found.
 
-        What is recorded differs between the readings, and with it sometimes what runs. Where the first one has no such
-        run, a module that runs again counts as one that runs again later.
+        What is recorded differs between the readings, and with it sometimes what runs. Where the first reading has no
+        such run, it counts as the last one only if its module runs at most once.
         """
         number = len(self.inside)
         if self.first_reading is not None and number < len(self.first_reading.inside):
@@ -839,9 +839,9 @@ class RecordedValues(Domain[PassedValue]):
         """
         tensor = value.value
         if isinstance(tensor, Tensor):
-            merged = max(len(tensor.size) - dims + 1, 1)
-            size = (prod(tensor.size[:merged]), *tensor.size[merged:])
-            is_possible = merged <= len(tensor.size) and tensor.stride == contiguous(tensor.size)
+            merged_dims = max(len(tensor.size) - dims + 1, 1)  # they become one
+            size = (prod(tensor.size[:merged_dims]), *tensor.size[merged_dims:])
+            is_possible = merged_dims <= len(tensor.size) and tensor.stride == contiguous(tensor.size)
             value = PassedValue(evolve(tensor, size=size, stride=contiguous(size)) if is_possible else None)
         return evolve(apply(value), is_computed=True)
 
