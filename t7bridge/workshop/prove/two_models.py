@@ -416,7 +416,9 @@ def _are_same(wanted: torch.Tensor, computed: torch.Tensor) -> bool:
 
 
 def deviation_of(wanted: list[torch.Tensor], computed: list[torch.Tensor]) -> Deviation:
-    """Compare values of two models that compute in double precision."""
+    """Compare values of two models that compute in double precision; they may return whole numbers, such as classes."""
+    wanted = doubles(wanted)
+    computed = doubles(computed)
     largest = max((float(item.abs().max()) for item in wanted if item.numel()), default=0.0)
     expected = [torch.full_like(item, _RELATIVE_LIMIT * largest + TINY) for item in computed]
     return measure(wanted, computed, expected)
@@ -484,9 +486,7 @@ def _verdict_on_output(mine: nn.Module, comparison: Comparison, differs: bool) -
     verdict = DIFFERS if differs else AGREES
     # Only the runs of layers are counted.
     whole = LayerProof("root", type(mine).__name__, verdict, runs=0, reason="the whole")
-    # The user's model may return floats.
-    their_result = doubles(comparison.theirs.result)
-    deviation = deviation_of(their_result, comparison.mine.result)
+    deviation = deviation_of(comparison.theirs.result, comparison.mine.result)
     whole.set_numbers(deviation, comparison.mine.result)
     if deviation.reason:
         whole.reason = f"the whole; {deviation.reason}"
