@@ -66,6 +66,7 @@ class OutputNames:
         self.has_wanted_names = False
         self._last_folder = ""
         """The folder whose name was reserved last: names come in order, and most share it with the one before."""
+        # The names that are reserved, and how many inputs want each name: all as keys without case.
         journal.execute("CREATE TEMP TABLE IF NOT EXISTS used (key TEXT PRIMARY KEY) WITHOUT ROWID")
         journal.execute("CREATE TEMP TABLE IF NOT EXISTS wanted (key TEXT PRIMARY KEY, times INTEGER) WITHOUT ROWID")
         for name in (*REPORTS, NAME):

@@ -393,11 +393,13 @@ def _read_wiring(side: Side) -> Wired | None:
 
 
 def _keys_in_lua(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, str]:
-    """Return the keys in Lua of tensors that are known by others, by their memory; empty for tied ones, which have two.
+    """Return the keys in Lua of tensors that have other keys here: tensors with the same memory are the same.
+
+    The key in Lua is empty for tied tensors, which have two.
 
     Args:
-        tensors: by their other keys.
-        own: the same by their keys in Lua.
+        tensors: by their keys here.
+        own: the same tensors by their keys in Lua.
     """
     keys_in_lua: dict[tuple[int, int, int], str] = {}
     for key, tensor in own.items():
