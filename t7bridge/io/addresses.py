@@ -175,8 +175,8 @@ async def _client(**options: Any) -> Any:
 async def _client_of_public_hosts(**options: Any) -> Any:
     """Return an HTTP client that connects to public addresses only, wherever a server redirects it.
 
-    Names are checked when they are resolved. An IP address is not resolved, so that one to which a server redirects is
-    checked before it is followed.
+    Names are checked when they are resolved. An IP address is never resolved: a redirect to one is checked before it is
+    followed.
     """
     import aiohttp
 

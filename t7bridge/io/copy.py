@@ -136,9 +136,9 @@ class Transfers:
         self._target = target
         self._name = name
         self._copies: list[ExtentCopy] = []
-        """All copies that were added: what remains when their pieces are written is to check their CRC-32."""
+        """All copies that were added: when their pieces are written, their CRC-32 are still to be checked."""
         self._pieces: deque[tuple[ExtentCopy, int, int]] = deque()
-        """Pieces not yet started: the copy that each is of, its start and its end."""
+        """Pieces not yet started: of which copy, from where, to where."""
         self._error: BaseException | None = None
         self._started = 0
         """Helpers that were started, or were about to be when a signal arrived."""

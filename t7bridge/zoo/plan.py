@@ -321,7 +321,7 @@ def _mark_fresh(fresh: list[tuple[Record, str]], journal: Journal, names: Output
     Args:
         fresh: the inputs, each with the name of its output in earlier runs; empty for a new one.
         journal: gets the marks.
-        names: gets the names that outputs want; one that keeps its name wants none.
+        names: gets the names that outputs want, but for outputs that keep the name of earlier runs.
         settings: of each conversion.
     """
     marks: list[tuple[str, str, str]] = []
@@ -391,7 +391,7 @@ def _updated(recorded: Record, present: Record, folder: Folder, plan: RunPlan) -
     if not is_unchanged:
         if recorded.status == PLANNED:
             updated = evolve(updated, bytes=present.bytes, stamp=present.stamp)
-        elif _has_hash(present, recorded):  # its time is another, its content the same
+        elif _has_hash(present, recorded):  # only its time has changed
             updated = evolve(updated, stamp=present.stamp)
         else:
             plan.changed.add(recorded.name)

@@ -421,7 +421,7 @@ def _page_row(report: ZooReport, row: Record, twins: Names | None) -> list[Any]:
     Args:
         report: that of the page.
         row: the file.
-        twins: the files of its content; `None` if no other has it, which is 0 in the row.
+        twins: the files with the same content; `None` for a file without twins, whose row has 0.
     """
     losses = _losses(row) if row.status == DONE else []
     equal = [twins.count, twins.first[0]] if twins else 0

@@ -566,8 +566,8 @@ class LocalEngine(Engine):
         self._settings = settings
         self._timeout = timeout
         self._next_jobs: deque[Record] = deque()
-        """Jobs to assign before those that wait: the next one, whose size was looked at, and those that were behind the
-        failed one in the queues of workers that died."""
+        """Jobs to assign before those that wait: the next one, taken to look at its size, and the rest of the queues of
+        workers that died."""
         self._workers = [_Worker(settings, self._answers) for _ in range(workers)]
 
     def current(self) -> list[Record]:
@@ -629,7 +629,7 @@ class LocalEngine(Engine):
         return job.bytes
 
     def _outcomes_of(self, answer: tuple[_Worker, list[bytes] | None]) -> Iterator[Record | None]:
-        """Yield the files that an answer finishes: those of the lines that a worker wrote, or that at which it died.
+        """Yield the files that an answer finishes: those in the lines of a worker, or the one at which it died.
 
         Args:
             answer: the worker, and the lines; `None` at its end.

@@ -34,7 +34,7 @@ _FORMAT = 1
 _MAX_BYTES = 1 << 26
 """Maximum size of a file of the cache: 64 MiB."""
 _VARIANTS: tuple[dict[str, Any], ...] = ({}, {"aux_logits": False})
-"""Arguments with which each factory is called, where its module has them: training needs other classifiers too."""
+"""Arguments with which each factory is called that takes them. `aux_logits` adds classifiers for training only."""
 NEAR = 0.3
 """Least share of equal layers of a model whose keys are compared."""
 

@@ -156,9 +156,9 @@ def match(request: MatchKeys) -> Match:
 
 
 _MOST_CANDIDATES = 24
-"""Models of one library with the same layers that are matched."""
+"""Maximum number of models with the same layers that are matched, of one library."""
 _MOST_NEAR = 3
-"""Models of one library with other layers that are matched."""
+"""Maximum number of models with other layers that are matched, of one library."""
 
 
 def _recurrent_match(source: Side) -> Match | None:
@@ -636,7 +636,7 @@ class _Matching:
             for target_name, source_name in names_between(source, target).items():
                 if fits(source.shapes[source_name], target.shapes[target_name]):
                     self._pair(source.keys[source_name], target.keys[target_name], why)
-        # Keys of parts that were left out are paired like those to which they are tied.
+        # Parts that were left out, as they are tied to others, are paired as these are.
         for key, first in best.source.firsts_of_tied.items():
             if first in self._used_sources:
                 self._used_sources.add(key)
@@ -683,10 +683,12 @@ class _Matching:
                 self._ambiguous.append(Ambiguity(keys, others, reason))
 
     def _lacks_bias(self, key: str) -> bool:
-        """Return whether the counterpart of a matrix or kernel has no bias: with one of zero both compute the same.
+        """Return whether the layer of a bias has a counterpart without one: with a bias of zero both compute the same.
+
+        That is so of layers with a matrix or kernel, not of normalizations.
 
         Args:
-            key: that of the bias in the target.
+            key: of the bias in the target.
         """
         pair = self._pairs.get(sibling(key, "weight"))
         if pair is None or pair.source is None or name_of(pair.source) != "weight":

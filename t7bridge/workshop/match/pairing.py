@@ -382,10 +382,10 @@ class _Solver:
     def _in_order(self, scope: _Scope, sources: PartList, targets: PartList) -> tuple[PartList, PartList] | None:
         """Return the parts of a class in the order of both sides; `None` if a side has none, or both differ.
 
-        The order is that in which they run, or else that of the numbered list that they are in.
+        On each side the parts have the order in which they run, or else that of a numbered list.
 
         Args:
-            scope: parts of both sides, among which are those of the class.
+            scope: parts of both sides, which include those of the class.
             sources: the parts of the class on one side.
             targets: as many on the other.
         """
@@ -508,8 +508,8 @@ class _Solver:
     def _belong_together(self, scope: _Scope, source: _GroupList, target: _GroupList) -> bool:
         """Return whether two lists of groups are the same list of both models.
 
-        They are if their groups have the same layers one by one, if no other list can have these layers, and if no
-        group can begin one layer later on one side.
+        Three things have to be so: their groups have the same layers, one by one; no other list can have these layers;
+        and no group can begin one layer later on one side.
         """
         groups = [Counter(self._labels_of(group, _SOURCE)) for group in source.groups]
         target_groups = [Counter(self._labels_of(group, _TARGET)) for group in target.groups]

@@ -195,9 +195,9 @@ def classify(source: list[Part], target: list[Part]) -> None:
 
 
 def names_between(source: Part, target: Part) -> dict[str, str]:
-    """Return the names in the source of the tensors of a paired target part, by their names in the target.
+    """Return which tensors of two paired parts belong together: names in the source, by names in the target.
 
-    They are the same names, or, if no name is the same, those of tensors of the same shape.
+    Tensors of the same name do; if the parts have no name in common, tensors of the same shape.
     """
     common = {name: name for name in target.shapes if name in source.shapes}
     # Names of PyTorch's layers mean what they say: a weight is no bias, whatever its shape.

@@ -30,7 +30,7 @@ _OUTPUT = ""
 
 
 Segments = tuple[frozenset[str], ...]
-"""A value: for each of the values that are concatenated in it the nodes whose outputs it is computed from."""
+"""A value as a concatenation of segments, mostly of one: for each the nodes whose outputs it is computed from."""
 
 
 @define(eq=False)
@@ -41,7 +41,7 @@ class Graph:
         nodes: the node of each part, by its number; parts of one node are inside one module.
         inputs: what each node takes in each of its calls.
         outputs: the segments of the model's output.
-        before: the nodes that a node depends on, however far back, as a set of bits.
+        before: for each node those that it depends on, however far back, as a number with their bits set.
         bits: the bit of each node.
     """
 
@@ -215,7 +215,7 @@ class _Flow:
         """What `_sources_of` returns for each node without parts, which is passed through."""
         self._calls = {node: [self._through(segments) for segments in graph.inputs[node]] for node in self.classes}
         self._takers: dict[str, list[tuple[str, int, int]]] = {node: [] for node in self.classes}
-        """For each node what takes its output, as which of its inputs, and the number of these."""
+        """For each node, each node that takes its output, as which segment of its input, and of how many."""
         for taker, calls in self._calls.items():
             self._note_takers(taker, calls)
         self._note_takers(_OUTPUT, [self._through(graph.outputs)])

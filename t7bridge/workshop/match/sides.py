@@ -140,7 +140,8 @@ def side_of(
         FormatError: the file is damaged, or in no supported format.
     """
     side = Side(name)
-    # Each kind becomes a simpler one: a file or factory its value, a Lua module its state dict, that its tensors.
+    # Each kind of value becomes a simpler one: of a file or factory what it holds or makes, of a Lua module its
+    # `StateDict`, and of this the dict of its tensors.
     if isinstance(value, Factory) or is_factory(value):
         side.factory = value if isinstance(value, Factory) else Factory.parse(value)
         side.name = str(side.factory)
@@ -314,8 +315,8 @@ def _module_in(roots: list[Any], name: str, at: str | None) -> TorchObject:
 def _state_in(side: Side, value: Any, at: str | None, limits: Limits) -> Any:
     """Return the only state dict in a `.pt`, or that at a path.
 
-    Those are dicts with tensors, pickled modules, of which what is inside does not count by itself, and, where there is
-    nothing else, lists of tensors.
+    State dicts are dicts with tensors, and pickled modules, inside of which none are looked for. A list of tensors is
+    one if the file has nothing else, or if the path leads to it.
     """
     if at is None:
         state = state_dict_in(value)
@@ -324,7 +325,8 @@ def _state_in(side: Side, value: Any, at: str | None, limits: Limits) -> Any:
     states = _dicts_and_modules(value, limits)
     lists = [path for path, state in plain_states(value) if not isinstance(state, dict)]
     has_only_lists = at is None and not states and bool(lists)
-    if has_only_lists or at in lists or f"root.{at}" in lists:
+    is_path_of_list = at in lists or f"root.{at}" in lists  # `root.` may be left out
+    if has_only_lists or is_path_of_list:
         return _tables_in(side, value, at)
     _, state = choose(states, at, side.name, "state dict")
     return state

@@ -215,7 +215,7 @@ def _fold(columns: Any, kernel: Any, strides: Any, padding: Any) -> Any:
     # One kernel for each position: it moves this one pixel to its place in the image, or back.
     pixels = torch.eye(columns.shape[1], dtype=columns.dtype).reshape(-1, 1, *kernel)
     times_read = scatter(torch.ones_like(columns[:1]), pixels, stride=strides)
-    # The mean of all positions that are one pixel: if they differ, unfolding it again shows that.
+    # A pixel is the mean of all positions that read it. If these differ, the image has another unfolding, see below.
     padded_image = scatter(columns, pixels, stride=strides) / times_read.clamp(min=1)
     image = _without_padding(padded_image, strides, padding)
     if image is None:

@@ -100,9 +100,9 @@ class _EnteredLayers(Kinds):
         self._recorded: dict[Origin, Spec] = {}
         """Inputs of the sizes that the file records."""
         self._next_indices: dict[Origin, set[int]] = {}
-        """By a value, the indices of its elements that layers take, or take elements of; `_EACH` and `_BEHIND` too."""
+        """For each value what follows it in the origins of values that layers take: indices, `_EACH` or `_BEHIND`."""
         self._of_same_shape: dict[Origin, Origin] = {}
-        """Values that have the shape of others, with which they are added or multiplied."""
+        """For a value another one of the same shape, to which it is added, or with which it is multiplied."""
 
     def example(self, origin: Origin, is_exact: bool = False, is_for_another: bool = False) -> Spec:
         """Return an input, or an element of it; `None` if it is not known.
@@ -112,8 +112,8 @@ class _EnteredLayers(Kinds):
 
         Args:
             origin: which value.
-            is_exact: whether to use only what layers say that take the value itself.
-            is_for_another: whether it is asked for another value, of the same shape: then no third one is asked.
+            is_exact: whether the sizes in the file, and the layer behind, do not count.
+            is_for_another: whether the answer is for another value of the same shape: then no third one is asked.
         """
         if origin in self._examples:
             return self._examples[origin]
@@ -213,7 +213,8 @@ class _EnteredLayers(Kinds):
     def _folded(self, items: tuple[Kind, ...]) -> Kind:
         """Return the kind of a sum or product of parts of the input, which have one shape.
 
-        It passes as one of them, that of the shortest origin: what the next layer takes, each of them is.
+        The result passes as one of the parts, that of the shortest origin: what the next layer says of the result is
+        true of this part, and so of all parts.
         """
         origins = [item.origin for item in items if item.origin is not None]
         if not origins:

@@ -173,7 +173,7 @@ def _count(layers: list[Outcome], verdict: str) -> int:
 
 
 def _note_mode(layers: list[Outcome], before: list[Outcome]) -> None:
-    """Say of the layers that agree in the other mode alone that Lua ran them in it."""
+    """Note that Lua ran in the other mode those layers that agree only in that mode."""
     differing = {layer.run.path for layer in before if layer.verdict == DIFFERS}
     for layer in layers:
         mode = layer.run.obj.get("train")
@@ -195,8 +195,8 @@ def _note_update(layers: list[Outcome]) -> None:
     agreeing = [layer for layer in weighted if layer.verdict == AGREES]
     flat = _flat_storages(layers)
     if all(_storages(layer) & flat for layer in differing):
-        # An optimizer has the flat parameters. A weight that is not among them was replaced since they were made: that
-        # it agrees says nothing of the others.
+        # An optimizer updates the flat parameters alone. A weight that is not among them was put into its layer later:
+        # that such a layer agrees does not show that there was no update.
         agreeing = [layer for layer in agreeing if not _storages(layer) or _storages(layer) & flat]
     if has_backward and not agreeing:
         for layer in differing:
@@ -417,7 +417,7 @@ class Judge:
 
         Args:
             run: the run.
-            tensors: its outputs, also those that it did not write, as views of its input.
+            tensors: its outputs; some may be views of its input, which it did not write.
         """
         for region in run.writes:
             storage, _, _ = region

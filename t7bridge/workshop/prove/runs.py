@@ -312,7 +312,7 @@ class Joined:
 
 @define(eq=False)
 class Run:
-    """One run of one module; of a container, in addition to those of its modules, where it does more than these.
+    """One run of one module. A container has a run, too, which holds the runs of the modules inside.
 
     Attributes:
         place: the module's place in the file.
@@ -718,10 +718,10 @@ def _container_of(run: Run) -> _Container | None:
 
 
 def _call_and_graph(run: Run, layer: Layer) -> tuple[Call, GraphSpec | None] | None:
-    """Return the call that makes a container in PyTorch, and its graph, if it is one.
+    """Return the call that makes a container in PyTorch, and of a graph its nodes.
 
-    `None` if PyTorch has no such module, or its fields are damaged. If they contradict one another, the run's
-    `contradiction` says so.
+    `None` if PyTorch has no such module, or the container's fields are damaged. If they contradict one another, the
+    run's `contradiction` says so.
     """
     module = layer.module_of(run.obj.class_name)
     if module is None:
@@ -741,7 +741,7 @@ def _call_and_graph(run: Run, layer: Layer) -> tuple[Call, GraphSpec | None] | N
 
 
 def _runs_others_than_listed(obj: TorchObject, inside: list[Child]) -> bool:
-    """Return whether a user put others into `modules` than those that run, which have recorded other passes.
+    """Return whether a user put other modules into `modules` than a container runs, so that their records do not fit.
 
     Args:
         obj: the container.
@@ -759,7 +759,7 @@ def _spec(run: Run, call: Call, children: Mapping[str, Child]) -> ModuleSpec:
 
 @define(eq=False)
 class PassedValue:
-    """A value that a container passes from module to module. Each use of it is told by its identity.
+    """A value that a container passes from module to module; `pass_back` finds its uses by its identity.
 
     Attributes:
         value: as it is recorded; `None` if missing from the file.
@@ -1003,7 +1003,7 @@ def _add_run_of_step(run: Run, recording: Recording) -> None:
     inside = run.add_run_inside(step_in_path, module, inputs)
     inside.previous_output = run.previous_output
     if recording.places:
-        # The copy has modules inside of its own; their weights are those of others, whose places are shown.
+        # The copy has modules of its own inside, which share the weights of the cell's: the places of these are shown.
         inside.places_in_copy = _places_in_copy(run, module, recording)
 
 

@@ -122,7 +122,7 @@ def _own_tensors(layer: nn.Module) -> dict[str, torch.Tensor]:
 def _fingerprint(tensor: torch.Tensor) -> tuple[int, int]:
     """Return what tells weights apart, in whatever layout: their number, and the sum of their bits.
 
-    Layers have the same weights in every run, so that these are summed once.
+    The sum of a tensor is kept for the next run of its layer.
     """
     no_version = -1
     version, bits = _sums_of_bits.get(tensor, (no_version, 0))
@@ -221,11 +221,12 @@ class Call:
 
 
 def _same_inputs(call: Call, other: Call) -> bool:
-    """Return whether two layers got the same, or both tokens, of which only the outputs tell whether they are the same.
+    """Return whether two layers got the same input. Any tokens count as the same.
 
-    Tokens may count from 0 in one model and from 1 in the other, and may be floats in one, or one-hot vectors.
+    Tokens may count from 0 in one model and from 1 in the other, and may be floats in one, or one-hot vectors. Whether
+    they mean the same, the outputs of the layers tell.
     """
-    # `inputs` are floats: a layer without got its tokens as integers.
+    # `inputs` has floats alone: it is empty for a layer that got its tokens as integers.
     has_integers = not call.inputs or not other.inputs
     if has_integers and call.has_whole_numbers and other.has_whole_numbers:
         return True
@@ -440,9 +441,10 @@ class RecordedPass:
         return self._leaf(output, source=len(self.calls) - 1)
 
     def _partner(self, call: Call) -> Call | None:
-        """Return the run of the first model with the same weights; `None` if it has none, or is the first itself.
+        """Return the run of the first model with the same weights; `None` without one, and in the first model itself.
 
-        Of several that with the same bias, and of these that with the same input. Each is the partner of one run.
+        Of several such runs one with the same bias comes first, and of these one with the same input. A run of the
+        first model is the partner of one run only.
         """
         if self._first is None:
             return None
@@ -686,7 +688,7 @@ def _options_of(layer: nn.Module) -> dict[str, Any]:
 
 
 def _without_common(mine: list[Operation], theirs: list[Operation]) -> tuple[list[Operation], list[Operation]]:
-    """Return two chains of operations without those with which both begin, and those with which both end."""
+    """Return two chains of operations without what both begin with, and without what both end with."""
     while mine and theirs and mine[0] == theirs[0]:
         mine = mine[1:]
         theirs = theirs[1:]

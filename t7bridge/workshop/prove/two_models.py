@@ -36,7 +36,7 @@ _SIDES = (224, 299)
 _RELATIVE_LIMIT = 1e-10
 """Expected error of a value, relative to the largest: both models compute in double precision."""
 _OTHER_SIZES = ((-13, -22), (13, 10))
-"""What is added to height and width for a second input: one somewhat smaller, and one larger, that are no squares."""
+"""What is added to height and width for a second input: first for smaller images, then for larger ones, no squares."""
 
 _lock = threading.Lock()
 _thread_counts: list[int] = []
@@ -162,7 +162,7 @@ class TwoModels:
         return comparison, spec
 
     def _on_another_size(self, mine: nn.Module, spec: Any, first: Comparison) -> tuple[Comparison, Any] | None:
-        """Compare both on images of another size that both accept; `None` if there is none.
+        """Compare both models on images of another size; `None` if they accept no such images.
 
         In one size, ceil mode, padding and adaptive pooling may make no difference.
 
