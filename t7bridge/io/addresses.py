@@ -598,8 +598,8 @@ class _Web(Server):
                 self._require_same_version(_announced_size(answer), answer)
                 return
         except Exception:
-            # Some servers answer no HEAD, or with other headers, so that no error of it counts, that of another version
-            # neither. What they say when they send the file does: ask for its first byte.
+            # Some servers do not answer HEAD, or with other headers: no error of it counts, not even that of a change.
+            # What they say when they send the file does: ask for its first byte.
             pass
         async with await self._answer(start=0, end=1) as answer:
             if answer.status == 416 and not self.size:  # Range Not Satisfiable: it is still empty

@@ -434,7 +434,8 @@ def sha256(data: bytes | memoryview = b"") -> _Hash:
 def digest(path: str | os.PathLike[str] | ByteSource) -> tuple[str, int]:
     """Return SHA-256 in hexadecimal and size in bytes of a file.
 
-    Of a folder, they are those of the names and checksums of all in it, by name, and of all its files together.
+    Of a folder, they are the SHA-256 of the names and checksums of all that is in it, in the order of the names, and
+    the size of all its files together.
 
     Raises:
         OSError: it cannot be read.

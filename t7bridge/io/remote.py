@@ -36,8 +36,8 @@ class Remote:
     it needs; reads in order ask for ever more at once, as each request takes a round trip, and then for two ranges
     ahead. Files of servers without ranges, and members of archives, are copied first.
 
-    That the file is the same all the time is checked by each answer, where these tell, and by one more request: by
-    `check`, after all, if `is_checked_later` is set, else after each range.
+    Each answer has to be about the same file, where answers tell. One more request checks it at the end: in `check`, if
+    `is_checked_later` is set, else after each range.
 
     Attributes:
         name: the address.

@@ -116,8 +116,8 @@ class OutputNames:
         if times == 1 and self._reserve_if_free(short):
             return short
         for longer in self._longer_names(name, kind):
-            # A name that several inputs want goes to none of them, and so not to `net` either, which has no suffix to
-            # keep: its longer name is the short one, `net.pt`.
+            # A name that several inputs want goes to none of them. `net` without a suffix, whose longer name is the
+            # short one, `net.pt`, does not get it either.
             is_wanted_by_several = times > 1 and longer == short
             if not is_wanted_by_several and self._reserve_if_free(longer):
                 return longer

@@ -795,8 +795,8 @@ class DaskEngine(Engine):
     def _outcomes_of(self, answer: Any) -> Iterator[Record]:
         """Yield the files of a group with their outcomes.
 
-        Those of a group that could not be converted are sent again, each by itself, as one of them may end the
-        processes of the cluster; one that was by itself has failed.
+        If a group could not be converted, its files are sent again, each as a group of its own: one of them may have
+        ended the processes of the cluster. A file that was a group of its own has failed.
 
         Args:
             answer: the future of the group.

@@ -559,8 +559,9 @@ class _Solver:
     def _begin_at_same_layers(self, source: _GroupList, target: _GroupList, outside: set[Label]) -> bool:
         """Return whether no group might begin one layer later on one side.
 
-        A norm may be the first layer of a group on one side, and its last one on the other, where others of its class
-        are elsewhere: then the layers of both have to be defined in the same order.
+        The groups may be cut differently: a norm may be the first layer of a group on one side, and the last one on the
+        other. Where there are more norms of its class outside, the order in which both sides define the layers of a
+        group has to be the same.
 
         Args:
             source: a list of groups of the source.

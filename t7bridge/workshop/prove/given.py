@@ -130,9 +130,9 @@ def _is_solvable(layer: LiveLayer, output: torch.Tensor) -> bool:
 
 
 def nearest_outputs(layer: LiveLayer, value: Values) -> list[torch.Tensor]:
-    """Return the outputs of a linear layer that are closest to recorded ones: those of the input solved for from these.
+    """Return the outputs of a linear layer that are closest to recorded ones, for the input that is solved for.
 
-    If the weights are others than those with which Lua computed, no input has the recorded output, and they differ.
+    If Lua computed with other weights, no input has the recorded output: then the closest one differs from it.
 
     Args:
         layer: the layer, of more outputs than inputs.

@@ -107,8 +107,8 @@ class _EnteredLayers(Kinds):
     def example(self, origin: Origin, is_exact: bool = False, is_for_another: bool = False) -> Spec:
         """Return an input, or an element of it; `None` if it is not known.
 
-        In this order: by the layer that takes it, by those that take its elements, by a value of the same shape, by the
-        sizes in the file, and by the layer behind the one that takes it.
+        The first that says it counts: the layer that takes the value; the layers that take its elements; a value of the
+        same shape; the sizes in the file; the layer behind the one that takes it.
 
         Args:
             origin: which value.
@@ -220,7 +220,7 @@ class _EnteredLayers(Kinds):
         if not origins:
             return TENSOR
         shortest = min(origins, key=len)
-        # A value that has the shape of a third one is no answer to others: they would ask in a circle.
+        # No value refers to one that refers to a third one itself: they might ask in a circle.
         if shortest not in self._of_same_shape:
             for origin in origins:
                 # That a value has the shape of what follows from it, or of itself, says nothing new.

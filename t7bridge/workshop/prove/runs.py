@@ -332,8 +332,8 @@ class Run:
         contradiction: what is wrong with the fields of a container, which cannot have run with them.
         step_and_count: in a sequence, the step from 0 and the number of steps; `None` elsewhere.
         previous_output: the module's output one step before, if a sequence keeps a copy of it; else `None`.
-        places_in_copy: the places of modules inside whose weights belong to others, by id: those of the copy of a cell
-            that ran a step. `_add_run_of_step` sets it; the runs inside have the same.
+        places_in_copy: in the copy of a cell that ran a step, the place at which each module inside is shown, by its
+            id: that of the module whose weights it shares. `_add_run_of_step` sets it; the runs inside have the same.
         first_reading: the same run in the first reading of the pass; `None` in that itself.
     """
 
@@ -599,7 +599,8 @@ class Memory:
 
     def _note_gradients(self, number: int, run: Run) -> None:
         """Note where the backward of a run wrote the gradient with respect to its input."""
-        # Layers that pass a gradient on, as nn.View does, do not write it; those in place write it where it was.
+        # A layer that passes a gradient on, as nn.View does, does not write it. One that works in place does, into the
+        # memory of gradOutput.
         passed_on = set()
         if not run.in_place:
             passed_on = {id(tensor.storage) for tensor in tensors_in(run.grad_output)}

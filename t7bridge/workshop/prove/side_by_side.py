@@ -501,7 +501,7 @@ class Comparison:
 
     def run(self) -> None:
         """Compare what the layers and the models took and returned, and set `texts`, `misplaced` and `differing`."""
-        # The calls of the second model that returned other values: of what is made of these, they explain a difference.
+        # The calls of the second model that returned other values: these explain what differs behind them.
         wrong: set[int] = set()
         for number, call in enumerate(self.theirs.calls):
             if call.partner is None:  # nothing to compare with; if it matters, what is made of its result differs
