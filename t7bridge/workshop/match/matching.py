@@ -356,8 +356,8 @@ class _Matching:
     def _pair_lists(self) -> None:
         """Pair lists of tensors with the parameters of the target, or with its statistics, in their order.
 
-        A list has no names: if it is as long, and all shapes fit one by one, it is paired where `order` asks for it, and
-        else ambiguous.
+        A list has no names: if it is as long, and all shapes fit one by one, it is paired where `order` asks for that,
+        and else ambiguous.
         """
         open_targets = [
             key for key in self._unpaired() if key not in self._targets_below_mapped and name_of(key) != BATCHES

@@ -624,12 +624,12 @@ class Memory:
 
     def holds_gradients(self, run: Run) -> bool:
         """Return whether the gradients with respect to output and input are in memory that one layer alone writes."""
-        after = {id(tensor.storage) for tensor in tensors_in(run.grad_output)}
-        before = {id(tensor.storage) for tensor in tensors_in(run.grad_input)}
-        # Layers that work in place return the gradient in the memory in which they received it.
-        if after & before:
+        received = {id(tensor.storage) for tensor in tensors_in(run.grad_output)}
+        returned = {id(tensor.storage) for tensor in tensors_in(run.grad_input)}
+        # A layer that works in place returns the gradient in the memory in which it received another.
+        if received & returned:
             return False
-        return all(len(self._gradient_writers.get(storage, ())) <= 1 for storage in after | before)
+        return all(len(self._gradient_writers.get(storage, ())) <= 1 for storage in received | returned)
 
 
 # How containers pass values
