@@ -255,7 +255,7 @@ class TorchfileBuilder(Rebuilder):
             # What an object without a table holds instead, has nothing to be filled.
             fields = self._table(value.fields) if value.fields is not None else Fill(value.payload, parts=())
             torch_object._obj = fields.value
-            return Fill(torch_object, fields.parts, done=fields.done)
+            return Fill(torch_object, fields.parts, on_filled=fields.on_filled)
         if isinstance(value, GraphFunction):
             code = value.code
             # A named tuple cannot be filled: it is made when its upvalues are.
@@ -284,7 +284,7 @@ class TorchfileBuilder(Rebuilder):
 
         # Key and item of each pair are replaced by what is built of them.
         parts = ((pair, place, key, pair[place]) for key, pair in zip(table.raw_keys, pairs) for place in (0, 1))
-        return Fill(entries, parts, done=enter_pairs)
+        return Fill(entries, parts, on_filled=enter_pairs)
 
     def _array(self, storage: Storage) -> np.ndarray:
         """Return a storage as a writable array, one for each storage."""

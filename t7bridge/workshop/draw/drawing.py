@@ -193,7 +193,7 @@ class Drawing:
         for name, text in (("input", self.shapes.input), ("output", self.shapes.output)):
             if text:
                 lines.append(f"{name} {clean(text, _FACT_CHARS)}")
-        if "guess" in self.shapes.source:
+        if self.shapes.is_guess:
             lines.append("shapes are a guess from the layers")
         return blocks
 
