@@ -47,8 +47,8 @@ _thread_counts: list[int] = []
 def _in_one_thread() -> Iterator[None]:
     """Let PyTorch compute in one thread: the tensors of single layers are so small that several mostly wait.
 
-    Comparisons may run in several threads of Python. PyTorch has a number for each, which begins with the one that was
-    set last in any.
+    Comparisons may run in several threads of Python at once. PyTorch has a number for each of these, and a new one
+    begins with the number that any of them has set last: all comparisons restore that from before the first of them.
     """
     with _lock:
         # Asked in any case: it initializes a new thread, which would later replace the number that is set here.
@@ -295,7 +295,7 @@ class TwoModels:
         # In both directions: the limit depends on the largest value of the first argument.
         if _are_same(wanted, outputs) or _are_same(outputs, wanted):
             return _Answer(form, outputs)
-        # One of the two may lack the function that losses of the other kind compute themselves.
+        # One of the two may leave its last function to the loss: cross entropy computes a log_softmax itself.
         for name in ("log_softmax", "softmax"):
             if _are_same(wanted, getattr(outputs, name)(-1)):
                 return _Answer(form, outputs, f"at the end, the .t7 computes {name}, and {self.name} does not")
@@ -310,7 +310,7 @@ class TwoModels:
             return False
         with_zeros = torch.cat([inputs, torch.zeros_like(inputs[:1])])
         wanted = _outputs(mine, with_zeros, _has_batch_first(mine))
-        return self._best_answer({"": with_zeros}, wanted).difference is not None
+        return self._best_answer({"a step of zeros": with_zeros}, wanted).difference is not None
 
 
 @define(frozen=True)
