@@ -241,7 +241,7 @@ class _BoundedFile:
 
     def __init__(self, file: IO[bytes], most: int, name: str) -> None:
         self._file = file
-        self._left = most
+        self._bytes_left = most
         self._most = most
         self._name = name
         # fsspec takes what has these for an open file.
@@ -253,8 +253,8 @@ class _BoundedFile:
         Raises:
             T7BridgeError: the file gets more bytes than it may.
         """
-        self._left -= len(data)
-        if self._left < 0:
+        self._bytes_left -= len(data)
+        if self._bytes_left < 0:
             raise T7BridgeError(
                 f"sends more than {self._most:,} bytes".replace(",", " "),
                 file=self._name,

@@ -286,7 +286,7 @@ class MemoryWatch:
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._left: int | None = None
+        self._bytes_left: int | None = None
         """Bytes that the process could still allocate when it was looked at last; `None` without a limit."""
         self._changed_at = 0.0
         """When this was last another number, or enough, on the clock of `time.monotonic`."""
@@ -297,9 +297,9 @@ class MemoryWatch:
             used = _allocated(self._pid)
             resource = import_module("resource")
             allowed, hard = resource.prlimit(self._pid, resource.RLIMIT_DATA)
-            left_before = self._left
-            self._left = None if allowed == resource.RLIM_INFINITY else allowed - used
-            if self._left is None or self._left != left_before or self._left > self._FULL_BYTES:
+            left_before = self._bytes_left
+            self._bytes_left = None if allowed == resource.RLIM_INFINITY else allowed - used
+            if self._bytes_left is None or self._bytes_left != left_before or self._bytes_left > self._FULL_BYTES:
                 self._changed_at = time.monotonic()
             elif time.monotonic() - self._changed_at > self._STUCK_SECONDS:
                 resource.prlimit(self._pid, resource.RLIMIT_DATA, (allowed + 2 * self._FULL_BYTES, hard))

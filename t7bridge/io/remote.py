@@ -282,9 +282,9 @@ class _Blocks:
         weakref.finalize(self, self._file.close)
         self._slots: dict[int, int] = {}
         """The place in the temporary file of each block, in blocks."""
-        self._numbers: dict[int, int] = {}
+        self._number_in_slot: dict[int, int] = {}
         """The block at each place."""
-        self._next = 0
+        self._next_slot = 0
         """The place of the next block: behind the last one comes the first again."""
 
     def __contains__(self, number: int) -> bool:
@@ -299,11 +299,11 @@ class _Blocks:
         """
         for start in range(0, len(data), _BLOCK_BYTES):
             if number not in self._slots:
-                slot = self._next
-                self._next = (slot + 1) % self.most
-                if slot in self._numbers:  # the oldest block is there
-                    del self._slots[self._numbers[slot]]
-                self._numbers[slot] = number
+                slot = self._next_slot
+                self._next_slot = (slot + 1) % self.most
+                if slot in self._number_in_slot:  # the oldest block is there
+                    del self._slots[self._number_in_slot[slot]]
+                self._number_in_slot[slot] = number
                 self._slots[number] = slot
                 self._file.seek(slot * _BLOCK_BYTES)
                 self._file.write(data[start : start + _BLOCK_BYTES])
@@ -323,5 +323,5 @@ class _Blocks:
     def close(self) -> None:
         """Forget all blocks."""
         self._slots.clear()
-        self._numbers.clear()
+        self._number_in_slot.clear()
         self._file.close()

@@ -655,7 +655,7 @@ class _Matching:
             target.parts,
             repeated={*source.firsts_of_tied.values(), *target.firsts_of_tied.values()},
             graphs=lambda: (graph_of(self._source, source.parts), graph_of(self._target, target.parts)),
-            defined=(not is_sorted(self._source), not is_sorted(self._target)),
+            in_definition_order=(not is_sorted(self._source), not is_sorted(self._target)),
             by_order=self._by_order,
         )
         pairs = []

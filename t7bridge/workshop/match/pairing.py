@@ -65,7 +65,7 @@ def pair_parts(
     target: PartList,
     repeated: Container[str],
     graphs: Graphs,
-    defined: tuple[bool, bool] = (True, True),
+    in_definition_order: tuple[bool, bool] = (True, True),
     by_order: bool = False,
 ) -> Conclusions:
     """Pair the parts. Parts whose class the other side lacks are in no pair and no doubt.
@@ -75,7 +75,7 @@ def pair_parts(
         target: those of the other.
         repeated: keys of parts of which others, tied to them, are left out. Their lists and graphs have holes.
         graphs: the data flow of both models, as far as it is known.
-        defined: whether the parts of each side are in the order of their definition, and not sorted by name.
+        in_definition_order: whether the parts of each side are in the order of definition, and not sorted by name.
         by_order: whether what nothing decides is paired in the order of both sides.
     """
     classify(source, target)  # numbers and classes of the parts, by which all else tells them apart
@@ -83,7 +83,7 @@ def pair_parts(
     for part in (*source, *target):
         if any(key in repeated for key in part.keys.values()):
             incomplete.add(part.cls)
-    solver = _Solver(source, target, graphs, defined, incomplete)
+    solver = _Solver(source, target, graphs, in_definition_order, incomplete)
     solver.solve()
     conclusions = Conclusions(solver.pairs)
     paired_sources = {number for number, _ in solver.pairs.values()}
@@ -197,7 +197,7 @@ class _Solver:
         source: the parts of one side.
         target: those of the other.
         graphs: the data flow of both models.
-        defined: whether the parts of each side are in the order of their definition.
+        in_definition_order: whether the parts of each side are in the order of their definition.
         incomplete: classes of which parts are left out, being tied to others. Their lists and graphs have holes, so
             that only names and uniqueness tell the others apart.
 
@@ -206,14 +206,19 @@ class _Solver:
     """
 
     def __init__(
-        self, source: PartList, target: PartList, graphs: Graphs, defined: tuple[bool, bool], incomplete: set[Class]
+        self,
+        source: PartList,
+        target: PartList,
+        graphs: Graphs,
+        in_definition_order: tuple[bool, bool],
+        incomplete: set[Class],
     ) -> None:
         self._source = source
         self._target = target
         self._load_graphs = graphs
         self._graphs: tuple[Graph | None, Graph | None] = (None, None)
         """Those of both sides, loaded when something depends on them."""
-        self._defined = defined
+        self._in_definition_order = in_definition_order
         self._incomplete = incomplete
         self._refused: dict[Class, str] = {}
         """Classes that no later rule pairs, and the reason."""
@@ -550,9 +555,9 @@ class _Solver:
 
     def _have_order(self, source: _GroupList, target: _GroupList) -> bool:
         """Return whether the numbers of both lists are an order, and graphs do not say another one."""
-        for rows, is_defined in zip((source, target), self._defined):
+        for rows, is_in_definition_order in zip((source, target), self._in_definition_order):
             # `up4` may run before `up1`: names with numbers count only if layer by layer is defined in that order.
-            if not rows.has_bare_numbers and not (is_defined and rows.is_defined_in_order):
+            if not rows.has_bare_numbers and not (is_in_definition_order and rows.is_defined_in_order):
                 return False
         return self._runs_in_order(source.groups, target.groups)
 
@@ -573,7 +578,7 @@ class _Solver:
             # A single layer begins nowhere else, and layers of which no others are outside have no other place.
             if len(labels) < 2 or outside.isdisjoint(labels):
                 continue
-            if not all(self._defined) or labels != self._labels_of(right, _TARGET):
+            if not all(self._in_definition_order) or labels != self._labels_of(right, _TARGET):
                 return False
         return True
 

@@ -41,15 +41,15 @@ class Graph:
         nodes: the node of each part, by its number; parts of one node are inside one module.
         inputs: what each node takes in each of its calls.
         outputs: the segments of the model's output.
-        before: for each node those that it depends on, however far back, as a number with their bits set.
-        bits: the bit of each node.
+        bits_before: for each node those that it depends on, however far back, as a number with their bits set.
+        bit_of: the bit of each node.
     """
 
     nodes: dict[int, str]
     inputs: dict[str, list[Segments]]
     outputs: Segments
-    before: dict[str, int]
-    bits: dict[str, int]
+    bits_before: dict[str, int]
+    bit_of: dict[str, int]
 
     def add_call(self, node: str, segments: Segments) -> None:
         """Add a call of a node; those that it depends on come first.
@@ -59,16 +59,16 @@ class Graph:
             segments: what it takes.
         """
         self.inputs.setdefault(node, []).append(segments)
-        self.bits.setdefault(node, 1 << len(self.bits))
-        before = self.before.setdefault(node, 0)
+        self.bit_of.setdefault(node, 1 << len(self.bit_of))
+        before = self.bits_before.setdefault(node, 0)
         for other in _names_in(segments):
-            if other in self.bits:
-                before |= self.bits[other] | self.before[other]
-        self.before[node] = before
+            if other in self.bit_of:
+                before |= self.bit_of[other] | self.bits_before[other]
+        self.bits_before[node] = before
 
     def depth(self, part: Part) -> int:
         """Return the number of nodes that a part depends on."""
-        return self.before.get(self.nodes.get(part.number, ""), 0).bit_count()
+        return self.bits_before.get(self.nodes.get(part.number, ""), 0).bit_count()
 
     def is_before(self, part: Part, other: Part) -> bool:
         """Return whether a part runs before another one, which depends on it."""
@@ -78,9 +78,9 @@ class Graph:
             return False
         if node == other_node:
             return True  # inside of a module whose own graph is not known: nothing says otherwise
-        depends = self.before[other_node] & self.bits[node]
+        depends = self.bits_before[other_node] & self.bit_of[node]
         # A node that is called several times may also depend on the other: then neither is first.
-        is_circular = self.before[node] & self.bits[other_node]
+        is_circular = self.bits_before[node] & self.bit_of[other_node]
         return bool(depends) and not is_circular
 
 
@@ -110,7 +110,7 @@ def graph_of(side: Side, parts: Sequence[Part]) -> Graph | None:
             nodes[part.number] = module
     # What takes the output of a recurrent module takes that of its last layer.
     last_layers = {module: own[-1] for module, own in layers.items()}
-    graph = Graph(nodes, inputs={}, outputs=_renamed(wiring.outputs, last_layers), before={}, bits={})
+    graph = Graph(nodes, inputs={}, outputs=_renamed(wiring.outputs, last_layers), bits_before={}, bit_of={})
     for module, inputs in wiring.calls:
         segments = _renamed(inputs, last_layers)
         # Each layer of a recurrent module takes the outputs of the one below.

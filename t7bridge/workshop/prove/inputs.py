@@ -101,7 +101,7 @@ class _EnteredLayers(Kinds):
         """Inputs of the sizes that the file records."""
         self._next_indices: dict[Origin, set[int]] = {}
         """For each value what follows it in the origins of values that layers take: indices, `_EACH` or `_BEHIND`."""
-        self._of_same_shape: dict[Origin, Origin] = {}
+        self._same_shape_as: dict[Origin, Origin] = {}
         """For a value another one of the same shape, to which it is added, or with which it is multiplied."""
 
     def example(self, origin: Origin, is_exact: bool = False, is_for_another: bool = False) -> Spec:
@@ -118,8 +118,8 @@ class _EnteredLayers(Kinds):
         if origin in self._examples:
             return self._examples[origin]
         spec = self._example_by_elements(origin, is_exact, is_for_another)
-        if spec is None and origin in self._of_same_shape and not is_for_another:
-            spec = self.example(self._of_same_shape[origin], is_exact, is_for_another=True)
+        if spec is None and origin in self._same_shape_as and not is_for_another:
+            spec = self.example(self._same_shape_as[origin], is_exact, is_for_another=True)
         if spec is not None or is_exact:
             return spec
         if origin in self._recorded:
@@ -221,12 +221,12 @@ class _EnteredLayers(Kinds):
             return TENSOR
         shortest = min(origins, key=len)
         # No value refers to one that refers to a third one itself: they might ask in a circle.
-        if shortest not in self._of_same_shape:
+        if shortest not in self._same_shape_as:
             for origin in origins:
                 # That a value has the shape of what follows from it, or of itself, says nothing new.
                 follows_from_shortest = origin[: len(shortest)] == shortest
                 if not follows_from_shortest:
-                    self._of_same_shape.setdefault(origin, shortest)
+                    self._same_shape_as.setdefault(origin, shortest)
         return Kind("any", origin=shortest)
 
     # The domain, where a value is a part of the input

@@ -199,8 +199,8 @@ class Call:
         inputs: the values of a floating-point type that it got.
         has_whole_numbers: whether it got whole numbers alone, as tokens are, of whatever type.
         origin: of its inputs.
-        stored: a copy of the input, if it is one tensor, for the same layer of the other model; `None` in the second
-            model, for other inputs, and beyond `_MOST_STORED`.
+        stored_input: in the first model a copy of the input, if it is one tensor, for the same layer of the second;
+            `None` in the second model, for other inputs, and beyond `_MOST_STORED`.
         outputs: the values that it returned, and the statistics that it updated; empty until it returns.
         partner: the run of the first model with the same weights; `None` without one.
         ran_on_same_input: whether it ran on the input of its partner: its own model gave it the same, or it was given
@@ -214,7 +214,7 @@ class Call:
     inputs: list[Digest]
     has_whole_numbers: bool
     origin: Origin
-    stored: torch.Tensor | None = field(default=None, repr=False)
+    stored_input: torch.Tensor | None = field(default=None, repr=False)
     outputs: list[Digest] = field(factory=list)
     partner: Call | None = field(default=None, repr=False)
     ran_on_same_input: bool = False
@@ -399,21 +399,21 @@ class RecordedPass:
         """Return the input that a layer with one is to get: in the second model that of the first.
 
         Args:
-            call: its run, whose `stored` and `ran_on_same_input` are set.
+            call: its run, whose `stored_input` and `ran_on_same_input` are set.
             tensor: what the model gave it.
         """
         tensor = tensor.detach()
         is_first_model = self._first is None
         if is_first_model and self._elements_left_to_store >= tensor.numel():
             # Smaller inputs may fit after a larger one did not.
-            call.stored = tensor.clone()
+            call.stored_input = tensor.clone()
             self._elements_left_to_store -= tensor.numel()
         if call.partner is None:
             return tensor
         call.ran_on_same_input = _same_inputs(call, call.partner)
-        if call.ran_on_same_input or call.partner.stored is None:
+        if call.ran_on_same_input or call.partner.stored_input is None:
             return tensor
-        wanted = call.partner.stored.clone()
+        wanted = call.partner.stored_input.clone()
         if wanted.numel() == tensor.numel():
             wanted = wanted.reshape(tensor.shape)
         # Of other sizes, as behind another padding, it fits as well; with more dimensions it would not.
