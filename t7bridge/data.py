@@ -63,7 +63,8 @@ else:
             cls.__hash__ = _hash if options.get("frozen") else None
         # attrs makes none: the class has the shared ones above, or its own, or those of its bases.
         options |= {"eq": False, "repr": False}
-        # Only attrs has slots for what is cached; without slots there is nothing to make at once.
+        # A class with slots is made here, and completed by attrs later. Where attrs has to make the slots (for what is
+        # cached), or where there are none, it makes all of the class now.
         is_cached = any(isinstance(value, cached_property) for value in cls.__dict__.values())
         if is_cached or not options.get("slots", True):
             return _compared_by_fields(_attrs_define(cls, options))
@@ -171,6 +172,11 @@ def _rebind(members: Iterable[Any], before: type, after: type) -> None:
     """Let methods that use `super()` find the class that replaces the one in which they are written, as attrs does.
 
     Python keeps the class in a cell of each such method.
+
+    Args:
+        members: of the class.
+        before: the class in which they are written.
+        after: the one that replaces it.
     """
     for member in members:
         # A class method or static method, a property, or the function itself.

@@ -100,7 +100,7 @@ def _bash(parsers: dict[str, argparse.ArgumentParser]) -> str:
             if action.option_strings:
                 patterns = "|".join(f'"{verb_name} {spelling}"' for spelling in action.option_strings)
                 choices.append(f"        {patterns}) {reply}; return ;;")
-            else:  # an operand, which is the first word behind the verb
+            else:  # an operand: the first word behind the verb, unless that is an option
                 choices.append(f'        "{verb_name} {verb_name}") [ "${{word#-}}" = "$word" ] && {reply} ;;')
     return _BASH % {"verbs": " ".join(parsers), "choices": "\n".join(choices), "options": "\n".join(options)}
 

@@ -95,7 +95,7 @@ def _to_stdout(options: argparse.Namespace) -> int:
         return failed("standard output requires --to FORMAT, and excludes --json")
     with tempfile.TemporaryDirectory(prefix="t7bridge-stdout-") as folder:
         path = os.path.join(folder, "out")
-        # A stream is one file: it has no place beside it.
+        # A stream is one file: there is no place for a configuration beside it.
         arguments = {**arguments_of(options, "convert"), "target": path, "config": False}
         print_notes(t7bridge.convert(**arguments).notes)
         with open(path, "rb") as file:
@@ -107,9 +107,9 @@ def _to_stdout(options: argparse.Namespace) -> int:
 
 def describe(options: argparse.Namespace) -> int:
     """Print the description."""
-    from ..tools.files import description
+    from ..tools.files import Describe, description
 
-    sys.stdout.writelines(description(**arguments_of(options, "describe")))
+    sys.stdout.writelines(description(Describe(**arguments_of(options, "describe"))))
     print()
     return DONE
 
@@ -181,6 +181,7 @@ def _styled(line: str, number: int, header: int) -> str:
     if not is_styled(sys.stdout):
         return line
     width = terminal_width()
+    # Below the header are tables, and a sentence on shapes.
     is_row = number >= header and not line.startswith("shapes: ")
     if is_row and len(line) > width:
         line = line[: width - 1] + "…"
@@ -231,7 +232,7 @@ def match(options: argparse.Namespace) -> int:
     code = _print(options, result.as_dict, lines, result.report.notes, ok=ok)
     if not (result.complete or options.json):
         level = "note" if is_usable else "error"
-        print(f"t7bridge: {level}: {result.problems(options.partial and is_usable)}", file=sys.stderr)
+        print(f"t7bridge: {level}: {result.problems(partial=options.partial and is_usable)}", file=sys.stderr)
     return code
 
 

@@ -223,7 +223,7 @@ class Block:
         class_name = self.target or self.class_name or self.title
         is_class_of_user = bool(self.target) and not self.target.startswith(("torch.nn.", OURS))
         if is_class_of_user:
-            # What it does is not known from its name, but from the class that its entry says it is like.
+            # The name of a user's class does not say what it does; the class that its entry says it is like does.
             class_name = traits_of(self.target).like
         return _category_of(class_name)
 
@@ -383,7 +383,7 @@ class _Sketcher:
         return blocks
 
     def _fill(self, block: Block, spec: ModuleSpec, key: str) -> list[tuple[Block, ModuleSpec, str]]:
-        """Add to the block of a container those of its modules; return block, plan and key of each."""
+        """Add to the block of a container the blocks of its modules; return block, plan and key of each."""
         modules_inside = []
         for name, child in spec.children.items():
             child_key = f"{key}.{name}" if key else name
@@ -398,7 +398,7 @@ class _Sketcher:
     def _fill_graph(
         self, block: Block, spec: ModuleSpec, graph: GraphSpec, key: str
     ) -> list[tuple[Block, ModuleSpec, str]]:
-        """Add to the block of a graph those of its nodes; return block, plan and key of each module inside."""
+        """Add to the block of a graph the blocks of its nodes; return block, plan and key of each module inside."""
         modules_inside = []
         for number, node in enumerate(graph.nodes):
             if node.module is None:  # it makes a list of its inputs
@@ -406,6 +406,7 @@ class _Sketcher:
                 continue
             child = spec.children[node.module]
             child_key = f"{key}.{node.module}" if key else node.module
+            # By its label in Lua, if it has one.
             child_block = self._block(node.name or node.module, child, child_key)
             child_block.place_in_plan = (id(spec), number)
             block.inside.append(child_block)
@@ -414,7 +415,7 @@ class _Sketcher:
         return modules_inside
 
     def _block(self, name: str, spec: ModuleSpec, key: str) -> Block:
-        """Return the block of a module, without those inside it; of one that has a block elsewhere a reference to it.
+        """Return the block of a module, without the blocks inside it; a reference, if the module has a block elsewhere.
 
         Args:
             name: of the module in the block around it.
@@ -434,13 +435,14 @@ class _Sketcher:
             block.kind = "graph"
             block.title = "Graph"
         elif spec.children:
+            # Until `_add_container_flows` finds arrows.
             is_chain = spec.target == SEQUENTIAL or len(spec.children) == 1
             block.kind = "chain" if is_chain else "side"
         if spec.path in self._unmapped:
             block.mark = "unmapped"
             block.title = spec.class_name
             block.lines = ["no PyTorch module"]
-        elif spec.graph is None:
+        elif spec.graph is None:  # the arguments of a graph are its nodes, which have blocks
             block.arguments = _arguments(spec)
             block.lines += _label(spec)
         if spec.obj is not None:
@@ -451,7 +453,7 @@ class _Sketcher:
 
 
 def _weights_by_block(tensors: Mapping[str, Tensor], buffers: set[str]) -> dict[str, list[Weight]]:
-    """Assign the tensors of a state dict to their blocks; those of the same memory refer to the first.
+    """Assign the tensors of a state dict to their blocks; one in the memory of an earlier one refers to that.
 
     Args:
         tensors: by key.
@@ -739,6 +741,7 @@ class Wires(Domain[Wire]):
         self.inputs.setdefault(child, value)
         sources = self._sources.get(id(spec))
         if sources is None:
+            # Negative numbers, as others are elements of the container's input.
             sources = {name: -1 - number for number, name in enumerate(spec.children)}
             self._sources[id(spec)] = sources
         return Wire((sources[child],))
@@ -756,9 +759,10 @@ def _add_container_flows(block: Block, spec: ModuleSpec) -> None:
         return
     flows = _container_flows([wires.inputs[name] for name in names], output)
     end_label = _end_label(spec, output)
-    is_list = output.items is not None
-    # One module that is called several times has one arrow in and one out, as any module of a chain.
-    is_called_again = len(names) == 1 and is_list and (output.is_open or len(output.items or ()) != 1)
+    # One module that is called several times, for each element of the list that the container returns, has one arrow in
+    # and one out, as any module of a chain.
+    returns_several = output.items is not None and (output.is_open or len(output.items) != 1)
+    is_called_again = len(names) == 1 and returns_several
     is_plain_chain = end_label == _OUTPUT and _is_chain(flows, len(names))
     if is_called_again or is_plain_chain:
         block.kind = "chain"
@@ -780,7 +784,7 @@ def _output_of(spec: ModuleSpec, wires: Wires) -> Wire | None:
         return None
     container_input = Wire(origin=())
     if facts.takes_list and len(spec.children) > 1:
-        # One for each of several modules inside: a flow may ask for the number of elements.
+        # One element for each of several modules inside: a flow may ask how many there are.
         elements = tuple(Wire(origin=(number,)) for number in range(len(spec.children)))
         container_input = Wire(origin=(), items=elements)
     try:
@@ -852,7 +856,7 @@ def _container_flows(inputs: list[Wire], output: Wire) -> list[Flow]:
             used.add(start)
             flows.append(Flow(start, end, _selected(elements)))
     if not output.origins:
-        # It computes something of all outputs that no module inside receives.
+        # The container computes its output of all outputs that no module inside receives.
         flows += [Flow(start, output_number) for start in range(count) if start not in used]
     flows = list(dict.fromkeys(flows))
     # The arrows to the output last; among the others those from the input first.
@@ -865,7 +869,7 @@ def _selected(elements: Sequence[int]) -> str:
 
 
 def _add_graph_ends(block: Block, graph: GraphSpec) -> None:
-    """Add the input, the output and the flows of a graph to its block, which has those of its nodes.
+    """Add the input, the output and the flows of a graph to its block, which has the blocks of its nodes.
 
     In a graph, 0 is the input and nodes count from 1; blocks count from 0, and the ends come after those of the nodes.
     """
@@ -953,7 +957,7 @@ def structure_blocks(value: Any, title: str, limits: Limits = DEFAULT_LIMITS) ->
         raise ModelError("the file holds no model", found=found, hint="t7bridge inspect shows its content.")
     root = _tree_of_blocks(tensors, objects, limits)
     root.title = root.class_name or title
-    root.target = ""  # its title is the full name of its class
+    root.target = ""  # as of a block whose title is the full name of its class
     root.kind = "side" if root.inside else "layer"
     blocks = list(root.walk())
     _summarize(blocks)
@@ -963,7 +967,7 @@ def structure_blocks(value: Any, title: str, limits: Limits = DEFAULT_LIMITS) ->
 def _tree_of_blocks(
     tensors: Mapping[str, Tensor], objects: Mapping[str, PythonObject | TorchObject], limits: Limits
 ) -> Block:
-    """Return the block of a whole, which has in it those of the objects, and of the prefixes of the tensors' names.
+    """Return the block of a whole, with the blocks of objects and of the prefixes of the tensors' names inside it.
 
     Args:
         tensors: the tensors, by path.
@@ -977,7 +981,7 @@ def _tree_of_blocks(
     by_path: dict[str, Block] = {}
     for key in ["", *weights, *objects]:
         names = key.split(".") if key else []
-        # Those around it come first.
+        # The blocks around a block come first.
         for depth in range(len(names) + 1):
             path = ".".join(names[:depth])
             if path in by_path:
@@ -994,7 +998,7 @@ def _tree_of_blocks(
 
 
 def _structure_block(path: str, name: str, obj: PythonObject | TorchObject | None, weights: list[Weight]) -> Block:
-    """Return the block of an object, or of the tensors whose names have a common prefix, without those inside it.
+    """Return the block of an object, or of the tensors whose names have a common prefix, without the blocks inside it.
 
     Args:
         path: of the object, or the prefix.

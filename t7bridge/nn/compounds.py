@@ -254,7 +254,7 @@ def _listed(value: Expression) -> list[Expression]:
 
 
 def _joined_path(path: str, step: str) -> str:
-    """Return a path as `lookup` reads it, of one and a step as `Child` has it: `net.modules.1` for `.modules[1]`."""
+    """Return the path of a child as `lookup` reads it: `net.modules.1` for the path `net`, the step `.modules[1]`."""
     return f"{path}{step}".replace("[", ".").replace("]", "").lstrip(".")
 
 
@@ -270,31 +270,42 @@ def _match(pattern: Expression, expression: Expression, paths: dict[str, str]) -
         All such paths, `None` if the expression is another one. A name is one module wherever it occurs.
     """
     if isinstance(pattern, list):
-        if not isinstance(expression, list) or len(pattern) != len(expression):
-            return None
-        matched: dict[str, str] | None = paths
-        for part_of_pattern, element in zip(pattern, expression):
-            if matched is not None:
-                matched = _match(part_of_pattern, element, matched)
-        return matched
-    if not isinstance(pattern, Node):
-        is_same_input = isinstance(expression, str) and pattern == expression
-        return paths if is_same_input else None
+        return _match_lists(pattern, expression, paths)
+    if isinstance(pattern, Node):
+        return _match_nodes(pattern, expression, paths)
+    is_same_input = isinstance(expression, str) and pattern == expression
+    return paths if is_same_input else None
+
+
+def _match_lists(pattern: list[Expression], expression: Expression, paths: dict[str, str]) -> dict[str, str] | None:
+    """Compare an expression with a list of patterns, element by element; see `_match`."""
+    if not isinstance(expression, list) or len(pattern) != len(expression):
+        return None
+    matched: dict[str, str] | None = paths
+    for part_of_pattern, element in zip(pattern, expression):
+        if matched is not None:
+            matched = _match(part_of_pattern, element, matched)
+    return matched
+
+
+def _match_nodes(pattern: Node, expression: Expression, paths: dict[str, str]) -> dict[str, str] | None:
+    """Compare an expression with the output of a layer, by the layer and by its input; see `_match`."""
     if not isinstance(expression, Node):
         return None
     if (pattern.layer, pattern.options) != (expression.layer, expression.options):
         return None
     if pattern.path:
+        # A name that the pattern has at several places is one module.
         if paths.get(pattern.path, expression.path) != expression.path:
             return None
         paths = {**paths, pattern.path: expression.path}
-    if in_lua(pattern.layer).commutes and _can_permute(pattern.input, expression.input):
-        for inputs in permutations(expression.input):
-            matched = _match(pattern.input, list(inputs), paths)
-            if matched is not None:
-                return matched
-        return None
-    return _match(pattern.input, expression.input, paths)
+    if not in_lua(pattern.layer).commutes or not _can_permute(pattern.input, expression.input):
+        return _match(pattern.input, expression.input, paths)
+    for inputs in permutations(expression.input):
+        matched = _match(pattern.input, list(inputs), paths)
+        if matched is not None:
+            return matched
+    return None
 
 
 def _can_permute(pattern: Expression, inputs: Expression) -> bool:

@@ -121,13 +121,13 @@ class Kinds(walk.Domain[Kind]):
         steps: maximum number of modules and elements to visit; the outputs of further modules are `ANY`.
 
     Attributes:
-        left: number of modules and elements that may still be visited.
+        steps_left: number of modules and elements that may still be visited.
     """
 
     def __init__(self, traits: Callable[[str], Any], steps: int = _MOST) -> None:
         self._traits = traits
         self._outputs: dict[tuple[int, Kind], Kind] = {}
-        self.left = steps
+        self.steps_left = steps
 
     def __call__(self, spec: ModuleSpec, kind: Kind) -> Kind:
         """Return the kind of the output of a module.
@@ -138,8 +138,8 @@ class Kinds(walk.Domain[Kind]):
         visited = (id(spec), kind)
         if visited in self._outputs:
             return self._outputs[visited]
-        self.left -= kind.size + len(spec.children)
-        output = self.visit(spec, kind) if self.left > 0 else ANY
+        self.steps_left -= kind.size + len(spec.children)
+        output = self.visit(spec, kind) if self.steps_left > 0 else ANY
         self._outputs[visited] = output
         return output
 
@@ -191,7 +191,7 @@ class Kinds(walk.Domain[Kind]):
         return Kind("tensor", shape=(*value.shape[:dim], *value.shape[dim + 1 :]))
 
     def elements(self, value: Kind, count: int) -> list[Kind]:
-        """Return the first elements; nothing for those that a list of known length does not have."""
+        """Return the first elements; nothing in the place of further ones than a list of known length has."""
         if value == NOTHING:  # Lua fails where it indexes nil
             return [NEVER] * count
         if value.items is not None:
@@ -229,7 +229,10 @@ class Kinds(walk.Domain[Kind]):
         return Kind("tensor", shape=joined(shapes, dim))
 
     def combine(self, values: Sequence[Kind]) -> Kind:
-        """Return a tensor of the shape of the others, if that is known of one; they may differ only by broadcasting."""
+        """Return a tensor, of the shape of the values if those that are known are equal.
+
+        Unknown ones could differ only by broadcasting.
+        """
         shapes = {value.shape for value in values if value.shape is not None}
         return Kind("tensor", shape=shapes.pop()) if len(shapes) == 1 else TENSOR
 

@@ -70,7 +70,12 @@ class Arguments:
         return numbers
 
     def number(self, name: str, place: int, otherwise: int = 0) -> int:
-        """Return an argument that is an integer; see `get`. `otherwise` does not matter where it is required.
+        """Return an argument that is an integer; see `get`.
+
+        Args:
+            name: of the argument.
+            place: its position, from 0.
+            otherwise: the value of one that is missing; a required argument needs none.
 
         Raises:
             Mismatch: it is something else.
@@ -272,6 +277,8 @@ def pooling(dims: int) -> Rule:
 def _pooled(extent: Extent, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> Extent:
     """Return an extent of the output of a pooling, as torch.nn.MaxPool2d documents it; a stride of 0 is the kernel's.
 
+    An unknown one is returned if it would be an expression that is rounded up.
+
     Raises:
         Mismatch: the input is smaller than a window, or the stride is negative.
     """
@@ -367,7 +374,7 @@ def view(arguments: Arguments, input_shape: Value) -> Value:
     shape = _of_tensor(input_shape)
     size = _sizes(arguments)
     example_dims = arguments.get("n_input_dims")
-    # Dimensions before those of an example are certainly a batch; without `n_input_dims` there are none of these.
+    # With `n_input_dims`, the dimensions before those of an example are the batch, which becomes one dimension.
     batch_dims = 0 if example_dims is None else max(0, len(shape) - example_dims)
     batch = prod(shape[:batch_dims])
     example_count = prod(extent for extent in size if extent >= 0)
@@ -377,7 +384,8 @@ def view(arguments: Arguments, input_shape: Value) -> Value:
     if -1 not in size:
         if total % example_count:
             raise Mismatch
-        # What is more than one example is a batch.
+        # The dimensions of an example may hold several: these are part of the batch. Where they hold no whole number of
+        # examples, the shape below has another number of elements, which is refused.
         batch *= prod(shape[batch_dims:]) // example_count
     # Lua adds no dimension for a single example, unless the input has one.
     if batch == 1 and not batch_dims:
@@ -459,7 +467,7 @@ def dim_from_front(dim: int, shape: Shape) -> int:
 
 
 def _replaced(shape: Shape, dim: int, *extents: Extent) -> Shape:
-    """Return a shape with other extents in the place of one."""
+    """Return a shape with other extents in the place of one; with none given, without this dimension."""
     return (*shape[:dim], *extents, *shape[dim + 1 :])
 
 
@@ -533,7 +541,7 @@ def narrow(arguments: Arguments, input_shape: Value) -> Value:
 
 
 def squeeze(arguments: Arguments, input_shape: Value) -> Value:
-    """Return the shape of the output of nn.Squeeze: without one dimension of one element, or without all of these.
+    """Return the shape of the output of nn.Squeeze: without one dimension, if it has one element, or without all such.
 
     The last dimension stays, as Lua has no tensors without dimensions.
     """
@@ -544,7 +552,7 @@ def squeeze(arguments: Arguments, input_shape: Value) -> Value:
         return squeezed or (1,)
     example_dims = arguments.get("n_input_dims", place=1)
     extents = tuple(extent for extent in shape if extent != 1)
-    # A batch of one keeps its dimension.
+    # A batch of one keeps its dimension. (Lua refuses one whose example is a single number.)
     if example_dims is not None and len(shape) == example_dims + 1 and shape[:1] == (1,):
         return (1, *extents)
     return extents or (1,)
@@ -674,6 +682,7 @@ def product(arguments: Arguments, input_shape: Value) -> Value:
     first, second = input_shape
     if len(first) not in (2, 3):
         raise Mismatch
+    # `second` has as many dimensions; that its batch is as large is not checked.
     *batch, rows, inner = first
     if arguments.get("transpose_first", place=0):
         rows, inner = inner, rows

@@ -85,8 +85,8 @@ def compose(pieces: Iterable[Piece], shapes: Shapes, tensors: Mapping[str, Tenso
 
     Args:
         pieces: what they are made of.
-        shapes: of the tensors.
-        tensors: the source tensors.
+        shapes: of the tensors, by the prefix of each module and by name.
+        tensors: the source tensors, by key.
     """
     module_of = _modules_by_key(shapes)
     pieces_of: dict[str, list[Piece]] = {}
@@ -200,7 +200,7 @@ def replace_tensors(result: Lifted, pieces: list[Piece], shapes: Shapes) -> None
         else:
             # Made of parts of several tensors: of the origin only the object is left.
             state.origins[key] = Origin(old.origins[old_key].obj, Param(key.rpartition(".")[2]))
-        # A tensor made of parts is learned; a whole one if it was.
+        # The tensors of cells are weights and biases, which are learned; one that is a whole source, if that was.
         if source is None or source in result.plan.parameters:
             parameters.add(key)
     result.state = state
@@ -280,7 +280,7 @@ def undo(pieces: Iterable[Piece], state: Mapping[str, Any], wanted: Mapping[str,
         if len(source_pieces) == 1 and first.shape == shape and is_plain:
             sources[key] = first  # the tensor of the cell itself
             continue
-        source = np.empty(shape, first.array.dtype)
+        source = np.empty(shape, first.array.dtype)  # its pieces cover it
         # A vector may have more dimensions of one element in Lua.
         in_piece_dims = source if len(shape) == len(first_piece.size) else source.reshape(-1)
         for piece in source_pieces:

@@ -29,9 +29,9 @@ MAX_DEPTH = 1_000
 _LONGEST_PATH = 10_000
 """Maximum characters of a path in an object of an unknown class."""
 
-_OF_NN = ("nn.", *ALIAS_PREFIXES)
+_NN_PREFIXES = ("nn.", *ALIAS_PREFIXES)
 """Packages whose classes are modules or criterions; those of others are known by their entries or their fields."""
-_NO_MODULES = ("nngraph.", "graph.", "torch.")
+_PREFIXES_WITHOUT_MODULES = ("nngraph.", "graph.", "torch.")
 """Packages without modules. Objects of a graph lead to everything else in it."""
 _SCRATCH = {
     *("output", "finput", "fgradInput", "buffer", "buffer1", "buffer2", "buffer3", "indices", "noise", "mask"),
@@ -51,9 +51,9 @@ def is_module(value: Value) -> bool:
     if not isinstance(value, TorchObject):
         return False
     name = value.class_name
-    if layer_of(name) is not None or name.startswith(_OF_NN):
+    if layer_of(name) is not None or name.startswith(_NN_PREFIXES):
         return True
-    if name.startswith(_NO_MODULES):
+    if name.startswith(_PREFIXES_WITHOUT_MODULES):
         return False
     # Every module has these, unless a program removed them to save space.
     if "gradInput" in value and "output" in value:
@@ -111,8 +111,8 @@ class Place:
     entered: int = 0
     depth: int = 0
 
-    def _and_those_around(self) -> Iterator[Place]:
-        """Yield the place itself, and those around it, the innermost first."""
+    def _with_enclosing(self) -> Iterator[Place]:
+        """Yield the place itself, and the places around it, the innermost first."""
         place: Place | None = self
         while place is not None:
             yield place
@@ -121,13 +121,13 @@ class Place:
     @property
     def prefix(self) -> str:
         """Prefix of the names of its tensors: `1.0.`; empty for the model itself."""
-        names = [place.name for place in self._and_those_around() if place.parent is not None]
+        names = [place.name for place in self._with_enclosing() if place.parent is not None]
         return "".join(f"{name}." for name in reversed(names))
 
     @property
     def path(self) -> str:
         """The path in Lua: `root.modules[2].modules[1]`."""
-        return "".join(reversed([place.step for place in self._and_those_around()]))
+        return "".join(reversed([place.step for place in self._with_enclosing()]))
 
 
 def _steps_into(value: Value) -> Iterator[tuple[str, str, Value]]:
@@ -155,7 +155,7 @@ def _steps_into(value: Value) -> Iterator[tuple[str, str, Value]]:
             yield str(number), step, item
         elif isinstance(key, bytes):
             yield key.decode("utf-8", "backslashreplace"), step, item
-        else:
+        else:  # a fraction, a truth value or an object
             yield step.strip("[]"), step, item
 
 
@@ -197,7 +197,7 @@ class Searcher:
             elif isinstance(value, (Table, TdsHash, TdsVec, TorchObject)):
                 if id(value) in seen or id(value) in self._barren:
                     continue
-                if isinstance(value, TorchObject) and value.class_name.startswith(_NO_MODULES):
+                if isinstance(value, TorchObject) and value.class_name.startswith(_PREFIXES_WITHOUT_MODULES):
                     continue
                 seen.add(id(value))
                 inside = [
@@ -265,7 +265,7 @@ class Places:
         searcher: finds modules in objects of unknown classes.
         cycles: of each module that contains itself, the place and the child that leads back to it.
         non_modules: places, and children there that are no objects.
-        last: the walk's number of each module's last place, by the id of the module.
+        last_entered: the walk's number of each module's last place, by the id of the module.
     """
 
     root: TorchObject
@@ -274,7 +274,7 @@ class Places:
     searcher: Searcher = field(init=False)
     cycles: list[tuple[Place, Child]] = field(factory=list)
     non_modules: list[tuple[Place, Child]] = field(factory=list)
-    last: dict[int, int] = field(factory=dict)
+    last_entered: dict[int, int] = field(factory=dict)
     _visited: list[Place] | None = field(default=None, init=False)
     """All places, once they were visited."""
 
@@ -301,9 +301,9 @@ class Places:
             """Return a new place, whose children are visited next."""
             depth = parent.depth + 1 if parent is not None else 0
             place = Place(obj, layer_of(obj.class_name), name, step, parent, entered=next(entry_numbers), depth=depth)
-            self.last[id(obj)] = place.entered
+            self.last_entered[id(obj)] = place.entered
             # The first places of modules are as many as the file has objects; only repeated ones can grow without end.
-            self._check_repeated(place.entered - len(self.last))
+            self._check_repeated(place.entered - len(self.last_entered))
             on_path.add(id(obj))
             stack.append((place, self._children(place)))
             visited.append(place)
@@ -320,7 +320,7 @@ class Places:
             value = child.value
             if not isinstance(value, TorchObject):
                 self.non_modules.append((place, child))
-            elif child.secondary and self.last.get(id(value), 0) >= place.entered:
+            elif child.secondary and self.last_entered.get(id(value), 0) >= place.entered:
                 continue  # an alias: the module was visited since this object was entered
             elif id(value) in on_path:
                 self.cycles.append((place, child))
@@ -414,11 +414,12 @@ def preprocessing(value: Value) -> dict[str, str]:
         value: the result of a `T7Reader`: a checkpoint with a model, or the model, whose own fields count.
     """
     texts: dict[str, str] = {}
-    # Of each value: whether a name of `_PREPROCESSING` is on its path, and whether an object is.
+    # Of each value: whether a name of `_PREPROCESSING` is on its path, and whether it is inside an object (as that
+    # object's fields are, and the object itself is not).
     stack = [(Path(None, Step("root"), value), False, False)]
     seen: set[int] = set()
     while stack and len(texts) < _SHOWN:
-        visit, is_named, in_object = stack.pop()
+        visit, is_named, is_inside_object = stack.pop()
         text = _short(visit.value) if is_named else ""
         if text:
             texts[visit.text()] = text
@@ -426,13 +427,13 @@ def preprocessing(value: Value) -> dict[str, str]:
         if id(visit.value) in seen:
             continue
         seen.add(id(visit.value))
-        inside_object = in_object or isinstance(visit.value, TorchObject)
+        are_items_inside_object = is_inside_object or isinstance(visit.value, TorchObject)
         inside = []
         for key, item in entries(visit.value):
             has_name = is_named or is_preprocessing(key)
-            # In an object only fields of these names count: other fields of modules are not about the input.
-            if has_name or (not in_object and isinstance(item, (Table, TorchObject))):
-                inside.append((Path(visit, key, item), has_name, inside_object))
+            # In what is inside an object only these names count: other fields of modules are not about the input.
+            if has_name or (not is_inside_object and isinstance(item, (Table, TorchObject))):
+                inside.append((Path(visit, key, item), has_name, are_items_inside_object))
         stack += reversed(inside)
     return texts
 
@@ -446,7 +447,7 @@ def _short(value: Value) -> str:
     numbers: list[Any] = []
     if isinstance(value, float):
         numbers = [value]
-    elif isinstance(value, Table):
+    elif isinstance(value, Table):  # as of the three colours
         numbers = value.raw_values
     elif isinstance(value, Tensor) and value.storage is not None and value.numel <= _MOST_NUMBERS:
         numbers = value.numpy().reshape(-1).tolist()
@@ -484,7 +485,10 @@ def layer_names(value: Value, limits: Limits = DEFAULT_LIMITS) -> dict[str, tupl
 
 
 def layer_paths(value: Value, limits: Limits = DEFAULT_LIMITS) -> dict[int, tuple[TorchObject, str]]:
-    """Return each module in a value with its path, the first if it has several, by its identity."""
+    """Return each module in a value with its path, the first if it has several, by its identity.
+
+    Modules nested deeper than `MAX_DEPTH` are left out.
+    """
     paths: dict[int, tuple[TorchObject, str]] = {}
     for path, module in find_modules(value, limits=limits):
         for place in Places(module, path, limits):

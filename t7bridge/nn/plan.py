@@ -360,12 +360,12 @@ def _error(layers: list[tuple[str, str, str]], has_unknown_class: bool) -> Unsup
     lines = [f"{path}: {class_name} {reason}" for path, class_name, reason in layers[:_MAX_LISTED]]
     if len(layers) > _MAX_LISTED:
         lines.append(f"and {len(layers) - _MAX_LISTED} more")
-    have = "layer has" if len(layers) == 1 else "layers have"
+    layers_have = "layer has" if len(layers) == 1 else "layers have"
     hint = "`t7bridge convert` still writes their tensors."
     if has_unknown_class:
         hint = f"Register classes of your own with t7bridge.register_module, see docs/own-layers.md; {hint}"
     return UnsupportedLayerError(
-        f"{len(layers)} {have} no PyTorch module ({', '.join(classes)}):\n  " + "\n  ".join(lines),
+        f"{len(layers)} {layers_have} no PyTorch module ({', '.join(classes)}):\n  " + "\n  ".join(lines),
         layers=tuple(layers),
         hint=hint,
     )
@@ -414,7 +414,7 @@ def _has_fields_of(obj: TorchObject, name: str, shapes: Mapping[str, tuple[int, 
     lua = Lua(obj, path="", defaults=layer.defaults, shapes=shapes)
     try:
         parameters = {param.name for param in layer.params_of(lua) if param.kind == "parameter"}
-        module(lua)
+        module(lua)  # raises if a field for its arguments is missing
     except (ModelError, ArithmeticError, LookupError, TypeError, ValueError):
         return False
     # The object has the class's parameters, of which only the bias may be missing, and no others.

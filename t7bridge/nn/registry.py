@@ -249,8 +249,9 @@ def add_traits(traits: Mapping[str, Traits]) -> None:
 def _by_dotted_name(traits: Mapping[str, Traits], home: str, targets: Iterable[str] = ()) -> dict[str, Traits]:
     """Return facts by the dotted names of their classes.
 
-    `shape.View` is the runtime's in this package, and where the entry becomes that class; a user may have a file
-    `shape.py`, too. A name after a dot is in the package of the module that declares them.
+    `shape.View` is a class of the runtime if this package declares the facts, or if the entry becomes that class;
+    otherwise it is of the user, who may have a file `shape.py`, too. A name after a dot is in the package of the module
+    that declares the facts.
 
     Args:
         traits: the facts.
@@ -489,6 +490,7 @@ def register_layer(
     modules_by_name: Mapping[str, Mapped] = _by_class(module, names)
     targets_of_modules = [_targets_of(mapped) for mapped in modules_by_name.values()]
     first_target = next(iter(targets_of_modules[0]), "") if targets_of_modules else ""
+    # Traits that name no class; an entry without a module has no class for them.
     if isinstance(traits, Traits):
         traits = {first_target: traits} if first_target else {}
     home = _caller()
@@ -608,6 +610,7 @@ def register_module(
     """
 
     def decorate(class_: type[_Class]) -> type[_Class]:
+        """Register the class, and return it."""
         if "." in class_.__qualname__:
             raise ModelError(
                 f"{class_.__qualname__} is defined inside something else",
@@ -732,7 +735,7 @@ def own_names(class_name: str) -> frozenset[str]:
 
     Args:
         class_name: of Lua, or dotted, of PyTorch. An unknown class sets what each module has; one with an entry of ours
-            but without a row, any name of the table.
+            but without a row, whatever another class of Lua sets.
     """
     rows = _field_names()
     if class_name.startswith("torch."):
@@ -754,7 +757,10 @@ def own_names(class_name: str) -> frozenset[str]:
 
 
 def _same_classes(class_name: str) -> list[str]:
-    """Return a class of Lua and the same class of other packages; all of the table if none of these has a row there."""
+    """Return a class of Lua and the same class of other packages, whose fields `_field_names` may have.
+
+    Of a class of ours that it has under none of these names, all classes of Lua that it has.
+    """
     layer = layer_of(class_name)
     if layer is None or not layer.is_ours:
         return [class_name]
@@ -764,7 +770,8 @@ def _same_classes(class_name: str) -> list[str]:
     classes += [name for name in (entry_name(class_name), *layer.names) if name.endswith(dot_and_name)]
     rows = _field_names()
     if not any(name in rows for name in classes):
-        # The source of the class is unknown: it may set any field that another class sets.
+        # The source of the class is unknown: it may set any field that another class of Lua sets. The rows of PyTorch
+        # are `torch` and `torch.nn.…`.
         classes += [name for name in rows if not name.startswith("torch")]
     return classes
 
@@ -781,7 +788,7 @@ def registered_layers() -> dict[str, Layer]:
 def _children_at(obj: TorchObject, *paths: str, name: str = "") -> Iterator[Child]:
     """Yield the children at the first path where there is a module, or a list with elements; see `children_at`."""
     for path in paths:
-        value = lookup(obj, path) if "." in path else obj.get(path)
+        value = lookup(obj, path)
         if value is None:
             continue
         step = path_steps(path)
@@ -883,6 +890,7 @@ def run_from(*fields: str) -> Children:
     """
 
     def find(obj: TorchObject) -> Iterator[Child]:
+        """Yield the elements of `modules`, in whose places are those modules that fields hold."""
         children = list(listed_modules(obj))
         for number, names in enumerate(fields):
             present = [name for name in names.split("|") if isinstance(obj.get(name), TorchObject)]

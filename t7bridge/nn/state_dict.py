@@ -325,7 +325,11 @@ class _Collector:
         return tensor, Origin(obj, param, source, original)
 
     def _computed(self, place: Place, fields: Fields, param: Param) -> tuple[Tensor, Origin] | None:
-        """Return a tensor that no field holds, computed from others, and its origin; `None` if it is not wanted."""
+        """Return a tensor that no field holds, computed from others, and its origin.
+
+        Returns:
+            `None` if the entry computes none for these fields, or if it cannot be computed, which is noted.
+        """
         obj = place.obj
         if param.make is None:
             return None
@@ -396,6 +400,7 @@ class _Collector:
             consequence = "its tensors keep Lua's names" if tensors else "it has no tensors of its own"
             self._note("warning", place, f"no mapping yet for class {obj.class_name}: {consequence}", code="unmapped")
         if common:
+            # The others may be temporary, or tensors of other modules: they are noted if they are nowhere else.
             for child in others:
                 self._unnamed.append(_UnnamedField(place, child.name, child.path, child.value, has_entry=False))
         for name, value in _named_values(obj):
@@ -417,7 +422,9 @@ class _Collector:
             if not isinstance(value, (Tensor, TorchObject, *_DATA_TYPES)):
                 continue
             # `scratch`: temporary values of this class; `is_scratch`: of every class.
-            if name in named_fields or name in layer.scratch or is_scratch(name) or self._is_own(obj, name, value):
+            if name in named_fields or name in layer.scratch or is_scratch(name):
+                continue
+            if self._is_set_by_class(obj, name, value):
                 continue
             if name in (FIELD, ROOT_FIELD):  # a record of `save_module`: nothing in it counts as left out
                 self._collect_data(place, name, value)
@@ -427,8 +434,8 @@ class _Collector:
                 continue
             self._unnamed.append(_UnnamedField(place, name, path_steps(name), value, has_entry=True))
 
-    def _is_own(self, obj: TorchObject, name: str, value: Value) -> bool:
-        """Return whether a field holds a scalar and is one that the class itself sets."""
+    def _is_set_by_class(self, obj: TorchObject, name: str, value: Value) -> bool:
+        """Return whether a field holds a scalar and is one that the class itself sets, for every object."""
         return isinstance(value, _SCALAR_TYPES) and name in self._own_names(obj.class_name)
 
     def _collect_data(self, place: Place, name: str, value: Value) -> None:
@@ -436,7 +443,9 @@ class _Collector:
         if name in (FIELD, ROOT_FIELD):  # the record of `save_module`, which `_use_recorded_names` uses or notes
             self._result.data_fields.add((id(place.obj), name))
             return
-        if not isinstance(value, _DATA_TYPES) or self._is_own(place.obj, name, value) or not self._is_data(value):
+        if self._is_set_by_class(place.obj, name, value):
+            return
+        if not isinstance(value, _DATA_TYPES) or not self._is_data(value):
             return
         if place.layer is not None:
             if id(place.obj) not in self._options:
@@ -471,7 +480,7 @@ class _Collector:
             if isinstance(value, Tensor):
                 if value.numel and id(value.storage) not in storages:
                     return "a tensor"
-            elif id(value) not in self._places.last:
+            elif id(value) not in self._places.last_entered:
                 return f"a {value.class_name}"
         return ""
 
@@ -651,7 +660,7 @@ def learned_copies(root: TorchObject) -> Iterator[tuple[str, str, Origin, Tensor
     for place in Places(root):
         if place.layer is None or place.layer.children not in (first_module, clones):
             continue
-        # The modules in the state dict are the first ones.
+        # The state dict has the first module, as `0`, or all modules: of clones with weights of their own.
         in_state_dict = list(place.layer.children(place.obj))
         for child in list(modules(place.obj))[len(in_state_dict) :]:
             if not isinstance(child.value, TorchObject):
@@ -699,6 +708,15 @@ def note_lost_sharing(models: Iterable[StateDict], report: Report) -> None:
         models: the state dicts of the result.
         report: receives the note.
     """
+    keys = dict.fromkeys(_keys_of_lost_sharing(models))
+    if keys:
+        text = listed(keys, _SHOWN)
+        message = f"memory that Lua shares between tensors of different layouts is no longer shared: {text}"
+        report.notes.append(Note("info", path="", message=message, loss="sharing", code="unshared"))
+
+
+def _keys_of_lost_sharing(models: Iterable[StateDict]) -> Iterator[str]:
+    """Yield the keys of tensors that overlap others in Lua's memory, and have storages of their own in the result."""
     by_storage: dict[int, list[_Converted]] = {}
     for model in models:
         for key, origin in model.origins.items():
@@ -707,17 +725,13 @@ def note_lost_sharing(models: Iterable[StateDict], report: Report) -> None:
                 begin, end = before.reach()
                 converted = _Converted(begin, end, key, before, model[key])
                 by_storage.setdefault(id(before.storage), []).append(converted)
-    keys: dict[str, None] = {}
     for group in chain.from_iterable(map(overlapping, by_storage.values())):
         lua_tensors = {id(converted.before) for converted in group}
         storages = {id(converted.after.storage) for converted in group}
         # Several tensors of PyTorch that are parts of one of Lua share nothing.
         if len(lua_tensors) > 1 and len(storages) > 1:
-            keys.update(dict.fromkeys(converted.key for converted in group))
-    if keys:
-        text = listed(keys, _SHOWN)
-        message = f"memory that Lua shares between tensors of different layouts is no longer shared: {text}"
-        report.notes.append(Note("info", path="", message=message, loss="sharing", code="unshared"))
+            for converted in group:
+                yield converted.key
 
 
 # Records of `save_module`
@@ -792,9 +806,10 @@ class Recorded:
         pieces = self.pieces[key]
         tensors = [state[piece.key] for piece in pieces]
         first = tensors[0]
-        if len(pieces) == 1 and pieces[0].transposed:
+        if len(pieces) == 1 and pieces[0].transposed:  # only a whole matrix is
             return Tensor(first.element, first.storage, size, stride=first.stride[::-1], offset=first.offset)
-        if key in self.other:  # with the elements that no module holds
+        if key in self.other:
+            # The whole tensor, for the elements that no module holds; those of modules may have changed since.
             flat = self.other[key].numpy().reshape(-1).copy()
         else:
             offset = _offset_of_whole(pieces, tensors)
@@ -924,13 +939,13 @@ def _record_of_root(table: Table) -> Recorded:
     record.tied = {_text(key): _text(value) for key, value in _pairs(table.get("tied"))}
     record.scalars = [int(place) for place in items_of(table.get("scalars")) or () if isinstance(place, (int, float))]
     for key, value in _pairs(table.get("other")):
-        tensor = _without_dimensions(value) if isinstance(value, Table) else value
+        tensor = _unwrapped_scalar(value) if isinstance(value, Table) else value
         if isinstance(tensor, Tensor):
             record.other[_text(key)] = tensor
     return record
 
 
-def _without_dimensions(table: Table) -> Tensor | None:
+def _unwrapped_scalar(table: Table) -> Tensor | None:
     """Return the tensor without dimensions that a table `{scalar = tensor}` stands for; Lua has none."""
     tensor = table.get("scalar")
     if not isinstance(tensor, Tensor) or tensor.numel != 1:

@@ -243,7 +243,14 @@ _Line = str | _ToExpand
 
 
 def _lines(module: TorchObject, head: str, indent: str, depth: int) -> list[_Line]:
-    """Return the lines of a module; those of the modules inside it are still to be expanded. See `_ToExpand`."""
+    """Return the lines of a module; those of the modules inside it are still to be expanded.
+
+    Args:
+        module: the module.
+        head: what its first line begins with, as for `_ToExpand`.
+        indent: what its further lines begin with.
+        depth: number of modules around it.
+    """
     text, _ = _text_of(module)
     style = text.inside if isinstance(text, Printed) else ""
     table = module.get("modules")
@@ -260,7 +267,7 @@ def _lines(module: TorchObject, head: str, indent: str, depth: int) -> list[_Lin
 
 
 def _map_lines(module: TorchObject, head: str, indent: str, depth: int) -> list[_Line]:
-    """Return the lines of an nn.MapTable, which shows the module that it applies to each element."""
+    """Return the lines of an nn.MapTable, which shows the module that it applies to each element; see `_lines`."""
     class_name = clean(str(module.class_name))
     inside = module.get("module")
     if inside is None:
@@ -273,7 +280,10 @@ def _map_lines(module: TorchObject, head: str, indent: str, depth: int) -> list[
 
 
 def _sequential_lines(inside: list[Value], head: str, indent: str, depth: int) -> list[_Line]:
-    """Return the lines of an nn.Sequential: an overview, then its modules by number. A subclass shows the same name."""
+    """Return the lines of an nn.Sequential: an overview, then its modules by number; see `_lines`.
+
+    A subclass shows the same name.
+    """
     arrows = "".join(f" -> ({number})" for number in range(1, min(len(inside), _LINES) + 1))
     if len(inside) > _LINES:
         arrows += " -> …"
@@ -287,7 +297,7 @@ def _sequential_lines(inside: list[Value], head: str, indent: str, depth: int) -
 
 
 def _branch_lines(container: TorchObject, inside: list[Value], head: str, indent: str, depth: int) -> list[_Line]:
-    """Return the lines of an nn.Concat and the like, with an arrow from the input to each module."""
+    """Return the lines of an nn.Concat and the like, with an arrow from the input to each module; see `_lines`."""
     lines: list[_Line] = [f"{head}{clean(str(container.class_name))} {{", indent + "  input"]
     for number, module in enumerate(inside, 1):
         is_last = number == len(inside)

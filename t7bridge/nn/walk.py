@@ -55,7 +55,7 @@ class Domain(ABC, Generic[V]):
 
     @abstractmethod
     def merge(self, value: V, dims: int, apply: Callable[[V], V]) -> V:
-        """Apply a function to a tensor whose first dimensions are merged into one, and split that of the result again.
+        """Apply a function to a tensor with its first dimensions merged into one, and split that of the result again.
 
         Args:
             value: the tensor.
@@ -112,7 +112,7 @@ class Domain(ABC, Generic[V]):
         return self.items([self.item(value, number) for number in reversed(range(count))])
 
     def node(self, spec: ModuleSpec, number: int, value: V) -> V:
-        """Return the output of a node of a graph; `number` is that of the node."""
+        """Return the output of a node of a graph, from the output of its module; `number` is the node's, from 0."""
         return value
 
     def repeat(self, times: int | None, apply: Callable[[], V]) -> V:
@@ -191,6 +191,7 @@ def sliced(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
     if count is not None and count > len(children):
         raise Mismatch
     outputs = []
+    # Without a known number of slices there is one for each child.
     for number, child in enumerate(children[:count]):
         outputs.append(d.call(spec, child, d.item(value, number, dim)))
     return d.concat(outputs, spec.kwargs["output_dim"])
@@ -238,7 +239,7 @@ def stacked(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
 
 
 def repeated(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
-    """Return a list of the outputs of several calls; their number is the first argument, or that of a sequence."""
+    """Return a list of the outputs of several calls: as many as the first argument says, or as a sequence has steps."""
     times = None if spec.kwargs.get("as_sequence") else spec.args[0]
     return d.repeat(times, lambda: sequence(spec, value, d))
 
@@ -346,7 +347,7 @@ def turned(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
 
 
 def flattened(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
-    """Return a list of all tensors in nested lists: their number is known if that of each list is."""
+    """Return a list of all tensors in nested lists: how many is known if the length of each list is."""
     leaves = []
     stack = [value]
     while stack:

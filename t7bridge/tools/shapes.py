@@ -158,12 +158,12 @@ def _best_guess(blocks: list[Block], is_recorded: bool) -> tuple[Value, Evaluati
     fewest_doubts = 0
     trial = evaluate(blocks, None)  # with an unknown input, to find the layers that it enters
     for model_input in _likely_inputs(blocks, trial.entered):
-        # `left` of one trial bounds the next: the work of all together is limited.
-        trial = evaluate(blocks, model_input, trial.left)
+        # `steps_left` of one trial bounds the next: the work of all together is limited.
+        trial = evaluate(blocks, model_input, trial.steps_left)
         if trial.fitting_shapes:  # once more, with the elements that have to fit to others
             model_input = [trial.fitting_shapes.get((number,), element) for number, element in enumerate(model_input)]
-            trial = evaluate(blocks, model_input, trial.left)
-        has_run_out = trial.left < 0
+            trial = evaluate(blocks, model_input, trial.steps_left)
+        has_run_out = trial.steps_left < 0
         if has_run_out:
             break
         if trial.failed or (is_recorded and not _agrees_with_recorded(blocks, trial)):
@@ -249,14 +249,14 @@ def _shapes_of_inputs(inputs: Examples) -> Value:
 def _completed_by_torch(
     module: TorchObject, path: str, inputs: Examples, blocks: list[Block], by_rules: Outputs, limits: Limits
 ) -> Outputs:
-    """Return the outputs of a model's modules: those that the rules leave open by running it on PyTorch's meta device.
+    """Return the outputs of a model's modules: by the rules, or by a run on the meta device where they are open.
 
     Args:
         module: the model.
         path: its path in the file.
         inputs: its input.
         blocks: the model's.
-        by_rules: the outputs by the declared rules.
+        by_rules: the output of each module by the declared rules, in the order of `_modules_in`; empty if left open.
         limits: resource limits.
 
     Raises:
@@ -441,8 +441,8 @@ def _sizes(value: Value) -> list[Any]:
     """Return the sizes of tensors in lists, as JSON has them; see `Shapes.sizes`."""
     sizes: list[Any] = []
     for item in value if isinstance(value, list) else [value]:
-        shape = getattr(item, "shape", item)  # of an example
-        if shape is None:
+        shape = getattr(item, "shape", item)  # that of an `Example`; other items are shapes, or lists of these
+        if shape is None:  # unknown
             sizes.append(None)
         elif isinstance(shape, list):
             sizes.append(_sizes(shape))

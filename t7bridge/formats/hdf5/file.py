@@ -154,7 +154,7 @@ class _Reader:
 
     def _list(self) -> None:
         """Read the groups and data sets, but no elements of tensors."""
-        for message in self._file.listing(max(0, self._inflation.left), self._path_of):
+        for message in self._file.listing(max(0, self._inflation.bytes_left), self._path_of):
             if len(self._paths) + len(self._values) > self._limits.archive_members:
                 raise self._limits.exceeded("archive_members", "has too many groups and data sets")
             if not self._paths:

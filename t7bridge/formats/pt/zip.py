@@ -147,7 +147,7 @@ class ZipArchive:
             LimitError: it is too large for memory.
         """
         member = self.member(name)
-        if member.size > self._inflation.left:
+        if member.size > self._inflation.bytes_left:
             message = "is too large to be read into memory"
             raise self._limits.exceeded("inflate_bytes", message, **self._where(member), found=f"{member.size} bytes")
         self.check(name)

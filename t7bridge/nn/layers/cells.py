@@ -142,7 +142,7 @@ def _gru(size: float) -> Expression:
     """Return the expression of the output of a GRU: (1 - z) n + z h."""
     # r z in Lua as in PyTorch; the candidate n has matrices of its own.
     r, z = (node("nn.Sigmoid", gate) for gate in _joined_gates(2, size))
-    # h is reset before the product, in PyTorch's GRU after it.
+    # h is reset before its product with a matrix, in PyTorch's GRU after it.
     sums = [node("nn.Linear", "x", name="xn"), node("nn.Linear", _product("h", r), name="hn")]
     n = node("nn.Tanh", node("nn.CAddTable", sums))
     one_minus_z = node("nn.SAdd", z, addend=-1.0, negate=True)  # it is added before the sum is negated

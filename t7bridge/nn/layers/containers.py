@@ -219,14 +219,19 @@ def are_clones(first: Value, *others: Value, sharing: bool = True) -> bool:
             return False
         if sharing and not _share_tensors(one, other, layer):
             return False
-        if layer.children is None:
-            continue
-        inside_one = [child.value for child in layer.children(one)]
-        inside_other = [child.value for child in layer.children(other)]
+        inside_one = _values_inside(one, layer)
+        inside_other = _values_inside(other, layer)
         if len(inside_one) != len(inside_other):
             return False
         stack += zip(inside_one, inside_other)
-    return not stack  # what is left was not compared
+    return not stack  # pairs that are left were not compared
+
+
+def _values_inside(obj: TorchObject, layer: Layer) -> list[Value]:
+    """Return what an object holds as the modules inside it, by the entry of its class."""
+    if layer.children is None:
+        return []
+    return [child.value for child in layer.children(obj)]
 
 
 def _share_tensors(one: TorchObject, other: TorchObject, layer: Layer) -> bool:
@@ -255,7 +260,7 @@ _MOST_COMPARED = 100_000
 def clones(obj: TorchObject) -> Iterator[Child]:
     """Yield the module of an `nn.MapTable`, and its clones for other elements if they have tensors of their own.
 
-    Lua uses `module` for the first element, whatever is first in `modules`.
+    The first is the field `module`, which Lua uses for the first element, whatever is first in `modules`.
     """
     elements = list(modules(obj))
     if elements and are_clones(*(child.value for child in elements)):

@@ -149,7 +149,7 @@ register_layer(
     scratch="bn",
     note="normalizes, as it did with nn before August 2017; later releases of nn take "
     "the running statistics of the batch normalization inside instead",
-    module=either(  # those of AdaIN-style can be disabled
+    module=either(  # the class of AdaIN-style can be disabled
         lambda lua: lua.flag("disabled"),
         of_runtime("norm.NoInstanceNorm2d", made(_instance_norm_features), **_INSTANCE_NORM),
         of_torch("InstanceNorm2d", made(_instance_norm_features), **_INSTANCE_NORM),
@@ -172,8 +172,8 @@ def _layer_norm_paths(obj: TorchObject) -> dict[str, str] | None:
     factor = lookup(obj, "modules.4.constant_scalar")
     if not isinstance(features, float) or not isinstance(factor, float) or features < 0:
         return None
-    # The rows are divided by their lengths; times the root of their number of elements is by the deviation. Lua rounds
-    # the root to the default element type.
+    # Lua divides each row, less its mean, by its length, and multiplies it by the root of its number of elements:
+    # together that divides it by its deviation. Lua rounds the root to the default element type.
     if not isclose(factor, sqrt(features), rel_tol=1e-6):
         return None
     mean = node("nn.Mean", "x", dimension=1.0, nInputDims=1.0)
@@ -235,7 +235,7 @@ _LOCAL_NORMALIZATIONS = (
     "nn.SpatialDivisiveNormalization",
     "nn.SpatialContrastiveNormalization",
 )
-# What the constructors of these put into the modules that estimate the mean and the deviation of the surroundings.
+# What the constructors of these classes put into the modules that estimate mean and deviation of the surroundings.
 _CONVOLUTIONS = {"nn.SpatialConvolution", "nn.SpatialConvolutionMap", "nn.SpatialConvolutionMM"}
 _WITHOUT_KERNEL = {"nn.Sequential", "nn.SpatialZeroPadding", "nn.Square", "nn.Replicate", "nn.Sqrt", "nn.CDivTable"}
 
@@ -289,7 +289,7 @@ def _check_parts(lua: Lua) -> None:
     Raises:
         NotMappedError: a program changed them. A missing module is as it was made.
     """
-    # In a layer that does both, this field holds a Sequential of one that subtracts and one that divides.
+    # In a layer that subtracts and divides, this field holds a Sequential of a layer for each.
     allowed: dict[str, tuple[str, ...]] = {"normalizer": ("nn.CDivTable", "nn.Sequential")}
     for inside in ("", "normalizer.modules.1.", "normalizer.modules.2."):
         for name, class_name in _PARTS.items():
@@ -422,7 +422,7 @@ def _kernel_shapes(lua: Lua) -> tuple[Literal, ...]:
         NotMappedError: there is none.
     """
     names = [name for name in ("kernel", "kernel2") if name in lua.shapes]
-    return tuple(map(lua.shape, names or ["kernel"]))
+    return tuple(map(lua.shape, names or ["kernel"]))  # a missing one is refused
 
 
 _NORMALIZATION = of_runtime(

@@ -80,16 +80,17 @@ def _may_begin_after_input(dims: int, dilation: Read | None = None) -> Callable[
             return False
         steps = dilation.get(fields) if dilation else (1,) * dims
         spans = [step * (size - 1) + 1 for size, step in zip(kernel, steps)]
-        # Between two windows are elements of neither: the next one may begin behind the last element.
+        # If a stride is larger than a window, elements between two windows are in neither. Where the input ends among
+        # these, the next window begins after it.
         return any(stride > span > 0 for stride, span in zip(strides, spans))
 
     return may_begin_after
 
 
 def _ceiled(dims: int, usual: Row | Choice, dilation: Read | None = None, **kwargs: Any) -> Choice:
-    """Map poolings, those whose windows may begin after the end of the input to a class that has such windows.
+    """Map poolings; where windows may begin after the end of the input, to a class that has such windows.
 
-    PyTorch omits these.
+    PyTorch omits these windows.
 
     Args:
         dims: dimensions of a window.
@@ -142,7 +143,7 @@ register_layer(
         "nn.VolumetricMaxPooling": _max_pool(3),
         "nn.VolumetricDilatedMaxPooling": _max_pool(3),
     },
-    # Unpooling refers to them.
+    # An unpooling refers to its pooling, which then has to remember the indices.
     traits={
         **{f"torch.nn.MaxPool{dims}d": Traits(remembering=f"pooling.IndexedMaxPool{dims}d") for dims in (2, 3)},
         **{
@@ -163,7 +164,7 @@ register_layer(
 
 
 _DIVIDE = flag("divide", True)
-# cuDNN's class has it in `mode`.
+# Whether means count the padding: nn has a field for it, cuDNN's class says it in `mode`.
 _COUNT = made(lambda lua: lua.flag("count_include_pad", True) and "EXCLUDE" not in lua.text("mode")).unless(True)
 
 
@@ -177,7 +178,8 @@ def _average_pool(dims: int, cudnn: bool = False) -> Choice:
 
 
 _WINDOW = ("kW", "kH", "dW", "dH", "padW", "padH", "ceil_mode")
-# Before 2015-03 there was no `divide`, and pooling was a sum; the other two never had the field, and average.
+# Before 2015-03 there was no `divide`, and this pooling was a sum. The other two classes never had the field: they
+# average.
 register_layer(
     "nn.SpatialAveragePooling",
     defaults={"divide": False},
@@ -200,7 +202,7 @@ register_layer(
         "cudnn.VolumetricAveragePooling": _average_pool(3, cudnn=True),
     },
     traits={f"pooling.SumPool{dims}d": Traits(like=f"AvgPool{dims}d") for dims in (2, 3)},
-    # They differ at the border, and without padding there is none.
+    # In the patterns of compounds, which have no padding, the class computes as nn's: they differ at the border only.
     in_lua={"cudnn.SpatialAveragePooling": InLua(like="nn.SpatialAveragePooling", options=_WINDOW)},
 )
 

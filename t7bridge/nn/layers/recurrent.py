@@ -180,7 +180,7 @@ def _recurrent(lua: Lua) -> Call:
     parts = [child.value for child in _parts_of_recurrent(lua.obj)]
     for path, place in _CLONES_OF_FIRST_STEP.items():
         clone = lua.get(path)
-        # Their weights are not compared: PyTorch's class has those of `modules` for all steps.
+        # The weights of clones are not compared: PyTorch's class uses those of `modules` for all steps.
         if clone is not None and place < len(parts) and not are_clones(clone, parts[place], sharing=False):
             raise NotMappedError("its modules inside were changed", path=f"{lua.path}.initialModule")
     for name, form in _FORMS_OF_RECURRENT.items():
@@ -226,7 +226,7 @@ def _needs_mask(obj: TorchObject) -> bool:
         module = stack.pop()
         if isinstance(module, TorchObject):
             masks_steps = module.class_name == "nn.MaskZero" or module.get("maskzero") is True
-            receives_mask = module.get("v2") is True  # in the first version they found the zeros themselves
+            receives_mask = module.get("v2") is True  # in their first version, modules find the zeros themselves
             if masks_steps and receives_mask:
                 return True
             stack += items_of(module.get("modules")) or []
@@ -240,7 +240,7 @@ _SEQUENCER = either(
     of_runtime("sequence.Sequencer", remember=_REMEMBER),
 )
 _RECURSOR = either(
-    # Containers of a Recursor make all modules forget, so that it adds nothing.
+    # These containers make all modules inside forget, so that a Recursor in one adds nothing.
     lambda lua: lua.above and lua.above[0].class_name in _SEQUENCERS,
     of_torch("Sequential"),
     of_runtime("recurrent.Recursor"),
@@ -288,7 +288,7 @@ def _is_sequence(lua: Lua) -> bool:
     return False
 
 
-# Element-Research's classes hold the modules that they run in fields, too.
+# Element-Research's classes run modules from fields; `modules` lists the same ones.
 run_elsewhere(
     {
         **dict.fromkeys(("nn.Recursor", "nn.Recurrence", *CELLS), run_from("recurrentModule")),
@@ -319,7 +319,7 @@ declare_recordings(
             Recording(over_sequences=True),
         ),
         "nn.BiSequencerLM": Recording(flow=walk.both_ways, inputs={"2": "_mergeInput"}, over_sequences=True),
-        # It removes the examples that are zeros before it runs the module inside.
+        # A TrimZero removes the examples that are zeros before it runs the module inside.
         "nn.TrimZero": Recording(flow=walk.unknown),
     }
 )
@@ -394,8 +394,8 @@ def _mufuru_shapes(input_size: int, hidden_size: int, operations: tuple[str, ...
     return shapes_by_extents(CELLS["nn.MuFuRu"].extents, input_size, hidden_size, len(operations))
 
 
-def _has_layer_in_torch(kind: str, *rows: tuple[str, ...]) -> RecurrentLayer:
-    """Return the facts about a layer that torch.nn has, or a cell of one, by its kind.
+def _like_layer_of_torch(kind: str, *rows: tuple[str, ...]) -> RecurrentLayer:
+    """Return the facts about a layer that computes as torch.nn's of a kind, or about a cell that runs as one.
 
     Args:
         kind: `LSTM`, `GRU` or `RNN`.
@@ -404,7 +404,7 @@ def _has_layer_in_torch(kind: str, *rows: tuple[str, ...]) -> RecurrentLayer:
     return RecurrentLayer(kind, layer=f"sequence.Outputs{kind}", stateful=f"sequence.Stateful{kind}", rows=rows)
 
 
-_FAST_LSTM = _has_layer_in_torch("LSTM", ("weight_ih",), ("weight_hh",), ("bias",))
+_FAST_LSTM = _like_layer_of_torch("LSTM", ("weight_ih",), ("weight_hh",), ("bias",))
 for _name, _args, _facts in (
     (
         "nn.FastLSTM",
@@ -452,7 +452,7 @@ _GATES = gates_to_torch("ifog")
 
 
 def _mask(lua: Lua) -> str:
-    """Return which examples return zeros in torch's rnn: those that are `zeros`, or that a `mask` marks, or none."""
+    """Return for which examples torch's rnn returns zeros: those that are `zeros` or that a `mask` marks, or none."""
     if not lua.flag("maskzero"):
         return ""
     return "mask" if lua.flag("v2") else "zeros"
@@ -564,7 +564,7 @@ def _reset_gru(name: str, **kwargs: Any) -> Row:
         hidden = columns // 3
         return rows - hidden, hidden
 
-    return of_runtime(name, made(sizes_of).each, **kwargs)
+    return of_runtime(name, made(sizes_of).each, **kwargs)  # two arguments
 
 
 _BUFFERS = (
@@ -580,7 +580,7 @@ register_layer(
     scratch=_BUFFERS,
     module=dict.fromkeys(("nn.SeqLSTM", "nn.SequenceLSTM", "nn.SeqLSTMP"), _SEQ_LSTM),
     traits={
-        "sequence.SeqLSTM": Traits(like="LSTM", written=("outputs",), recurrent=_has_layer_in_torch("LSTM")),
+        "sequence.SeqLSTM": Traits(like="LSTM", written=("outputs",), recurrent=_like_layer_of_torch("LSTM")),
         "sequence.SteppedLSTM": Traits(
             shapes=_shapes(
                 weight_ih_l0="4h i", weight_hh_l0="4h p", bias_ih_l0="4h", bias_hh_l0="4h", weight_hr_l0="r h"
@@ -652,7 +652,7 @@ register_layer(
     traits=Traits(
         shapes=_lstm_shapes,
         by_step=True,
-        recurrent=_has_layer_in_torch("LSTM", *_ROWS_OF_LSTM),
+        recurrent=_like_layer_of_torch("LSTM", *_ROWS_OF_LSTM),
         not_in_torch=_why_not_lstm_of_torch,
     ),
 )
@@ -701,11 +701,11 @@ def _peephole_shapes(input_size: int, hidden_size: int, bias: bool = True) -> Te
 
 # Cells recognized in graphs, and layers that return their state (`workshop/cells`); no class of Lua is one.
 def _cell_of_torch(kind: str, **facts: Any) -> Traits:
-    """Return the traits of a cell that takes and returns its state: of an LSTM output and cell, of others the output.
+    """Return the traits of a cell whose input is a list with its state, which it returns anew.
 
     Args:
-        kind: `LSTM`, `GRU` or `RNN`.
-        **facts: further ones.
+        kind: `LSTM`, whose state is output and cell; or `GRU` or `RNN`, whose state is the output.
+        **facts: further traits.
     """
     of_every_cell: Any = {"takes_list": True, "by_step": True, "recurrent": RecurrentLayer(kind), **facts}
     if kind == "LSTM":
@@ -801,7 +801,7 @@ def _cudnn_params(fields: Fields) -> tuple[Param, ...]:
 
 
 def _cudnn_state(lua: Lua) -> Any:
-    """Return the initial state of the next sequence: that of the file, or the last one's final state if it is kept.
+    """Return the initial state of the next sequence: that of the file, or the final state of the last one, if kept.
 
     Returns:
         Elements of the sizes (layers * directions, batch, hidden), of an LSTM of output and cell; `None` for zeros.
@@ -869,7 +869,7 @@ def _outputs(kind: str) -> Traits:
     def shapes(*sizes: int, remember: bool = False, hidden: Any = None, **options: Any) -> Tensors:
         return constructed(kind, sizes, options)
 
-    return Traits(shapes=shapes, written=("outputs",), recurrent=_has_layer_in_torch(kind))
+    return Traits(shapes=shapes, written=("outputs",), recurrent=_like_layer_of_torch(kind))
 
 
 def _bare_shapes(hidden_size: int, nonlinearity: str = "", bidirectional: bool = False, *_: Any, **__: Any) -> Tensors:

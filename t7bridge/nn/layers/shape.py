@@ -146,9 +146,12 @@ def _unsqueezed(fields: Fields, output: Node) -> Expression:
 
 
 def _averaged(fields: Fields, output: Node) -> Expression:
-    """Return the output of a mean in a compound; refuse one that a program made a sum.
+    """Return the output of a mean in a compound, which has the field `sizeAverage` only in later releases.
 
-    Releases before `sizeAverage` do not have the field, so that it is not an option of the node.
+    It is no option of the node, so that the means of all releases are equal.
+
+    Raises:
+        LookupError: a program made it a sum.
     """
     if fields.get("sizeAverage") is False:
         raise LookupError("a sum")
@@ -311,9 +314,9 @@ register_layer(
             f"table.C{name}Table": Traits(takes_list=True, written=written, polynomial=polynomial, output=out.fold)
             for name, written, polynomial in (
                 ("Add", ("fold", "+"), ("combined", "add")),
-                ("Sub", ("fold", "-", 2), ("combined", "subtract")),
+                ("Sub", ("fold", "-"), ("combined", "subtract")),
                 ("Mul", ("fold", "*"), ("combined", "multiply")),
-                ("Div", ("fold", "/", 2), ()),
+                ("Div", ("fold", "/"), ()),
                 ("Max", ("extreme", "gt"), ()),
                 ("Min", ("extreme", "lt"), ()),
             )
