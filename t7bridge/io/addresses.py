@@ -656,8 +656,8 @@ async def _stream(answer: Any, target: Any, name: str) -> None:
         name: the address, for errors.
 
     Raises:
-        T7BridgeError: they are more than it announced, or than may be if it did not.
-        TruncatedError: they are fewer than it announced.
+        T7BridgeError: there are more bytes than it announced, or, if it did not, more than there may be.
+        TruncatedError: there are fewer bytes than it announced.
     """
     size = _announced_size(answer)
     bounded = _BoundedFile(target, _most_unannounced() if size is None else size, name)

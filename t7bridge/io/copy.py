@@ -140,6 +140,7 @@ class Transfers:
         self._pieces: deque[tuple[ExtentCopy, int, int]] = deque()
         """Pieces not yet started: of which copy, from where, to where."""
         self._error: BaseException | None = None
+        """The first error in any thread; from then on no thread begins a piece."""
         self._started = 0
         """Helpers that were started, or were about to be when a signal arrived."""
         self._ended: list[None] = []

@@ -58,6 +58,7 @@ class Output:
     def __init__(self, file: IO[bytes], name: str = "") -> None:
         self._file = file
         self._pending = bytearray()
+        """Bytes that are not given to the file yet."""
         self._last_change_and_buffer: tuple[Change, Buffer] | None = None
         """The last change that was made, and the memory for it, for the next extent."""
         self._bytes_flushed = 0

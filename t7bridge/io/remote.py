@@ -61,6 +61,7 @@ class Remote:
         self._requests: OrderedDict[int, tuple[int, Future[bytes]]] = OrderedDict()
         """Ranges that are under way, or not needed yet: by the first block, the block behind it, and the answer."""
         self._reads_all = False
+        """Whether `read_all` was called for a file that can be kept."""
         self._is_closed = False
         self._copy: Copy | None = None
         """A copy of the whole file, once that is what is read."""

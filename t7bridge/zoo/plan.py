@@ -453,9 +453,11 @@ class _ExistingFiles:
         self._journal = journal
         self._folder = folder
         self._classes: str = settings.options.get("classes") or ""
+        """The file of the option `classes`, which all conversions read; empty without one."""
         self._compares_foreign = compares_foreign
         self._force = force
         self._has_identities = False
+        """Whether the journal has the identities of the inputs, for `_is_input`."""
 
     def check_output(self, record: Record, *, was_written_by_us: bool) -> None:
         """Look for files at the path of an output, and mark the input as failed if they must stay.

@@ -746,6 +746,7 @@ class DaskEngine(Engine):
         self._timeout = timeout
         library: Any = distributed  # partly untyped
         self._cluster: Any = None
+        """The cluster that was started here; `None` for an existing one."""
         try:
             if scheduler is None:
                 self._cluster = library.LocalCluster(

@@ -214,6 +214,7 @@ class _Flow:
         self._sources_of_passed: dict[str, frozenset[str]] = {}
         """What `_sources_of` returns for each node without parts, which is passed through."""
         self._calls = {node: [self._through(segments) for segments in graph.inputs[node]] for node in self.classes}
+        """What each node with parts takes in each of its calls, as if the nodes without parts were not there."""
         self._takers: dict[str, list[tuple[str, int, int]]] = {node: [] for node in self.classes}
         """For each node, each node that takes its output, as which segment of its input, and of how many."""
         for taker, calls in self._calls.items():

@@ -220,7 +220,7 @@ class _EnteredLayers(Kinds):
         if not origins:
             return TENSOR
         shortest = min(origins, key=len)
-        # No value refers to one that refers to a third one itself: they might ask in a circle.
+        # A value that refers to another one itself is not referred to: they might ask one another in a circle.
         if shortest not in self._same_shape_as:
             for origin in origins:
                 # That a value has the shape of what follows from it, or of itself, says nothing new.

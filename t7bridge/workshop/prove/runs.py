@@ -142,7 +142,7 @@ def _slice_along(value: Recorded, dim: int, places: int | slice) -> Recorded:
     Args:
         value: the tensor; of anything else there is no part.
         dim: the dimension, from 0.
-        places: one place, without which the view has a dimension less, or several.
+        places: one place, of which the view has a dimension less, or several.
     """
     if not isinstance(value, Tensor) or not 0 <= dim < value.ndim:
         return None
@@ -528,7 +528,7 @@ def _follow(start: Run) -> tuple[list[Run], list[Run]]:
     """
     begun: list[Run] = []
     ended: list[Run] = []
-    # A run is twice on the stack, to begin and, below the runs inside it, to end: then the second is true.
+    # A run is twice on the stack: to begin, and, below the runs inside it, to end. The truth value tells which.
     stack: list[tuple[Run, bool]] = [(start, False)]
     running: set[int] = set()
     while stack:
