@@ -226,9 +226,9 @@ def confine(memory: int) -> None:
     if IS_WINDOWS:
         return
     resource = import_module("resource")
-    kind, used = _memory_limit_and_use(resource)
+    kind_of_memory, used = _memory_limit_and_use(resource)
     limits = {
-        kind: used + memory,
+        kind_of_memory: used + memory,
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_FSIZE: 0,
         resource.RLIMIT_NOFILE: 0,

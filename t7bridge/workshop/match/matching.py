@@ -595,13 +595,14 @@ class _Matching:
         """Pair the other keys of the modules of a mapped pair of keys, if their names are the same: bias with bias."""
         name = name_of(line.source)
         # Of a module, which ends in a dot, the name is empty.
-        if not name or sibling(line.target, name) != line.target:
+        if not name or name_of(line.target) != name:
             return
         for key in self._unpaired():
+            if prefix_of(key) != prefix_of(line.target):
+                continue  # of another module
             twin = sibling(line.source, name_of(key))
-            # The key is of another module, or the source has no such tensor, or has it elsewhere.
-            if sibling(key, name) != line.target or twin not in self._source.tensors or twin in self._used_sources:
-                continue
+            if twin not in self._source.tensors or twin in self._used_sources:
+                continue  # the source has no such tensor, or it is paired already
             if fits(self._source.tensors[twin].shape, self._target.tensors[key].shape):
                 self._pair(twin, key, "map")
 
@@ -671,17 +672,17 @@ class _Matching:
                 doubts.append((source_parts, target_parts, reason))
         return _Attempt(source, target, pairs, doubts)
 
-    def _list_as_ambiguous(self, source: list[Part], target: list[Part], reason: str) -> None:
+    def _list_as_ambiguous(self, source_parts: list[Part], target_parts: list[Part], reason: str) -> None:
         """List ambiguous parts, tensor by tensor, without the batch counters, whose values do not matter."""
-        # Some parts may lack a bias.
-        names = dict.fromkeys(name for part in target for name in part.keys)
+        names = dict.fromkeys(name for part in target_parts for name in part.keys)
         for name in names:
-            keys = tuple(part.keys[name] for part in source if name in part.keys)
-            others = tuple(part.keys[name] for part in target if name in part.keys)
+            # Some parts may lack a tensor of this name, such as a bias.
+            source_keys = tuple(part.keys[name] for part in source_parts if name in part.keys)
+            target_keys = tuple(part.keys[name] for part in target_parts if name in part.keys)
             if name == BATCHES:
-                self._used_sources.update(keys)
-            elif keys:
-                self._ambiguous.append(Ambiguity(keys, others, reason))
+                self._used_sources.update(source_keys)
+            elif source_keys:
+                self._ambiguous.append(Ambiguity(source_keys, target_keys, reason))
 
     def _lacks_bias(self, key: str) -> bool:
         """Return whether the layer of a bias has a counterpart without one: with a bias of zero both compute the same.

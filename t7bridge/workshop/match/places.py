@@ -168,14 +168,14 @@ def colors(sides: Sequence[tuple[Graph, Sequence[Part]]]) -> list[dict[int, int]
     flows = [_Flow(graph, parts, shared) for graph, parts in sides]
     colors_of_nodes = _numbered([flow.classes for flow in flows])
     for _ in range(_MAX_ROUNDS):
-        refined = _numbered([flow.refine(color) for flow, color in zip(flows, colors_of_nodes)])
+        refined = _numbered([flow.refine(own_colors) for flow, own_colors in zip(flows, colors_of_nodes)])
         is_stable = _count(refined) == _count(colors_of_nodes)
         colors_of_nodes = refined
         if is_stable:
             break
     result = []
-    for (graph, _), color in zip(sides, colors_of_nodes):
-        result.append({number: color[node] for number, node in graph.nodes.items() if node in color})
+    for (graph, _), own_colors in zip(sides, colors_of_nodes):
+        result.append({number: own_colors[node] for number, node in graph.nodes.items() if node in own_colors})
     return result
 
 
