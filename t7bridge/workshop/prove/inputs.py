@@ -172,14 +172,14 @@ class _EnteredLayers(Kinds):
         """
         calls_before = self._calls
         output = self._output_for_input(spec, kind, origin)
-        # What modules inside take, as its flow has called them, counts before what its own fields say.
+        # What the modules inside have said, where its flow has called them, counts before what its own fields say.
         example = None if spec.obj is None else _example(spec, spec.obj, self._side)
         if example is not None and self.example(origin, is_exact=True) is None:
             self._examples[origin] = example
         has_called = self._calls > calls_before
         if not has_called and self.example(origin, is_exact=True) is None:
-            # How it calls the modules inside is not known: the first decides that says what it takes. That in a cell
-            # takes the state, too, of at most two tensors.
+            # How it calls the modules inside is not known. Each is asked as if it took the input, and the first that
+            # says what it takes decides. A module in a cell takes the states, too, of which there are two at most.
             facts = traits_of(spec.target)
             is_cell = facts.by_step and facts.flow is not None
             for child in spec.children.values():

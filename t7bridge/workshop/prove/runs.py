@@ -431,13 +431,14 @@ class Run:
 
     def recorded_output(self) -> Recorded:
         """Return the output; `None` if the module runs again and overwrites it, or if it is not in the file."""
+        in_sequence = is_recurrent(self.obj) and self.step_and_count is not None
         keeps_all_steps = is_recurrent(self.obj) and not self.model_pass.is_in_evaluation(self.obj)
         if not keeps_all_steps and not self.is_last:
             return None
-        if is_recurrent(self.obj) and self.step_and_count is not None:
-            if keeps_all_steps:
-                return _state(self.obj, "outputs", self.step)
-            # Backward sets `output` to that of the first step; the last one is in the table.
+        if in_sequence and keeps_all_steps:
+            return _state(self.obj, "outputs", self.step)
+        if in_sequence:
+            # This is the last step. A backward has set `output` to that of the first one; the table has the last.
             next_step = self.obj.get("step")
             last = _state(self.obj, "outputs", int(next_step) - 1) if isinstance(next_step, float) else None
             if isinstance(last, Tensor):
@@ -873,6 +874,9 @@ class RecordedValues(Domain[PassedValue]):
     def call(self, spec: ModuleSpec, child: str, value: PassedValue, node: int | None = None) -> PassedValue:
         """Add the run of a module inside, and return its recorded output.
 
+        Of a module that ran all steps of a sequence in evaluation, only the run of the last step is added: its fields
+        are of that.
+
         Args:
             spec: the container.
             child: the name of the module.
@@ -883,7 +887,7 @@ class RecordedValues(Domain[PassedValue]):
         assert inside.obj is not None
         is_in_evaluation = self._run.model_pass.is_in_evaluation(inside.obj)
         if is_in_evaluation and self._is_before_last_step():
-            return PassedValue()  # one module runs all steps then, and its fields are of the last
+            return PassedValue()
         value, gradient = self._recorded_around(child, value, is_node=node is not None)
         run = self._run.add_run_inside(inside.path, inside.obj, value.value)
         run.grad_output = gradient
