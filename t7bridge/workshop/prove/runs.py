@@ -995,7 +995,7 @@ def _add_run_of_step(run: Run, recording: Recording) -> None:
     if recording.first_step and run.is_unknown_step:
         return  # it is not known which module ran: that of the first step, or of the others
     if recording.first_step and run.step == 1:
-        # A module of its own runs the first step, on the input alone.
+        # A module of its own runs the first step, on the input alone. It is shown where that of the other steps is.
         step_in_path = ".recurrentModule"
         module = run.obj.get(recording.first_step)
     else:
