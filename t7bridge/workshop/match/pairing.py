@@ -650,7 +650,7 @@ def _numbered(parts: PartList) -> list[tuple[PartList, bool]]:
                 lists.setdefault((depth, path), {}).setdefault(int(number), []).append(part)
     rows = []
     for (depth, path), members in lists.items():
-        # `1` and `01` are the same number.
+        # Two parts of one number, as `1` and `01` are, have no order: it is no list.
         if all(len(same) == 1 for same in members.values()):
             in_order = [part for number in sorted(members) for part in members[number]]
             is_last_step = depth == len(path) - 1

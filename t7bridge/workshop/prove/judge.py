@@ -193,11 +193,11 @@ def _note_update(layers: list[Outcome]) -> None:
     weighted = [layer for layer in layers if layer.has_weights]
     differing = [layer for layer in weighted if layer.verdict == DIFFERS]
     agreeing = [layer for layer in weighted if layer.verdict == AGREES]
-    flat = _flat_storages(layers)
-    if all(_storages(layer) & flat for layer in differing):
+    flat_storages = _flat_storages(layers)
+    if all(_storages(layer) & flat_storages for layer in differing):
         # An optimizer updates the flat parameters alone. A weight that is not among them was put into its layer later:
         # that such a layer agrees does not show that there was no update.
-        agreeing = [layer for layer in agreeing if not _storages(layer) or _storages(layer) & flat]
+        agreeing = [layer for layer in agreeing if not _storages(layer) or _storages(layer) & flat_storages]
     if has_backward and not agreeing:
         for layer in differing:
             layer.updated = layer.has_recorded_shape
@@ -375,7 +375,7 @@ class Judge:
             return None if any(part is None for part in parts) else parts
         if not isinstance(value, Tensor):
             return value
-        # Of runs after the one before, as this one itself may overwrite its input, if it works in place.
+        # By any run since the one before: this one overwrites its input itself, if it works in place.
         if self.memory.is_overwritten(value, number - 1):
             # `None` if no layer that has run computed it.
             return self._node_outputs.get(id(value.storage), {}).get(view_of(value))
