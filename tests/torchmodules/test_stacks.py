@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
 from bounds import bounded
+from forked import run_python
 from fuzz_networks import records
 from helpers import TESTFILES, written
 from runtime_helpers import as_torch, difference, step_differences
@@ -210,8 +209,9 @@ def test_there_and_back(tmp_path):
     verdicts = [layer.verdict for layer in proof.layers]
     assert "differs" not in verdicts
     assert verdicts[-1] == "agrees"
-    command = [sys.executable, str(tmp_path / "m/sample.py"), "ab", "--length", "9", "--seed", "1"]
-    text = subprocess.run(command, check=True, capture_output=True).stdout.decode()
+    run = run_python(tmp_path / "m/sample.py", "ab", "--length", "9", "--seed", "1")
+    assert run.returncode == 0, run.stderr
+    text = run.stdout
     assert text.startswith("ab")
     assert len(text) == 12
     t7bridge.convert(tmp_path / "m/model.pt", back, template=path)

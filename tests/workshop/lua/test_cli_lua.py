@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import runpy
-import subprocess
-import sys
 
 import pytest
 import torch
+from forked import run_python
 from helpers import ROOT
 from lua_nets import NETS, module_of
 
@@ -36,7 +35,7 @@ def test_verb(tmp_path, capsys):
     (tmp_path / "net.py").write_text(NET)
     code = f"import sys, torch; sys.path.insert(0, {str(tmp_path)!r}); import net; torch.manual_seed(1); "
     code += f"torch.save(net.Net(5).state_dict(), {str(tmp_path / 'w.pt')!r})"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    assert run_python("-c", code).returncode == 0
     args = ["lua", f"{tmp_path}/net.py:Net(5)", f"{tmp_path}/w.pt", "--input", "2x3", "-o", str(tmp_path / "out")]
     assert main(args) == 0
     assert "4 tensors" in capsys.readouterr().out
