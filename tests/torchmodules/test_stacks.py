@@ -12,8 +12,8 @@ import pytest
 import torch
 from bounds import bounded
 from forked import run_python
-from fuzz_networks import records
 from helpers import TESTFILES, written
+from recorded_networks import records_by_name
 from runtime_helpers import as_torch, difference, step_differences
 from source_helpers import run_source
 
@@ -22,9 +22,8 @@ from t7bridge import T7Reader, Table, Tensor, TorchObject, state_dict
 from t7bridge.nn import ANY, TENSOR, Kinds, build_plan, listed, recognized, specs_in, traits_of
 from t7bridge.torchmodules import live_module
 
-ALL = {record["name"].decode(): record for record in records(TESTFILES / "cells.t7")}
-MODELS = {name: record for name, record in ALL.items() if "stateful" in name}
-SEQUENCES = {record["name"].decode(): record for record in records(TESTFILES / "sequences.t7")}
+MODELS = {name: record for name, record in records_by_name("cells.t7").items() if "stateful" in name}
+SEQUENCES = records_by_name("sequences.t7")
 LAYERS = {"torch_rnn_stateful_lstm": torch.nn.LSTM, "torch_rnn_stateful_rnn": torch.nn.RNN}
 
 
