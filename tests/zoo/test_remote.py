@@ -27,7 +27,7 @@ fsspec = pytest.importorskip("fsspec")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A zoo, and the result of a run on local folders."""
     folder = tmp_path_factory.mktemp("remote")
-    make_zoo(folder / "zoo", 120)
+    make_zoo(folder / "zoo", 100)
     t7bridge.convert_zoo(folder / "zoo", folder / "out", workers=0)
     return folder
 
