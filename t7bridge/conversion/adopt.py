@@ -239,8 +239,8 @@ class _FileWriter:
         """Return whether values would be lost if the writer ended without `close`."""
         raise NotImplementedError
 
-    def _refuse_more(self) -> None:
-        """Accept nothing more."""
+    def _mark_closed(self) -> None:
+        """Accept nothing more. A subclass lets go of what it has kept, too."""
         self._is_closed = True
 
     def close(self) -> None:
@@ -255,7 +255,7 @@ class _FileWriter:
             return
         try:
             self._write_rest()
-            self._refuse_more()
+            self._mark_closed()
             if self._file is not None:
                 self._file.commit()
         except BaseException:
@@ -264,7 +264,7 @@ class _FileWriter:
 
     def _discard(self) -> None:
         """Close without a file at the path."""
-        self._refuse_more()
+        self._mark_closed()
         if self._file is not None:
             self._file.discard()
 
@@ -287,11 +287,12 @@ class _FileWriter:
             self._discard()
 
     def __del__(self) -> None:
+        """Warn of a file that will not be there, if the writer ends without `close`."""
         if self._is_closed:
             return
         has_unwritten = self._has_unwritten()  # before `_discard`, which empties the writer
         self._discard()
-        if has_unwritten:
+        if has_unwritten:  # Python prints an error that is raised here, which nobody can catch
             raise WriteError(
                 "was not written, as its writer was never closed",
                 file=self._output.name or "a .pt file",
@@ -356,7 +357,7 @@ class T7Writer(_FileWriter, t7_writer.T7Writer):
             ModelError: the writer is closed.
         """
         if not isinstance(value, _LUA_TYPES):
-            value = self._adopter.run(value)
+            value = self._adopter.run(value)  # of an array or tensor that is all
             if not isinstance(value, _LUA_TYPES):
                 value = to_lua(value, objects=True).value
         if self._referenced:
@@ -391,8 +392,8 @@ class T7Writer(_FileWriter, t7_writer.T7Writer):
     def _has_unwritten(self) -> bool:
         return self._file is not None and self._file.position > 0
 
-    def _refuse_more(self) -> None:
-        super()._refuse_more()
+    def _mark_closed(self) -> None:
+        super()._mark_closed()
         self._stream: Any = _ClosedStream()
 
 
@@ -482,7 +483,7 @@ class PtWriter(_FileWriter, pt_writer.PtWriter):
         if not self._written_values:
             raise ModelError("a .pt holds a value, and none was written")
         if len(self._written_values) > 1:
-            super().write(self._written_values)
+            super().write(self._written_values)  # in place of the last one
         super().finish(self._record)
 
     def _has_unwritten(self) -> bool:
@@ -492,6 +493,6 @@ class PtWriter(_FileWriter, pt_writer.PtWriter):
         # All bytes are written at the end.
         return super()._written() if self._is_closed else counted(len(self._written_values), "value")
 
-    def _refuse_more(self) -> None:
-        super()._refuse_more()
+    def _mark_closed(self) -> None:
+        super()._mark_closed()
         self._written_values = []

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..data import field
+from ..errors import RecordError
 from ..formats import FORMATS, LUA, NAMED, PYTHON, WRITABLE
 from ..graph.dtypes import CAST_TYPES
 from ..io.source import PathLike
@@ -204,6 +206,26 @@ class Attempt(Convert):
     def without_records(self) -> Attempt:
         """Return the second attempt, which follows when a record of the source was found wrong."""
         return Attempt.of(self, model=self.model, trusts_records=False)
+
+
+def serve_without_wrong_records(attempt: Attempt, serve: Callable[[Attempt], Report]) -> Report:
+    """Serve an attempt, and a second one without records if one of the source turns out to be wrong.
+
+    Args:
+        attempt: the first.
+        serve: writes the target and returns the report; called again after a `RecordError`.
+
+    Returns:
+        The report of the attempt that succeeded, with a note on the record that was not used.
+    """
+    try:
+        return serve(attempt)
+    except RecordError as error:
+        report = serve(attempt.without_records())
+        is_noted = any(note.code == "record" for note in report.notes)
+        if not is_noted:
+            report.note("warning", f"{error.message}: its record is not used", code="record")
+        return report
 
 
 def note_ignored(request: Convert, report: Report) -> None:

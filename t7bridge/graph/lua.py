@@ -385,6 +385,10 @@ class Upvalue(Shown):
         return f"Upvalue {clean(self.name.decode('utf-8', 'backslashreplace'), 30)}: {short(self.value)}"
 
 
+_TAG_TODAY = 8
+"""The type tag of functions whose upvalues have names and ids."""
+
+
 @define(eq=False)
 class LuaFunction(Holder):
     """A Lua function: kept, never executed.
@@ -397,7 +401,7 @@ class LuaFunction(Holder):
 
     code: bytes = field(repr=False)
     upvalues: Value = None
-    tag: int = 8
+    tag: int = _TAG_TODAY
 
     def _inside(self) -> Iterable[tuple[Any, Any]]:
         return ((Step("<upvalues>"), self.upvalues),)
@@ -411,7 +415,7 @@ class LuaFunction(Holder):
         if not isinstance(self.upvalues, Table):
             return upvalues
         while (entry := self.upvalues.get(len(upvalues) + 1, _MISSING)) is not _MISSING:
-            if self.tag == 8 and isinstance(entry, Table):  # with a name, and the number of a shared variable
+            if self.tag == _TAG_TODAY and isinstance(entry, Table):  # with a name, and the number of a shared variable
                 upvalues.append(_upvalue(entry))
             else:
                 upvalues.append(Upvalue(b"", entry))
@@ -560,11 +564,11 @@ _printed = face("t7bridge", {"nn.texts": "layer_text module_text"})
 
 def _text(value: Value) -> str:
     """Return the output of `print` for a Lua object, table or collection; of tables the first entries, one per line."""
-    if isinstance(value, TorchObject):
+    if isinstance(value, TorchObject):  # its class says how it prints, or Lua's `print` names it
         return cast("str", _printed("module_text")(value))
     lines = [f"  {_key_text(key)} : {short(item)}" for key, item in islice(value._inside(), _PRINTED_ENTRIES)]
-    entries = value.elements if isinstance(value, TdsVec) else value._table().raw_keys
-    omitted = len(entries) - len(lines)
+    count = len(value.elements) if isinstance(value, TdsVec) else len(value._table().raw_keys)
+    omitted = count - len(lines)
     if omitted > 0:
         lines.append(f"  … {omitted} more")
     return "\n".join(["{", *lines, "}"])
@@ -601,7 +605,8 @@ def _html(root: Value) -> str:
         title = escape(_printed("layer_text")(value) if isinstance(value, TorchObject) else short(value))
         table = value._table() if isinstance(value, (Table, TorchObject, TdsHash)) else None
         is_opened = id(value) in opened
-        if table is None or not table.raw_keys or is_opened or depth >= _HTML_DEPTH or entries_left <= 0:
+        has_room = depth < _HTML_DEPTH and entries_left > 0
+        if table is None or not table.raw_keys or is_opened or not has_room:  # one line
             if isinstance(value, Tensor):
                 title = f"<code>{title}</code>"
             again = " (shown above)" if is_opened else ""
@@ -617,5 +622,5 @@ def _html(root: Value) -> str:
         if len(table.raw_keys) > count:
             stack.append(f"<div>… {len(table.raw_keys) - count} more</div>")
         pairs = list(islice(table.raw_items(), count))
-        stack += [(f"<b>{escape(_key_text(key))}</b>: ", value, depth + 1) for key, value in reversed(pairs)]
+        stack += [(f"<b>{escape(_key_text(key))}</b>: ", inner, depth + 1) for key, inner in reversed(pairs)]
     return "".join(html)

@@ -163,7 +163,7 @@ class TextSpan(Elements):
         missing = storage.count
         for piece in self.pieces():
             if not self.is_plain:
-                piece = plain_numbers(piece)
+                piece = plain_numbers(piece)  # as C on this system prints them
             try:
                 array = parse_numbers(piece, np.dtype(storage.element.code))
             except (ValueError, OverflowError) as error:
@@ -569,9 +569,9 @@ def _converted_extent(storage: Storage, order: str, width: int) -> Extent | None
     span = origin.data
     if not isinstance(span, Span) or not origin.count:
         return None
-    # Also a multiple of the groups of each step.
-    ratio_denominator = origin.count // math.gcd(origin.count, storage.count)
-    group = math.lcm(ratio_denominator, *(step.group for step in steps))
+    # Of two elements that become one, for example, two are converted together; and whole groups of each step.
+    least_for_whole_elements = origin.count // math.gcd(origin.count, storage.count)
+    group = math.lcm(least_for_whole_elements, *(step.group for step in steps))
     if origin.count % group or group > _MOST_IN_GROUP:
         return None
     source_dtype = dtype_of(origin.element, span.order, span.width)
@@ -580,9 +580,10 @@ def _converted_extent(storage: Storage, order: str, width: int) -> Extent | None
     if not converts:
         return span.extent(origin.count, _change_of_type(source_dtype, target_dtype))
     groups = origin.count // group
-    bytes_of_group = storage.count * target_dtype.itemsize // groups  # in the target
+    source_bytes = group * span.width  # of one group
+    target_bytes = storage.count * target_dtype.itemsize // groups
     buffer = partial(_ArrayBuffer, group, source_dtype, target_dtype, converts)
-    return span.extent(origin.count, Change(group * span.width, bytes_of_group, buffer))
+    return span.extent(origin.count, Change(source_bytes, target_bytes, buffer))
 
 
 @cache
@@ -612,7 +613,7 @@ class _ArrayBuffer(Buffer):
     ) -> None:
         most_bytes = _CONVERT_BYTES if converts else _CAST_BYTES
         most_elements = most_bytes // max(source_dtype.itemsize, target_dtype.itemsize)
-        count = max(1, most_elements // group) * group
+        count = max(1, most_elements // group) * group  # of whole groups
         self._source = np.empty(count, source_dtype.newbyteorder("="))
         self._swaps_source = not source_dtype.isnative
         self._swaps_target = not target_dtype.isnative

@@ -40,7 +40,8 @@ def load(source: Readable, *, limits: Limits = DEFAULT_LIMITS, mmap: bool = Fals
         T7BridgeError: the file cannot be opened.
         FormatError: the file is damaged, or in no supported format.
     """
-    return cast("Field", _values(source, limits, mmap)[0])
+    first, *_others = _values(source, limits, mmap)
+    return cast("Field", first)
 
 
 def load_all(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> list[Value]:
@@ -65,11 +66,15 @@ def _values(source: Readable, limits: Limits, mmap: bool = False) -> list[Any]:
     with inputs_protected():
         document = formats.open(source, limits=limits)
         document.source.maps = mmap
-        document.warn(3)  # at the line that calls `load`
+        document.warn(stacklevel=3)  # at the line that calls `load`
         roots = document.roots  # first: the strings of a checkpoint in several files are read with its values
         if HINTS.isdisjoint(document.metadata):
             return roots
-        return [restore_values(root, document.metadata, check=True)[0] for root in roots]
+        values = []
+        for root in roots:
+            value, _refused_names = restore_values(root, document.metadata, check=True)
+            values.append(value)
+        return values
 
 
 def save(value: Any, path: PathLike, *, force: bool = False, layout: T7Layout | None = None) -> None:
