@@ -329,8 +329,8 @@ def open_sizes() -> Iterator[None]:
 
     torch.SymBool.__bool__ = noted  # type: ignore[method-assign]
     try:
-        # PyTorch's name for 0 and 1 as any other size, and no cache of the results of operations: with open sizes, to look
-        # one up takes longer than to compute it again, a third of the time of an export.
+        # PyTorch's name for 0 and 1 as any other size, and no cache of the results of operations: with open sizes,
+        # looking one up takes longer than computing it again, a third of the time of an export.
         with (
             quiet(),
             config.patch(backed_size_oblivious=True),
