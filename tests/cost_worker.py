@@ -107,6 +107,7 @@ def main() -> None:
         result = _result(arguments, folder)
         if result["code"]:
             sys.exit(f"{kind} ends with {result['code']}: {result['err']}")
+    reference()  # measured here, once, and not in each child
     gc.collect()
     gc.freeze()
     usual = {kind: results([arguments], folder)[0] for kind, arguments in asked["good"].items()}

@@ -69,7 +69,7 @@ def sound_files(folder: Path) -> dict[str, Path]:
     """Return a sound file for each verb; one of them is written into the folder."""
     state = folder / "state.pt"
     torch.save(torch.nn.Linear(5, 3).state_dict(), state)
-    recorded = {"prove": TESTFILES / "prove" / "dilated.eval.t7"}
+    recorded = {"prove": TESTFILES / "prove" / "graph.eval.t7"}
     return {verb: state if verb in WEIGHTS else recorded.get(verb, MODEL) for verb in COMMANDS}
 
 
