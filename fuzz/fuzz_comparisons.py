@@ -29,6 +29,8 @@ from t7bridge.errors import T7BridgeError
 
 SUFFIXES = (".t7", ".pt", ".safetensors", ".h5", ".npz")
 MODES = ("auto", "tree")
+# In a .t7 every field is kept in any case: the mode is not for it.
+JOBS = [(suffix, mode) for suffix in SUFFIXES for mode in MODES if (suffix, mode) != (".t7", "tree")]
 LESS = frozenset({"left-out", "metadata", "precision", "trailing"})
 """The codes of notes about what the target does not show."""
 _DTYPES = [
@@ -338,7 +340,7 @@ def judged(seed: str, folder: Path, jobs: list[tuple[str, str]] | None = None) -
     source = folder / "in.pt"
     torch.save(value, source)
     faults = [f"back: {fault}" for fault in [returned(source, value, folder)] if fault]
-    for suffix, mode in jobs or [(suffix, mode) for suffix in SUFFIXES for mode in MODES]:
+    for suffix, mode in jobs or JOBS:
         fault = disagreement(source, folder / f"out{suffix}", mode)
         if fault:
             faults.append(f"{suffix} {mode}: {fault}")
@@ -360,7 +362,7 @@ def main(arguments: list[str] | None = None) -> int:
     faults = done = 0
     with tempfile.TemporaryDirectory() as folder:
         for number in range(options.count):
-            jobs = choose.sample([(suffix, mode) for suffix in SUFFIXES for mode in MODES], options.jobs)
+            jobs = choose.sample(JOBS, options.jobs)
             try:
                 found = judged(f"{options.seed} {number}", Path(folder), jobs)
             except Exception as error:

@@ -15,7 +15,8 @@ import t7bridge
 
 from ..conversion.options import options_of
 from ..errors import ModelError, T7BridgeError
-from ..text import counted, printable
+from ..formats import FORMATS, PYTHON
+from ..text import counted, listed, printable
 from .parsers import arguments_of
 from .streams import DONE, FAILED, failed, is_styled, print_hint, print_json, print_notes, terminal_width
 
@@ -96,7 +97,9 @@ def _to_stdout(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="t7bridge-stdout-") as folder:
         path = os.path.join(folder, "out")
         # A stream is one file: it has no place beside it.
-        arguments = {**arguments_of(options, "convert"), "target": path, "config": False}
+        arguments = {**arguments_of(options, "convert"), "target": path}
+        if FORMATS[options.to].values == PYTHON:
+            arguments["config"] = False
         print_notes(t7bridge.convert(**arguments).notes)
         with open(path, "rb") as file:
             # The original stream: with --quiet, `sys.stdout` is a buffer that is thrown away.
@@ -216,6 +219,9 @@ def match(options: argparse.Namespace) -> int:
     """Match, write the result if it is usable, and print; without TARGET, name models of libraries that fit."""
     if options.target is None and options.out is not None:
         return failed("-o requires TARGET: t7bridge match SRC names models that have its layers")
+    problem = _option_of_others(options)
+    if problem:
+        return failed(problem)
     result = t7bridge.match(**arguments_of(options, "match"))
     if options.target is None:
         return _recognize(options, result)
@@ -233,6 +239,25 @@ def match(options: argparse.Namespace) -> int:
         level = "note" if is_usable else "error"
         print(f"t7bridge: {level}: {result.problems(options.partial and is_usable)}", file=sys.stderr)
     return code
+
+
+def _option_of_others(options: argparse.Namespace) -> str:
+    """Return what is wrong with an option of `match` that is for another form of it; empty if nothing is."""
+    without_output = {
+        "--dtype": options.dtype is not None,
+        "--compact": options.compact,
+        "--strict": options.strict,
+        "--sync": options.sync,
+        "--force": options.force,
+    }
+    if options.out is None and any(without_output.values()):
+        names = [name for name, is_given in without_output.items() if is_given]
+        return f"{listed(names)} does not apply without -o: nothing is written"
+    if options.target is None and options.target_at is not None:
+        return "--target-at does not apply without TARGET"
+    if options.target is not None and options.among:
+        return "--among does not apply with TARGET: it names libraries to choose one from"
+    return ""
 
 
 def _written(options: argparse.Namespace, result: Match, proof: Proof | None) -> list[str]:

@@ -15,7 +15,7 @@ from attrs import evolve, field
 from ..conversion.options import INDEX_BASE, Option, byte_count, options_of, takes
 from ..conversion.request import MODE, Conversion
 from ..data import __version__, define
-from ..errors import ModelError
+from ..errors import ModelError, OptionError
 from ..formats import FORMATS
 from ..text import listed
 from .journal import DONE, Journal, Record
@@ -228,16 +228,18 @@ def _check(request: Zoo, options: dict[str, Any]) -> None:
 
     Raises:
         ModelError: some do.
+        OptionError: some apply to no file, whatever its format. What fits some files only is a note of the others.
     """
-    target_values = FORMATS[request.to].values if request.to else None
     # On a cluster, other machines may have the library.
     reads_safetensors = request.verify and request.to == "safetensors" and request.engine == "local"
-    without_effect: list[str] = []
-    if target_values is not None:
+    without_effect: list[tuple[str, str]] = []
+    if request.to is not None:
         for name in options:
+            option = _CONVERSION[name]
             # `index_base` is of modules only: below is another message about it.
-            if name != "index_base" and target_values not in _CONVERSION[name].targets:
-                without_effect.append(name)
+            if name != "index_base" and FORMATS[request.to].values not in option.targets:
+                problem = f"does not apply to {FORMATS[request.to].suffix}; it is for conversions {option.scope()}"
+                without_effect.append((name, problem))
     # The first that is wrong is reported.
     for is_wrong, message in (
         (
@@ -245,7 +247,6 @@ def _check(request: Zoo, options: dict[str, Any]) -> None:
             f"module excludes to, verify and all options of conversions but {listed(sorted(_OF_MODULES))}",
         ),
         ("index_base" in options and not request.module, "index_base requires module"),
-        (without_effect, f"{listed(without_effect)} does not apply to {request.to}"),
         (
             reads_safetensors and not find_spec("safetensors"),
             "verify reads .safetensors files with the library safetensors, which is not installed: "
@@ -256,6 +257,8 @@ def _check(request: Zoo, options: dict[str, Any]) -> None:
     ):
         if is_wrong:
             raise ModelError(message)
+    if without_effect:
+        raise OptionError(problems=tuple(without_effect))
 
 
 def _compare_options(journal: Journal, settings: Settings, force: bool) -> bool:

@@ -425,9 +425,9 @@ def test_what_a_template_is_for(tmp_path):
     torch.save(state, tmp_path / "x.pt")
     with pytest.raises(TargetExistsError, match="input"):
         convert(tmp_path / "x.pt", template, template=template, force=True)
-    with pytest.raises(ModelError, match="from t7 to t7"):
+    with pytest.raises(ModelError, match=r"from \.t7 to \.t7"):
         convert(source, tmp_path / "y.t7", template=template)
-    with pytest.raises(ModelError, match="from pt to pt"):
+    with pytest.raises(ModelError, match=r"from \.pt to \.pt"):
         convert(tmp_path / "x.pt", tmp_path / "y.pt", template=template)
     with pytest.raises(ModelError, match="partial"):
         convert(tmp_path / "x.pt", tmp_path / "y.t7", partial=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
 from collections import OrderedDict
@@ -19,7 +18,7 @@ from looping import new_folder
 
 import t7bridge
 
-JOBS = list(itertools.product(fuzz.SUFFIXES, fuzz.MODES))
+JOBS = fuzz.JOBS
 
 
 @pytest.fixture(autouse=True)

@@ -76,8 +76,8 @@ class MatchKeys:
         ".pt: the weights under TARGET's keys; .t7: TARGET, a .t7, with these weights",
         default=None, flags=("-o",), metavar="OUT",
     )  # fmt: skip
-    rename: Renames = option(RENAME, default=(), unless=None, group="")
-    strip: tuple[str, ...] = option(STRIP, default=(), unless=None, group="")
+    rename: Renames = option(RENAME, default=(), unless=None, except_for="", group="")
+    strip: tuple[str, ...] = option(STRIP, default=(), unless=None, except_for="", group="")
     force, dtype, compact, strict, sync, partial = options_of(WriteMatch).values()
     mapping: KeyPairs | None = option(
         "known pairs of keys, or of modules whose names end in a dot: `source.key target.key`; `-` for none",
