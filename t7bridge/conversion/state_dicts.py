@@ -27,7 +27,7 @@ from ..nn.registry import layer_of
 from ..nn.state_dict import StateDict, note_lost_sharing, state_dict
 from ..report import Report
 from ..text import Step, and_elsewhere, counted, listed
-from .tree import Replacement
+from .tree import Replacement, fits_metadata
 
 if TYPE_CHECKING:
     from ..formats.named import NamedTensors
@@ -90,8 +90,14 @@ class Coverage:
             report: receives the notes.
         """
         self.modules.append(Path(None, Step(path), module))
-        data = [(f"{path}.{name}", class_name, item) for name, item in replacement.data.items()]
-        note_data(data, report, "beside the state dict" if replacement.is_data_placed else "")
+        is_for_metadata = FORMATS[report.target_format or "pt"].values == NAMED
+        data: list[tuple[str, str, Any]] = []
+        data_left_out: list[tuple[str, str, Any]] = []
+        for name, item in replacement.data.items():
+            is_left_out = not replacement.is_data_placed or (is_for_metadata and not fits_metadata(item))
+            (data_left_out if is_left_out else data).append((f"{path}.{name}", class_name, item))
+        note_data(data, report, "in the metadata" if is_for_metadata else "beside the state dict")
+        note_data(data_left_out, report)
 
     def add_notes(self, report: Report, result: Any) -> None:
         """Note the leaves of the modules that are not in the result.
