@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 UNREADABLE = 2
 """Exit code of `scan` for a file that could not be read, where nothing was found in others."""
 
+NOT_PROVED = 2
+"""Exit code of `prove` where nothing was compared: whoever asks for a proof must not take 0 for one."""
+
 
 def _print(
     options: argparse.Namespace,
@@ -428,6 +431,9 @@ def prove(options: argparse.Namespace) -> int:
     against = options.recording or pairs or options.other
     proof = t7bridge.prove(**{**arguments_of(options, "prove"), "against": against})
     hint = "in Lua Torch, run model:forward(input) and save the model: its layers keep their outputs"
-    has_nothing = not (against or proof.summary()["checked"])
-    _print(options, proof.as_dict, proof.lines(everything=options.all), hint=hint if has_nothing else "")
+    is_checked = bool(proof.summary()["checked"])
+    is_hinted = not (against or is_checked)
+    _print(options, proof.as_dict, proof.lines(everything=options.all), hint=hint if is_hinted else "")
+    if not (is_checked or proof.exit_code):
+        return NOT_PROVED
     return proof.exit_code

@@ -47,7 +47,7 @@ _KNOWN_PLAIN_CLASSES = {
 
 
 FORBIDDEN = "forbidden global"
-IMPORTED = "trusted import"
+IMPORTED = "unsupported global"
 REFUSED = "refused"
 """Kinds of findings in pickles."""
 _REFUSED_LAYOUTS = {
@@ -60,11 +60,11 @@ _REFUSED_LAYOUTS = {
 
 @define(frozen=True)
 class Finding:
-    """Something that PyTorch's safe loader refuses, or that a trusting reader would execute.
+    """Something that PyTorch's safe loader refuses, or that another reader would execute.
 
     Attributes:
-        kind: `forbidden global`, which runs code or reaches the system; `trusted import`, any other name that the safe
-            loader does not know: a loader that trusts the file imports it; `refused`, an operation of a pickle, a use
+        kind: `forbidden global`, which runs code or reaches the system; `unsupported global`, as PyTorch's message calls
+            it: any other class or function that is not allowed by default; `torch.load(weights_only=False)` imports it; `refused`, an operation of a pickle, a use
             of a value or a layout that the safe loader does not take; `script operation`, of TorchScript on files;
             `operator` and `expression` of torch.export, which reach beyond tensors; `compiled code`; `function`, Lua
             bytecode, which `torch.load` makes callable; `foreign class`, a Lua class that no known package has, whose

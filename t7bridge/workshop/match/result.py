@@ -24,7 +24,7 @@ from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor
 from ...io.output import FileOutput
 from ...io.source import ByteSource, PathLike, inputs_protected
-from ...nn.layouts import compacted, reblocked, reshape
+from ...nn.layouts import compacted, reblocked, reshape, trimmed
 from ...report import Note, Printed, Report, check_strict, escaped, joined
 from ...text import counted, extents, one_line, printable
 from .libraries import other_classes, signature, with_classes
@@ -197,6 +197,8 @@ class Match(Printed):
     def state_dict(self, partial: bool = False) -> OrderedDict[str, Any]:
         """Return the source's tensors under the target's keys, in its order, with its shapes. Tied tensors stay tied.
 
+        Storages have only the elements that these tensors use; tensors of one storage share one again.
+
         Args:
             partial: whether keys of the source may be left out, and keys of the target without a source keep their
                 own values.
@@ -218,7 +220,7 @@ class Match(Printed):
                 result[pair.target] = converted[conversion]
             elif pair.why == "zero":
                 result[pair.target] = _zero(self.target_side.tensors[pair.target])
-        return in_target_order(self.target_side, result)
+        return trimmed(in_target_order(self.target_side, result))
 
     def to_run(self, partial: bool = False) -> tuple[TorchObject, Any]:
         """Return the Lua model of a match, and a Lua model or a state dict that holds the same weights.

@@ -227,7 +227,7 @@ class Proof(Printed):
             updated = f"{layers} not compute what Lua recorded: {UPDATED}"
         agreeing = self.agreeing()
         if not agreeing:
-            return updated or "nothing in the file could be checked"
+            return updated or "nothing is proved, as nothing in the file could be checked"
         runs = sum(layer.runs for layer in agreeing)
         # Only the verdict on a model as a whole counts no runs.
         against = f"{runs} {self.against}" if runs else f"the outputs of {self.reference}"
