@@ -63,9 +63,10 @@ class Finding:
     """Something that PyTorch's safe loader refuses, or that another reader would execute.
 
     Attributes:
-        kind: `forbidden global`, which runs code or reaches the system; `unsupported global`, as PyTorch's message calls
-            it: any other class or function that is not allowed by default; `torch.load(weights_only=False)` imports it; `refused`, an operation of a pickle, a use
-            of a value or a layout that the safe loader does not take; `script operation`, of TorchScript on files;
+        kind: `forbidden global`, which runs code or reaches the system; `unsupported global`, any other name that the
+            safe loader does not allow, in the words of its message: `torch.load(weights_only=False)` imports it;
+            `refused`, an operation of a pickle, a use of a value or a layout that the safe loader does not take;
+            `script operation`, of TorchScript on files;
             `operator` and `expression` of torch.export, which reach beyond tensors; `compiled code`; `function`, Lua
             bytecode, which `torch.load` makes callable; `foreign class`, a Lua class that no known package has, whose
             own code would read it; `unread`, bytes after the value and members that nothing refers to.
