@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from attrs import asdict, field
@@ -154,7 +154,9 @@ class Summary:
         for title, heads, rows in self.tables():
             yield ""
             right_aligned = heads.index("parameters") if "parameters" in heads else None
-            yield from _table([heads, *rows], right_aligned, room)
+            # Where a terminal is too narrow for all columns, these are left out, the first one first.
+            optional = [heads.index(head) for head in ("PyTorch", "output") if head in heads]
+            yield from _table([heads, *rows], right_aligned, room, optional)
             if title == "layers" and self.shapes:
                 yield f"shapes: {self.shapes}"
 
@@ -212,13 +214,14 @@ def _number(value: Any) -> str:
     return str(value) if isinstance(value, int) else f"{value:.4g}"
 
 
-def _table(rows: list[list[str]], right_aligned: int | None, room: int) -> Iterator[str]:
+def _table(rows: list[list[str]], right_aligned: int | None, room: int, optional: Sequence[int] = ()) -> Iterator[str]:
     """Yield the lines of a table.
 
     Args:
         rows: the cells of each row, the heads first.
         right_aligned: the column that is aligned at the right, 0-based; `None` for none.
         room: the width of the terminal, for which columns but the first and the last are cut; 0 without one.
+        optional: columns that are left out, one after the other, where there is no room for all.
     """
     _, *rows_below_heads = rows
     is_last_empty = not any(row[-1] for row in rows_below_heads)
@@ -229,7 +232,17 @@ def _table(rows: list[list[str]], right_aligned: int | None, room: int) -> Itera
     last = len(widths) - 1
     widths[:last] = [min(width, _WIDEST) for width in widths[:last]]
     narrowable = [place for place in range(1, last) if place != right_aligned]
-    spaces = 2 * last  # two between columns
+    omitted: list[int] = []
+    for place in optional:
+        least = sum(min(width, _NARROWEST) if column in narrowable else width for column, width in enumerate(widths))
+        if not room or least + 2 * (last - len(omitted)) <= room:
+            break
+        widths[place] = 0
+        omitted.append(place)
+    narrowable = [place for place in narrowable if place not in omitted]
+    if omitted:
+        narrowable.append(0)  # there is so little room that names are cut, too
+    spaces = 2 * (last - len(omitted))  # two between columns
     while room and narrowable and sum(widths) + spaces > room:
         widest = max(narrowable, key=widths.__getitem__)
         if widths[widest] <= _NARROWEST:
@@ -238,7 +251,7 @@ def _table(rows: list[list[str]], right_aligned: int | None, room: int) -> Itera
     for row in texts:
         cells: list[str] = []
         for place, (cell, width) in enumerate(zip(row, widths)):
-            if not width:  # an empty column, without a head
+            if not width:  # an empty column, without a head, or one that is left out
                 continue
             text = _cut(cell, width)
             cells.append(text.rjust(width) if place == right_aligned else text.ljust(width))
