@@ -211,10 +211,12 @@ def lua(options: argparse.Namespace) -> int:
     """Write the files, and print the report."""
     report = t7bridge.write_lua(**arguments_of(options, "lua"))
     if options.loader:
-        weights = f"; its weights are in weights.t7, {report.tensors} tensors" if report.source else ""
+        weights = f"; its weights are in weights.t7, {counted(report.tensors, 'tensor')}" if report.source else ""
         line = f"{os.path.join(options.target, 'loader.lua')}: loads a state dict into a Lua model by name{weights}"
     else:
-        line = f"{os.path.join(report.target, 'model.t7')}: {report.tensors} tensors; its source is model.lua"
+        line = (
+            f"{os.path.join(report.target, 'model.t7')}: {counted(report.tensors, 'tensor')}; its source is model.lua"
+        )
     return _print(options, report.as_dict, [line], report.notes)
 
 

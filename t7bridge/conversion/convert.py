@@ -27,6 +27,7 @@ from ..graph.walk import Path, walk
 from ..io.output import FileOutput, Output
 from ..io.source import inputs_protected
 from ..report import Report, check_strict
+from ..text import counted
 from .options import takes
 from .request import Attempt, Convert, check_options, note_ignored
 from .values import is_simple, metadata_left_out, note_plain_nans, note_states, value_of
@@ -334,7 +335,7 @@ def _copy_t7(content: T7File, output: Output, request: Convert, report: Report) 
     elif content.trailing and not content.has_pt_record:
         if layout != content.layout:
             raise WriteError(
-                f"{len(content.trailing)} bytes after the last value are not a value, and cannot be re-encoded",
+                f"{counted(len(content.trailing), 'byte')} after the last value cannot be re-encoded: not a value",
                 file=report.source,
                 hint="Convert without changing encoding, byte order or size of long.",
             )

@@ -642,7 +642,8 @@ def _note_sharing(named: NamedTensors, separate: list[Name], goal: FormatSpec, r
         message = f"{tensors} of {storages} share memory: {manner}, and t7bridge ties them again: {names}"
         report.note("info", message, code="shared", count=len(named.views))
     if separate:
-        message = f"{len(separate)} tensors that share memory are written separately: {_listed(separate)}"
+        subject = counted(len(separate), "tensor that shares memory is", "tensors that share memory are")
+        message = f"{subject} written separately: {_listed(separate)}"
         report.note("info", message, loss="sharing", code="unshared", count=len(separate))
 
 

@@ -71,12 +71,14 @@ class Coverage:
     Attributes:
         written_views: the tensors that are in the result, as views of memory: see `place_of`.
         modules: the modules, with their paths.
+        with_weights: the paths of those whose state dict is not empty; that of a criterion is.
         noted_fields: fields with data that have notes of their own, or are next to the state dict: the identity of the
             module, and the name. They are not counted.
     """
 
     written_views: set[tuple[object, ...]] = field(factory=set)
     modules: list[Path] = field(factory=list)
+    with_weights: list[str] = field(factory=list)
     noted_fields: set[tuple[int, str]] = field(factory=set)
 
     def add_module(self, module: Any, path: str, class_name: str, replacement: Replacement, report: Report) -> None:
@@ -90,6 +92,8 @@ class Coverage:
             report: receives the notes.
         """
         self.modules.append(Path(None, Step(path), module))
+        if replacement.value:
+            self.with_weights.append(path)
         is_for_metadata = FORMATS[report.target_format or "pt"].values == NAMED
         data: list[tuple[str, str, Any]] = []
         data_left_out: list[tuple[str, str, Any]] = []
@@ -108,7 +112,7 @@ class Coverage:
         """
         if not self.modules:
             return
-        paths_inside = [path for path in map(str, self.modules) if path != "root"]
+        paths_inside = [path for path in self.with_weights if path != "root"]
         if paths_inside:
             message = f"{counted(len(paths_inside), 'state dict')} inside the value: {listed(paths_inside)}"
             report.note("info", f"{message}; --at writes one alone", code="state-dict")
@@ -136,7 +140,7 @@ class Coverage:
             f"{kind}: {count}" for kind, count in counts.items() if count.tensors or count.values
         )
         nbytes = self._bytes_left_out(arrays)
-        size = f" ({nbytes:,} bytes)" if nbytes else ""
+        size = f" ({counted(nbytes, 'byte')})" if nbytes else ""
         message = f"not part of a state dict: {counts_by_kind}{size}{_advice(report)}"
         report.note("info", message, code="left-out", count=total)
 

@@ -432,11 +432,11 @@ def _all_lua_values(source: ByteSource, limits: Limits, report: ScanReport) -> l
         try:
             roots.append(reader.read_object())
         except T7BridgeError:
-            report.add_unread(f"{source.size - start} bytes after the values are not a value")
+            report.add_unread(f"{counted(source.size - start, 'byte')} after the values, not a value")
             return roots
         nils = nils + 1 if roots[-1] is None else 0
     if not reader.at_end:
-        report.add_unread(f"{source.size - reader.position} bytes after {_MOST_NILS} nils are not read")
+        report.add_unread(f"{counted(source.size - reader.position, 'byte')} after {_MOST_NILS} nils, not read")
     return roots
 
 
@@ -479,5 +479,5 @@ def _add_functions_and_foreign(roots: list[Any], report: ScanReport) -> None:
 def _finding_on_function(value: LuaFunction, path: str) -> Finding:
     """Return the finding on a function."""
     upvalues = tuple(entry.name.decode("utf-8", "backslashreplace") or "?" for entry in value.upvalue_list())
-    text = f"{len(value.code)} bytes of bytecode, upvalues: {', '.join(upvalues) or 'none'}"
+    text = f"{counted(len(value.code), 'byte')} of bytecode, upvalues: {', '.join(upvalues) or 'none'}"
     return Finding("function", text, path, upvalues=upvalues, code_bytes=len(value.code))

@@ -686,6 +686,8 @@ def deviation(path: str, a: Tensor, b: Tensor, rtol: float, atol: float) -> Diff
     how = f"by at most {largest:.6g}" if largest < inf else "most"
     where = f" at {list(index)}" if index else ""
     what = f"{differing} of {prod(shape)} elements differ, {how}{where}"
+    if prod(shape) == 1:
+        what = f"its element differs, {how}{where}"
     message = f"{what}: {_shown(values[0])} against {_shown(values[1])}"
     return TensorDifference(path, message, prod(shape), differing, largest, index)
 

@@ -13,7 +13,7 @@ from ..graph.python import PythonObject, in_order
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..graph.walk import entries, step_name
-from ..text import Holder, extents, printable
+from ..text import Holder, counted, extents, printable
 
 _WIDEST = 34
 """Most characters of a cell, except in the last column."""
@@ -343,7 +343,7 @@ def summary(value: Value) -> str:
     if class_name is not None:
         return class_name
     if isinstance(value, LuaFunction):
-        return f"function, {len(value.code)} bytes of bytecode"
+        return f"function, {counted(len(value.code), 'byte')} of bytecode"
     if isinstance(value, (Table, dict, list, tuple, *_SETS)):
         return f"{type(value).__name__.lower()} of {len(value)}"
     if isinstance(value, (bytes, str)):

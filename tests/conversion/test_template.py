@@ -259,7 +259,7 @@ def test_partial(tmp_path):
     assert after.keys() == before.keys() - {"0.weight"}
     assert all(np.array_equal(after[key], before[key]) for key in after)
     assert re.search("warning: 7 keys are missing.*0.bias", messages(report))
-    assert re.search("warning: 1 keys do not exist in Lua.*fc.weight", messages(report))
+    assert re.search("warning: 1 key does not exist in Lua.*fc.weight", messages(report))
     with pytest.raises(ModelError, match=r"expected \[6\]; found \[5\]"):
         fill({**tuned, "0.bias": torch.zeros(5)}, model("models/lenet_mm"), tmp_path, partial=True)
     with pytest.raises(ModelError, match="no key"):

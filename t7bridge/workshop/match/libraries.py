@@ -23,7 +23,7 @@ from ...data import define
 from ...errors import ModelError, T7BridgeError
 from ...io.output import FileOutput
 from ...io.platform import cache_folder
-from ...text import listed
+from ...text import counted, listed
 from ...torchmodules.factories import Factory
 from .parts import parts_of
 
@@ -115,7 +115,7 @@ class Candidate:
     def __str__(self) -> str:
         sides = ("lacks", self.only_wanted), ("adds", self.only_own)
         words = [f"; it {verb} {_in_words(layers)}" for verb, layers in sides if layers]
-        return f"{self.factory}, with {self.equal} of {self._most} layers in common{''.join(words)}"
+        return f"{self.factory}, with {self.equal} of {counted(self._most, 'layer')} in common{''.join(words)}"
 
 
 @define(frozen=True)

@@ -288,8 +288,8 @@ class Proof(Printed):
             text = counted(summary[NOT_RECORDED], "layer is", "layers are")
             yield f"{text} not recorded" + ("" if everything else " (--all lists them)")
         yield (
-            f"{summary['checked']:,} of {summary['layers']:,} layers and {summary['parameters_checked']:,} of "
-            f"{summary['parameters']:,} parameters checked"
+            f"{summary['checked']:,} of {counted(summary['layers'], 'layer')} and {summary['parameters_checked']:,} of "
+            f"{counted(summary['parameters'], 'parameter')} checked"
         )
         yield self.sentence()
 
