@@ -60,8 +60,14 @@ class Reshape(nn.Module):
         """Return (*size) or (batch, *size)."""
         batched = self.batch_mode
         if batched is None:
-            # As in Lua, an input that begins with 1 counts as a batch of one.
-            batched = input.numel() != prod(self.size) or input.size(0) == 1
+            size = prod(self.size)
+            # Rows of as many elements are a batch, however many there are. As in Lua, so
+            # is an input that begins with 1, and one of other numbers of elements.
+            batched = (
+                prod(input.shape[1:]) == size
+                or input.numel() != size
+                or input.size(0) == 1
+            )
         if batched:
             return input.reshape(input.size(0), *self.size)
         return input.reshape(self.size)
