@@ -61,8 +61,8 @@ class Reshape(nn.Module):
         batched = self.batch_mode
         if batched is None:
             size = prod(self.size)
-            # Rows of as many elements are a batch, however many there are. As in Lua, so
-            # is an input that begins with 1, and one of other numbers of elements.
+            # As in Lua, an input that begins with 1 is a batch, and so is one of
+            # another size. The first condition follows, and leaves the batch open.
             batched = (
                 prod(input.shape[1:]) == size
                 or input.numel() != size
