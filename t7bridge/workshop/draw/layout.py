@@ -674,12 +674,13 @@ def _layered(box: Box, members: list[int], flows: list[Flow], *, keep_order: boo
     labels = [""] * len(flows)
     if len(flows) <= _MOST_LABELLED:
         labels = [_label(flow.label, box.inside[flow.start]) for flow in flows]
-    # A label of an arrow that passes layers is on its line, in the middle of its way, which gets room for it.
+    # A label of an arrow that passes layers is beside its line, in the middle of its way, which gets room for it. A
+    # place is symmetric: there is as much room on the other side.
     label_bends = [passed[len(passed) // 2] if passed and label else _NONE for passed, label in zip(bends, labels)]
     widths = [node.width for node in nodes] + [_BEND_WIDTH] * (len(levels) - len(nodes))
     for bend, label in zip(label_bends, labels):
         if bend != _NONE:
-            widths[bend] = width_of(label) + _BEND_WIDTH
+            widths[bend] = 2 * (_BESIDE_ARROW + width_of(label)) + _BEND_WIDTH
     middles = _across(layers, links, nodes, widths, keep_order=keep_order)
     leaving, entering = _ends(nodes, edges, bends, middles)
     levels_of_labels = [levels[start] for start, _ in edges]
@@ -703,7 +704,7 @@ def _layered(box: Box, members: list[int], flows: list[Flow], *, keep_order: boo
             line.label = labels[number]
             upper, lower = extents[levels[bend]]
             # Half of the letters' height below the middle, as it is the base line.
-            line.at = (middles[bend] - width_of(line.label) / 2, (upper + lower + SMALL) / 2 - 1)
+            line.at = (middles[bend] + _BESIDE_ARROW, (upper + lower + SMALL) / 2 - 1)
         elif rows[number] != _NONE:
             line.label = labels[number]
             # Beside the arrow, a pixel above the next row.
