@@ -23,6 +23,7 @@ from ...data import define
 from ...errors import ModelError, T7BridgeError
 from ...io.output import FileOutput
 from ...io.platform import cache_folder
+from ...io.progress import count_steps
 from ...text import counted, listed
 from ...torchmodules.factories import Factory
 from .parts import parts_of
@@ -263,7 +264,8 @@ def _compute(factories: list[Factory], models: dict[str, list[Variant]]) -> None
     """The names of factories that are classes, as Python has them."""
     returned: set[str] = set()
     """The names of classes whose modules functions return."""
-    for factory in factories:
+    for number, factory in enumerate(factories):
+        count_steps(number, len(factories))
         variants = []
         for arguments in _VARIANTS:
             try:
