@@ -225,16 +225,14 @@ class Naming:
                 result.setdefault(new_module, facts)
         return result
 
-    def problems(self, keys: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    def problems(self, keys: Iterable[str] | None = None) -> tuple[tuple[str, str], ...]:
         """Return the rules that have renamed nothing: the option of each, and the rest of a sentence.
 
         Args:
-            keys: the keys that there were.
+            keys: the keys that there were, which the sentence has if they are given.
         """
-        shown = listed(list(keys), _MOST_LISTED)
-        return tuple(
-            (rule.option, f"{rule} renames nothing; the keys are {shown}") for rule in self.rules if not rule.count
-        )
+        shown = "" if keys is None else f"; the keys are {listed(list(keys), _MOST_LISTED)}"
+        return tuple((rule.option, f"{rule} renames nothing{shown}") for rule in self.rules if not rule.count)
 
     def check_used(self, keys: Iterable[str], file: str = "") -> None:
         """Refuse rules that have renamed nothing: one with a typing error would leave the keys as they are.
