@@ -63,7 +63,8 @@ else:
             cls.__hash__ = _hash if options.get("frozen") else None
         # attrs makes none: the class has the shared ones above, or its own, or those of its bases.
         options |= {"eq": False, "repr": False}
-        # Only attrs has slots for what is cached; without slots there is nothing to make at once.
+        # A class with slots is made here, and completed by attrs later. Where attrs has to make the slots (for what is
+        # cached), or where there are none, it makes all of the class now.
         is_cached = any(isinstance(value, cached_property) for value in cls.__dict__.values())
         if is_cached or not options.get("slots", True):
             return _compared_by_fields(_attrs_define(cls, options))
@@ -78,10 +79,14 @@ _making = threading.RLock()
 
 
 class _Late:
-    """A member of a class that attrs makes when it is first asked for, with all others."""
+    """A member of a class that attrs makes when it is first asked for, with all others.
 
-    def __init__(self, make: Callable[[], None]) -> None:
-        self._make = make
+    Args:
+        complete: sets all of them in the class, in the place of these.
+    """
+
+    def __init__(self, complete: Callable[[type], None]) -> None:
+        self._complete = complete
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._owner = owner
@@ -89,7 +94,7 @@ class _Late:
 
     def __get__(self, instance: Any, owner: type) -> Any:
         """Return the member, bound as any other."""
-        self._make()
+        self._complete(self._owner)
         member = vars(self._owner)[self._name]
         return member.__get__(instance, owner) if hasattr(member, "__get__") else member
 
@@ -120,40 +125,58 @@ def _made_late(cls: Any, options: dict[str, Any]) -> Any:
     """
     # Annotations are texts, as all modules postpone them.
     fields = [name for name, kind in vars(cls).get("__annotations__", {}).items() if "ClassVar" not in kind]
-    inherited = {slot for base in cls.__mro__ for slot in vars(base).get("__slots__", ())}
-    slots = [name for name in fields if name not in inherited]
+    inherited_slots = {slot for base in cls.__mro__ for slot in vars(base).get("__slots__", ())}
+    slots = [name for name in fields if name not in inherited_slots]
     if not any("__weakref__" in vars(base) for base in cls.__mro__[1:]):
         slots.append("__weakref__")
     # Slots take the place of these.
     members = {name: value for name, value in vars(cls).items() if name not in (*fields, "__dict__", "__weakref__")}
-
-    def make() -> None:
-        """Have attrs complete the class: it makes another of it, whose methods this one takes."""
-        with _making:
-            if not isinstance(vars(slotted)["__attrs_attrs__"], _Late):
-                return  # another thread was faster
-            for base in slotted.__mro__[1:]:
-                getattr(base, "__attrs_attrs__", None)  # attrs looks at what it made of them
-            attrs_options = dict(options)
-            if not options.get("frozen") and cls.__setattr__ is object.__setattr__:
-                # Without slots attrs changes `cls` itself, and makes no more classes; the methods are the same.
-                attrs_options |= {"slots": False, "getstate_setstate": True}
-            members_by_attrs = vars(_compared_by_fields(_attrs_define(cls, attrs_options)))
-            for name in _FROM_ATTRS:
-                if name in members_by_attrs and name not in members:
-                    setattr(slotted, name, members_by_attrs[name])
-
-    late = {name: _Late(make) for name in _LATE if name not in members}
+    complete = partial(_complete, written=cls, options=options, own_names=frozenset(members))
+    late = {name: _Late(complete) for name in _LATE if name not in members}
     slotted = type(cls)(cls.__name__, cls.__bases__, {**members, **late, "__slots__": tuple(slots)})
     slotted.__qualname__ = cls.__qualname__
     _rebind(members.values(), cls, slotted)
     return slotted
 
 
+def _complete(slotted: Any, written: Any, options: dict[str, Any], own_names: frozenset[str]) -> None:
+    """Give a class the members that attrs makes for it, in the place of its `_Late` ones.
+
+    Args:
+        slotted: the class.
+        written: the same class as it was written, of which attrs makes its own.
+        options: of `attrs.define`.
+        own_names: the members that the class has itself, which stay.
+    """
+    with _making:
+        if not isinstance(vars(slotted)["__attrs_attrs__"], _Late):
+            return  # another thread was faster
+        for base in slotted.__mro__[1:]:
+            getattr(base, "__attrs_attrs__", None)  # completes it, as attrs asks for the fields of bases
+        members_by_attrs = vars(_compared_by_fields(_attrs_define(written, _cheapest(written, options))))
+        for name in _FROM_ATTRS:
+            if name in members_by_attrs and name not in own_names:
+                setattr(slotted, name, members_by_attrs[name])
+
+
+def _cheapest(written: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """Return options by which attrs changes a class itself, and makes no new one with slots, if its methods are equal.
+
+    Those of a class that is frozen, also by a base, are not: without slots they set fields in its `__dict__`.
+    """
+    is_frozen = options.get("frozen") or written.__setattr__ is not object.__setattr__
+    return options if is_frozen else {**options, "slots": False, "getstate_setstate": True}
+
+
 def _rebind(members: Iterable[Any], before: type, after: type) -> None:
     """Let methods that use `super()` find the class that replaces the one in which they are written, as attrs does.
 
     Python keeps the class in a cell of each such method.
+
+    Args:
+        members: of the class.
+        before: the class in which they are written.
+        after: the one that replaces it.
     """
     for member in members:
         # A class method or static method, a property, or the function itself.

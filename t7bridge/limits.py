@@ -95,12 +95,12 @@ class Inflation:
         limits: resource limits.
 
     Attributes:
-        left: bytes that may still be produced.
+        bytes_left: bytes that may still be produced.
     """
 
     def __init__(self, size: int, limits: Limits) -> None:
         self._limits = limits
-        self.left = max(limits.inflate_bytes, limits.inflate_ratio * size)
+        self.bytes_left = max(limits.inflate_bytes, limits.inflate_ratio * size)
 
     def spend(self, nbytes: int, what: str, **where: Any) -> None:
         """Charge the bytes that a part becomes.
@@ -113,8 +113,8 @@ class Inflation:
         Raises:
             LimitError: the total exceeds the limits.
         """
-        self.left -= nbytes
-        if self.left < 0:
+        self.bytes_left -= nbytes
+        if self.bytes_left < 0:
             expected = (
                 f"at most {self._limits.inflate_ratio} times the file's size (the limit inflate_ratio), or "
                 f"{self._limits.inflate_bytes} bytes (the limit inflate_bytes), of all together"
@@ -137,14 +137,14 @@ class Budget:
     Example:
         >>> budget = Budget(Limits(work=10), "drawing the model", free=5)
         >>> budget.spend(15)
-        >>> budget.left
+        >>> budget.steps_left
         0
     """
 
-    __slots__ = ("_limit", "_task", "left")
+    __slots__ = ("_limit", "_task", "steps_left")
 
     def __init__(self, limits: Limits = DEFAULT_LIMITS, task: str = "this", free: int = 0) -> None:
-        self.left = limits.work + free
+        self.steps_left = limits.work + free
         """Steps that may still be taken."""
         self._task = task
         self._limit = limits.work
@@ -159,8 +159,8 @@ class Budget:
         Raises:
             LimitError: the total exceeds the limit.
         """
-        self.left -= steps
-        if self.left < 0:
+        self.steps_left -= steps
+        if self.steps_left < 0:
             raise LimitError(
                 f"{self._task} takes more work than the size of the file explains",
                 path=path,

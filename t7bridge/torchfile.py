@@ -252,9 +252,10 @@ class TorchfileBuilder(Rebuilder):
         if isinstance(value, GraphObject):
             torch_object = self._kinds.TorchObject(value.class_name.encode(), version_number=value.version or 0)
             # The fields were read as a table of their own, so torchfile turns a list of them into a list as well.
-            fields = self._table(value.fields) if value.fields is not None else Fill(value.payload, ())
+            # What an object without a table holds instead, has nothing to be filled.
+            fields = self._table(value.fields) if value.fields is not None else Fill(value.payload, parts=())
             torch_object._obj = fields.value
-            return Fill(torch_object, fields.parts, done=fields.done)
+            return Fill(torch_object, fields.parts, on_filled=fields.on_filled)
         if isinstance(value, GraphFunction):
             code = value.code
             # A named tuple cannot be filled: it is made when its upvalues are.
@@ -283,14 +284,16 @@ class TorchfileBuilder(Rebuilder):
 
         # Key and item of each pair are replaced by what is built of them.
         parts = ((pair, place, key, pair[place]) for key, pair in zip(table.raw_keys, pairs) for place in (0, 1))
-        return Fill(entries, parts, done=enter_pairs)
+        return Fill(entries, parts, on_filled=enter_pairs)
 
     def _array(self, storage: Storage) -> np.ndarray:
         """Return a storage as a writable array, one for each storage."""
         array = self._arrays.get(id(storage))
         if array is None:
             array = storage_array(storage)
-            array = self._arrays[id(storage)] = array if array.flags.writeable else array.copy()
+            if not array.flags.writeable:
+                array = array.copy()
+            self._arrays[id(storage)] = array
             self._alive.append(storage)  # so that no other gets its id
         return array
 

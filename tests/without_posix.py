@@ -73,7 +73,7 @@ def take_away() -> None:
         sys.modules[name] = None  # type: ignore[assignment]
     from t7bridge.io import platform
 
-    platform.IS_WINDOWS, platform.HAS_SYNCFS = True, False
+    platform.IS_WINDOWS, platform.MAY_HAVE_SYNCFS = True, False
 
 
 def main() -> None:

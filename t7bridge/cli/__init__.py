@@ -139,12 +139,12 @@ def _verb(arguments: Sequence[str]) -> int:
     ):
         if not options.quiet:
             return int(run(options))
-        before = QUIET.set(True)
+        token = QUIET.set(True)
         try:
             with redirect_stdout(io.StringIO()):
                 return int(run(options))
         finally:
-            QUIET.reset(before)
+            QUIET.reset(token)
 
 
 def completed(shell: str) -> str:

@@ -85,10 +85,10 @@ def _options(parser: argparse.ArgumentParser) -> list[argparse.Action]:
 
 def _bash(parsers: dict[str, argparse.ArgumentParser]) -> str:
     """Return the script for bash, from the parser of each verb by name."""
+    # Branches on verb and word before, with the choices for what follows.
     choices: list[str] = []
-    """Branches on verb and word before, with the choices for what follows."""
+    # Branches on the verb, with its options.
     options: list[str] = []
-    """Branches on the verb, with its options."""
     template = 'COMPREPLY=($(compgen -W "%s" -- "$word"))'
     for verb_name, parser in parsers.items():
         spellings = [spelling for action in _options(parser) for spelling in action.option_strings]
@@ -100,7 +100,7 @@ def _bash(parsers: dict[str, argparse.ArgumentParser]) -> str:
             if action.option_strings:
                 patterns = "|".join(f'"{verb_name} {spelling}"' for spelling in action.option_strings)
                 choices.append(f"        {patterns}) {reply}; return ;;")
-            else:  # an operand, which is the first word behind the verb
+            else:  # an operand: the first word behind the verb, unless that is an option
                 choices.append(f'        "{verb_name} {verb_name}") [ "${{word#-}}" = "$word" ] && {reply} ;;')
     return _BASH % {"verbs": " ".join(parsers), "choices": "\n".join(choices), "options": "\n".join(options)}
 

@@ -24,7 +24,7 @@ _CLASSES = {"completion": ("t7bridge.cli.completion", "Completion"), "zoo": ("t7
 
 
 def class_of(verb: str) -> Any:
-    """Return the class with the options and operands of a verb: that of its function."""
+    """Return the class with the options and operands of a verb: the class of requests that its function has."""
     if verb in _CLASSES:
         module, name = _CLASSES[verb]
         return getattr(importlib.import_module(module), name)

@@ -172,7 +172,7 @@ def standard_streams(optional: bool) -> Iterator[None]:
     out, err = sys.stdout, sys.stderr
     previous = [(stream, stream.errors) for stream in (out, err) if isinstance(stream, io.TextIOWrapper)]
     for stream, _ in previous:
-        stream.reconfigure(errors="t7bridge")
+        stream.reconfigure(errors="t7bridge")  # by `_plain`
     sys.stdout = out or (io.StringIO() if optional else _Closed())
     sys.stderr = err or io.StringIO()  # messages are lost: there is nobody to read them
     try:

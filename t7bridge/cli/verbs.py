@@ -99,7 +99,7 @@ def _to_stdout(options: argparse.Namespace) -> int:
         return failed("standard output requires --to FORMAT, and excludes --json")
     with tempfile.TemporaryDirectory(prefix="t7bridge-stdout-") as folder:
         path = os.path.join(folder, "out")
-        # A stream is one file: it has no place beside it.
+        # A stream is one file: there is no place for a configuration beside it.
         arguments = {**arguments_of(options, "convert"), "target": path}
         if FORMATS[options.to].values == PYTHON:
             arguments["config"] = False
@@ -113,9 +113,9 @@ def _to_stdout(options: argparse.Namespace) -> int:
 
 def describe(options: argparse.Namespace) -> int:
     """Print the description."""
-    from ..tools.files import description
+    from ..tools.files import Describe, description
 
-    sys.stdout.writelines(description(**arguments_of(options, "describe")))
+    sys.stdout.writelines(description(Describe(**arguments_of(options, "describe"))))
     print()
     return DONE
 
@@ -187,6 +187,7 @@ def _styled(line: str, number: int, header: int) -> str:
     if not is_styled(sys.stdout):
         return line
     width = terminal_width()
+    # Below the header are tables, and a sentence on shapes.
     is_row = number >= header and not line.startswith("shapes: ")
     if is_row and len(line) > width:
         line = line[: width - 1] + "…"
@@ -242,7 +243,7 @@ def match(options: argparse.Namespace) -> int:
     code = _print(options, result.as_dict, lines, result.report.notes, ok=ok)
     if not (result.complete or options.json):
         level = "note" if is_usable else "error"
-        print(f"t7bridge: {level}: {result.problems(options.partial and is_usable)}", file=sys.stderr)
+        print(f"t7bridge: {level}: {result.problems(partial=options.partial and is_usable)}", file=sys.stderr)
     return code
 
 
@@ -290,6 +291,7 @@ def _recognize(options: argparse.Namespace, result: Match) -> int:
         hint = ""
         if result.source_side.module is not None:  # which `module` can write
             hint = _module_command(options)
+        # Libraries have no recurrent models: what such a model is, is all that was to be found.
         return _print(options, result.as_dict, [result.sentence()], hint=hint, ok=bool(result.recurrent))
     best, models = _ranked(options, result)
     # What is printed is the match of the best model, as the result of the whole request.
@@ -355,7 +357,7 @@ def _run(options: argparse.Namespace, result: Match) -> Proof | None:
     is_requested = options.prove or (factories and not options.no_run)
     # A Lua module runs against another, or against what a factory makes.
     if is_requested and lua_modules and (factory or len(lua_modules) == 2):
-        module, other = result.to_run(options.partial)
+        module, other = result.lua_model_and_other(options.partial)
         if len(lua_modules) == 2:  # both sides can be run without one
             factory = None
         proof = try_proof(module, against=other, factory=factory, input=options.input, limits=options.limits)

@@ -142,12 +142,11 @@ class Display:
         if time.monotonic() < self._next_line_at:
             return
         self._next_line_at = time.monotonic() + _LINE_SECONDS
-        files, size = now.rates
+        files_per_second, bytes_per_second = now.rates
+        rates = f"{files_per_second:.0f} files and {megabytes(bytes_per_second)} a second"
         estimate = f", {clock(now.seconds_left)} left" if now.seconds_left is not None else ""
         failed = f", {now.counts['failed']} failed" if now.counts["failed"] else ""
-        self._line(
-            f"{now.finished} of {now.files} files{failed}, {files:.0f} files and {megabytes(size)} a second{estimate}"
-        )
+        self._line(f"{now.finished} of {now.files} files{failed}, {rates}{estimate}")
 
 
 class QuietDisplay(Display):
@@ -198,13 +197,13 @@ class RichDisplay(Display):
 
     def progress(self, now: Any) -> None:
         """Redraw the bar."""
-        files, size = now.rates
+        files_per_second, bytes_per_second = now.rates
         estimate = f"{clock(now.seconds_left)} left" if now.seconds_left is not None else "…"
         counts = ", ".join(f"{now.counts[status]} {word}" for status, word in _WORDS.items())
         done_bytes = f"{megabytes(now.done_bytes)} of {megabytes(now.bytes)}"
         lines = (
             f"{now.finished:,} of {now.files:,} files   {done_bytes}   {estimate}",
-            f"{counts}   {files:.0f} files/s   {megabytes(size)}/s   {clock(now.seconds)}",
+            f"{counts}   {files_per_second:.0f} files/s   {megabytes(bytes_per_second)}/s   {clock(now.seconds)}",
             *(f"  {printable(name)}" for name in now.current[:_NAMES]),
         )
         self._progress.start()

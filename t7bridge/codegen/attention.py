@@ -48,13 +48,11 @@ def attention_names(spec: ModuleSpec, graph: GraphSpec) -> dict[int, str]:
         return number
 
     def is_weighted_sum(number: int) -> bool:
-        """Return whether a node adds up values with weights: in one step, or by products that its user adds up."""
+        """Return whether a node adds up values with weights: in one step, or by products that a user adds up."""
         if layers[number].written == _MATRIX_PRODUCT:
             return True
-        if layers[number].written != _PRODUCT or number not in users:
-            return False
-        first_user, *_others = users[number]
-        return layers[first_user].written == _SUM
+        is_product = layers[number].written == _PRODUCT
+        return is_product and any(layers[user].written == _SUM for user in users.get(number, ()))
 
     names: dict[int, str] = {}
     for number, layer in layers.items():

@@ -28,6 +28,8 @@ Import = tuple[str, str, str]
 """An import: module, name and alias; the name is empty for `import module`."""
 
 _ROOT = Path(__file__).parent.parent
+_BASE_OF_FIELDS = "Layer"
+"""The class of `torchmodules/layers/base` whose subclasses have their fields as the arguments of their constructor."""
 _PUBLIC = f"{OURS}layers"
 """The module from which classes of Lua packages import what they share with the runtime's."""
 
@@ -220,26 +222,38 @@ def _piece(name: str, statement: ast.stmt, torch_bases: list[str], own_bases: li
         own_bases: the bases of a class in this package.
     """
     methods = {inner.name: inner for inner in getattr(statement, "body", ()) if isinstance(inner, ast.FunctionDef)}
-    input_counts = [base.input_count for base in own_bases]
-    if "forward" in methods:
-        # Before those of the bases, whose `forward` it replaces.
-        input_counts.insert(0, len(methods["forward"].args.args) - 1)  # without `self`
-    all_torch_bases = [*torch_bases, *(base.torch_base for base in own_bases)]
-    # `Module` says least (an own base without any, nothing): a class of torch.nn with arguments of its own comes first.
-    all_torch_bases.sort(key=lambda base: base in ("Module", ""))
-    args_are_fields = name == "Layer" or any(base.args_are_fields for base in own_bases)
+    args_are_fields = name == _BASE_OF_FIELDS or any(base.args_are_fields for base in own_bases)
     inherited = [base.signature for base in own_bases if base.signature is not None]
     # Constructors set attributes, too: only what other methods set is kept between calls.
     other_methods = [method for name, method in methods.items() if name not in ("__init__", "__post_init__")]
     return SourcePiece(
         name,
-        # Of several bases, the first that defines `forward` counts, as for Python.
-        input_count=next(filter(None, input_counts), 0),
+        input_count=_input_count(methods, own_bases),
         keeps_state=any(map(_sets_attributes, other_methods)),
-        torch_base=all_torch_bases[0] if all_torch_bases else "",
+        torch_base=_torch_base(torch_bases, own_bases),
         args_are_fields=args_are_fields,
         signature=_signature(statement, methods, inherited, args_are_fields),
     )
+
+
+def _input_count(methods: dict[str, ast.FunctionDef], own_bases: list[SourcePiece]) -> int:
+    """Return the number of arguments of the `forward` of a class or, if it has none, of its first base that has one.
+
+    It is 0 if only a base in torch.nn has one.
+    """
+    if "forward" in methods:
+        _, *inputs = methods["forward"].args.args  # without `self`
+        return len(inputs)
+    return next((base.input_count for base in own_bases if base.input_count), 0)
+
+
+def _torch_base(torch_bases: list[str], own_bases: list[SourcePiece]) -> str:
+    """Return the class of torch.nn whose constructor a class has; empty for what derives from none."""
+    inherited = [base.torch_base for base in own_bases if base.torch_base]
+    all_bases = [*torch_bases, *inherited]
+    # Beside `Module`, which has no arguments, a base that has some counts: `class SeqLSTM(Sequence, nn.LSTM)`.
+    all_bases.sort(key=lambda base: base == "Module")
+    return all_bases[0] if all_bases else ""
 
 
 def _defined_names(statement: ast.stmt) -> list[str]:

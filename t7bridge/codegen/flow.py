@@ -33,14 +33,12 @@ from .idioms import (
     torch_call,
     traits,
 )
-from .steps import INPUT, Attribute, CodeBlock, Ref, Step, Value, pick, refs
+from .steps import INPUT, PARTS, Attribute, CodeBlock, Ref, Step, Value, pick, refs
 
 TOO_DEEP = "the modules of this model are nested too deep to be written down"
 USE_CONVERT = "`t7bridge convert` converts the weights."
 _MOST_NESTED = 60
 """Maximum nesting of constructions; Python's parser allows 200 brackets."""
-_MOST_UNPACKED = 100
-"""Maximum number of elements of an input with names of their own."""
 _MOST_OPERANDS = 50
 """Maximum operands of one expression; Python's parser fails at some thousand."""
 SUM = ("fold", "+")
@@ -290,14 +288,15 @@ class SourceBuilder:
         flow = traits(spec).flow
         child_count = len(spec.children)
         if flow is walk.parallel:
-            output = self.output_kind(spec, kind)
+            output = self.output_kind(spec, kind)  # without elements for outputs that are nothing
             # A list of unknown length is assumed to have an element for each module.
             element_count = child_count if kind.items is None else len(kind.items)
             return output.items is not None and len(output.items) <= element_count
-        if flow is not walk.branches or kind != ANY:
-            return True
-        output = self.output_kind(spec, NOTHING)
-        return output is NEVER or len(output.items or ()) == child_count
+        if flow is walk.branches and kind == ANY:
+            # The input may be nothing. Steps are the same if Lua fails with it, or returns a complete list.
+            output = self.output_kind(spec, NOTHING)
+            return output is NEVER or len(output.items or ()) == child_count
+        return True
 
     def is_shared(self, spec: ModuleSpec) -> bool:
         """Return whether a module occurs at several places of the model."""
@@ -434,19 +433,26 @@ class Body:
         facts = traits(spec)
         if facts.is_identity:
             return value
-        is_shared = self.builder.is_shared(spec)
-        # A graph has a class of its own, and so has a module that is used again; layers on lists never have one.
-        may_be_class = bool(facts.block) or (bool(spec.children) and not facts.written)
-        is_own_class = may_be_class and (spec.graph is not None or is_shared)
         # In its own class, which this may be, a module is its steps.
-        if not is_own_class or spec is self.block.spec:
+        if spec is self.block.spec or not self._becomes_class(spec):
             output = self._without_class(spec, value, next_module)
             if output is not None:
                 return output
-        # Lists are passed between steps, and not through an nn.Sequential; but one that is shared has one module.
-        if spec.target == SEQUENTIAL and (_returns_list(spec) or _takes_list(spec)) and not is_shared:
+        # No list goes through an nn.Sequential: its modules are steps. One of several places is a module all the same.
+        is_for_lists = _returns_list(spec) or _takes_list(spec)
+        if spec.target == SEQUENTIAL and is_for_lists and not self.builder.is_shared(spec):
             return self.sequence(spec, value)
         return self._apply_as_tensor(spec, value, name)
+
+    def _becomes_class(self, spec: ModuleSpec) -> bool:
+        """Return whether a module becomes a class of the source even if it could be written as steps.
+
+        A graph does, and a container of several places, unless a method of `Lists` writes it.
+        """
+        facts = traits(spec)
+        has_name_for_class = bool(facts.block)
+        may_be_class = has_name_for_class or (bool(spec.children) and not facts.written)
+        return may_be_class and (spec.graph is not None or self.builder.is_shared(spec))
 
     def _without_class(self, spec: ModuleSpec, value: Value, next_module: ModuleSpec | None) -> Value | None:
         """Return the output of a container or layer on lists, written as steps; `None` where its class is needed."""
@@ -594,14 +600,18 @@ class StepDomain(walk.Domain[Value]):
 
     def item(self, value: Value, index: int, dim: int | None = None) -> Value:
         """Return an element of a list."""
-        _need_class_unless(dim is None)  # with a dimension, it is a slice of a tensor
+        if dim is not None:  # a slice of a tensor
+            raise ClassNeededError
         if isinstance(value, list):
-            _need_class_unless(isinstance(index, int) and -len(value) <= index < len(value))
+            is_there = isinstance(index, int) and -len(value) <= index < len(value)
+            if not is_there:
+                raise ClassNeededError
         return pick(value, index)
 
     def length(self, value: Value, dim: int | None = None) -> int | None:
         """Return the number of elements of a list, if it is known."""
-        _need_class_unless(dim is None)  # with a dimension, it is the number of slices of a tensor
+        if dim is not None:  # the number of slices of a tensor
+            raise ClassNeededError
         items = self._body.kind(value).items
         return None if items is None else len(items)
 
@@ -633,7 +643,8 @@ class StepDomain(walk.Domain[Value]):
 
     def reversed(self, value: Value) -> Value:
         """Return the elements of a list in the opposite order."""
-        _need_class_unless(isinstance(value, list))
+        if not isinstance(value, list):
+            raise ClassNeededError
         return super().reversed(value)
 
 
@@ -675,11 +686,12 @@ class Trial(StepDomain):
         # Where an output may be nothing, these two need their class. The input of the model itself is something, and so
         # are results of steps; that of a class inside the model may be nothing.
         is_input_of_inner_class = value == INPUT and not body.block.is_whole_model
-        if flow is walk.parallel or (flow is walk.branches and is_input_of_inner_class):
-            _need_class_unless(body.builder.can_be_steps(spec, body.kind(value)))
+        may_return_nothing = flow is walk.parallel or (flow is walk.branches and is_input_of_inner_class)
+        if may_return_nothing and not body.builder.can_be_steps(spec, body.kind(value)):
+            raise ClassNeededError
 
-    def was_list(self, value: Value) -> bool:
-        """Return whether the input of a class, of which nothing is known, was a list in the last call in Lua."""
+    def is_input_that_was_list(self, value: Value) -> bool:
+        """Return whether a value is the input of the class, of unknown kind, and was a list in the last call in Lua."""
         is_unknown = value == INPUT and self._body.kind(value) == ANY
         if not is_unknown or self._spec.obj is None:
             return False
@@ -688,46 +700,53 @@ class Trial(StepDomain):
 
     def length(self, value: Value, dim: int | None = None) -> int | None:
         """Return the number of elements of a list; that of an output is not known yet."""
-        _need_class_unless(not _is_output(value))
+        _check_is_no_output(value)
         return super().length(value, dim)
 
     def is_list(self, value: Value) -> bool | None:
         """Return whether a value is a list; of an output that is not known yet."""
-        _need_class_unless(not _is_output(value))
+        _check_is_no_output(value)
         return super().is_list(value)
 
     def elements(self, value: Value, count: int) -> list[Value]:
         """Return the first elements of a list; those of an output are not known yet."""
-        _need_class_unless(not _is_output(value))
+        _check_is_no_output(value)
         return super().elements(value, count)
 
     def concat(self, values: Sequence[Value], dim: int, *, pads: bool = False) -> Value:
         """Note that the concatenated outputs are branches, and return a tensor."""
-        _need_class_unless(not pads)
+        if pads:
+            raise ClassNeededError
         self._note_branches(values)
         return Ref(_OF_SEVERAL_CALLS)
 
     def stack(self, value: Value, apply: Callable[[Value], Value]) -> Value:
         """Apply a function to the tensors of a list as one, and return a list of the slices of its result."""
         # The slices have the memory of one tensor, in Lua each has its own: no layer may write into them.
-        _need_class_unless(not self._body.builder.has_inplace)
-        _need_class_unless(self._body.kind(value).is_list or self.was_list(value))
+        if self._body.builder.has_inplace:
+            raise ClassNeededError
+        if not (self._body.kind(value).is_list or self.is_input_that_was_list(value)):
+            raise ClassNeededError
         apply(Ref(_OF_SEVERAL_CALLS))
         return Ref(_OF_SEVERAL_CALLS)
 
     def each(self, value: Value, apply: Callable[[int, Value], Value], different: int) -> Value:
         """Apply one module, or copies of it, to all elements of a list."""
-        _need_class_unless(isinstance(value, list))
+        if not isinstance(value, list):
+            raise ClassNeededError
         self._is_for_each_element = True
         output = super().each(value, apply, different)
         self._is_for_each_element = False
         return output
 
     def call(self, spec: ModuleSpec, child: str, value: Value, node: int | None = None) -> Value:
-        """Note a call, and return its output."""
+        """Note a call, and return a reference that stands for its output."""
         number = len(self.called_children)
-        _need_class_unless(number < _MOST_CALLS)
-        if node is None:  # in a graph, the user's names of the nodes are used instead of what is noted
+        if number == _MOST_CALLS:
+            raise ClassNeededError
+        # The notes are for names of attributes, and for modules that are called repeatedly. In a graph, the user named
+        # the nodes, and a module of several nodes has several places.
+        if node is None:
             self._note_call(number, spec.children[child], child, value)
         self.called_children.append(child)
         self._called.add(child)
@@ -745,11 +764,14 @@ class Trial(StepDomain):
         is_called_before = child in self._called
         if self._is_for_each_element:
             # One module is called for all elements, and a module for lists would be steps instead.
-            _need_class_unless(not (_returns_list(inside) or _takes_list(inside)))
-            # Lua has a copy of the module for each element, with a state and with statistics of its own. Those of a
-            # module that is called for one element only are the same.
-            _need_class_unless(not any(map(remembers, specs_in(inside))))
-            _need_class_unless(not (is_called_before and any(map(_keeps_statistics, specs_in(inside)))))
+            if _returns_list(inside) or _takes_list(inside):
+                raise ClassNeededError
+            # Lua has a copy of the module for each element, with a state and with statistics of its own. The statistics
+            # for a single element are those of the module.
+            if any(map(remembers, specs_in(inside))):
+                raise ClassNeededError
+            if is_called_before and any(map(_keeps_statistics, specs_in(inside))):
+                raise ClassNeededError
         if self._is_for_each_element or is_called_before:
             self.repeated_children.add(child)
         # A module that takes only an element of an output does not say what the whole is for.
@@ -766,7 +788,7 @@ class Trial(StepDomain):
 _OF_SEVERAL_CALLS = -(10**9)
 """In a trial, the number of what a container computes of several outputs; beyond all that calls have."""
 _MOST_CALLS = 100_000
-"""Maximum number of calls in one container."""
+"""Maximum number of calls in one container, so that `_OF_SEVERAL_CALLS` is the output of none."""
 
 
 def _output_of(call: int) -> Ref:
@@ -784,13 +806,9 @@ def _is_output(value: Value) -> bool:
     return isinstance(value, Ref) and value.step < 0
 
 
-def _need_class_unless(condition: bool) -> None:
-    """Refuse to write a module as steps, unless a condition holds.
-
-    Raises:
-        ClassNeededError: it does not.
-    """
-    if not condition:
+def _check_is_no_output(value: Value) -> None:
+    """Refuse a question about an output in a trial, of which nothing is known."""
+    if _is_output(value):
         raise ClassNeededError
 
 
@@ -881,8 +899,8 @@ class Steps(StepDomain):
     def stack(self, value: Value, apply: Callable[[Value], Value]) -> Value:
         """Apply a function to the tensors of a list as one, and return a list of the slices of its result."""
         body = self._body
-        if self._trial.was_list(value):
-            # From here on the input is known to be a list. Lua's call with one is why it may be stacked.
+        if self._trial.is_input_that_was_list(value):
+            # Only because it was a list it may be stacked: so from here on it is known to be one.
             body.step(INPUT).kind = many(TENSOR)
         stacked = body.add(Step(formula("lambda x: torch.stack(x)"), [value], kind=TENSOR))
         unbound = formula("lambda x: x.unbind(0)")
@@ -952,18 +970,17 @@ class Steps(StepDomain):
             step.attribute.stays_separate = True
 
     def _name_input_elements(self, count: int, ignores_further: bool = False) -> None:
-        """Give elements of the input names of their own, unless there are too many.
+        """Note a use of the input by its elements, which then have names of their own.
 
         Args:
-            count: number of elements.
+            count: number of elements that are used.
             ignores_further: whether the input may have more.
         """
         block = self._body.block
-        # If any module requires an exact number, there are no more. Each use of the input comes here; at the first, no
-        # number is noted yet.
-        is_first = not block.input_count
-        block.ignores_further_inputs = ignores_further and (block.ignores_further_inputs or is_first)
-        block.input_count = max(count, block.input_count) if count <= _MOST_UNPACKED else 0
+        is_first_use = block.input_count == 0
+        # If any use requires an exact number, there are no more.
+        block.ignores_further_inputs = ignores_further and (is_first_use or block.ignores_further_inputs)
+        block.input_count = max(count, block.input_count)
 
     def _note_lists_in_input(self, links: list[Link]) -> None:
         """Note which elements of the input are lists, and their lengths, by the elements of them that are used.
@@ -1070,18 +1087,17 @@ class Lists:
         second = "y.mT" if transposes_second else "y"
         return self._body.add(Step(formula(f"lambda x, y: {first} @ {second}"), [*self._items], form=Form(2)))
 
-    def fold(self, symbol: str, most: int = _MOST_OPERANDS) -> Value | None:
-        """Write an operator between all elements.
+    def fold(self, symbol: str) -> Value | None:
+        """Write an operator between all elements: `+` or `*`, or `-` or `/`, of which Lua has two operands.
 
         Args:
-            symbol: the operator: `+`, `*`, `-` or `/`.
-            most: the greatest number of elements; if it is 2, there must be two, as Lua's difference and quotient have.
+            symbol: the operator.
         """
         items = self._items
         body = self._body
-        if not items or len(items) > most:
+        if not items or len(items) > _MOST_OPERANDS:
             return None
-        if most == 2 and len(items) != 2:
+        if symbol in ("-", "/") and len(items) != 2:
             return None
         form, *other_forms = map(body.form, items)
         same_shapes = [certainly_same_shape(form, other) for other in other_forms]
@@ -1148,7 +1164,7 @@ class Lists:
         write = formula("lambda x: x.unbind(dim)", dim=dim)
         return self._body.add(
             Step(
-                write, [self._value], kind=many(TENSOR), suggested_name="parts", shares_memory=True, element_form=Form()
+                write, [self._value], kind=many(TENSOR), suggested_name=PARTS, shares_memory=True, element_form=Form()
             ),
         )
 

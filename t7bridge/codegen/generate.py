@@ -162,12 +162,7 @@ def _generate(
     keys = _keys_by_memory(cells.state, tensors)
     text = ""
     if source is not None:
-        connections = [*_shared_modules(module_paths, owned)]
-        connections += _references(module_paths)
-        connections += _tied_parameters(module_paths, owned, plan, cells.state)
-        constants = {id(cells.state[key]) for key in constant_biases(cells)}
-        untrained = [*_constant_parameters(module_paths, owned, constants)]
-        text = model_source(builder, blocks, connections, untrained, _element_types(module_paths, owned), source)
+        text = _text_of_page(builder, blocks, cells, owned, module_paths, source)
         check_page(text, builder, blocks, tensors)
     return Generated(
         text,
@@ -178,6 +173,32 @@ def _generate(
         state=original,
         is_stateful=blocks[-1].is_stateful,  # the last block is the model's own class
     )
+
+
+def _text_of_page(
+    builder: SourceBuilder,
+    blocks: list[CodeBlock],
+    cells: Lifted,
+    owned: TensorsByModule,
+    module_paths: ModulePaths,
+    source: str,
+) -> str:
+    """Return the source of a model, with the statements that follow from its tensors.
+
+    Args:
+        builder: the builder of the classes.
+        blocks: the classes of the page, the model's own last.
+        cells: the plan, with its state dict.
+        owned: the tensors of the plan's modules.
+        module_paths: the path of each module of the page.
+        source: the name of the original file.
+    """
+    connections = [*_shared_modules(module_paths, owned)]
+    connections += _references(module_paths)
+    connections += _tied_parameters(module_paths, owned, cells.plan, cells.state)
+    constants = {id(cells.state[key]) for key in constant_biases(cells)}
+    untrained = [*_constant_parameters(module_paths, owned, constants)]
+    return model_source(builder, blocks, connections, untrained, _element_types(module_paths, owned), source)
 
 
 def _classes_of(
@@ -196,7 +217,7 @@ def _classes_of(
         classes of the page, in which one may stand for several equal ones.
     """
     plan = cells.plan
-    unify_tied(plan, owned, _computed(cells))
+    unify_tied(plan, owned, _ids_of_computed(cells))
     check_construction(plan, owned)
     shared = shared_specs(plan)
     choose_classes(plan, shared)
@@ -233,19 +254,23 @@ def _pieces_of_page(pieces_of_plan: list[Piece], keys: dict[str, list[str]]) -> 
     return pieces_of_page
 
 
-def _computed(cells: Lifted) -> set[int]:
-    """Return the tensors, by id, that were computed from fields of layers and are no views of the file's memory.
+def _ids_of_computed(cells: Lifted) -> set[int]:
+    """Return the ids of tensors that were computed from fields of layers, and are no views of the file's memory.
 
-    Those that were composed for cells are not among them.
+    The tensors of cells are computed too, but not among these: equal cells have one module already, and the weights of
+    others are trained separately even if they have the same values.
     """
-    composed_keys: set[str] = set()
+    keys_of_cells: set[str] = set()
     for piece in cells.pieces:
-        composed_keys.update((piece.target, piece.second_bias))
-    computed: set[int] = set()
+        keys_of_cells.add(piece.target)
+        if piece.second_bias:
+            keys_of_cells.add(piece.second_bias)
+    ids: set[int] = set()
     for key, origin in cells.state.origins.items():
-        if origin.tensor is None and key not in composed_keys:
-            computed.add(id(cells.state[key]))
-    return computed
+        is_computed = origin.tensor is None
+        if is_computed and key not in keys_of_cells:
+            ids.add(id(cells.state[key]))
+    return ids
 
 
 def _keys_by_memory(state: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
@@ -600,7 +625,7 @@ def model_source(
     blocks: list[CodeBlock],
     connections: list[ast.stmt],
     untrained: list[ast.stmt],
-    dtypes: tuple[str, list[ast.stmt]],
+    casts: tuple[str, list[ast.stmt]],
     source: str,
 ) -> str:
     """Return the whole file.
@@ -610,8 +635,8 @@ def model_source(
         blocks: the classes, those that others contain first; the model's own is the last.
         connections: statements at the end of the model's constructor: `self.decoder.weight = self.encoder.weight`.
         untrained: statements after these, for biases that stay zero: `self.lstm.bias_hh_l0.requires_grad_(False)`.
-        dtypes: the method that sets the element type of all parameters: `double`, empty for float32; statements of
-            `load` for modules of another type.
+        casts: the method that sets the element type of all parameters: `double`, empty for float32; and the statements
+            of `load` for modules of another type.
         source: the name of the original file.
     """
     # No variable may have one of these names.
@@ -620,7 +645,8 @@ def model_source(
     parts = [[piece.text] for piece in builder.copied_pieces.values()]
     parts += [_class(block, Writer(block, class_names)) for block in inner]
     parts.append(_class(model, Writer(model, class_names), connections, untrained))
-    parts.append(_load(*dtypes))
+    cast_of_model, casts_of_modules = casts
+    parts.append(_load(cast_of_model, casts_of_modules))
     # Two empty lines before each part, as Black has them.
     text = "\n".join(line for part in parts for line in ("", "", *part))
 
@@ -793,19 +819,19 @@ def _summary(block: CodeBlock, names: list[str]) -> str:
     return f"Take {inputs}; return {outputs}." if inputs else f"Return {outputs}."
 
 
-def _load(dtype: str, dtypes: list[ast.stmt]) -> list[str]:
+def _load(cast_of_model: str, casts_of_modules: list[ast.stmt]) -> list[str]:
     """Return the function `load` as lines of source.
 
     Args:
-        dtype: the method that sets the element type of all parameters; empty for none.
-        dtypes: statements that set that of single modules.
+        cast_of_model: the method that sets the element type of all parameters; empty for none.
+        casts_of_modules: statements that set that of single modules.
     """
-    conversion = f".{dtype}()" if dtype else ""
+    conversion = f".{cast_of_model}()" if cast_of_model else ""
     return [
         "def load(weights: str | Path | None = None) -> Model:",
         '    """Return the model in evaluation mode, with these weights or those of model.pt."""',
         f"    model = Model(){conversion}",
-        *(line for statement in dtypes for line in lines(statement, 4)),
+        *(line for statement in casts_of_modules for line in lines(statement, 4)),
         '    path = weights or Path(__file__).with_name("model.pt")',
         "    model.load_state_dict(torch.load(path, weights_only=True))",
         "    return model.eval()",

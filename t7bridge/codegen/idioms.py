@@ -59,25 +59,26 @@ class Form:
     origin: BatchOrigin = field(factory=BatchOrigin)
     extents: tuple[Extent, ...] = ()
 
-    def as_input_of_rank(self, rank: int, at: int = 0, extent: int | None = None) -> Form:
+    def as_input_of_rank(self, rank: int, dim: int = 0, extent: int | None = None) -> Form:
         """Return the form of this value as the input of a layer that takes examples of `rank` dimensions.
 
         What the layer requires is noted at the origin, so that it holds for all values of that origin.
 
         Args:
             rank: the dimensions of one example.
-            at: the dimension whose extent the layer knows, 0-based.
-            extent: that extent.
+            dim: the dimension whose extent the layer requires, 0-based.
+            extent: that extent; `None` if it requires none.
         """
         if self.rank not in (None, rank):
             # The dimensions are grouped in another way: nothing is known of the value as an input of this layer.
-            return Form(rank).as_input_of_rank(rank, at, extent)
-        if self.extents:  # known already, and not the origin's own
+            return Form(rank).as_input_of_rank(rank, dim, extent)
+        if self.extents:  # known already, as numbers or symbols
             return self
         if extent is not None:
-            self.origin.required_extents.setdefault((rank, at), extent)
+            # The first layer's counts: if another requires a different one, either of the two fails.
+            self.origin.required_extents.setdefault((rank, dim), extent)
         # Symbols of the origin: numbers once a layer knows them, and equal to themselves in any case.
-        symbols = tuple((self.origin, rank, place) for place in range(rank))
+        symbols = tuple((self.origin, rank, index) for index in range(rank))
         return Form(rank, self.origin, symbols)
 
     def known_extents(self) -> tuple[int, ...] | None:
@@ -98,8 +99,9 @@ def _known_extent(extent: Extent) -> Extent:
 
 def certainly_same_shape(one: Form, other: Form) -> bool:
     """Return whether two values certainly have the same shape."""
-    # Both are batches of one size, or none of them is a batch.
-    if one.origin is not other.origin and not (one.origin.is_input and other.origin.is_input):
+    # Of one origin, and of two inputs of the model, both are batches of one size, or neither is a batch.
+    is_same_batch = one.origin is other.origin or (one.origin.is_input and other.origin.is_input)
+    if not is_same_batch:
         return False
     rank = one.rank if one.rank is not None else other.rank
     if rank is None:
@@ -133,15 +135,19 @@ def torch_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], spec: M
     for argument, value in arguments.items():
         if argument in _SAME_FOR_ALL_AXES and isinstance(value, tuple) and len(set(value)) == 1:
             arguments[argument] = value[0]
-    defaults = {argument: default for argument, default in layer.arguments.items() if default is not REQUIRED}
-    positions = tuple(
-        argument for argument, default in layer.arguments.items() if default is REQUIRED and argument in arguments
-    )
+    positional: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
+    for argument, default in layer.arguments.items():
+        if default is not REQUIRED:
+            defaults[argument] = default
+        elif argument in arguments:
+            positional[argument] = arguments[argument]
     # All optional ones by keyword, in PyTorch's order; those with their defaults are not written.
     keywords = dict(defaults)
-    keywords.update((argument, value) for argument, value in arguments.items() if argument not in positions)
-    values = [arguments[argument] for argument in positions]
-    return Construction(f"nn.{name}", values, keywords, defaults, positions, spec)
+    keywords.update((argument, value) for argument, value in arguments.items() if argument not in positional)
+    return Construction(
+        f"nn.{name}", [*positional.values()], keywords, defaults, arg_names=tuple(positional), spec=spec
+    )
 
 
 def attribute_base_name(class_name: str) -> str:
@@ -165,7 +171,7 @@ def _form_of_output(call: Construction, form: Form) -> Form:
     if layer.extent is None or layer.output is None:  # its input may have any rank, or its rule is not known
         return Form(layer.rank)
     # Of the first dimension of one example, its channels or features, the layer knows the extent by an argument.
-    form_of_input = form.as_input_of_rank(layer.rank, at=0, extent=call.arguments_by_name().get(layer.extent))
+    form_of_input = form.as_input_of_rank(layer.rank, dim=0, extent=call.arguments_by_name().get(layer.extent))
     try:
         extents = layer.output(Arguments((), call.arguments_by_name()), form_of_input.extents)
     except (ArithmeticError, IndexError, Mismatch, TypeError, ValueError):  # arguments that the layer refuses
@@ -332,10 +338,12 @@ class Idioms:
         """Write a class of this package that differs from one of torch.nn only in accepting more inputs.
 
         Args:
-            name: that class, for `form_of_copy`. The module has it in `plain`, unless it needs to accept more inputs.
+            name: that class, which only `form_of_copy` reads: here it is the module's `plain`, which is empty if the
+                module needs to accept more inputs.
         """
         spec = self._spec
         facts = traits(spec)
+        # With these arguments the class of torch.nn accepts single examples too: PReLU with one weight.
         takes_examples = facts.plain_examples is not None and spec.args == facts.plain_examples
         # Examples of fewer dimensions torch.nn's class would refuse, or take for a batch.
         has_rank = (self._input_form.rank or 0) >= facts.plain_rank
@@ -348,7 +356,7 @@ class Idioms:
         if dims == 1:
             return self.torch("Identity")
         extents = self._input_form.known_extents()
-        # Of another origin if the extent is unknown: it is none of the input's.
+        # Of another origin if the extent is not known: what a layer requires of it, it does not require of the input.
         after = Form(1) if extents is None else Form(1, self._input_form.origin, (prod(extents),))
         return Idiom(after, applied, torch_call("Flatten", (-dims,), {}, self._spec))
 
@@ -375,23 +383,21 @@ class Idioms:
     def reshape(self) -> Idiom | None:
         """Write a reshape: Lua treats the input as a batch if its size, its first extent, or an option says so."""
         is_batch = self._keyword("batch_mode")  # true, false, or nil: by the size of the input
-        size = self._args
-        extents = self._input_form.known_extents()
-        # From dimension 1 on, whatever the input is; of an example of rank 1, there might be no such dimension.
-        if is_batch and len(size) == 1 and (self._input_form.rank or 0) > 1:
-            return Idiom(Form(1), applied, torch_call("Flatten", (1,), {}, self._spec))
         if is_batch is False:  # any input is one example, a batch of them too
             return None
-        # Without an option, an input of exactly the elements of the result is one example, but not one of one element.
+        size = self._args
+        rank = self._input_form.rank or 0
+        if is_batch and len(size) == 1:
+            # Whatever the dimensions after the first are, they become one. An example of rank 1 has none after it.
+            return Idiom(Form(1), applied, torch_call("Flatten", (1,), {}, self._spec)) if rank > 1 else None
+        # An input of exactly the elements of the result is one example, any other a batch. Where the first extent is 1,
+        # as in an example of one element, Lua takes an example for a batch of one.
+        extents = self._input_form.known_extents()
         if extents is None or prod(extents) != prod(size) or prod(size) < 2:
             return None
-        # An example whose first extent is 1 would be a batch of one.
-        may_be_batch_of_one = extents[0] == 1 and self._input_form.rank != 1
-        if len(size) == 1 and not may_be_batch_of_one and not is_batch:
-            return self._flattened(len(extents))
-        if len(size) > 1 and self._input_form.rank == 1:
-            return self._unflattened()
-        return None
+        if len(size) == 1:
+            return self._flattened(rank) if extents[0] != 1 else None
+        return self._unflattened() if rank == 1 else None
 
     # Expressions
 
@@ -482,7 +488,7 @@ class Idioms:
             return None
         form = self._input_form
         after = Form(form.rank)
-        # The only dimension of a vector: a value that has a dimension 1 is a batch of them.
+        # Of an example of one dimension this is the last, and 1 the same one: only a batch of examples has it.
         if form.rank == 1 and dim in (1, -1):
             after = Form(1, form.origin, (length,))
         return self._expression(after, "lambda x: x.narrow(dim, start, length)", dim=dim, start=start, length=length)
@@ -526,7 +532,8 @@ class Idioms:
         kwargs = dict(self._spec.kwargs)
         base = kwargs.pop("index_base", 1)
         numbers = "x.long() - base" if base else "x.long()"
-        # Of any rank; but it is a batch whenever the inputs of the model are, as they are numbers in any shape.
+        # The rank is not known, as numbers come in any shape. The origin is another: what a layer requires of the rows,
+        # it does not require of the numbers. But if these are an input of the model, both are batches, or neither is.
         after = Form(origin=BatchOrigin(is_input=self._input_form.origin.is_input))
         call = torch_call("Embedding", self._args, kwargs, self._spec)
         return Idiom(after, formula(f"lambda module, x: module({numbers})", base=base), call)
@@ -546,7 +553,7 @@ class Idioms:
         in_channels, out_channels, kernel, stride = self._arguments(
             "in_channels", "out_channels", "kernel_size", "stride"
         )
-        form_of_input = self._input_form.as_input_of_rank(2, at=1, extent=in_channels)  # (time, features)
+        form_of_input = self._input_form.as_input_of_rank(2, dim=1, extent=in_channels)  # (time, features)
         after = Form(2)
         if kernel is not None and form_of_input.extents:
             time, _ = form_of_input.extents

@@ -23,7 +23,7 @@ from .code import (
     names_in,
     text_of,
 )
-from .steps import Attribute, CodeBlock, ElementPath, Ref, Step, Value, refs
+from .steps import GATES, PARTS, Attribute, CodeBlock, ElementPath, Ref, Step, Value, refs
 
 _MOST_LETTERS = WIDTH - 24
 """Maximum length of an expression with inlined operands: of a line, less its indentation and a variable."""
@@ -31,10 +31,14 @@ _SHORT_OPERAND = 12
 """Length of an operand that would hardly become shorter by a variable, such as `self.conv(x)`."""
 _MOST_LONG_OPERANDS = 8
 """Maximum number of longer operands in an expression that may be short enough."""
+_MOST_UNPACKED = 100
+"""Maximum number of elements of an input with names of their own."""
 _MOST_INNER_NAMES = 16
 """Maximum number of names for the elements of one element of the input."""
 _MOST_VARIABLES = 1000
 """Maximum number of values of one `forward` that wait for their last use."""
+_MOST_LISTS_OF_PARTS = 100
+"""Maximum number of values named `parts` or `gates` with a number; further ones are named as any value."""
 _VARIABLES = ["x", "y", "z", *(f"x{at}" for at in range(1, _MOST_VARIABLES))]
 """Names of values without one of their own."""
 
@@ -103,8 +107,8 @@ def _name_gates(block: CodeBlock) -> None:
         names = readers.get(number, set())
         are_gates = "nn.Sigmoid" in names and names <= {"nn.Sigmoid", "nn.Tanh"}
         # A tensor that is split is suggested to be named parts.
-        if step and step.suggested_name == "parts" and are_gates:
-            step.suggested_name = "gates"
+        if step and step.suggested_name == PARTS and are_gates:
+            step.suggested_name = GATES
 
 
 def _join_chains(block: CodeBlock) -> None:
@@ -146,6 +150,7 @@ def _append_to_chain(chain: Step, step: Step) -> None:
     assert modules is not None
     assert last is not None
     modules.calls += last.calls
+    # What ends in the module of a branch is that branch.
     modules.base_name = last.base_name if last.base_name in _BRANCHES else "layers"
     step.attribute = modules
     step.operands = chain.operands
@@ -327,25 +332,31 @@ class Writer:
         """
         block = self._block
         read_paths = {ref.path for _, ref in block.links() if ref.is_in_input}
-        if any(read_paths) or block.input_kind.is_list:  # an empty path is the input as a whole
+        # An empty path is the input as a whole.
+        is_read_by_element = all(path and path[0] in range(block.input_count) for path in read_paths)
+        is_unpacked = 0 < block.input_count <= _MOST_UNPACKED and is_read_by_element
+        if is_unpacked or any(read_paths) or block.input_kind.is_list:
             self.source = "inputs"
-        if not block.input_count or not all(path and path[0] in range(block.input_count) for path in read_paths):
+        if not is_unpacked:
             self._expressions[0] = ast.Name(self.source)
             return []
-        self.source = "inputs"
         lists = self._lists_to_unpack(read_paths)
         all_paths: list[ElementPath] = [(index,) for index in range(block.input_count)]
         for index, length in lists:
             all_paths += [(index, inner) for inner in range(length)]
-        # Paths into lists that are not unpacked are longer than these.
+        # Where an element of an element is read, so is the element. Paths into lists that are not unpacked are longer.
         used_beginnings = {path[:1] for path in read_paths} | {path[:2] for path in read_paths}
         used_paths = [path for path in all_paths if path in used_beginnings]
         self._name_inputs(used_paths, all_paths, self._input_state_names())
         for index, length in lists:
-            names = [self._input_variables.get((index, inner), "_") for inner in range(length)]
-            targets = ast.Tuple([*map(dotted, names)])
-            self.statements.append(ast.Assign([targets], dotted(self._input_variables[index,])))
+            self._unpack_list(index, length)
         return [self._input_variables.get((index,), "_") for index in range(block.input_count)]
+
+    def _unpack_list(self, index: int | str, length: int) -> None:
+        """Add the statement that gives the elements of an element of the input their variables: `h, c = b`."""
+        names = [self._input_variables.get((index, inner), "_") for inner in range(length)]
+        targets = ast.Tuple([*map(dotted, names)])
+        self.statements.append(ast.Assign([targets], dotted(self._input_variables[index,])))
 
     def _lists_to_unpack(self, paths: set[ElementPath]) -> list[tuple[int | str, int]]:
         """Return the elements of the input that are lists to unpack: the index of each, and its number of elements.
@@ -379,12 +390,30 @@ class Writer:
     def _name_inputs(
         self, used_paths: list[ElementPath], all_paths: list[ElementPath], states: dict[ElementPath, str]
     ) -> None:
-        """Name what is used of the input: as the user did, by its use in cells, or x, or x1, x2, … in turn.
+        """Give what is used of the input its variables.
 
         Args:
             used_paths: the elements of the input, and of lists in it, that are used.
             all_paths: all elements of the input, and of lists in it.
             states: the names of those that are states of cells.
+        """
+        names = self._names_of_inputs(used_paths, all_paths, states)
+        for path in used_paths:
+            name = names[path]
+            # A stateful class has its inputs as arguments, all but the first of them states.
+            is_state = self._block.is_stateful or name == states.get(path)
+            while name in self._input_variables.values() or not free_variable(name, self._class_names):
+                name += "_"
+            self._input_variables[path] = name
+            # The next state may have the name of the last one; other inputs keep theirs to the end.
+            self._in_use_until[name] = self._last_use_of_input(path) if is_state else len(self._block.steps)
+
+    def _names_of_inputs(
+        self, used_paths: list[ElementPath], all_paths: list[ElementPath], states: dict[ElementPath, str]
+    ) -> dict[ElementPath, str]:
+        """Return names for what is used of the input: the user's, by its use in cells, or x, or x1, x2, … in turn.
+
+        Two may be the same, or reserved. Arguments as for `_name_inputs`.
         """
         names = {**states, **self._block.input_names}  # the user's come last, and win
         for index, *inner in all_paths:
@@ -396,15 +425,7 @@ class Writer:
             names[unnamed[0]] = "x"
         else:
             names.update((path, f"x{number}") for number, path in enumerate(unnamed, 1))
-        for path in used_paths:
-            name = names[path]
-            # A stateful class has its inputs as arguments, all but the first of them states.
-            is_state = self._block.is_stateful or name == states.get(path)
-            while name in self._input_variables.values() or not free_variable(name, self._class_names):
-                name += "_"
-            self._input_variables[path] = name
-            # The next state may have the name of the last one; other inputs keep theirs to the end.
-            self._in_use_until[name] = self._last_use_of_input(path) if is_state else len(self._block.steps)
+        return names
 
     def _input_variable(self, path: ElementPath) -> tuple[ast.expr, ElementPath]:
         """Return the variable that leads furthest to a value in the input, and the rest of the path to it."""
@@ -553,29 +574,32 @@ class Writer:
             self._pending_reads.subtract(self._pending.pop(number))
 
     def _expression_of_step(self, step: Step) -> ast.expr:
-        """Return the expression of a step; operands get variables until it is short enough."""
-        module = () if step.attribute is None else (attribute(ast.Name("self"), step.attribute.name),)
+        """Return the expression of a step, after its longest operands got variables, so that it is short enough."""
         lengths: dict[int, int] = {}
         for ref in refs(step.operands):
             if ref.step in self._pending:
                 lengths[ref.step] = len(text_of(self._expressions[ref.step]))
-        # The longest get variables first.
         long_operands = [operand for operand, length in lengths.items() if length > _SHORT_OPERAND]
         longest_first = sorted(long_operands, key=lambda operand: -lengths[operand])
-        length_of_whole = 0  # not measured yet
-        if len(longest_first) > _MOST_LONG_OPERANDS:
-            # Certainly too long: no text is made just to measure it.
-            length_of_whole = sum(lengths.values())
+        # A lower bound of the length of the expression, whose text is only made to measure it where it may be short
+        # enough: with very many long operands it is not.
+        least_length = sum(lengths.values()) if len(longest_first) > _MOST_LONG_OPERANDS else 0
         for operand in longest_first:
-            if length_of_whole <= _MOST_LETTERS:
-                node = step.write(*module, *map(self._expression_of_value, step.operands))
-                length_of_whole = len(text_of(node))
-            if length_of_whole <= _MOST_LETTERS:
-                return node
-            # An estimate, until it is short enough to be measured again.
-            length_of_whole -= lengths[operand]
+            if least_length <= _MOST_LETTERS:
+                node = self._with_operands(step)
+                least_length = len(text_of(node))
+                if least_length <= _MOST_LETTERS:
+                    return node
             self._assign_variable(operand)
-        return step.write(*module, *map(self._expression_of_value, step.operands))
+            least_length -= lengths[operand]
+        return self._with_operands(step)
+
+    def _with_operands(self, step: Step) -> ast.expr:
+        """Return the expression of a step from those of its module and operands."""
+        operands = [self._expression_of_value(operand) for operand in step.operands]
+        if step.attribute is not None:
+            operands.insert(0, attribute(ast.Name("self"), step.attribute.name))
+        return step.write(*operands)
 
     def _expression_of_value(self, value: Value) -> ast.expr:
         """Return the expression of a value: a variable, an element of one, or a pending expression."""
@@ -625,9 +649,9 @@ class Writer:
         # First, so that its own expression does not keep its variable from being used again: `x = f(x)`.
         self._end_pending(number)
         choices = [step.suggested_name] if step.suggested_name else []
-        if step.suggested_name in ("parts", "gates"):
+        if step.suggested_name in (PARTS, GATES):
             # These are suggested for each value of their kind, others once.
-            choices += [f"{step.suggested_name}{suffix}" for suffix in range(2, 100)]
+            choices += [f"{step.suggested_name}{suffix}" for suffix in range(2, _MOST_LISTS_OF_PARTS)]
         choices += _VARIABLES
         name = self._first_free(choices, number)
         self._in_use_until[name] = self._last_use.get(number, number)
@@ -675,16 +699,22 @@ def merge_alike(blocks: list[CodeBlock], class_names: frozenset[str]) -> list[Co
                 last_numbers[base_name] += 1
             first.name = f"{base_name}{last_numbers[base_name]}"
             classes.append(first)
-            _parametrize(group, users)
-    # Only now it is known which names need no number. The last block is the whole model, which is always `Model`.
-    for block in classes:
-        is_only_one = last_numbers[block.base_name] == 1
-        if is_only_one and (block.base_name not in class_names or block is blocks[-1]):
-            block.name = block.base_name
+            _parametrize(group, users)  # from here on all calls are of the first
+    _drop_needless_numbers(classes, class_names)
     for calls in users.values():
         for call in calls:
             call.name = call.block.name
     return classes
+
+
+def _drop_needless_numbers(classes: list[CodeBlock], class_names: frozenset[str]) -> None:
+    """Name a class that is the only one of its base name without a number; arguments as for `merge_alike`."""
+    counts = Counter(block.base_name for block in classes)
+    *inner, model = classes
+    for block in inner:
+        if counts[block.base_name] == 1 and block.base_name not in class_names:
+            block.name = block.base_name
+    model.name = model.base_name  # `Model`, as `load` has it: no other class has this name, see `TAKEN`
 
 
 def _calls_of_classes(block: CodeBlock) -> list[Construction]:

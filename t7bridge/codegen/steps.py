@@ -40,6 +40,11 @@ class Ref:
         return self.step == 0
 
 
+PARTS = "parts"
+"""The name suggested for a tensor that is split into a list of slices."""
+GATES = "gates"
+"""The name suggested for such a list if each of its elements is the input of a function of gates."""
+
 INPUT = Ref(0)
 """The input of a class as a whole."""
 
@@ -138,7 +143,7 @@ class CodeBlock:
         result: the return value of `forward`.
         attributes: the modules, in the order of their first use.
         input_names: the user's names of the elements of the input, if it is a list, by their paths.
-        input_count: number of elements of the input, a list; 0 if it is unknown, or there are too many for names.
+        input_count: number of elements of the input, a list; 0 if it is not known.
         list_lengths: number of elements of those elements of the input that are lists, by their indices in it.
         state_names: the names of the elements of the input that are states of cells, by their paths.
         result_names: the names of the results that are states of cells, empty for other results.

@@ -29,11 +29,16 @@ _MOST_NUMBERS = 1_000
 """Most numbers of a list, or of a tensor that says how inputs are prepared: longer ones are logs and images."""
 _MOST_VALUES = 1_000_000
 """Most values in all, of large vocabularies."""
+_MOST_LISTED = 10
+"""Most names of data in a note."""
+_MOST_LEFT_OUT_LISTED = 5
+"""Most paths of what is left out in a note."""
 _MOST_REPEATS = 1_000
 """Most containers that are written again."""
 _DEEPEST = 20
 """Maximum depth of what is collected."""
 _NOT_DATA: Any = object()
+"""The result of a collector for what is not data about the model; `None` is data."""
 _CLASS_WORDS = ("class", "label", "categor")
 """Parts of the names of lists whose items are classes, in small letters."""
 
@@ -44,7 +49,7 @@ class Beside:
 
     Attributes:
         data: dicts, lists, text, numbers and truth values.
-        own: likewise, of the fields or attributes of the model itself.
+        own: the same kinds of values, of the fields or attributes of the model itself.
         left_out: the paths of numbers alone, as of losses, and of what is too long or too deep.
         words: what the data mean, if they come from a file that says so; `None` for those of `about`.
     """
@@ -65,14 +70,14 @@ class Beside:
             return None
         if not all(isinstance(part, dict) for part in config.values()) or _is_excessive(config):
             return None
-        return cls(config.get("checkpoint", {}), config.get("data", {}), words=config.get("about", {}))
+        return cls(data=config.get("checkpoint", {}), own=config.get("data", {}), words=config.get("about", {}))
 
     def __bool__(self) -> bool:
         return bool(self.data or self.own)
 
     def config(self, from_lua: bool, index_base: int = 1) -> dict[str, Any]:
         """Return the content of a `config.json`, with words on what it means; the arguments are those of `about`."""
-        parts = {"data": self.own, "checkpoint": self.data}
+        parts = {"data": self.own, "checkpoint": self.data}  # `data` of the model itself, as `write_module` has them
         config: dict[str, Any] = {name: part for name, part in parts.items() if part}
         words = about(config, from_lua, index_base) if self.words is None else self.words
         if words:
@@ -87,25 +92,34 @@ class Beside:
             report: of the conversion.
             where: what they are in.
         """
-        collector = _Collector(None)
+        collector = _Collector(model=None)
         for name, value in fields.items():
-            item = collector.collect(Path(Path(), name, value), 1, is_preprocessing_value=True)
+            path = Path(Path(), name, value)
+            # Numbers alone are no log here, and arrays no images: both are settings of the model.
+            item = collector.collect(path, depth=1, is_preprocessing_value=True)
             if item is not _NOT_DATA:
                 self.own[name] = item
-        paths = {f"root.{name}" for name in self.own}
-        report.notes = [note for note in report.notes if note.code != "left-out" or note.path not in paths]
+        # What is no data keeps its note.
+        paths_of_own = {f"root.{name}" for name in self.own}
+        report.notes = [note for note in report.notes if note.code != "left-out" or note.path not in paths_of_own]
         if self.own:
-            message = f"data of the model itself are in {where}: {listed(self.own, 10)}"
+            message = f"data of the model itself are in {where}: {listed(self.own, _MOST_LISTED)}"
             report.note("info", message, code="beside", count=len(self.own))
 
     def note(self, report: Report, where: str) -> None:
-        """Note what it is, and where it is in the result."""
+        """Note what stands beside the models, where it is in the result, and what is left out.
+
+        Args:
+            report: of the conversion.
+            where: the name of the file, or "the metadata".
+        """
         names = [*self.data, *self.own]
         if names:
-            message = f"what stands beside the model is in {where}: {listed(names, 10)}"
+            message = f"what stands beside the model is in {where}: {listed(names, _MOST_LISTED)}"
             report.note("info", message, code="beside", count=len(names))
         if self.left_out:
-            message = f"logs and images beside the model are not in {where}: {listed(self.left_out, 5)}"
+            paths = listed(self.left_out, _MOST_LEFT_OUT_LISTED)
+            message = f"logs and images beside the model are not in {where}: {paths}"
             report.note("info", message, code="left-out", count=len(self.left_out))
 
 
@@ -136,7 +150,8 @@ def beside(root: Any, model: Any = None) -> Beside:
     if is_module(root) or is_pickled_module(root) or root is model:
         return Beside()
     collector = _Collector(model)
-    data = collector.collect(Path(None, Step("root"), root), 0)
+    data = collector.collect(Path(None, Step("root"), root), depth=0)
+    # Data of several values of a file, which are a list, have no names.
     return Beside(data if isinstance(data, dict) else {}, left_out=collector.left_out)
 
 
@@ -145,7 +160,7 @@ class _Collector:
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self._values = 0
+        self._visited_values = 0
         self._around: set[int] = set()
         """The containers around the present value, by identity."""
         self._seen: set[int] = set()
@@ -164,8 +179,8 @@ class _Collector:
                 data even if it is an array or numbers alone.
         """
         value = path.value
-        self._values += 1
-        if value is self._model or self._values > _MOST_VALUES:
+        self._visited_values += 1
+        if value is self._model or self._visited_values > _MOST_VALUES:
             return _NOT_DATA
         if value is None or isinstance(value, (bool, int, float, str, bytes)):
             return _scalar(value)
@@ -187,27 +202,27 @@ class _Collector:
         if depth == _DEEPEST:
             self.left_out.append(str(path))
             return _NOT_DATA
-        self._repeats += id(value) in self._seen
+        if id(value) in self._seen:
+            self._repeats += 1
         if self._repeats > _MOST_REPEATS:
             return _NOT_DATA
         self._seen.add(id(value))
         self._around.add(id(value))
         pairs: list[tuple[Any, Any]] = []
         for key, item in entries(value):
-            prepared = is_preprocessing_value or is_preprocessing(key)
-            inner = self.collect(Path(path, key, item), depth + 1, prepared)
-            if inner is not _NOT_DATA:
-                pairs.append((key, inner))
+            is_prepared = is_preprocessing_value or is_preprocessing(key)
+            data = self.collect(Path(path, key, item), depth + 1, is_prepared)
+            if data is not _NOT_DATA:
+                pairs.append((key, data))
         self._around.discard(id(value))
-        is_list = isinstance(value, (list, tuple, TdsVec)) or (
-            isinstance(value, Table) and value.sequence() is not None
-        )
-        if not is_list:
+        is_list_of_lua = isinstance(value, Table) and value.sequence() is not None
+        is_list = is_list_of_lua or isinstance(value, (list, tuple, TdsVec))
+        # Not all items may be data, as in a list of modules: those that are, by their numbers.
+        if not is_list or len(pairs) < len(value):
             return self._dict(pairs, path, is_preprocessing_value)
+        if not pairs and not isinstance(value, TorchSize):  # an empty list says nothing; an empty size is a shape
+            return _NOT_DATA
         items = [item for _, item in pairs]
-        if len(items) != len(value) or (not items and not isinstance(value, TorchSize)):
-            # Not all items are data, as in a list of modules: those that are, by their numbers.
-            return self._dict(pairs, path, is_preprocessing_value)
         # Numbers alone are a log, unless they say how inputs are prepared.
         is_log = not is_preprocessing_value or len(items) > _MOST_NUMBERS
         if is_log and all(isinstance(item, (int, float)) for item in items):
@@ -216,7 +231,7 @@ class _Collector:
         return items
 
     def _dict(self, pairs: list[tuple[Any, Any]], path: Path, is_preprocessing_value: bool) -> Any:
-        """Return pairs as a dict; `_NOT_DATA` if there are none, or if they are a log: numbers by number."""
+        """Return pairs as a dict; `_NOT_DATA` if there are none, or if they are a log: numbers under numbers."""
         has_numbers = all(isinstance(key, (int, float)) and isinstance(item, (int, float)) for key, item in pairs)
         is_log = not is_preprocessing_value or len(pairs) > _MOST_NUMBERS
         if pairs and is_log and has_numbers:
@@ -227,14 +242,12 @@ class _Collector:
     def _array(self, value: Tensor | NumpyArray, path: Path, is_preprocessing_value: bool) -> Any:
         """Return a small array as lists if it says how inputs are prepared, or is text; else `_NOT_DATA`."""
         if isinstance(value, NumpyArray):
-            texts = text_items(value)
+            texts = text_items(value)  # `None` for other elements than text
             if texts is not None:
                 return texts if value.shape else texts[0]
             element = NUMPY_ELEMENTS.get(value.dtype.code)
-            if element is None or isinstance(value.data, list):
-                return _NOT_DATA
-            tensor = tensor_of_array(value, element, "cpu")
-            if tensor is None:
+            tensor = None if element is None else tensor_of_array(value, element, "cpu")
+            if tensor is None:  # the elements are not numbers
                 return _NOT_DATA
             value = tensor
             # An array of one number is a setting, as a number is.
@@ -286,7 +299,7 @@ def about(data: Mapping[str, Any], from_lua: bool, index_base: int = 1) -> dict[
 
 
 def _in_words(name: str, value: Any, from_lua: bool, index_base: int) -> str:
-    """Return what a value means where Python counts differently; empty if there is nothing to say.
+    """Return what a value means: how inputs are prepared, or where Lua counts from 1; empty if there is nothing to say.
 
     Args:
         name: its path with dots.
@@ -299,12 +312,12 @@ def _in_words(name: str, value: Any, from_lua: bool, index_base: int) -> str:
         return "how inputs are prepared, as the file says"
     if not from_lua:
         return ""
-    takes = f"; the model takes numbers from {index_base} on"
-    if isinstance(value, dict) and _counts_from_one(value.values()):
-        return f"1-based in Lua; index 0 of the embedding is token 1{takes}"
-    if isinstance(value, dict) and _counts_from_one(_numbers_of(value)) and _are_texts(value.values()):
-        return f"by number, 1-based in Lua; index 0 of the embedding is token 1{takes}"
-    if isinstance(value, list) and len(value) > 1 and _are_texts(value):
+    base_of_model = f"; the model takes numbers from {index_base} on"
+    if isinstance(value, dict) and _counts_from_one(value.values()):  # {"the": 1, "of": 2}
+        return f"1-based in Lua; index 0 of the embedding is token 1{base_of_model}"
+    if isinstance(value, dict) and _counts_from_one(_numbers_of(value)) and _are_texts(value.values()):  # {"1": "the"}
+        return f"by number, 1-based in Lua; index 0 of the embedding is token 1{base_of_model}"
+    if isinstance(value, list) and len(value) > 1 and _are_texts(value):  # of one item no number is asked
         thing = "class" if any(part in last for part in _CLASS_WORDS) else "item"
         return f"a list of Lua, 1-based there: index 0 here and in tensors is {thing} 1"
     return ""

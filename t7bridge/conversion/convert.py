@@ -16,10 +16,10 @@ from attrs import evolve
 
 from .. import formats
 from ..data import collector_paused
-from ..errors import FormatError, ModelError, RecordError, WriteError, about_file
+from ..errors import FormatError, ModelError, WriteError, about_file
 from ..formats import LUA, NAMED, PYTHON, FormatSpec
 from ..formats.t7.layout import T7Layout
-from ..graph.lua import TorchObject
+from ..graph.lua import TorchObject, Value
 from ..graph.python import is_pickled_module
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
@@ -29,7 +29,7 @@ from ..io.source import inputs_protected
 from ..report import Report, check_strict
 from ..text import counted
 from .options import takes
-from .request import Attempt, Convert, check_options, note_ignored
+from .request import Attempt, Convert, check_options, note_ignored, serve_without_wrong_records
 from .values import is_simple, metadata_left_out, note_plain_nans, note_states, value_of
 
 if TYPE_CHECKING:
@@ -117,85 +117,119 @@ def convert_as(request: Convert, *, must_fit: bool = True) -> Report:
 
         load_classes(request.classes)
     goal = formats.format_for(request.target, request.to)
-    template, limits = request.template, request.limits
-    if request.partial and template is None:
+    if request.partial and request.template is None:
         raise ModelError("partial requires a template", expected="template=…")
+    template = request.template
     with (
-        formats.open(request.source, limits=limits) as document,
-        nullcontext() if template is None else formats.open(template, limits=limits) as model,
+        formats.open(request.source, limits=request.limits) as document,
+        nullcontext() if template is None else formats.open(template, limits=request.limits) as model,
         about_file(document.path),
     ):
-        around: Beside | None = None
+        beside_part: Beside | None = None
         if request.at is None:
             document.source.read_all()
         else:
-            part = Path.parse(request.at).get(document.value)
-            if goal.values == NAMED or (goal.values == PYTHON and request.config):
-                around = _data_around(part, document.value)
-            document.narrow(part)
+            beside_part = _narrow_to_part(document, goal, request)
         # A record describes the whole file, not a part of it.
         attempt = Attempt.of(request, model=model, record=request.record and request.at is None, must_fit=must_fit)
         check_options(attempt, document.format, goal.name)
         if goal.values == NAMED:
-            _add_metadata(document, around)
+            _add_metadata(document, beside_part)
         if request.shard_size is not None and goal.shards:
-            from .sharded import write_shards
-
-            with collector_paused():
-                report = write_shards(document, goal, attempt)
-            if around is not None:
-                around.note(report, "the metadata")
-            return report
-        with FileOutput(request.target, force=request.force, sync=request.sync) as output, collector_paused():
-            name = str(request.target)
-            report = Report(document.path, name, document.format, goal.name, source_bytes=document.source.size)
-            note_ignored(attempt, report)
-            try:
-                _write(document, output, goal, attempt, report)
-            except RecordError as error:
-                output.restart()
-                report = evolve(report, mode="", notes=[])
-                attempt = attempt.without_records()
-                note_ignored(attempt, report)
-                _write(document, output, goal, attempt, report)
-                if not any(note.code == "record" for note in report.notes):
-                    report.note("warning", f"{error.message}: its record is not used", code="record")
-            if attempt.edits is not None:
-                output.wait()
-                attempt.edits.note_written(report)
-            if around is None and goal.values == PYTHON and request.config:
-                around = _around_whole(document, report)
-            if around is not None:
-                _note_beside(around, document, output, goal, report)
-            check_strict(report, request.strict)
-            if around and goal.values != NAMED:
-                from .beside import config_text
-
-                text = config_text(around.config(document.spec.values == LUA))
-                with FileOutput(_config_path(output), force=request.force, sync=request.sync) as config:
-                    config.write(text.encode())
-        if request.force and request.config and goal.values == PYTHON and not around:
-            _remove_outdated_config(_config_path(output))
-        report.target_bytes = os.path.getsize(output.path)
-    return report
+            return _convert_to_shards(document, goal, attempt, beside_part)
+        return _convert_to_one_file(document, goal, attempt, beside_part)
 
 
-def _data_around(part: Any, root: Any) -> Beside | None:
-    """Return what stands beside a part of a file that is a model or a state dict, or has one in it; else `None`."""
+def _narrow_to_part(document: Document, goal: FormatSpec, request: Convert) -> Beside | None:
+    """Make the part of a file that is to be converted its only value; return what stands beside it there.
+
+    Returns:
+        `None` where the target has no place for it, or where the part is neither a model nor a state dict, and has
+        none in it.
+    """
+    assert request.at is not None
+    whole = document.value
+    part = Path.parse(request.at).get(whole)
+    document.narrow(part)
+    has_place = goal.values == NAMED or (goal.values == PYTHON and request.config)
+    if not has_place:
+        return None
     from .checkpoints import has_states
 
     if not has_states(part):
         return None
     from .beside import beside
 
-    return beside(root, part)
+    return beside(whole, part)
 
 
-def _around_whole(document: Document, report: Report) -> Beside | None:
-    """Return what stands beside a file that is a model, if a `.pt` was made of it; else `None`.
+def _convert_to_shards(document: Document, goal: FormatSpec, attempt: Attempt, beside_part: Beside | None) -> Report:
+    """Write several files and their index, and return the report.
 
-    It is what an earlier conversion stored as `config` in the metadata, or nothing, to which data of the model itself
-    are added.
+    `beside_part` is only noted: `_add_metadata` has put it among the strings that each file gets.
+    """
+    from .sharded import write_shards
+
+    with collector_paused():
+        report = write_shards(document, goal, attempt)
+    if beside_part is not None:
+        beside_part.note(report, "the metadata")
+    return report
+
+
+def _convert_to_one_file(document: Document, goal: FormatSpec, attempt: Attempt, beside_part: Beside | None) -> Report:
+    """Write the target, and beside a `.pt` the `config.json` of what describes the model; return the report.
+
+    Args:
+        document: the source.
+        goal: the format of the target.
+        attempt: the first, of which a second one may be made.
+        beside_part: what stands beside the part that is converted; `None` for a whole file, and for a target that has
+            no place for it.
+    """
+    beside_model = beside_part
+    may_have_config = goal.values == PYTHON and attempt.config  # named tensors have it in their metadata
+    with FileOutput(attempt.target, force=attempt.force, sync=attempt.sync) as output, collector_paused():
+        report = _write_checked(document, output, goal, attempt)
+        if beside_model is None and may_have_config:
+            beside_model = _beside_whole(document, report)
+        if beside_model is not None:
+            _note_beside(beside_model, document, output, goal, report)  # which may add to it
+        check_strict(report, attempt.strict)
+        # Within the output's block: if the config cannot be written, the output is not either.
+        if may_have_config and beside_model:  # one without content has no config
+            _write_config(beside_model, document, output, attempt)
+    if attempt.force and may_have_config and not beside_model:
+        _remove_outdated_config(_config_path(output))
+    report.target_bytes = os.path.getsize(output.path)
+    return report
+
+
+def _write_checked(document: Document, output: FileOutput, goal: FormatSpec, attempt: Attempt) -> Report:
+    """Write the values of a file, without its records if one of them turns out to be wrong; return the report."""
+
+    def write(attempt: Attempt) -> Report:
+        if not attempt.trusts_records:  # the second attempt: the output has what the first one wrote
+            output.restart()
+        name = str(attempt.target)
+        report = Report(document.path, name, document.format, goal.name, source_bytes=document.source.size)
+        note_ignored(attempt, report)
+        _write(document, output, goal, attempt, report)
+        if attempt.edits is not None:
+            output.wait()  # until all elements are read: only then it is known how many became infinite
+            attempt.edits.note_written(report)
+        return report
+
+    return serve_without_wrong_records(attempt, write)
+
+
+def _beside_whole(document: Document, report: Report) -> Beside | None:
+    """Return what stands beside the model in a file that holds nothing else, and is written to a `.pt`.
+
+    Returns:
+        What an earlier conversion stored as `config` in the metadata. Without such a string an empty `Beside`, if the
+        report names data of the model itself as left out, for which it has room; else `None`, also if the string is
+        not ours, with a note.
     """
     config = document.metadata.get("config")
     if config is None and not _lacks_own(report):
@@ -204,10 +238,10 @@ def _around_whole(document: Document, report: Report) -> Beside | None:
 
     if config is None:
         return Beside()
-    around = Beside.from_text(config)
-    if around is None:
+    beside_model = Beside.from_text(config)
+    if beside_model is None:
         report.note("info", metadata_left_out(["config"]), code="metadata", count=1)
-    return around
+    return beside_model
 
 
 def _lacks_own(report: Report) -> bool:
@@ -215,15 +249,20 @@ def _lacks_own(report: Report) -> bool:
     return any(note.code == "left-out" and note.path.startswith("root.") for note in report.notes)
 
 
-def _add_metadata(document: Document, around: Beside | None) -> None:
-    """Add to the strings of a file what stands beside the part that is taken, or what is said about the whole."""
-    if around is not None:
-        if around.data:
+def _add_metadata(document: Document, beside_part: Beside | None) -> None:
+    """Add to the metadata of a file what stands beside the part that is converted; for a whole file what it means.
+
+    Args:
+        document: the file; its `metadata` get `config`, or `about`.
+        beside_part: what stands beside the part; `None` for a whole file, or for a part that is no model.
+    """
+    is_lua = document.spec.values == LUA
+    if beside_part is not None:
+        if beside_part.data:
             from .beside import config_text
 
-            document.metadata["config"] = config_text(around.config(document.spec.values == LUA))
+            document.metadata["config"] = config_text(beside_part.config(is_lua))
         return
-    is_lua = document.spec.values == LUA
     if is_lua and any(isinstance(item, TorchObject) for item in document.content.objects):
         from .beside import about, beside
 
@@ -232,11 +271,25 @@ def _add_metadata(document: Document, around: Beside | None) -> None:
             document.metadata["about"] = json.dumps(words)
 
 
-def _note_beside(around: Beside, document: Document, output: FileOutput, goal: FormatSpec, report: Report) -> None:
-    """Note where what stands beside the part of the source is, and what the part itself has."""
-    around.note(report, "the metadata" if goal.values == NAMED else os.path.basename(_config_path(output)))
-    if goal.values != NAMED:  # whose strings have it already
-        _add_own(around, document, output, report)
+def _note_beside(
+    beside_model: Beside, document: Document, output: FileOutput, goal: FormatSpec, report: Report
+) -> None:
+    """Note where what stands beside the model is; for a `config.json`, add what the model itself has to it, too."""
+    if goal.values == NAMED:
+        # What the model itself has is among the strings of the file already, as all that is not a tensor.
+        beside_model.note(report, "the metadata")
+        return
+    beside_model.note(report, os.path.basename(_config_path(output)))
+    _add_own(beside_model, document, output, report)
+
+
+def _write_config(beside_model: Beside, document: Document, output: FileOutput, attempt: Attempt) -> None:
+    """Write the `config.json` beside an output."""
+    from .beside import config_text
+
+    text = config_text(beside_model.config(from_lua=document.spec.values == LUA))
+    with FileOutput(_config_path(output), force=attempt.force, sync=attempt.sync) as config:
+        config.write(text.encode())
 
 
 def _config_path(output: FileOutput) -> str:
@@ -253,12 +306,16 @@ def _remove_outdated_config(path: str) -> None:
         return
     from .beside import Beside
 
-    if Beside.from_text(text):
+    config = Beside.from_text(text)
+    if config:  # neither another program's nor empty, which no conversion writes
         os.unlink(path)
 
 
-def _add_own(around: Beside, document: Document, output: FileOutput, report: Report) -> None:
-    """Add what the model itself has besides its weights, if the report names something of it as left out."""
+def _add_own(beside_model: Beside, document: Document, output: FileOutput, report: Report) -> None:
+    """Add what the model itself has besides its weights to what stands beside it, and note where that is.
+
+    Nothing is added unless the report names something of it as left out.
+    """
     if not _lacks_own(report):
         return
     value = document.value
@@ -270,8 +327,8 @@ def _add_own(around: Beside, document: Document, output: FileOutput, report: Rep
     elif is_pickled_module(value):
         from .simplified import module_data
 
-        fields = module_data(value, set())
-    around.add_own(fields, report, os.path.basename(_config_path(output)))
+        fields = module_data(value)
+    beside_model.add_own(fields, report, os.path.basename(_config_path(output)))
 
 
 def _write(document: Document, output: FileOutput, goal: FormatSpec, request: Attempt, report: Report) -> None:
@@ -280,7 +337,7 @@ def _write(document: Document, output: FileOutput, goal: FormatSpec, request: At
     Raises:
         RecordError: a record in the source contradicts what the source shows; the output is not usable.
     """
-    if document.spec.values == LUA:  # others note it with their values
+    if document.spec.values == LUA:  # for other files `value_of` adds them
         report.notes += document.notes
     if goal.values == LUA:
         _write_lua_values(document, output, request, report)
@@ -310,7 +367,10 @@ def _may_restore(request: Attempt) -> bool:
 
 
 def _copy_t7(content: T7File, output: Output, request: Convert, report: Report) -> T7Writer:
-    """Write the values of a `.t7` to another, whose layout differs where the request says so; return the writer.
+    """Write the values of a `.t7` to another, whose layout differs where the request says so.
+
+    Returns:
+        The writer, which knows where the elements of each storage are.
 
     Raises:
         WriteError: the layout differs, and bytes after the values, which are not a value, cannot be re-encoded.
@@ -322,17 +382,16 @@ def _copy_t7(content: T7File, output: Output, request: Convert, report: Report) 
     if request.layout and layout.vintage:
         message = f"the objects of {layout.vintage} are written as today's Lua Torch reads them"
         report.note("info", message, code="vintage")
-        layout = evolve(layout, vintage="", headless=False, unowned=())
-        for path in walk(content.roots):
-            if isinstance(path.value, (Tensor, Storage)):
-                path.value.alias = None  # the class as that release named it
+        layout = evolve(layout, vintage="", headless=False, unowned=())  # as today's files
+        _name_classes_as_today(content.roots)
     writer = T7Writer(output, layout)
     for root in content.roots:
         writer.write_object(root)
     note_plain_nans(writer.plain_nans, report)
-    if content.has_pt_record and request.record:
-        output.write(content.trailing)
-    elif content.trailing and not content.has_pt_record:
+    if content.has_pt_record:
+        if request.record:
+            output.write(content.trailing)
+    elif content.trailing:
         if layout != content.layout:
             raise WriteError(
                 f"{counted(len(content.trailing), 'byte')} after the last value cannot be re-encoded: not a value",
@@ -344,24 +403,19 @@ def _copy_t7(content: T7File, output: Output, request: Convert, report: Report) 
     return writer
 
 
+def _name_classes_as_today(roots: list[Value]) -> None:
+    """Remove from tensors and storages the names that an early release had for their classes; changes the values."""
+    for path in walk(roots):
+        if isinstance(path.value, (Tensor, Storage)):
+            path.value.alias = None
+
+
 def _write_tables(document: Document, output: Output, request: Attempt, report: Report) -> None:
     """Write Python values as Lua tables, with the record that restores them."""
-    from ..formats.t7.writer import T7Writer
     from .lua_tree import note_nones, to_lua
     from .records import Hashed, pickle_of, structure_hash, write_pt_record
-    from .tree import WRAPPED
 
-    # The record describes what is written: values that PyTorch's safe loader reads, with state dicts for modules.
-    value = value_of(document, request, report)
-    if not is_simple(value):
-        from .simplified import simplified  # which imports the table of layers: other values do not need it
-
-        value = simplified(value, report, request.limits, unnamed_data=WRAPPED)
-    note_states(value, report)
-    if request.edits is not None:
-        from .edited import edited
-
-        value = edited(value, request.edits, report, request.limits)
+    value = _value_for_tables(document, request, report)
     # Before the tree is there, which needs as much memory: the pickle's writer holds every list.
     pickled = pickle_of(value) if request.record else None
     tree = to_lua(value, nested=request.nested, keep_device=request.keep_device, limits=request.limits)
@@ -371,22 +425,58 @@ def _write_tables(document: Document, output: Output, request: Attempt, report: 
     report.mode = "tree"
     hashed = Hashed(output)
     layout = T7Layout(**request.layout)
-    writer = T7Writer(hashed, layout)
-    writer.write_object(tree.value)
-    hashed.flush()
-    note_plain_nans(writer.plain_nans, report)
-    storages = [item for item in writer.objects if isinstance(item, Storage)]
-    report.storages = len(storages)
-    report.tensors = sum(isinstance(item, Tensor) for item in writer.objects)
-    del writer  # before the record is written: it holds every table
+    storages = _write_value(tree.value, hashed, layout, report)
     if pickled is None:
-        note_nones(tree, report)
+        note_nones(tree, report)  # a record keeps them
         return
     pickle, pickled_storages = pickled
     # The hash is that of the default layout, so that the `.t7` may be re-encoded: another layout needs one of its own.
     structure = hashed.digest.hexdigest() if layout == T7Layout() else structure_hash(tree.value)
     places = {id(storage): place for place, storage in enumerate(storages)}
     write_pt_record(output, pickle, pickled_storages, structure, tree, places)
+
+
+def _value_for_tables(document: Document, request: Attempt, report: Report) -> Any:
+    """Return the value of a file as tables and its record are to have it, with notes about the rest.
+
+    That is what PyTorch's safe loader reads, with state dicts for modules, and with the names and types asked for.
+    """
+    from .tree import WRAPPED
+
+    value = value_of(document, request, report)
+    if not is_simple(value):
+        from .simplified import simplified  # which imports the table of layers: other values do not need it
+
+        value = simplified(value, report, request.limits, unnamed_data=WRAPPED)
+    note_states(value, report)
+    return _edited(value, request, report)
+
+
+def _edited(value: Any, request: Attempt, report: Report) -> Any:
+    """Return a Python-side value with the names and types that are asked for; see `edited`."""
+    if request.edits is None:
+        return value
+    from .edited import edited
+
+    return edited(value, request.edits, report, request.limits)
+
+
+def _write_value(value: Value, output: Output, layout: T7Layout, report: Report) -> list[Storage]:
+    """Write one value to a `.t7`, and count and note in the report what was written.
+
+    Returns:
+        The storages in the order of the file. The writer, which holds every table, is gone.
+    """
+    from ..formats.t7.writer import T7Writer
+
+    writer = T7Writer(output, layout)
+    writer.write_object(value)
+    output.flush()
+    note_plain_nans(writer.plain_nans, report)
+    storages = [item for item in writer.objects if isinstance(item, Storage)]
+    report.storages = len(storages)
+    report.tensors = sum(isinstance(item, Tensor) for item in writer.objects)
+    return storages
 
 
 def _fill_template(document: Document, template: Document, output: Output, request: Attempt, report: Report) -> None:
@@ -398,13 +488,9 @@ def _fill_template(document: Document, template: Document, output: Output, reque
     content = template.content
     if content.message:
         report.note("warning", f"of the template, {content.message}", code="trailing")
-    value = value_of(document, request, report)
-    if request.edits is not None:
-        from .edited import edited
-
-        value = edited(value, request.edits, report, request.limits)
+    value = _edited(value_of(document, request, report), request, report)
     try:
-        report.notes += fill_template(content.roots, value, request.partial)
+        report.notes += fill_template(content.roots, value, request.partial)  # changes the template's values
     except ModelError as error:
         error.file = error.file or report.source
         raise

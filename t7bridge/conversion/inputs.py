@@ -36,10 +36,17 @@ _SHAPE = pattern(
     r"(?::(?P<dtype>[A-Za-z]\w*))?(?::(?P<low>-?\d{1,18})\.\.(?P<high>-?\d{1,18}))?\Z",
     re.ASCII,
 )
+"""`image=1x20:int64:1..99`: only the sizes have to be there."""
 _NAME = pattern(r"([A-Za-z_]\w*)=(.+)", re.ASCII | re.DOTALL)
+"""`image=in.t7`: a name, and the rest."""
 _FILE = pattern(r"[^:]*[^:.]\.[A-Za-z]\w*\Z", re.ASCII)
+"""`in.t7`: the name of a file with a suffix."""
 _SHAPE_IN_TABLE = pattern(r"[^\[\],]*[^\[\],\s][^\[\],]*")
 """A shape between brackets and commas."""
+_MOST_LETTERS = 60
+"""Letters of an input that an error shows."""
+_LONGEST_SHAPE = 400
+"""Letters of the longest text that is read as a shape: Python refuses to read numbers of thousands of digits."""
 _DEEPEST = 32
 """Levels of tables in tables: far more than any model takes."""
 _MOST_ITEMS = 100_000
@@ -64,9 +71,9 @@ def parse_inputs(inputs: Inputs, *, limits: Limits = DEFAULT_LIMITS) -> Examples
         MissingFileError: a text is the name of a missing file.
         FormatError: a file is damaged.
     """
-    is_text = isinstance(inputs, str) or not isinstance(inputs, Iterable)
-    is_shape = not is_text and bool(inputs) and all(isinstance(size, int) for size in inputs)
-    stated = [inputs] if is_text or is_shape else inputs
+    is_text_or_path = isinstance(inputs, str) or not isinstance(inputs, Iterable)
+    is_shape = not is_text_or_path and bool(inputs) and all(isinstance(size, int) for size in inputs)
+    stated = [inputs] if is_text_or_path or is_shape else inputs
     texts = [_text_of(item) for item in stated]
     if not texts:
         raise ModelError("no input is given", expected=EXPECTED)
@@ -76,7 +83,7 @@ def parse_inputs(inputs: Inputs, *, limits: Limits = DEFAULT_LIMITS) -> Examples
     if not names:
         raise ModelError("the input is an empty table", expected=EXPECTED)
     if len(set(names)) < len(names):
-        raise ModelError("two inputs have one name", found=max(names, key=names.count)[:60])
+        raise ModelError("two inputs have one name", found=max(names, key=names.count)[:_MOST_LETTERS])
     return tree
 
 
@@ -98,7 +105,7 @@ def _text_of(value: Any) -> str:
     if isinstance(value, (str, os.PathLike)):
         return os.fspath(value)
     if not isinstance(value, Iterable):
-        raise ModelError("an input is not a shape", found=repr(value)[:60], expected=EXPECTED)
+        raise ModelError("an input is not a shape", found=repr(value)[:_MOST_LETTERS], expected=EXPECTED)
     return "x".join(map(str, value))
 
 
@@ -128,14 +135,16 @@ def _from_shape(text: str) -> Example:
     """Return the input that a shape describes, with its name, type and range if it has them."""
     match = _SHAPE.match(text.strip())
     shape: tuple[int, ...] = ()
-    if match is not None and len(match["shape"]) < 400:  # longer texts are no shapes, and numbers that Python refuses
+    if match is not None and len(match["shape"]) < _LONGEST_SHAPE:
         shape = tuple(map(int, re.split("[xX×,]", match["shape"])))
     has_zero = not all(shape)
     if match is None or not shape or has_zero or math.prod(shape) > _MOST_ELEMENTS:
-        raise ModelError("an input is not a shape", found=repr(text[:60]), expected=EXPECTED)
+        raise ModelError("an input is not a shape", found=repr(text[:_MOST_LETTERS]), expected=EXPECTED)
     bounds = (int(match["low"]), int(match["high"])) if match["low"] else None
     if bounds and bounds[0] > bounds[1]:
-        raise ModelError("the range of an input is empty", found=repr(text[:60]), expected="the smaller number first")
+        raise ModelError(
+            "the range of an input is empty", found=repr(text[:_MOST_LETTERS]), expected="the smaller number first"
+        )
     return Example(match["name"] or "", shape, match["dtype"] or "", bounds)
 
 
@@ -150,7 +159,7 @@ def _from_brackets(text: str) -> Examples:
         return _table_of_parts(json.loads(as_json))
     except (json.JSONDecodeError, RecursionError):
         message = "the brackets of an input do not fit"
-        raise ModelError(message, found=repr(text[:60]), expected=EXPECTED) from None
+        raise ModelError(message, found=repr(text[:_MOST_LETTERS]), expected=EXPECTED) from None
 
 
 def _table_of_parts(part: str | list[Any], depth: int = 0) -> Examples:
@@ -171,11 +180,11 @@ def _from_file(name: str, path: str, limits: Limits) -> Examples:
         limits: resource limits.
     """
     document = formats.open(path, limits=limits)
+    # Of the values of a `.t7` the first, as Lua's `torch.load` returns it.
     value = document.first if document.spec.values == formats.LUA else document.value
+    budget = Budget(limits, "reading the tables of an input", free=_WORK_PER_VALUE * _MOST_ITEMS)
     with about_file(path):
-        tree = _from_value(
-            "", value, Budget(limits, "reading the tables of an input", free=_WORK_PER_VALUE * _MOST_ITEMS)
-        )
+        tree = _from_value(name="", value=value, budget=budget)
     if document.spec.values == formats.NAMED and isinstance(tree, list) and len(tree) == 1:
         tree = tree[0]  # the only tensor of a file that holds them by name
     if name and isinstance(tree, Example):

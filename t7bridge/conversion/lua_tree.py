@@ -48,8 +48,27 @@ _ALIKE_NOTES = 10
 """Notes about the same before they are only counted."""
 _MOST_NOTES = 1000
 """Notes in all; as many more may say how many were not made."""
+_MOST_LETTERS_OF_CODE = 20
+"""Letters of a numpy type in a note: that of a damaged file may have any length."""
 _MOST_DOTS = 100
 """Steps of a key that is split: tables nested deeper are no names of parameters."""
+
+
+@define(eq=False)
+class LuaStorage:
+    """A storage of the Python side, and what it is in Lua.
+
+    Attributes:
+        original: the storage, which is kept alive where it is known by its identity.
+        storage: Lua's: the same one, or one with the next wider elements.
+        elements_per_original: how many elements of it each element of the original is: 2 for complex ones, else 1.
+        is_exact: whether it can be turned back into the original exactly.
+    """
+
+    original: Storage
+    storage: Storage
+    elements_per_original: int
+    is_exact: bool
 
 
 @define(eq=False)
@@ -60,14 +79,13 @@ class LuaTree:
         value: the Lua value.
         notes: the differences between the Lua value and the original.
         nones: number of None in lists and dicts, which Lua's tables cannot hold.
-        storages: for each original storage, by identity: it, the Lua storage, and whether Lua's can be turned back into
-            it exactly.
+        storages: what each original storage became, by its identity.
     """
 
     value: Value = None
     notes: list[Note] = field(factory=list)
     nones: int = 0
-    storages: dict[int, tuple[Storage, Storage, bool]] = field(factory=dict)
+    storages: dict[int, LuaStorage] = field(factory=dict)
 
 
 class _Builder(Rebuilder):
@@ -89,8 +107,6 @@ class _Builder(Rebuilder):
         self._restores_objects = objects
         self._hashes_of_parts: dict[int, bytes] = {}
         """For `in_order`: of the parts of sets, by identity."""
-        self._elements_per_original: dict[int, int] = {}
-        """The elements of the Lua storage for each element of the original storage, by identity: 2 for complex ones."""
         self._resolved: dict[tuple[int, bool, bool], Storage] = {}
         """Storages of conjugated and negated views: by identity of the original, and whether it is either."""
 
@@ -161,9 +177,9 @@ class _Builder(Rebuilder):
         if isinstance(value, Tensor):
             return self._tensor(value, path)
         if isinstance(value, UntypedStorage):
-            return self._lua_storage(value.storage)
+            return self._lua_storage(value.storage).storage
         if isinstance(value, Storage):
-            return self._lua_storage(value)
+            return self._lua_storage(value).storage
         if isinstance(value, complex):
             return Table.of({"re": value.real, "im": value.imag})
         if isinstance(value, bytearray):
@@ -217,7 +233,12 @@ class _Builder(Rebuilder):
         return self._table_of_entries(value, path)
 
     def _object(self, value: dict[Any, Any], path: Path) -> Fill | None:
-        """Return the object or table, to be filled, of which `as_tree` made a dict; `None` if it is another dict."""
+        """Return the object or table, to be filled, of which `as_tree` made a dict; `None` if it is another dict.
+
+        Args:
+            value: a dict with the key `__class__`.
+            path: of it.
+        """
         name = value["__class__"]
         if name == "table" and value.keys() == {"__class__", "pairs"}:
             return _table_of_pairs(value["pairs"])
@@ -227,14 +248,14 @@ class _Builder(Rebuilder):
         if not isinstance(name, str) or not has_version or "__payload__" in value:
             return None
         version = value["__version__"]
-        if name in _VECTORS:
+        if name in _VECTOR_CLASSES:
             vector = TdsVec(lua_class=name, version=version)
             elements = fill_list(value.get("items", []))
             vector.elements = elements.value
             return Fill(vector, elements.parts)
         fields = {key: item for key, item in value.items() if key not in ("__class__", "__version__")}
         table = self._table_of_entries(fields, path)
-        if name in _HASHES:
+        if name in _HASH_CLASSES:
             return Fill(TdsHash(table.value, name, version), table.parts)
         return Fill(TorchObject(name, version, table.value), table.parts)
 
@@ -284,48 +305,50 @@ class _Builder(Rebuilder):
 
     # Tensors
 
-    def _lua_storage(self, storage: Storage) -> Storage:
-        """Return the Lua storage of a storage: the same one, or one with the next wider elements."""
-        if id(storage) not in self.tree.storages:
-            lua_storage, elements_per_original, is_exact = widen(storage)
-            device = self._device(storage.device)
-            if lua_storage.device != device:
-                lua_storage = evolve(lua_storage, device=device)
-            self.tree.storages[id(storage)] = (storage, lua_storage, is_exact)
-            self._elements_per_original[id(storage)] = elements_per_original
-        _original, lua_storage, _is_exact = self.tree.storages[id(storage)]
-        return lua_storage
+    def _lua_storage(self, original: Storage) -> LuaStorage:
+        """Return what a storage is in Lua; the same each time."""
+        if id(original) not in self.tree.storages:
+            storage, elements_per_original, is_exact = widen(original)
+            device = self._device(original.device)
+            if storage.device != device:
+                storage = evolve(storage, device=device)
+            self.tree.storages[id(original)] = LuaStorage(original, storage, elements_per_original, is_exact)
+        return self.tree.storages[id(original)]
 
     def _device(self, name: str) -> str:
         """Return the Lua device of a tensor: Lua's classes know the CPU and CUDA."""
         return name if self._keep_device and name.startswith("cuda") else "cpu"
 
     def _tensor(self, tensor: Tensor, path: Path) -> Tensor:
-        """Return the Lua tensor of a tensor, with notes on what it has not: a view of the Lua storage."""
+        """Return the Lua tensor of a tensor, a view of the Lua storage; notes say what Lua has differently."""
         device = self._device(tensor.device)
-        source = self._storage_as_read(tensor, path)
-        if source is None:  # without elements, as on the device `meta`
+        original = self._storage_as_read(tensor, path)
+        if original is None:  # without elements, as on the device `meta`
             return Tensor(tensor.element, None, device=device)
-        if source.base is not None:
+        if original.base is not None:
             message = "memory that is seen as two types, or in part, is two storages in Lua"
             self._note("info", path, message, loss="sharing")
-        storage = self._lua_storage(source)
-        elements_per_original = self._elements_per_original[id(source)]
-        if storage.element.name == "float64" and tensor.element.name == "uint64":
-            message = "uint64 is written as float64, as a number is beyond int64: exact to 2^53"
-            self._note("warning", path, message, loss="precision")
-        elif storage.element.name != tensor.element.name:
-            self._note("info", path, f"{tensor.element.name} is written as {storage.element.name}", loss="type")
+        lua_storage = self._lua_storage(original)
+        storage = lua_storage.storage
+        self._note_other_type(tensor.element.name, storage.element.name, path)
         if 0 in tensor.size:
             if len(tensor.size) > 1:
                 self._note("info", path, "a tensor without elements has no dimensions in Lua", loss="type")
             return Tensor(storage.element, storage, device=device)
-        view = pairs_of_numbers(tensor) if elements_per_original == 2 else tensor  # 2: complex
+        are_complex = lua_storage.elements_per_original == 2
+        view = pairs_of_numbers(tensor) if are_complex else tensor
         # Lua has no tensors without dimensions.
         size = (1,) if view.is_scalar else view.size
         stride = (1,) if view.is_scalar else view.stride
-        offset = tensor.offset * elements_per_original
-        return Tensor(storage.element, storage, size, stride, offset, device=device)
+        return Tensor(storage.element, storage, size, stride, view.offset, device=device)
+
+    def _note_other_type(self, name: str, lua_name: str, path: Path) -> None:
+        """Note that a tensor's elements have another type in Lua, if they have."""
+        if name == "uint64" and lua_name == "float64":
+            message = "uint64 is written as float64, as a number is beyond int64: exact to 2^53"
+            self._note("warning", path, message, loss="precision")
+        elif name != lua_name:
+            self._note("info", path, f"{name} is written as {lua_name}", loss="type")
 
     def _storage_as_read(self, tensor: Tensor, path: Path) -> Storage | None:
         """Return the storage of a tensor, conjugated and negated if the tensor is; note what else it has of Python.
@@ -335,7 +358,7 @@ class _Builder(Rebuilder):
         """
         storage = tensor.storage
         extras = tensor.extras
-        if not extras:
+        if extras is None:
             return storage
         if storage is not None and (extras.conj or extras.neg):
             self._note("info", path, "a conjugated or negated view has memory of its own in Lua", loss="sharing")
@@ -353,21 +376,25 @@ class _Builder(Rebuilder):
         return self._resolved[key]
 
     def _numpy_value(self, value: NumpyArray | NumpyScalar, path: Path) -> Any:
-        """Return the Lua value of a numpy array or scalar; of elements that only numpy has their bytes."""
+        """Return the Lua value of a numpy array or scalar; of elements that only numpy has their bytes.
+
+        `None` for a scalar of objects, which numpy does not load either: it has no bytes.
+        """
         content = numpy_content(value, str(path))
         if isinstance(value.data, list):
             self._note("info", path, "a numpy array of objects is a table in Lua, without its shape", loss="type")
         if content is None:
-            code = value.dtype.code[:20]
+            code = value.dtype.code[:_MOST_LETTERS_OF_CODE]
             self._note("warning", path, f"numpy elements of type {code} are bytes in Lua", loss="type")
             return value.data if isinstance(value.data, bytes) else None
         if type(content) in SCALARS:
-            return self.scalar(content, path.parent, path.key)
+            return self.scalar(content, path.parent, path.key)  # which notes the path of a key in a container
         return self.make(content, path)
 
 
-_VECTORS = ("tds.Vec",)
-_HASHES = ("tds.Hash", "tds_hash")
+_VECTOR_CLASSES = ("tds.Vec",)
+_HASH_CLASSES = ("tds.Hash", "tds_hash")
+"""The names in a `.t7` of the collections of the package tds."""
 
 
 def _table_of_pairs(pairs: list[list[Any]]) -> Fill:

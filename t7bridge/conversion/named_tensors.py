@@ -131,11 +131,11 @@ class Flat:
             item: the value.
             steps: of its path, without the root.
         """
-        name = steps or ("root",)
+        name = steps or ("root",)  # a value that is the whole file
         if isinstance(item, UntypedStorage):
             item = item.storage
         if isinstance(item, Storage):
-            self.storages.append(steps)
+            self.storages.append(steps)  # for the note
             item = Tensor(item.element, item, size=(item.count,), stride=(1,))
         if isinstance(item, Tensor):
             self.tensors[self.names.reserve(name, self.renamed)] = item
@@ -228,28 +228,21 @@ class _Flattening:
                 item = item.value
                 is_own_data = True
             item = self._with_parts_as_container(item)
-            self._flat.copy_count += is_copy
-            if self._flat.copy_count > _MOST_COPIES:
-                raise _TooManyCopies
+            if is_copy:
+                self._count_copy()
             if self._numbers_as_tensors and not is_own_data:
                 item = self._with_numbers_as_tensor(item, path)
             if not _is_container(item):
-                if is_copy:
-                    self._spend_copied_steps(depth)
-                else:
-                    self._budget.spend(max(0, depth - _FREE_STEPS))
+                self._charge_name(depth, is_copy)
                 if is_own_data:
                     self._flat.add_own_data(item, _steps_to(path))
                 else:
                     self._flat.add(item, _steps_to(path))
                 continue
             if id(item) in visited:
-                if not self._repeats_shared:
-                    self._flat.leave_out(_SHARED, _steps_to(path))
-                    continue
-                self._spend_copied_steps(depth)
-                if _contains_itself(path):
-                    self._flat.leave_out(_CYCLE, _steps_to(path))
+                reason = self._reason_to_leave_out(path, depth)
+                if reason:
+                    self._flat.leave_out(reason, _steps_to(path))
                     continue
                 is_copy = True
             visited.add(id(item))
@@ -276,13 +269,16 @@ class _Flattening:
         Raises:
             _TooManyNumbers: there are more of them than may become tensors.
         """
-        is_container = _is_container(item)
-        tensor_and_kind = self._tensors_of_lists.get(id(item)) if is_container else None
+        is_list = _is_container(item)
+        tensor_and_kind = self._tensors_of_lists.get(id(item)) if is_list else None
         if tensor_and_kind is None:
             tensor_and_kind = tensor_of_numbers(item)
-        if tensor_and_kind is None or sum(map(len, _steps_to(path))) >= _LONGEST_NAME:
+        if tensor_and_kind is None:
             return item
-        if is_container:
+        name_letters = sum(map(len, _steps_to(path)))
+        if name_letters >= _LONGEST_NAME:
+            return item
+        if is_list:
             self._tensors_of_lists[id(item)] = tensor_and_kind
         tensor, kind = tensor_and_kind
         self._flat.number_kinds[id(tensor)] = kind
@@ -290,7 +286,35 @@ class _Flattening:
             raise _TooManyNumbers
         return tensor
 
-    def _spend_copied_steps(self, depth: int) -> None:
+    def _reason_to_leave_out(self, path: Path, depth: int) -> str:
+        """Return why a container that was named before is not named again at a path; empty if it is.
+
+        Raises:
+            _TooManyCopies: the names are too long.
+        """
+        if not self._repeats_shared:
+            return _SHARED
+        self._count_copied_steps(depth)
+        return _CYCLE if _contains_itself(path) else ""
+
+    def _charge_name(self, depth: int, is_copy: bool) -> None:
+        """Count the steps of a name: of a copy, among those of all copies; else, against the limit of work.
+
+        Raises:
+            _TooManyCopies: the names of copies are too long.
+            LimitError: values are nested so deeply that their names are far longer than the file.
+        """
+        if is_copy:
+            self._count_copied_steps(depth)
+        else:
+            self._budget.spend(max(0, depth - _FREE_STEPS))
+
+    def _count_copy(self) -> None:
+        self._flat.copy_count += 1
+        if self._flat.copy_count > _MOST_COPIES:
+            raise _TooManyCopies
+
+    def _count_copied_steps(self, depth: int) -> None:
         self._copied_steps += depth
         if self._copied_steps > self._limits.work:
             raise _TooManyCopies
@@ -335,6 +359,7 @@ def _kind_of(item: Any) -> str:
 
 
 def _text_of_key(key: Any) -> str:
+    """Return a key of a dict as a step of a name."""
     if isinstance(key, bytes):
         return key.decode("utf-8", "backslashreplace")
     if isinstance(key, (str, int, float)):
@@ -363,24 +388,11 @@ def name_tensors(
     """
     flat = flatten(value, limits, numbers_as_tensors=goal.numbers)
     if flat.copy_count and _excess_of_repeats(flat.tensors, limits) is not None:
+        # Once more with one name for each tensor; if that is too much, too, it is an error below.
         flat = flatten(value, limits, numbers_as_tensors=goal.numbers, repeat_shared=False)
-    for name, tensor in list(flat.tensors.items()):
-        if tensor.storage is None and tensor.numel:  # as on the device `meta`
-            flat.leave_out(f"tensor without elements (device {tensor.device})", name)
-            del flat.tensors[name]
-    if not goal.text_bytes:
-        for name, scalar in flat.scalars:
-            flat.leave_out(_kind_of(scalar), name)
-        flat.scalars.clear()
-    if flat.storages:
-        subject = "a storage is" if len(flat.storages) == 1 else f"{len(flat.storages)} storages are"
-        message = f"{subject} written as a tensor of one dimension: {_listed(flat.storages)}"
-        report.note("info", message, code="storage")
-    excess = _excess_of_repeats(flat.tensors, limits)
-    if excess is not None:
-        allowed, written = excess
-        message = "the tensors repeat the same elements excessively"
-        raise limits.exceeded("repeats", message, expected=allowed, found=written)
+    _leave_out_unwritable(flat, goal)
+    _note_storages(flat, report)
+    _check_repeats(flat.tensors, limits)
     fit_names(flat, goal, limits)
     # Before the note on other names: texts can be renamed too.
     texts = _named_texts(flat, goal, metadata or {}) if goal.text_bytes else {}
@@ -398,6 +410,27 @@ def name_tensors(
             report.note("info", metadata_left_out(list(metadata)), code="metadata", count=len(metadata))
     _note_sharing(named, separate, goal, report)
     return named
+
+
+def _note_storages(flat: Flat, report: Report) -> None:
+    """Note the storages that are written as tensors."""
+    if flat.storages:
+        subject = "a storage is" if len(flat.storages) == 1 else f"{len(flat.storages)} storages are"
+        message = f"{subject} written as a tensor of one dimension: {_listed(flat.storages)}"
+        report.note("info", message, code="storage")
+
+
+def _check_repeats(tensors: dict[Name, Tensor], limits: Limits) -> None:
+    """Refuse tensors that repeat far more bytes than their storages have.
+
+    Raises:
+        LimitError: they do.
+    """
+    excess = _excess_of_repeats(tensors, limits)
+    if excess is not None:
+        allowed, written = excess
+        message = "the tensors repeat the same elements excessively"
+        raise limits.exceeded("repeats", message, expected=allowed, found=written)
 
 
 def _note_renamed(flat: Flat, goal: FormatSpec, report: Report) -> None:
@@ -424,7 +457,7 @@ def _note_left_out(flat: Flat, goal: FormatSpec, report: Report) -> None:
 
 def _named_texts(flat: Flat, goal: FormatSpec, metadata: Mapping[str, str]) -> dict[str, str]:
     """Return the strings of a file's metadata: those of the source, and scalars as JSON under names not in use."""
-    texts = {name: text for name, text in metadata.items() if name not in HINTS}
+    texts = {name: text for name, text in metadata.items() if name not in HINTS}  # which are made anew
     # Names are made unique twice: of steps that differ, the texts with dots between them may be the same.
     scalar_names = _UniqueNames()
     scalars = {scalar_names.reserve(steps, flat.renamed): scalar for steps, scalar in flat.scalars}
@@ -493,7 +526,7 @@ def _joined_at(depth: int, scalars: dict[Name, Any], text_bytes: int) -> dict[Na
         if len(steps) < depth:
             joined[steps] = scalar
             continue
-        parent = steps[:-1] or ("values",)
+        parent = steps[:-1] or ("values",)  # the value itself has no name
         key = steps[-1]
         size = len(json.dumps({key: scalar}))
         if parent not in sizes or sizes[parent] + size > text_bytes:
@@ -506,7 +539,7 @@ def _joined_at(depth: int, scalars: dict[Name, Any], text_bytes: int) -> dict[Na
 
 
 def fit_names(flat: Flat, goal: FormatSpec, limits: Limits) -> None:
-    """Give each tensor a name that the format can hold and no other tensor has.
+    """Give each tensor of `flat` a name that the format can hold and no other tensor has; `renamed` gets the new ones.
 
     Raises:
         LimitError: groups are nested so deeply that their names are far longer than the file.
@@ -523,7 +556,7 @@ def fit_names(flat: Flat, goal: FormatSpec, limits: Limits) -> None:
             budget.spend(max(0, len(steps) - _FREE_STEPS) ** 2)
             unique_name = _reserve_in_groups(steps, names, groups)
         else:
-            # One text for all steps; the steps are kept where it is what they would make.
+            # The format has one text for all steps. Where it is their text, unchanged, the steps are kept as the name.
             text = ".".join(steps)
             unique_name = names.reserve((goal.fit(text),))
             if unique_name == (text,):
@@ -550,6 +583,18 @@ def _reserve_in_groups(steps: Name, names: _UniqueNames, groups: set[Name]) -> N
     while steps in groups:
         steps = (*steps[:-1], steps[-1] + "~")
     return names.reserve(steps)
+
+
+def _leave_out_unwritable(flat: Flat, goal: FormatSpec) -> None:
+    """Move tensors without elements, and scalars where the format has no text, to what is left out."""
+    for name, tensor in list(flat.tensors.items()):
+        if tensor.storage is None and tensor.numel:  # as on the device `meta`
+            flat.leave_out(f"tensor without elements (device {tensor.device})", name)
+            del flat.tensors[name]
+    if not goal.text_bytes:
+        for name, scalar in flat.scalars:
+            flat.leave_out(_kind_of(scalar), name)
+        flat.scalars.clear()
 
 
 def check_tensors(named: NamedTensors, goal: FormatSpec, report: Report) -> None:
@@ -591,7 +636,7 @@ def _with_elements(tensors: dict[Name, Tensor], goal: FormatSpec, report: Report
         holds_every_type = not goal.elements
         if holds_every_type or element in goal.elements:
             continue
-        can_widen = element.startswith(("bfloat16", "float8", "complex", "q"))
+        can_widen = element.startswith(("bfloat16", "float8", "complex", "q"))  # q: quantized
         if tensor.storage is None or not can_widen:
             continue
         wide = _wide_storage(tensor, tensor.storage, wide_storages)
@@ -621,7 +666,7 @@ def _wide_storage(tensor: Tensor, storage: Storage, wide_storages: dict[tuple[in
     key = (id(storage), conj, neg)
     if key not in wide_storages:
         as_read = resolved(storage, conj, neg) if conj or neg else storage
-        wide_storages[key] = widen(as_read)[0]
+        wide_storages[key], *_ = widen(as_read)
     return wide_storages[key]
 
 

@@ -89,7 +89,7 @@ class Rule:
                 expected=f"{old.count(_WILDCARD)} of them after the =, for the same texts in the same order",
                 found=str(new.count(_WILDCARD)),
             )
-        if _WILDCARD not in old:
+        if _WILDCARD not in old:  # the steps before others, as users write them: `features.=backbone.`
             old = old.removesuffix(".")
             new = new.removesuffix(".")
         return cls(old, new, option)
@@ -206,14 +206,7 @@ class Naming:
             metadata: that of the state dict before: for each module its version.
             old_keys: the old key of each new one.
         """
-        new_modules: dict[str, str] = {}  # of each module with a tensor that has the same name in it as before
-        for name, key in old_keys.items():
-            if not isinstance(key, str):
-                continue
-            old_module, _, old_tensor = key.rpartition(".")
-            new_module, _, new_tensor = name.rpartition(".")
-            if new_tensor == old_tensor:
-                new_modules[old_module] = new_module
+        new_modules = _new_names_of_modules(old_keys)
         result: OrderedDict[Any, Any] = OrderedDict()
         for module, facts in metadata.items():
             if not isinstance(module, str):
@@ -222,7 +215,7 @@ class Naming:
                 result[new_modules[module]] = facts
             else:  # without tensors of its own: what the rules say about keys inside it
                 new_module = self.name(f"{module}.", count=False).removesuffix(".")
-                result.setdefault(new_module, facts)
+                result.setdefault(new_module, facts)  # does not replace those of a module with tensors
         return result
 
     def problems(self, keys: Iterable[str] | None = None) -> tuple[tuple[str, str], ...]:
@@ -247,6 +240,23 @@ class Naming:
         problems = self.problems(keys)
         if problems:
             raise OptionError(problems=problems, file=file)
+
+
+def _new_names_of_modules(old_keys: Mapping[str, str]) -> dict[str, str]:
+    """Return the new name of each module, by its old one, that has a tensor with the same name in it as before.
+
+    Args:
+        old_keys: the old key of each new one; a key that is no text stays as it is.
+    """
+    new_modules: dict[str, str] = {}
+    for new_key, old_key in old_keys.items():
+        if not isinstance(old_key, str):
+            continue
+        old_module, _, old_tensor = old_key.rpartition(".")
+        new_module, _, new_tensor = new_key.rpartition(".")
+        if new_tensor == old_tensor:
+            new_modules[old_module] = new_module
+    return new_modules
 
 
 def _rules_of(renames: Renames) -> list[Rule]:

@@ -130,9 +130,9 @@ class Option(NamedTuple):
         Raises:
             ModelError: it is not.
         """
-        if value is None or not self.choices or self.kind == "list" or value in self.choices:
+        if value is None or not self.choices or value in self.choices:
             return
-        noun = "format" if self.name == "to" else self.name
+        noun = "format" if self.name == "to" else self.name  # `unknown to 'x'` says nothing
         raise ModelError(f"unknown {noun} {value!r}", expected=" or ".join(map(str, self.choices)))
 
 
@@ -170,15 +170,15 @@ def option(
     choices: tuple[Any, ...] = (),
     **facts: Any,
 ) -> Any:
-    """Return the value of a field that is an option; see `Option`.
+    """Return an `Option`, which declares a field of a verb's class: `name: type = option(…)`.
 
     A class attribute without annotation is an option of the command line only.
 
     Args:
-        help: one line; or an option of several verbs, from which this one differs in the other arguments.
+        help: one line; or an option of several verbs, for one that differs from it in `default`, `kw_only` and `facts`.
         default: its default value; without one it is required.
         kw_only: whether Python's argument has to be named.
-        choices: the allowed values, if enumerable.
+        choices: the allowed values, if enumerable; an option of several verbs has its own.
         **facts: others of `Option`.
     """
     if isinstance(help, Option):
@@ -233,37 +233,48 @@ def takes(
     """
 
     def decorate(function: Callable[[Request], Result]) -> Callable[Arguments, Result]:
-        old_names: dict[str, str] = getattr(request_class, "OLD_NAMES", {})
+        verb_name = function.__name__
 
         def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-            for old_name in kwargs.keys() & old_names:
-                new_name = old_names[old_name]
-                if new_name in kwargs:
-                    continue  # both are given: Python's error names the old one
-                message = f"{function.__name__}({old_name}=…) is deprecated; use {new_name}=…"
-                warnings.warn(message, DeprecationWarning, stacklevel=2)
-                kwargs[new_name] = kwargs.pop(old_name)
+            _replace_old_names(kwargs, getattr(request_class, "OLD_NAMES", {}), verb_name)
             request: Any = request_class(*args, **kwargs)
             for name, argument in options_of(request).items():
-                if argument.python:
+                if argument.python:  # others are no arguments, and have no value
                     argument.check(getattr(request, name))
             if not in_notebook():
                 return function(request)
             # The bar shows a fraction of the source's size, where an output of about this size is written.
-            writes_as_much = function.__name__ == "convert"
+            writes_as_much = verb_name == "convert"
             path = request.source if writes_as_much and isinstance(request.source, str) else ""
-            with progress(function.__name__, path):
+            with progress(verb_name, path):
                 return function(request)
 
         wrapper: Any = update_wrapper(call, function)
         cls: Any = request_class
-        cls.__init__.__qualname__ = function.__name__  # named in Python's errors
+        cls.__init__.__qualname__ = verb_name  # named in Python's errors
         wrapper.__wrapped__ = _Wrapped(cls, function)
         wrapper.__doc__ = _documented(function.__doc__ or "", options_of(cls).values())
         wrapper.request = request_class
         return call
 
     return decorate
+
+
+def _replace_old_names(kwargs: dict[str, Any], old_names: dict[str, str], verb_name: str) -> None:
+    """Rename arguments of a verb's function that have names of earlier releases, with a `DeprecationWarning` each.
+
+    Args:
+        kwargs: the arguments, which change.
+        old_names: the new name of each old one.
+        verb_name: the name of the function.
+    """
+    for old_name in [name for name in kwargs if name in old_names]:
+        new_name = old_names[old_name]
+        if new_name in kwargs:
+            continue  # both are given: Python's error names the old one
+        message = f"{verb_name}({old_name}=…) is deprecated; use {new_name}=…"
+        warnings.warn(message, DeprecationWarning, stacklevel=3)  # at the line that calls the verb
+        kwargs[new_name] = kwargs.pop(old_name)
 
 
 class _Wrapped:

@@ -105,7 +105,8 @@ class Hashed(Output):
 
 def structure_hash(value: Value) -> str:
     """Return a hash of a Lua value without the elements of its storages, whatever the encoding of its file."""
-    return structure_of(value, T7Writer)[0]
+    structure, _storages = structure_of(value, writer_class=T7Writer)
+    return structure
 
 
 class _DevicelessWriter(T7Writer):
@@ -133,7 +134,7 @@ def _write_without_elements(
 ) -> list[Storage]:
     """Write values without the elements of their storages; return the storages in the order of the file."""
     storages: list[Storage] = []
-    writer = writer_class(output, layout, payloads=storages)
+    writer = writer_class(output, layout, payloads=storages)  # adds each storage to the list, in place of its elements
     for root in roots:
         writer.write_object(root)
     output.flush()
@@ -148,18 +149,18 @@ def pickle_of(value: Any) -> tuple[bytes, list[Storage]]:
 
 
 def value_read_back(value: Any, report: Report, limits: Limits, *, allow_foreign: bool = False) -> Any:
-    """Return what a reader finds in a `.pt` to which a value is written: plain data for names that it must not have.
+    """Return what a reader finds in a `.pt` to which a value is written: plain data for what is not written by name.
 
     Args:
         value: the value.
         report: receives the notes about plain data.
         limits: resource limits.
-        allow_foreign: as for `convert`.
+        allow_foreign: whether objects of all classes are written by name, as for `convert`.
     """
     keys = StorageKeys(str)
     writer = PickleWriter(keys.key_and_device, allow_foreign=allow_foreign)
     pickle = writer.dumps(value)
-    if writer.plain or writer.blocking:
+    if writer.left_out_names or writer.refused_names:
         note_target(writer, value, report)
     storages = {str(number): storage for number, storage in enumerate(keys.storages)}
     # Forbidden names are not refused: the pickle was written here, and reading it calls nothing.
@@ -175,7 +176,7 @@ def write_pt_record(
     Args:
         output: the `.t7`, with everything else in it.
         pickle: the value of the `.pt`.
-        storages: those that it names.
+        storages: those that the pickle names.
         structure: the hash of the Lua value.
         tree: the Lua value made from it.
         places: index of each Lua storage, by identity, among those of the `.t7`.
@@ -200,12 +201,10 @@ def _place_in_t7(storage: Storage, tree: LuaTree, places: dict[int, int]) -> int
     Returns:
         `_AFTER_PICKLE` if there is none.
     """
-    if id(storage) not in tree.storages:
+    lua_storage = tree.storages.get(id(storage))
+    if lua_storage is None or not lua_storage.is_exact:
         return _AFTER_PICKLE
-    _, lua_storage, is_exact = tree.storages[id(storage)]
-    if not is_exact:
-        return _AFTER_PICKLE
-    return places.get(id(lua_storage), _AFTER_PICKLE)
+    return places.get(id(lua_storage.storage), _AFTER_PICKLE)
 
 
 def decode_pt_record(data: bytes) -> PtRecord:
@@ -272,12 +271,13 @@ class T7Fingerprint:
     def matches(self, value: Any, t7_storages: dict[int, Storage], limits: Limits) -> bool:
         """Return whether the Lua value made from a value is the one in the `.t7`.
 
-        Storages are compared in their order: those in `t7_storages` by identity, others by their elements. Everything
+        Storages are compared in their order, by their elements unless these are known to be the same ones. Everything
         else is compared by its hash, so that the value of the `.t7` need not be kept.
 
         Args:
             value: of a `.pt`.
-            t7_storages: as the attribute, for the storages of this value.
+            t7_storages: for each storage of this value that is known to have the elements of one in the `.t7`, by
+                identity, the one there.
             limits: resource limits.
         """
         # The `.t7` does not say whether it was written with tables for keys with dots.
@@ -287,10 +287,11 @@ class T7Fingerprint:
             if structure != self.structure:
                 continue
             equal_storages: set[tuple[int, int]] = set()  # pairs of identities that need not be compared
-            for original_id, (_original, lua_storage, is_exact) in tree.storages.items():
-                # One that Lua's cannot be turned back into is compared by its elements.
-                if is_exact and original_id in t7_storages:
-                    equal_storages.add((id(lua_storage), id(t7_storages[original_id])))
+            for original_id, lua_storage in tree.storages.items():
+                # An original that cannot be made of Lua's storage again does not say which storage that is: it is
+                # compared by its elements.
+                if lua_storage.is_exact and original_id in t7_storages:
+                    equal_storages.add((id(lua_storage.storage), id(t7_storages[original_id])))
             differences = Comparer(limits=limits, equal_storages=equal_storages).run(storages, self.storages)
             if not differences:
                 return True
@@ -327,20 +328,20 @@ def restore_value(
     """
     storages_by_key: dict[str, Storage] = {}
     t7_storages: dict[int, Storage] = {}
-    raw = ByteSource.from_bytes(record.raw, "<record>")
-    raw_offset = 0
-    for key, (element_name, count, place) in enumerate(record.storages):
+    after_pickle = ByteSource.from_bytes(record.raw, "<record>")
+    offset = 0
+    for number, (element_name, count, place) in enumerate(record.storages):
         if place >= 0:
             storage = _narrowed(storages, place, element_name, count)
             t7_storages[id(storage)] = storages[place]
         else:  # the next of those after the pickle
             element = ELEMENT_TYPES[element_name]
-            size = count * element.itemsize
-            if size > raw.size - raw_offset:
-                raise _storage_mismatch(key, count, element_name)
-            storage = Storage(element, count, Span(raw, raw_offset, element.itemsize))
-            raw_offset += size
-        storages_by_key[str(key)] = storage
+            nbytes = count * element.itemsize
+            if nbytes > after_pickle.size - offset:
+                raise _storage_mismatch(number, count, element_name)
+            storage = Storage(element, count, Span(after_pickle, offset, element.itemsize))
+            offset += nbytes
+        storages_by_key[str(number)] = storage  # as `StorageKeys` names them in the pickle
     value, foreign = read_pickle_with(record.pickle, storages_by_key, limits, forbid)
     return RestoredValue(value, foreign, t7_storages)
 
@@ -392,7 +393,7 @@ def _narrowed(storages: list[Storage], place: int, name: str, count: int) -> Sto
 
     Args:
         storages: those of the `.t7`, in order.
-        place: index of the storage there.
+        place: index of the storage in the list.
         name: of the element type in the `.pt`.
         count: number of elements.
 
@@ -440,7 +441,7 @@ def check_t7(
 
     Args:
         output: the file.
-        places: each storage written, by the position of its elements.
+        places: each storage written, by the position of its elements in the file.
         layout: of the file.
         source: the `.pt`.
         limits: resource limits.
@@ -460,6 +461,7 @@ def check_t7(
             # Elements of another byte order are not a copy of those written. Single bytes have no order.
             if span.order == layout.byte_order or span.width == 1:
                 _refer_to_written_elements(storage, places.get(span.offset))
+        # The `.pt` holds what this conversion made of the original: records are of trees only.
         trees = [as_tree(root) for root in content.roots]
         del document, content  # free Lua's objects: only the trees are compared
         value = trees[0] if len(trees) == 1 else trees
@@ -483,10 +485,10 @@ def check_pt(output: FileOutput, writer: ValueWriter, fingerprint: T7Fingerprint
         reader = PtReader(file, limits=limits)
         value = reader.read()
         t7_storages: dict[int, Storage] = {}
-        for key, written in enumerate(writer.stored):
-            storage = reader.storage(str(key))
-            is_same = _refer_to_written_elements(storage, written)
-            if is_same and id(written) in fingerprint.t7_storages:
+        for number, written in enumerate(writer.stored):
+            storage = reader.storage(str(number))
+            has_written_elements = _refer_to_written_elements(storage, written)
+            if has_written_elements and id(written) in fingerprint.t7_storages:
                 t7_storages[id(storage)] = fingerprint.t7_storages[id(written)]
         if not fingerprint.matches(value, t7_storages, limits):
             raise RecordError(_CONTRADICTION)
@@ -544,7 +546,7 @@ def take_skeleton(
         trailing: bytes after the last value.
 
     Returns:
-        A function that returns the skeleton; it is called with the key of each storage, and needs the values no more.
+        A function that returns the skeleton, without need of the values. Its argument returns the key of a storage.
     """
     stream = io.BytesIO()
     # Today's form of objects and numbers: that of the file is kept in `layout`.
@@ -563,7 +565,7 @@ def read_skeleton(skeleton: Skeleton, storage: Callable[[str], Storage], limits:
     """Read the values of a skeleton, with storages that are supplied.
 
     Args:
-        skeleton: what the function that `take_skeleton` returns has returned.
+        skeleton: made by `take_skeleton`.
         storage: returns the storage of a key.
         limits: resource limits.
 
@@ -592,7 +594,7 @@ def original_t7(reader: PtReader, limits: Limits = DEFAULT_LIMITS) -> tuple[T7Fi
 
     Returns:
         The file, `None` if there is no record or the `.pt` was changed since; and whether there is a record at all.
-        What is written from it must be checked by `check_t7`.
+        What is written from the file must be checked by `check_t7`.
 
     Raises:
         FormatError: the record cannot be read, or the storages do not match.
@@ -600,8 +602,8 @@ def original_t7(reader: PtReader, limits: Limits = DEFAULT_LIMITS) -> tuple[T7Fi
     data = reader.extra(RECORD_MEMBER)
     if data is None:
         return None, False
-    skeleton, content = decode_record(data)
-    if content != reader.content_id:
+    skeleton, content_id = decode_record(data)
+    if content_id != reader.content_id:
         return None, True
     restored = read_skeleton(skeleton, reader.storage, limits)
     if ends_as_zip(ByteSource.from_bytes(restored.trailing)):

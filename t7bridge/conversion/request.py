@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..data import field
-from ..errors import OptionError
+from ..errors import OptionError, RecordError
 from ..formats import FORMATS, LUA, NAMED, PYTHON, WRITABLE
 from ..graph.dtypes import CAST_TYPES
 from ..io.source import PathLike
@@ -246,6 +247,26 @@ def check_options(request: Attempt, source: str, target: str) -> None:
     problems = options_without_effect(request, source, target) if request.must_fit else ()
     if problems:
         raise OptionError(problems=problems)
+
+
+def serve_without_wrong_records(attempt: Attempt, serve: Callable[[Attempt], Report]) -> Report:
+    """Serve an attempt, and a second one without records if one of the source turns out to be wrong.
+
+    Args:
+        attempt: the first.
+        serve: writes the target and returns the report; called again after a `RecordError`.
+
+    Returns:
+        The report of the attempt that succeeded, with a note on the record that was not used.
+    """
+    try:
+        return serve(attempt)
+    except RecordError as error:
+        report = serve(attempt.without_records())
+        is_noted = any(note.code == "record" for note in report.notes)
+        if not is_noted:
+            report.note("warning", f"{error.message}: its record is not used", code="record")
+        return report
 
 
 def note_ignored(request: Attempt, report: Report) -> None:

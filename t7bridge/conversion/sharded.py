@@ -14,7 +14,7 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ..errors import ModelError, RecordError, T7BridgeError
+from ..errors import ModelError, T7BridgeError
 from ..formats import home
 from ..formats.named import Name, NamedTensors, plan_views
 from ..formats.shards import files_of
@@ -25,7 +25,7 @@ from ..limits import DEFAULT_LIMITS
 from ..report import Report, check_strict
 from ..text import counted
 from .options import byte_count
-from .request import note_ignored
+from .request import note_ignored, serve_without_wrong_records
 from .state_dicts import note_texts
 from .targets import named_value
 
@@ -44,65 +44,94 @@ def write_shards(document: Document, goal: FormatSpec, request: Attempt) -> Repo
         TargetExistsError: a file exists and `force` is not set.
         WriteError: a file cannot be written; none is left behind.
     """
-    try:
-        return _write_once(document, goal, request)
-    except RecordError as error:
-        report = _write_once(document, goal, request.without_records())
-        report.note("warning", f"{error.message}: its record is not used", code="record")
-        return report
+    return serve_without_wrong_records(request, lambda attempt: _write_once(document, goal, attempt))
 
 
 def _write_once(document: Document, goal: FormatSpec, request: Attempt) -> Report:
-    size = byte_count(request.shard_size or 0)
-    if size < 1:
-        raise ModelError("the size of a shard is a positive number of bytes", found=str(size))
+    """Write the shards and their index, or one file without index, in one attempt; return the report.
+
+    Raises:
+        RecordError: a record of the source was wrong; nothing was written.
+    """
+    shard_bytes = byte_count(request.shard_size or 0)
+    if shard_bytes < 1:
+        raise ModelError("the size of a shard is a positive number of bytes", found=str(shard_bytes))
     target = local_target(request.target)
     folder, name = os.path.split(target)
     check_replaceable(target, request.force)
     report = Report(document.path, target, document.format, goal.name, "tensors", source_bytes=document.source.size)
     note_ignored(request, report)
-    named = named_value(document, goal, request, report)
-    shards = _shards_of(named, size)
-    names = [name]
+    shards = _shards_of(named_value(document, goal, request, report), shard_bytes)
+    has_index = len(shards) > 1
     index_name = name + INDEX_SUFFIX
-    if len(shards) > 1:
-        start, suffix = os.path.splitext(name)
-        names = [f"{start}-{number:05}-of-{len(shards):05}{suffix}" for number in range(1, len(shards) + 1)]
-        names.append(index_name)
-    # Files of the checkpoint that this one replaces, under other names: another number of shards.
-    outdated = _files_replaced(folder, name) - set(names)
-    if outdated and not request.force:
-        check_replaceable(os.path.join(folder, index_name), force=False)
-    for old_name in outdated:
-        check_target(os.path.join(folder, old_name))  # the checkpoint that is read is not removed
+    shard_names = _shard_names(name, len(shards)) if has_index else [name]
+    names = [*shard_names, index_name] if has_index else shard_names
+    outdated_paths = _outdated_files(folder, name, names, request)
     # The index first: outputs are renamed in the opposite order, and it never names files that are not there.
     with outputs_in(folder or ".", names[::-1], force=request.force, sync=request.sync) as outputs:
-        places: dict[str, str] = {}
-        total_bytes = 0
-        for shard, shard_name in zip(shards, names):
+        for shard, shard_name in zip(shards, shard_names):
             written = home(goal.name).write(outputs[shard_name], shard)
             note_texts(written, shard, goal, report)
             report.tensors += written.tensors
             report.storages += written.storages
-            places.update(dict.fromkeys(map(".".join, shard.tensors), shard_name))
-            total_bytes += sum(tensor.nbytes for tensor in shard.tensors.values())
-        if len(shards) > 1:
-            index = {"metadata": {"total_size": total_bytes}, "weight_map": places}
-            text = json.dumps(index, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-            outputs[index_name].write(text.encode("utf-8", "backslashreplace"))
+        if has_index:
+            outputs[index_name].write(_index_text(shards, shard_names))
             report.target = os.path.join(folder, index_name)
-            report.note("info", f"{counted(len(shards), 'shard')}: {names[0]} …", code="shards", count=len(shards))
+            message = f"{counted(len(shards), 'shard')}: {shard_names[0]} …"
+            report.note("info", message, code="shards", count=len(shards))
         if request.edits is not None:
             for output in outputs.values():
                 output.wait()  # until all elements are read: only then it is known how many became infinite
             request.edits.note_written(report)
         check_strict(report, request.strict)
-    # Readers would take a file or an index of another run for this checkpoint.
-    for old_name in outdated:
+    for path in outdated_paths:
         with suppress(FileNotFoundError):
-            os.unlink(os.path.join(folder, old_name))
+            os.unlink(path)
     report.target_bytes = sum(output.position for output in outputs.values())
     return report
+
+
+def _shard_names(name: str, count: int) -> list[str]:
+    """Return the names of the shards of a checkpoint: `model-00001-of-00003.safetensors` and so on."""
+    start, suffix = os.path.splitext(name)
+    return [f"{start}-{number:05}-of-{count:05}{suffix}" for number in range(1, count + 1)]
+
+
+def _index_text(shards: list[NamedTensors], shard_names: list[str]) -> bytes:
+    """Return the index of a checkpoint: JSON with the shard of each tensor, and the bytes of all tensors."""
+    shard_of_tensor: dict[str, str] = {}
+    total_bytes = 0
+    for shard, shard_name in zip(shards, shard_names):
+        for steps, tensor in shard.tensors.items():
+            shard_of_tensor[".".join(steps)] = shard_name
+            total_bytes += tensor.nbytes
+    index = {"metadata": {"total_size": total_bytes}, "weight_map": shard_of_tensor}
+    text = json.dumps(index, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _outdated_files(folder: str, name: str, names: list[str], request: Attempt) -> list[str]:
+    """Return the files of the checkpoint that this one replaces, under other names: of another number of shards.
+
+    Readers would take them for this checkpoint.
+
+    Args:
+        folder: the folder.
+        name: of the checkpoint, `model.safetensors`.
+        names: of the files that are to be written.
+        request: of the conversion.
+
+    Raises:
+        TargetExistsError: there are such files, and `force` is not set; or one is a file that this call reads.
+    """
+    outdated_names = _files_replaced(folder, name) - set(names)
+    if outdated_names and not request.force:
+        # Raises the error: a checkpoint of one file was refused by the caller, so that there is an index.
+        check_replaceable(os.path.join(folder, name + INDEX_SUFFIX), force=False)
+    paths = [os.path.join(folder, outdated_name) for outdated_name in sorted(outdated_names)]
+    for path in paths:
+        check_target(path)  # the checkpoint that is read is not removed
+    return paths
 
 
 def _files_replaced(folder: str, name: str) -> set[str]:
@@ -118,7 +147,8 @@ def _files_replaced(folder: str, name: str) -> set[str]:
         return names
     start, suffix = os.path.splitext(name)
     pattern = re.compile(rf"{re.escape(start)}-\d{{5}}-of-\d{{5}}{re.escape(suffix)}")
-    # Its bytes, as a file that is opened as a source becomes an input, which no output may replace.
+    # Not opened as a source by its path: that would be an input of this call, which no output may replace. One byte
+    # more than an index may have is read, so that a longer one is refused, not cut.
     with suppress(T7BridgeError, OSError), open(index, "rb") as file:
         source, _ = ByteSource.open(file.read(DEFAULT_LIMITS.header_bytes + 1))
         names.update(name for name in files_of(source, DEFAULT_LIMITS) if pattern.fullmatch(name))
@@ -127,10 +157,11 @@ def _files_replaced(folder: str, name: str) -> set[str]:
 
 def _shards_of(named: NamedTensors, most_bytes: int) -> list[NamedTensors]:
     """Divide tensors into shards of at most so many bytes, in their order; those of one storage stay together."""
-    names_by_storage: dict[object, list[Name]] = {}  # a tensor that shares no memory is alone, under its name
+    names_by_storage: dict[object, list[Name]] = {}
     for name in named.tensors:
         view = named.views.get(name)
-        names_by_storage.setdefault(name if view is None else view.storage, []).append(name)
+        storage_or_name = name if view is None else view.storage  # a tensor that shares no memory is alone
+        names_by_storage.setdefault(storage_or_name, []).append(name)
     names_by_shard: list[list[Name]] = []
     current: list[Name] = []
     current_bytes = 0

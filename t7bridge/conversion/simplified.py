@@ -16,6 +16,7 @@ Identity is preserved: shared objects stay shared, and cycles stay cycles. Tenso
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -42,11 +43,12 @@ _MOST_LETTERS = 200
 """Characters of the name of a class that a note shows."""
 _MOST_NOTES = 20
 """Maximum number of classes that have a note of their own."""
-_TENSORS = (Tensor, QuantizedTensor, SparseTensor, Storage, UntypedStorage, python.NumpyArray)
-_NAMESPACES = ("argparse.Namespace", "types.SimpleNamespace")
-_LOSSLESS_CLASSES = ("numpy", "collections.", "frozenset", *_NAMESPACES)
+_ARRAYS = (Tensor, QuantizedTensor, SparseTensor, Storage, UntypedStorage, python.NumpyArray)
+_NAMESPACE_CLASSES = ("argparse.Namespace", "types.SimpleNamespace")
+_LOSSLESS_CLASSES = ("numpy", "collections.", "frozenset", *_NAMESPACE_CLASSES)
 """The beginnings of the names of classes whose plain form has all that they had."""
 _ABSENT_PARTS: tuple[Any, ...] = (None, python.UNSET)
+"""What an object has in place of a part that its pickle does not state."""
 
 
 class Simplified(Plain):
@@ -122,7 +124,7 @@ class Simplified(Plain):
             for name, part in parts.items():
                 setattr(result, name, part)
 
-        return Fill(result, fill.parts, done=set_parts)
+        return Fill(result, fill.parts, on_filled=set_parts)
 
     def _record_change(self, name: str, value: Any) -> None:
         """Record a value that becomes one of another kind, for the note on its class.
@@ -134,7 +136,7 @@ class Simplified(Plain):
         self.changed.setdefault(name, []).append(value)
 
     def entries(self, result: dict[Any, Any], entries: dict[Any, Any]) -> Fill:
-        """Return a dict, `result`, to be filled with entries, under keys of simple values only."""
+        """Return a dict, `result`, to be filled with entries; keys become simple ones, unless classes are kept."""
         if self._keep_classes or all(isinstance(key, SIMPLE_SCALARS) for key in entries):
             return super().entries(result, entries)
         simple: dict[Any, Any] = {}
@@ -170,7 +172,7 @@ class Simplified(Plain):
         A `deque` becomes a list, unless it has attributes besides its items.
         """
         self._record_change(value.path, value)
-        if value.path in _NAMESPACES:
+        if value.path in _NAMESPACE_CLASSES:
             return self.entries({}, value.attributes)
         if value.path == "collections.deque" and value.state is python.UNSET:
             return fill_list(value.items)
@@ -204,7 +206,7 @@ class Simplified(Plain):
         return name_text(value)
 
 
-def module_data(module: python.PythonObject, fields: set[tuple[int, str]]) -> dict[str, Any]:
+def module_data(module: python.PythonObject, data_fields: set[tuple[int, str]] | None = None) -> dict[str, Any]:
     """Return the data of a module and those inside it that are in no state dict, by path of the attribute.
 
     These are tables, arrays, tensors and scalars in attributes, and buffers that are not saved. What PyTorch's own
@@ -212,7 +214,8 @@ def module_data(module: python.PythonObject, fields: set[tuple[int, str]]) -> di
 
     Args:
         module: the module.
-        fields: receives the identity of each module and the name of its attribute.
+        data_fields: receives where the data are, for `Coverage.noted_fields`: the identity of the module and the name
+            of its attribute.
 
     Returns:
         Values by prefix of the module and name of the attribute, `encoder.vocabulary`; nothing is copied.
@@ -226,29 +229,46 @@ def module_data(module: python.PythonObject, fields: set[tuple[int, str]]) -> di
         if id(item) in visited:
             continue
         visited.add(id(item))
-        attributes = attributes_of(item)
-        for name, inner in attributes["_modules"].items():
+        for name, inner in attributes_of(item)["_modules"].items():
             if is_pickled_module(inner):
                 stack.append((f"{prefix}{name}.", inner))
         if item.path not in options_by_class:
             # Of other classes, only `training` is known to be an option: `nn.Module` sets it.
             options_by_class[item.path] = own_names(item.path) if is_torch(item.path) else frozenset(("training",))
-        options = options_by_class[item.path]
-        for name, value in [*unsaved_buffers(item).items(), *attributes.items()]:
-            if name in options or name in MODULE_PARTS:
-                continue
-            name_as_text = name if isinstance(name, str) else repr(name)
-            # Names with an underscore are those of caches and hooks, but a tensor is more than an option.
-            if name_as_text.startswith("_") and not isinstance(value, _TENSORS):
-                continue
-            if _holds_only_data(value):
-                data[prefix + name_as_text] = value
-                fields.add((id(item), name))
+        for name, value in _attributes_with_data(item, options_by_class[item.path]):
+            data[prefix + _text_of_name(name)] = value
+            if data_fields is not None:
+                data_fields.add((id(item), name))
     return data
 
 
+def _attributes_with_data(module: python.PythonObject, options: frozenset[str]) -> Iterator[tuple[Any, Any]]:
+    """Yield name and value of the attributes of a module that are data; see `module_data`.
+
+    Args:
+        module: the module.
+        options: the names of attributes that its class sets.
+    """
+    for name, value in [*unsaved_buffers(module).items(), *attributes_of(module).items()]:
+        if name in options or name in MODULE_PARTS:
+            continue
+        # Names with an underscore are those of caches and hooks, but a tensor is more than an option.
+        if _text_of_name(name).startswith("_") and not isinstance(value, _ARRAYS):
+            continue
+        if _holds_only_data(value):
+            yield name, value
+
+
+def _text_of_name(name: Any) -> str:
+    """Return the name of an attribute, which in a pickle need not be text."""
+    return name if isinstance(name, str) else repr(name)
+
+
 def _holds_only_data(value: Any) -> bool:
-    """Return whether a value is a scalar but None, an array or a tensor, or a container of such and nothing else."""
+    """Return whether a value holds scalars, arrays and tensors in containers, or is one, and nothing else.
+
+    Of None alone, or without any of these, it does not.
+    """
     visited: set[int] = set()
     stack = [value]
     has_data = False
@@ -259,7 +279,7 @@ def _holds_only_data(value: Any) -> bool:
                 continue
             visited.add(id(item))
             stack += [*item.keys(), *item.values()] if isinstance(item, dict) else item
-        elif isinstance(item, (*SIMPLE_SCALARS, *_TENSORS, python.NumpyScalar)):
+        elif isinstance(item, (*SIMPLE_SCALARS, *_ARRAYS, python.NumpyScalar)):
             if item is not None:
                 has_data = True
         else:
@@ -305,14 +325,15 @@ def _note_changes(builder: Simplified, value: Any, simple: Any, report: Report) 
         simple: its simple form.
         report: receives the notes, each with the path of the first value that it is about.
     """
-    noted_values = {id(items[0]) for items in builder.changed.values()} | set(builder.modules)
+    first_values = {id(items[0]) for items in builder.changed.values()}
+    noted_values = first_values | builder.modules.keys()  # by identity
     paths = paths_of(value, noted_values)
     coverage = Coverage(noted_fields=builder.data_fields)
     for module, replacement in builder.modules.values():
         name = module.path[:_MOST_LETTERS]
         path = paths.get(id(module), "")
         message = f"the {name} is written as its state dict"
-        report.note("info", message, path, "type", code="state-dict", class_name=name)
+        report.note("info", message, path, loss="type", code="state-dict", class_name=name)
         coverage.add_module(module, path, name, replacement, report)
     coverage.add_notes(report, simple)
     target = FORMATS[report.target_format].values if report.target_format else PYTHON

@@ -18,7 +18,7 @@ from ..data import define
 from ..formats import FORMATS, LUA, NAMED, PYTHON
 from ..formats.table import FormatSpec, Written
 from ..graph.lua import LuaFunction, TorchObject, Value
-from ..graph.python import MODULE_PARTS, NumpyArray, NumpyScalar, attributes_of, is_pickled_module
+from ..graph.python import MODULE_PARTS, NumpyArray, NumpyScalar, PythonObject, attributes_of, is_pickled_module
 from ..graph.storage import Storage
 from ..graph.tensor import QuantizedTensor, Tensor, place_of
 from ..graph.walk import Path, entries, objects, step_name
@@ -35,14 +35,17 @@ if TYPE_CHECKING:
 GRADIENTS, OUTPUTS, BUFFERS, OPTIONS, OTHERS = "gradients", "outputs", "buffers", "options of layers", "others"
 ATTRIBUTES = "attributes"
 """The tensors of a PyTorch module that its state dict does not have: each is named."""
+_UNKNOWN = ""
+"""The kind of what the names of fields say nothing about."""
 _MOST_NAMED = 5
 """Tensors that a note names."""
 _MOST_LETTERS = 100
 """Characters of a tensor's path that a note shows, the last ones."""
 _MOST_CLASS_LETTERS = 200
 """Characters of the name of a class that a note shows."""
-_GRADIENTS = ("grad", "fgrad", "dgrad", "accGrad", "momGrad", "_grad")
-_OUTPUTS = frozenset(("output", "outputs", "_output", "_outputs"))
+_GRADIENT_PREFIXES = ("grad", "fgrad", "dgrad", "accGrad", "momGrad", "_grad")
+_OUTPUT_FIELDS = frozenset(("output", "outputs", "_output", "_outputs"))
+"""The names of fields of gradients begin with these, and those of outputs are these."""
 _SCALARS = (bool, int, float, complex, str, bytes, bytearray, type(None), NumpyScalar)
 _ARRAYS = (Tensor, Storage, NumpyArray)
 
@@ -58,6 +61,11 @@ class Count:
 
     tensors: int = 0
     values: int = 0
+
+    @property
+    def total(self) -> int:
+        """The number of all leaves."""
+        return self.tensors + self.values
 
     def __str__(self) -> str:
         numbers = ((self.tensors, "tensor"), (self.values, "value"))
@@ -112,10 +120,7 @@ class Coverage:
         """
         if not self.modules:
             return
-        paths_inside = [path for path in self.with_weights if path != "root"]
-        if paths_inside:
-            message = f"{counted(len(paths_inside), 'state dict')} inside the value: {listed(paths_inside)}"
-            report.note("info", f"{message}; --at writes one alone", code="state-dict")
+        self._note_places(report)
         self.written_views |= {place_of(item) for item in objects(result) if isinstance(item, Tensor)}
         counts = {kind: Count() for kind in (GRADIENTS, OUTPUTS, BUFFERS, OPTIONS, OTHERS)}
         attributes: list[str] = []
@@ -133,22 +138,25 @@ class Coverage:
             what = counted(len(attributes), "tensor of a module is", "tensors of modules are")
             message = f"{what} in no state dict, and left out: {listed(attributes, _MOST_NAMED)}"
             report.note("warning", message, loss="type", code="left-out", count=len(attributes))
-        total = sum(count.tensors + count.values for count in counts.values())
-        if not total:
-            return
-        counts_by_kind = "; ".join(
-            f"{kind}: {count}" for kind, count in counts.items() if count.tensors or count.values
-        )
-        nbytes = self._bytes_left_out(arrays)
-        size = f" ({counted(nbytes, 'byte')})" if nbytes else ""
-        message = f"not part of a state dict: {counts_by_kind}{size}{_advice(report)}"
-        report.note("info", message, code="left-out", count=total)
+        total = sum(count.total for count in counts.values())
+        if total:
+            counts_by_kind = "; ".join(f"{kind}: {count}" for kind, count in counts.items() if count.total)
+            nbytes = self._bytes_left_out(arrays)
+            size = f" ({counted(nbytes, 'byte')})" if nbytes else ""
+            message = f"not part of a state dict: {counts_by_kind}{size}{_advice(report)}"
+            report.note("info", message, code="left-out", count=total)
+
+    def _note_places(self, report: Report) -> None:
+        """Note where the state dicts are, unless there is only that of the whole value."""
+        paths_inside = [path for path in self.with_weights if path != "root"]
+        if paths_inside:
+            message = f"{counted(len(paths_inside), 'state dict')} inside the value: {listed(paths_inside)}"
+            report.note("info", f"{message}; --at writes one alone", code="state-dict")
 
     def _bytes_left_out(self, arrays: list[Any]) -> int:
         """Return the bytes of the storages of arrays, each counted once, without those of tensors in the result."""
         nbytes = 0
-        # The first part of a view is the identity of its storage; see `place_of`.
-        storages_done = {view[0] for view in self.written_views}
+        storages_done = {storage_id for storage_id, *_ in self.written_views}  # see `place_of`
         for array in arrays:
             storage = array.storage if isinstance(array, Tensor) else array
             if isinstance(storage, Storage) and id(storage) not in storages_done:
@@ -166,11 +174,11 @@ class Coverage:
         stack: list[tuple[str, Any, Path | None]] = []
         for module in self.modules:
             has_paths = not isinstance(module.value, TorchObject)
-            stack.append(("", module.value, module if has_paths else None))
+            stack.append((_UNKNOWN, module.value, module if has_paths else None))
         while stack:
             kind, value, path = stack.pop()
             # Of PyTorch's modules, only tensors are named one by one; scalars and arrays are options.
-            kind_of_scalars = OPTIONS if kind in ("", ATTRIBUTES) else kind
+            kind_of_scalars = OPTIONS if kind in (_UNKNOWN, ATTRIBUTES) else kind
             if isinstance(value, _SCALARS):
                 yield kind_of_scalars, value, path
                 continue
@@ -182,7 +190,7 @@ class Coverage:
             if isinstance(value, Tensor):
                 is_written = place_of(value) in self.written_views
                 if value.numel and not is_written:
-                    yield kind or OTHERS, value, path
+                    yield OTHERS if kind == _UNKNOWN else kind, value, path
                 continue
             if isinstance(value, (Storage, NumpyArray)):
                 yield kind_of_scalars, value, path
@@ -199,7 +207,8 @@ def _inside(value: Any, kind: str, noted_fields: set[tuple[int, str]]) -> Iterat
 
     Args:
         value: a module, or what is in one.
-        kind: of the value, such as `GRADIENTS`; empty if it is not known.
+        kind: of the value, such as `GRADIENTS`, or `_UNKNOWN`. What is inside a value is of its kind, unless the key
+            says another one.
         noted_fields: fields to leave out, by the identity of the module and the name.
 
     Yields:
@@ -213,26 +222,31 @@ def _inside(value: Any, kind: str, noted_fields: set[tuple[int, str]]) -> Iterat
             if (id(value), name) not in noted_fields:
                 yield _kind_of_field(name, name in scratch_fields), key, item
     elif is_pickled_module(value):
-        attributes = attributes_of(value)
-        for part in MODULE_PARTS:
-            for name, item in attributes[part].items():
-                if (id(value), name) not in noted_fields:
-                    yield ATTRIBUTES, name, item
-        for name, item in attributes.items():
-            if name not in MODULE_PARTS and (id(value), name) not in noted_fields:
+        for name, item in _attributes_and_parts(value):
+            if (id(value), name) not in noted_fields:
                 yield ATTRIBUTES, name, item
     elif isinstance(value, (set, frozenset)):
         for item in value:
             yield kind, Step("{}"), item
     else:
         for key, item in entries(value):
-            kind_of_key = _kind_of_key(key) if isinstance(key, (str, bytes)) else ""
-            yield kind_of_key or kind, key, item
+            kind_of_key = _kind_of_key(key) if isinstance(key, (str, bytes)) else _UNKNOWN
+            yield kind if kind_of_key == _UNKNOWN else kind_of_key, key, item
+
+
+def _attributes_and_parts(module: PythonObject) -> Iterator[tuple[Any, Any]]:
+    """Yield name and value of the parameters, buffers and modules of a pickled module, then of its other attributes."""
+    attributes = attributes_of(module)
+    for part in MODULE_PARTS:
+        yield from attributes[part].items()
+    for name, item in attributes.items():
+        if name not in MODULE_PARTS:
+            yield name, item
 
 
 @lru_cache(1024)
 def _kind_of_key(key: str | bytes) -> str:
-    """Return the kind of what a key of a table holds; empty if it does not say."""
+    """Return the kind of what a key of a table holds; `_UNKNOWN` if it does not say."""
     name = step_name(key).removeprefix(".")  # `gradWeight` of `.gradWeight`
     return _kind_of(name)
 
@@ -244,17 +258,17 @@ def _field_name(key: bytes) -> str:
 
 @lru_cache(1024)
 def _kind_of_field(name: str, is_scratch_of_class: bool) -> str:
-    """Return the kind of what a field of a module holds; empty if its name does not say."""
+    """Return the kind of what a field of a module holds; `_UNKNOWN` if its name does not say."""
     return _kind_of(name, is_scratch_of_class or is_scratch(name))
 
 
 def _kind_of(name: str, is_scratch_field: bool = False) -> str:
-    """Return the kind of what a field of this name holds; empty if its name does not say."""
-    if name.startswith(_GRADIENTS):
+    """Return the kind of what a field of this name holds; `_UNKNOWN` if its name does not say."""
+    if name.startswith(_GRADIENT_PREFIXES):
         return GRADIENTS
-    if name in _OUTPUTS:
+    if name in _OUTPUT_FIELDS:
         return OUTPUTS
-    return BUFFERS if is_scratch_field else ""
+    return BUFFERS if is_scratch_field else _UNKNOWN
 
 
 def count_leaves(value: Any) -> Count:
@@ -304,6 +318,8 @@ def note_texts(written: Written, named: NamedTensors, goal: FormatSpec, report: 
 
 def _advice(report: Report) -> str:
     """Return how what a state dict leaves out is kept; empty if no mode of this conversion keeps it."""
+    # `tree` mode keeps all fields of a `.t7`, of which named tensors are the tensors, and PyTorch's modules in a `.pt`.
+    # Named tensors of a `.pt` are those of state dicts in every mode, and a `.t7` made from one has no modes.
     # Where no file is read, as in `save`, a value with modules is Lua's.
     source = FORMATS[report.source_format or "t7"].values
     target = FORMATS[report.target_format or "pt"].values
@@ -320,7 +336,7 @@ def note_data(data: Iterable[tuple[str, str, Any]], report: Report, where: str =
         report: receives the notes.
         where: where they are in the result; empty if they are left out.
     """
-    groups: dict[tuple[str, str], list[tuple[str, Any]]] = {}
+    groups: dict[tuple[str, str], list[tuple[str, Any]]] = {}  # by class, and name of the field or path of the table
     for path, class_name, value in data:
         field_or_path = path.rpartition(".")[2] if isinstance(value, _SCALARS) else path
         groups.setdefault((class_name[:_MOST_CLASS_LETTERS], field_or_path), []).append((path, value))
@@ -337,8 +353,7 @@ def note_data(data: Iterable[tuple[str, str, Any]], report: Report, where: str =
             code = "left-out"
             message = f"left out, as a state dict has no place for {count} of {class_name}{_advice(report)}"
         message += and_elsewhere(places - 1)
-        total = count.tensors + count.values
-        report.note(level, message, path, code=code, class_name=class_name, count=total)
+        report.note(level, message, path, code=code, class_name=class_name, count=count.total)
 
 
 class StateDicts:

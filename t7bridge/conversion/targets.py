@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from .records import T7Fingerprint
     from .state_dicts import StateDicts
 
+    _PtWriter = PtWriter | LegacyPtWriter
+
 
 def write_python_values(document: Document, output: FileOutput, request: Attempt, report: Report) -> None:
     """Write the values of a file as a `.pt`: with state dicts in place of modules, as a tree, or from its record.
@@ -52,47 +54,56 @@ def write_python_values(document: Document, output: FileOutput, request: Attempt
         allow_foreign=request.allow_foreign,
         limits=request.limits,
     )
-    if document.spec.values != LUA:
-        report.mode = "copy"
-        value = value_of(document, request, report)
-        if request.mode == "auto":
-            from .simplified import simplified
+    if document.spec.values == LUA:
+        _write_from_lua(document, output, writer, request, report)
+    else:
+        _write_from_python(document, writer, request, report)
 
-            value = simplified(value, report, request.limits, keep_classes=request.allow_foreign)
-        note_states(value, report)
-        _finish_pt(writer, _edited(value, request, report), report)
-        return
-    compact = request.compact and request.mode == "auto"
-    with_record = request.record and request.pt_format == "zip" and not compact and request.edits is None
-    converted = python_value(document.content, request, report, has_record=with_record)
-    value = converted.value
-    if converted.fingerprint is not None:
+
+def _write_from_python(document: Document, writer: _PtWriter, request: Attempt, report: Report) -> None:
+    """Write Python values or named tensors as a `.pt`, with state dicts in place of modules unless in `tree` mode."""
+    report.mode = "copy"
+    value = value_of(document, request, report)
+    if request.mode == "auto":
+        from .simplified import simplified
+
+        value = simplified(value, report, request.limits, keep_classes=request.allow_foreign)
+    note_states(value, report)
+    _write_without_record(writer, _edited(value, request, report), report)
+
+
+def _write_from_lua(
+    document: Document, output: FileOutput, writer: _PtWriter, request: Attempt, report: Report
+) -> None:
+    """Write Lua values as a `.pt`, with the record of the `.t7` where it can be restored from one.
+
+    Raises:
+        RecordError: the record in the source was wrong.
+    """
+    is_compact = request.compact and request.mode == "auto"
+    # A record is a member of a zip archive; changed elements, or those of compact storages, are not the `.t7`'s.
+    may_have_record = request.record and request.pt_format == "zip" and not is_compact and request.edits is None
+    converted = python_value(document.content, request, report, with_record=may_have_record)
+    if converted.fingerprint is not None:  # the value is from the record: that of the `.t7` is no longer needed
         document.forget()
-        if not request.allow_foreign:
-            from .simplified import simplified
-
-            value = simplified(value, report, request.limits)
-    if compact and report.mode != "record":
+    if is_compact and report.mode == "record":
+        report.note("warning", "compact does not apply to a value from its record, and is ignored", code="option")
+    elif is_compact:
         from ..nn.layouts import compact_in
 
-        value = compact_in(value)
-    elif compact:
-        report.note("warning", "compact does not apply to a value from its record, and is ignored", code="option")
+        converted.value = compact_in(converted.value)
     if converted.modules is not None:
-        converted.modules.note_left_out(value)
-    value = _edited(value, request, report, converted.modules)
+        converted.modules.note_left_out(converted.value)
+    converted.value = _edited(converted.value, request, report, converted.modules)
     if converted.record is not None:
         document.forget()  # before the value is pickled: the writer holds every list and dict
-        writer.write(value)
-        value = converted.value = None  # free it: the record needs its storages only
-        report.tensors, report.storages = writer.tensors, writer.storages
-        writer.finish(converted.record(writer))  # type: ignore[call-arg]
+        _write_with_record(writer, converted, report)
         return
-    _finish_pt(writer, value, report)
-    if converted.fingerprint is not None and request.edits is None:
+    _write_without_record(writer, converted.value, report)
+    if converted.fingerprint is not None:
         from .records import check_pt
 
-        value = converted.value = None  # release it first: the written file is read again as a whole
+        converted.value = None  # release it first: the written file is read again as a whole
         check_pt(output, writer, converted.fingerprint, request.limits)
 
 
@@ -105,25 +116,40 @@ def _edited(value: Any, request: Attempt, report: Report, modules: StateDicts | 
     return edited(value, request.edits, report, request.limits, modules)
 
 
+def _write_with_record(writer: Any, converted: PythonValue, report: Report) -> None:
+    """Write a value, and the record of the `.t7` that it was made from.
+
+    Args:
+        writer: of a zip archive.
+        converted: has the value, which it no longer has afterwards, and makes the record.
+        report: receives the numbers of tensors and storages.
+    """
+    assert converted.record is not None
+    writer.write(converted.value)
+    converted.value = None  # free it: the record needs its storages only
+    report.tensors, report.storages = writer.tensors, writer.storages
+    writer.finish(converted.record(writer))
+
+
+def _write_without_record(writer: _PtWriter, value: Any, report: Report) -> None:
+    """Write a value, and note what of it became plain data."""
+    writer.write(value)
+    report.tensors, report.storages = writer.tensors, writer.storages
+    if writer.left_out_names or writer.refused_names:
+        note_target(writer, value, report)
+    writer.finish()
+
+
 _Record = Callable[["ValueWriter"], Callable[[str], bytes]]
 """Returns, for the writer of a value, the function that makes the record from the hash of the value."""
 
 
 def _record_of(content: T7File) -> _Record:
-    """Return the function for `PythonValue.record`, which does not keep the values of the `.t7` alive."""
+    """Return the function for `PythonValue.record`. It does not keep the values of the `.t7` alive."""
     from .records import encode_record, take_skeleton
 
     skeleton = take_skeleton(content.roots, content.layout, content.trailing)
     return lambda writer: partial(encode_record, skeleton(writer.storage_key))
-
-
-def _finish_pt(writer: PtWriter | LegacyPtWriter, value: Any, report: Report) -> None:
-    """Write a value without a record, and note what of it became plain data."""
-    writer.write(value)
-    report.tensors, report.storages = writer.tensors, writer.storages
-    if writer.plain or writer.blocking:
-        note_target(writer, value, report)
-    writer.finish()
 
 
 @define(eq=False)
@@ -133,7 +159,7 @@ class PythonValue:
     Attributes:
         value: the value.
         modules: the modules that were replaced by their state dicts; `None` if there are none.
-        fingerprint: of a value from a record that is to be checked in the file written: of the `.t7`.
+        fingerprint: of the `.t7`, if the value is from a record that is to be checked in the file written.
         record: makes the record of the `.t7`; `None` if none was asked for, or there are modules: a state dict leaves
             out what only Lua needs, so the same bytes cannot be restored.
     """
@@ -145,7 +171,7 @@ class PythonValue:
 
 
 def python_value(
-    content: T7File, request: Attempt, report: Report, *, has_record: bool = False, unnamed_data: str = DROPPED
+    content: T7File, request: Attempt, report: Report, *, with_record: bool = False, unnamed_data: str = DROPPED
 ) -> PythonValue:
     """Return the Python-side value of a `.t7`: from its record, with state dicts in place of modules, or as a tree.
 
@@ -153,7 +179,7 @@ def python_value(
         content: the file.
         request: of the conversion.
         report: receives the mode and notes.
-        has_record: whether a record of the `.t7` is to be written.
+        with_record: whether a record of the `.t7` is to be written, if there can be one.
         unnamed_data: place of the data of a module that no key names: `DROPPED`, `MERGED` or `WRAPPED` of `tree`.
     """
     if request.record and request.trusts_records and request.mode == "auto" and content.has_pt_record:
@@ -166,10 +192,10 @@ def python_value(
         from .state_dicts import StateDicts
 
         modules = StateDicts(content.roots, report)
-    has_modules = modules is not None and bool(modules.paths)
+    has_modules = modules is not None and bool(modules.paths)  # `state_dicts` is empty until `as_tree` makes them
     record: _Record | None = None
-    if has_record and not has_modules:
-        # Before the tree is there, which needs as much memory: the writer of the record holds every object.
+    if with_record and not has_modules:  # see `PythonValue.record`
+        # While its skeleton is taken, every object is held. The tree needs as much memory, and is not there yet.
         record = _record_of(content)
     replace = modules.replace if modules is not None else None
     roots = [as_tree(root, replace, unnamed_data) for root in content.roots]
@@ -183,12 +209,13 @@ def python_value(
 
 
 def _note_several_and_trailing(content: T7File, report: Report) -> None:
-    """Note that a `.t7` holds several values, and that there are bytes after them, if so."""
+    """Note that a `.t7` holds several values, and that there are bytes after them that no one can read, if so."""
     target = FORMATS[report.target_format].suffix if report.target_format else "target"
     count = len(content.roots)
     if count > 1:
         message = f"the file holds {count} values; the {target} holds them as a list"
         report.note("warning", message, code="several-values", count=count)
+    # A record after the value is no part of what the file holds.
     if content.trailing and not content.has_pt_record:
         report.note("warning", f"{content.message}; the {target} does not show them", code="trailing")
 
@@ -268,18 +295,18 @@ def differences(source: str, target: str, limits: Limits, **options: Any) -> lis
         UnsupportedError: the library is not installed.
     """
     with open_document(target, limits=limits) as written, open_document(source, limits=limits) as document:
-        # As `convert`: without trust if the record of the source turns out to be wrong.
-        for trusts_records in (True, False):
+
+        def differences_from(attempt: Attempt) -> list[str]:
             report = Report(document.path, target, document.format, written.format)
-            attempt = Attempt.of(Convert(source, target, limits=limits, **options), trusts_records=trusts_records)
             named = named_value(document, written.spec, attempt, report)
-            try:
-                messages: list[str] = home(written.format).differences(target, named)
-                break
-            except RecordError:
-                if not trusts_records:
-                    raise
-        return messages
+            messages: list[str] = home(written.format).differences(target, named)
+            return messages
+
+        attempt = Attempt.of(Convert(source, target, limits=limits, **options))
+        try:
+            return differences_from(attempt)
+        except RecordError:  # as `convert` does if the record of the source turns out to be wrong
+            return differences_from(attempt.without_records())
 
 
 def edited_differences(source: str, target: str, limits: Limits, **options: Any) -> list[str]:
@@ -291,31 +318,45 @@ def edited_differences(source: str, target: str, limits: Limits, **options: Any)
         limits: resource limits for both.
         **options: of the conversion.
     """
+    with open_document(target, limits=limits) as written, open_document(source, limits=limits) as document:
+        # Tables of Lua that were made of Python values have the data of a module and its state dict in a table of both.
+        are_tables = written.spec.values == LUA and document.spec.values != LUA
+        expected = _named_as_asked(document, options, WRAPPED if are_tables else DROPPED, limits)
+        found = _named_as_asked(written, {}, DROPPED, limits)
+        messages = [f"{name} is missing" for name in expected if name not in found]
+        for name, wanted in expected.items():
+            if name in found:
+                fault = _fault_of(found[name], wanted)
+                if fault:
+                    messages.append(f"{name} {fault}")
+        return messages
+
+
+def _named_as_asked(file: Document, options: dict[str, Any], unnamed_data: str, limits: Limits) -> dict[str, Tensor]:
+    """Return the tensors of a file by name, with the changes that options of a conversion ask for."""
     from .named_tensors import flatten
 
-    def tensors_of(file: Document, asked: dict[str, Any], unnamed_data: str) -> dict[str, Tensor]:
-        # Records of a `.t7` are checked at once where the target is no `.pt` that is read back, as for TorchScript.
-        request = Convert(file.path, "", limits=limits, **{**asked, "pt_format": "torchscript"})
-        value = plain_value(file, Attempt.of(request), Report(file.path, target_format="pt"), unnamed_data)
-        return {".".join(name): tensor for name, tensor in flatten(value, limits).tensors.items()}
+    # With a record of the source, `convert` checks the `.pt` by reading it back. Nothing is written here, so that the
+    # record itself has to be checked, as for TorchScript: see `_restored`. The target's name is not used.
+    request = Convert(file.path, "", limits=limits, **{**options, "pt_format": "torchscript"})
+    value = plain_value(file, Attempt.of(request), Report(file.path, target_format="pt"), unnamed_data)
+    return {".".join(name): tensor for name, tensor in flatten(value, limits).tensors.items()}
 
-    with open_document(target, limits=limits) as written, open_document(source, limits=limits) as document:
-        is_wrapped = written.spec.values == LUA != document.spec.values
-        expected = tensors_of(document, options, WRAPPED if is_wrapped else DROPPED)
-        found = tensors_of(written, {}, DROPPED)
-        messages = [f"{name} is missing" for name in expected if name not in found]
-        for name in expected.keys() & found.keys():
-            wanted = expected[name]
-            tensor = found[name]
-            if wanted.element.name == "bfloat16" and tensor.element.name != "bfloat16":  # Lua has it as float32
-                tensor = Casts("bfloat16").tensor(tensor)
-            # Lua has no tensors without dimensions: there they have one of size 1.
-            has_shape = (tensor.shape or (1,)) == (wanted.shape or (1,))
-            if wanted.element is not tensor.element or not has_shape:
-                messages.append(f"{name} is {tensor.element.name} of shape {tensor.shape}")
-            elif not same_bytes(rows(wanted), rows(tensor)):
-                messages.append(f"{name} has different elements")
-        return messages
+
+def _fault_of(tensor: Tensor, wanted: Tensor) -> str:
+    """Return how a tensor of an output differs from the one that was asked for, as the end of a sentence.
+
+    Empty if it does not, but for what Lua lacks.
+    """
+    if wanted.element.name == "bfloat16" and tensor.element.name != "bfloat16":  # Lua has it as float32
+        tensor = Casts("bfloat16").tensor(tensor)
+    # Lua has no tensors without dimensions: there they have one of size 1.
+    has_shape = (tensor.shape or (1,)) == (wanted.shape or (1,))
+    if wanted.element is not tensor.element or not has_shape:
+        return f"is {tensor.element.name} of shape {tensor.shape}"
+    if not same_bytes(rows(wanted), rows(tensor)):
+        return "has different elements"
+    return ""
 
 
 def has_lua_objects(root: Any) -> bool:
@@ -327,6 +368,7 @@ def has_lua_objects(root: Any) -> bool:
 
 
 _LUA_VALUES = (*COMPOSITE, type(None), bool, float, bytes)
+"""The types of all values that a `.t7` can hold as they are."""
 
 
 def write_value(output: FileOutput, value: Any, goal: FormatSpec, layout: T7Layout | None = None) -> Report:
@@ -342,7 +384,7 @@ def write_value(output: FileOutput, value: Any, goal: FormatSpec, layout: T7Layo
         The report, whose notes name what the format could not hold.
     """
     report = Report(target=output.path, target_format=goal.name)
-    # A value of both sides becomes Lua's first, and Python's again where the format holds that.
+    # Lua's objects inside Python's dicts and lists: all becomes Lua's first, as `as_tree` converts Lua's values only.
     if has_lua_objects(value) or (goal.values == LUA and not isinstance(value, _LUA_VALUES)):
         from .lua_tree import note_nones, to_lua
 
@@ -353,9 +395,17 @@ def write_value(output: FileOutput, value: Any, goal: FormatSpec, layout: T7Layo
     if goal.values == LUA:
         home(goal.name).write(output, value, layout)
         return report
-    if goal.values != NAMED:
-        home(goal.name).write(output, as_tree(value, None) if isinstance(value, COMPOSITE) else value)
+    if goal.values == NAMED:
+        _write_as_named_tensors(output, value, goal, report)
         return report
+    if isinstance(value, COMPOSITE):
+        value = as_tree(value)
+    home(goal.name).write(output, value)
+    return report
+
+
+def _write_as_named_tensors(output: FileOutput, value: Any, goal: FormatSpec, report: Report) -> None:
+    """Write the tensors of a value under their paths, those of Lua's modules under the keys of their state dicts."""
     from .named_tensors import check_tensors, name_tensors
     from .state_dicts import StateDicts, note_texts
 
@@ -366,4 +416,3 @@ def write_value(output: FileOutput, value: Any, goal: FormatSpec, layout: T7Layo
     check_tensors(named, goal, report)
     written = home(goal.name).write(output, named)
     note_texts(written, named, goal, report)
-    return report

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import chain, count, repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 from attrs import field
 
@@ -26,6 +26,7 @@ from ..nn.registry import layer_of
 from ..nn.state_dict import (
     ROOT_FIELD,
     Origin,
+    Recorded,
     StateDict,
     added,
     assignment,
@@ -52,7 +53,7 @@ _MAX_KEY_LETTERS = 200
 _WRAPPER_KEYS = ("state_dict", "model_state_dict", "model")
 """The keys under which checkpoints keep a state dict."""
 _MAX_WRAPPER_LEVELS = 4
-"""Levels of such keys."""
+"""Most of these keys one inside another."""
 _BATCH_COUNTER = "num_batches_tracked"
 """PyTorch's batch counter; Lua has none."""
 _NO_STATE: Any = object()
@@ -149,6 +150,22 @@ def _places_inside(template: Any, value: Any) -> list[tuple[Any, Any, Any]]:
     return list(zip(count(1), template, chain(items, repeat(_NO_STATE))))
 
 
+class _DerivedTensor(NamedTuple):
+    """A tensor of a state dict that follows from others in Lua.
+
+    Attributes:
+        name: its key, as messages name it.
+        origin: its origin.
+        before: what follows from the old values of the others; `None` if the fields of the object do not fit together.
+        pt_tensor: the `.pt`'s value, if it has one.
+    """
+
+    name: str
+    origin: Origin
+    before: Any
+    pt_tensor: Tensor | None
+
+
 class _ModulesAndStates:
     """A walk through the template and the `.pt` together, which finds the state dict at the place of each module."""
 
@@ -156,7 +173,10 @@ class _ModulesAndStates:
         self._models: dict[int, _Model] = {}
         self._visited: set[tuple[int, int]] = set()
         self._keys_to_states: dict[int, tuple[Path, set[Any]]] = {}
-        """For each container of the `.pt`, by the identity of its path: it, and the keys that led to state dicts."""
+        """The containers of the `.pt` around state dicts: the path of each, and its keys that lead to state dicts.
+
+        By the identity of the path.
+        """
         self._ignored_names: list[str] = []
 
     def find(self, roots: list[Value], value: Any) -> tuple[list[_Model], list[str]]:
@@ -168,10 +188,12 @@ class _ModulesAndStates:
         """
         # The form that `auto` mode gives them, with a `_Model` at each place of a state dict; several roots are a list.
         trees = [as_tree(root, self._replace) for root in roots]
-        pairwise(trees if len(trees) > 1 else trees[0], value, self._compare_place)
+        template = trees if len(trees) > 1 else trees[0]
+        pairwise(template, value, self._compare_place)  # fills `_models`, `_ignored_names` and `_keys_to_states`
         return list(self._models.values()), [*self._ignored_names, *self._beside_containers()]
 
     def _replace(self, obj: TorchObject) -> _Model | None:
+        """Return the one `_Model` of a module, `None` for any other object; for `as_tree`."""
         if not is_module(obj):
             return None
         if id(obj) not in self._models:
@@ -202,7 +224,13 @@ class _ModulesAndStates:
         return _places_inside(template, value)
 
     def _add_state(self, model: _Model, path: Path, value: Any) -> None:
-        """Add the state dict at the place of a module, if there is one, and note the keys that led to it."""
+        """Add the state dict at the place of a module, if there is one, and remember the keys that lead to it.
+
+        Args:
+            model: the module.
+            path: of the place.
+            value: of the `.pt` there: a state dict, a checkpoint around one, or anything else.
+        """
         model.path = model.path or path.text()  # the first of several places
         state = None if value is _NO_STATE else state_dict_in(value)
         if state is None:
@@ -216,7 +244,7 @@ class _ModulesAndStates:
             path = path.parent
 
     def _beside_containers(self) -> list[str]:
-        """Return the names of what stands beside the keys that led to state dicts."""
+        """Return the names of what stands beside the keys that lead to state dicts."""
         names: list[str] = []
         for path, keys in self._keys_to_states.values():
             if isinstance(path.value, dict):
@@ -242,14 +270,14 @@ class _Filling:
         """A line for each key that the `.pt` does not have."""
         self._extra: list[str] = []
         """A line for each key that the template does not have."""
-        self._batch_counters = 0
+        self._batch_counter_count = 0
         """Number of PyTorch's batch counters in the `.pt`, which Lua does not have."""
         self._added_biases: list[str] = []
         """The keys of biases that were added to another one."""
         self._fitting_count = 0
         """Number of tensors of the `.pt` that have the key and the shape of one in the template."""
-        self._derived: list[tuple[str, Origin, Any, Tensor | None]] = []
-        """Derived tensors: name, origin, the result from the old values, the `.pt`'s value."""
+        self._derived: list[_DerivedTensor] = []
+        """The tensors of the `.pt` that Lua computes from others."""
 
     def run(self, roots: list[Value], value: Any) -> list[Note]:
         """Fill the template, whose tensors change; return the notes.
@@ -277,8 +305,8 @@ class _Filling:
         if self._added_biases:
             names = _listed(self._added_biases)
             self._note("info", f"Lua has one bias where PyTorch has two; these are added to it: {names}")
-        if self._batch_counters:
-            times = self._batch_counters
+        if self._batch_counter_count:
+            times = self._batch_counter_count
             self._note("info", f"{_BATCH_COUNTER} is left out, {times} times: Lua does not count batches")
         return self._notes
 
@@ -293,9 +321,7 @@ class _Filling:
         Raises:
             ModelError: there is no state dict, or there are several modules.
         """
-        candidates = [model for model in models if model.has_tensors] or models
-        if len(candidates) > 1:  # criterions may have weights too
-            candidates = [model for model in candidates if not _is_criterion(model.obj)] or candidates
+        candidates = _modules_to_fill(models)
         state = state_dict_in(value)
         places = ", ".join(model.path for model in candidates[:_MAX_SHOWN_KEYS])
         expected = f"state dicts where the template has modules: {places}"
@@ -306,43 +332,54 @@ class _Filling:
             raise ModelError("the .pt holds no state dict", expected=expected, found=_shown(value), hint=hint)
         if len(candidates) > 1:
             raise ModelError("the template holds several modules", expected=expected, found=_shown(value))
-        candidates[0].states.append(state)
+        (only,) = candidates
+        only.states.append(state)
         for model in models:
             if not model.states and model.has_tensors:
                 self._note("info", f"{model.path} keeps its values")
-                model.expected = StateDict()
+                model.expected = StateDict()  # so that none of its keys is missing
         return _keys_beside(value, state)
 
     # Keys
 
     def _compare_keys(self, model: _Model, state: dict[str, Any]) -> None:
-        """Compare the keys of a state dict with those of a module, and plan the assignments of tensors that fit."""
-        origins = model.expected.origins
-        expected = model.expected.tensors
+        """Compare the keys of a state dict with those of a module, and plan the assignments of tensors that fit.
+
+        `_missing`, `_mismatches` and `_extra` get a line for each key that does not fit.
+        """
         state = plain_keys(model.obj, model.expected, state, self._note)
+        tensors = self._fitting_tensors(model, state)  # adds to `_missing` and `_mismatches`
+        for key, value in state.items():
+            if key in model.expected.origins:
+                continue
+            if _counts_batches(key):
+                self._batch_counter_count += 1
+            else:
+                self._extra.append(f"{model.label(_key_as_text(key))}: found {_shown(value)}")
+        self._fitting_count += len(tensors)
+        self._plan_assignments(model, tensors)
+
+    def _fitting_tensors(self, model: _Model, state: dict[str, Any]) -> dict[str, Tensor]:
+        """Return the tensors of a state dict that have the key and the shape of one in a module.
+
+        `_missing` and `_mismatches` get a line for each other tensor of the module.
+        """
+        expected = model.expected.tensors
         tensors: dict[str, Tensor] = {}
-        for key, origin in origins.items():
+        for key, origin in model.expected.origins.items():
             value = state.get(key)
             is_derived = _is_derived(origin)
             if value is None:
                 if not is_derived:  # else it is computed from others
                     self._missing.append(f"{model.label(key)}: expected {_shown(expected[key])}")
                 continue
-            if isinstance(value, Tensor) and key.endswith(_BATCH_COUNTER) and is_derived:
-                self._batch_counters += 1
+            if isinstance(value, Tensor) and is_derived and _counts_batches(key):
+                self._batch_counter_count += 1
                 continue
             tensor = self._fitting_tensor(model.label(key), value, expected[key])
             if tensor is not None:
                 tensors[key] = tensor
-        for key, value in state.items():
-            if key in origins:
-                continue
-            if _counts_batches(key):
-                self._batch_counters += 1
-            else:
-                self._extra.append(f"{model.label(_key_as_text(key))}: found {_shown(value)}")
-        self._fitting_count += len(tensors)
-        self._plan_assignments(model, tensors)
+        return tensors
 
     def _fitting_tensor(self, name: str, value: Any, wanted: Tensor) -> Tensor | None:
         """Return a value of the `.pt` as a tensor with one of Lua's element types, if it matches.
@@ -387,7 +424,8 @@ class _Filling:
             f"{len(wrong)} of another shape or kind"
         )
         if wrong:
-            raise ModelError(_message_with_lines(head, wrong_lines if self._partial else wrong_lines + unmatched_lines))
+            lines = wrong_lines if self._partial else wrong_lines + unmatched_lines
+            raise ModelError(_message_with_lines(head, lines))
         if unmatched_lines and not self._partial:
             head += " (--partial, partial=True, allows missing and extra keys)"
             raise ModelError(_message_with_lines(head, unmatched_lines))
@@ -407,27 +445,11 @@ class _Filling:
 
         Args:
             model: the module.
-            tensors: those of the `.pt` that fit, by key; those that follow from others in Lua are removed, and biases
-                that Lua does not have are added to another one.
+            tensors: those of the `.pt` that fit, by key; see `_take_derived`.
         """
+        self._take_derived(model, tensors)
         origins = model.expected.origins
         current = model.expected.tensors
-        for key, origin in origins.items():
-            param = origin.param
-            if param is None or param.kind != "derived" or key.endswith(_BATCH_COUNTER):
-                continue
-            tensor = tensors.pop(key, None)
-            if not param.adds_to:
-                self._derived.append((model.label(key), origin, recomputed(origin), tensor))
-            elif tensor is not None:
-                # Lua has one bias where PyTorch has two, whose sum it is.
-                key_of_sum = key.removesuffix(param.name) + param.adds_to
-                if key_of_sum not in current:
-                    continue
-                total = added(tensors.get(key_of_sum, current[key_of_sum]), tensor)
-                if total is not None:  # else all of the second bias is 0
-                    tensors[key_of_sum] = total
-                    self._added_biases.append(model.label(key))
         for key, tensor in tensors.items():
             self._assignments.append(assignment(model.label(key), origins[key], tensor, current[key]))
         # A container that runs copies of a module in parallel: each copy receives the same values.
@@ -435,6 +457,33 @@ class _Filling:
             if key in tensors and tensors[key].shape == copy.shape:
                 name = f"{model.label(key)} (copy {path})"
                 self._assignments.append(assignment(name, origin, tensors[key], copy))
+
+    def _take_derived(self, model: _Model, tensors: dict[str, Tensor]) -> None:
+        """Remove the tensors that follow from others in Lua: `_derived` receives them, for `_update_derived`.
+
+        A second bias, which Lua does not have, is added to the first one.
+
+        Args:
+            model: the module.
+            tensors: those of the `.pt` that fit, by key, which change.
+        """
+        current = model.expected.tensors
+        for key, origin in model.expected.origins.items():
+            param = origin.param
+            if param is None or param.kind != "derived" or _counts_batches(key):
+                continue
+            tensor = tensors.pop(key, None)
+            if not param.adds_to:
+                self._derived.append(_DerivedTensor(model.label(key), origin, recomputed(origin), tensor))
+            elif tensor is not None:
+                # Lua has one bias where PyTorch has two, whose sum it is.
+                key_of_sum = key.removesuffix(param.name) + param.adds_to
+                if key_of_sum not in current:  # a layer without biases in Lua
+                    continue
+                total = added(tensors.get(key_of_sum, current[key_of_sum]), tensor)
+                if total is not None:  # else all of the second bias is 0
+                    tensors[key_of_sum] = total
+                    self._added_biases.append(model.label(key))
 
     def _update_derived(self) -> None:
         """Recompute what Lua stores although it follows from other tensors, which have their new values now."""
@@ -481,6 +530,15 @@ def _is_derived(origin: Origin) -> bool:
 
 def _counts_batches(key: Any) -> bool:
     return isinstance(key, str) and key.rpartition(".")[2] == _BATCH_COUNTER
+
+
+def _modules_to_fill(models: list[_Model]) -> list[_Model]:
+    """Return the modules for which a state dict may be: those with tensors, without criterions, if there are such."""
+    with_tensors = [model for model in models if model.has_tensors] or models
+    if len(with_tensors) == 1:
+        return with_tensors
+    # Criterions may have weights, too.
+    return [model for model in with_tensors if not _is_criterion(model.obj)] or with_tensors
 
 
 def _is_criterion(obj: TorchObject) -> bool:
@@ -545,13 +603,7 @@ def plain_keys(obj: TorchObject, wanted: StateDict, state: dict[Any, Any], note:
     Raises:
         ModelError: tensors under recorded keys, or those of `model.py`, have other shapes, or tied ones differ.
     """
-    for prefix in _WRAPPER_PREFIXES:
-        if not state or not all(isinstance(key, str) and key.startswith(prefix) for key in state):
-            continue
-        is_own_prefix = any(key.startswith(prefix) for key in wanted.origins)
-        if not is_own_prefix:
-            state = {key.removeprefix(prefix): value for key, value in state.items()}
-            note("info", f"all keys begin with {prefix}, which is left out")
+    state = _without_wrapper_prefixes(state, wanted, note)
     if not state:
         return state
     # The keys that the module had in PyTorch, if `save_module` made it.
@@ -561,26 +613,47 @@ def plain_keys(obj: TorchObject, wanted: StateDict, state: dict[Any, Any], note:
     if record is not None:
         possible_keys.insert(0, record.keys)
     for keys in possible_keys:
-        renamed = _with_prefix(state, keys, note)
-        if renamed is not None:
-            state = renamed
+        fitting = _under_keys(keys, state, note)
+        if fitting is not None:
+            state = fitting
             break
     if record is not None and set(state) <= set(record.keys):  # keys may be missing
-        if not set(state) <= set(wanted.origins):
-            note("info", "the keys are those that the module had in PyTorch")
-        state = _with_lua_types(state)
-        wrong = record.differences(state)
-        if wrong:
-            raise ModelError(_message_with_lines("the tensors do not match the template", wrong))
-        state = record.to_own(state, wanted)
+        state = _from_recorded(record, wanted, state, note)
     if set(state) <= set(wanted.origins):
         return state
     # Neither the keys of `auto` mode nor recorded ones: perhaps those of a `model.py`.
     return _from_model_file(obj, state, note)
 
 
+def _without_wrapper_prefixes(state: dict[Any, Any], wanted: StateDict, note: _Note) -> dict[Any, Any]:
+    """Return a state dict without the prefixes that wrappers of PyTorch add to all keys; see `plain_keys`."""
+    for prefix in _WRAPPER_PREFIXES:
+        if not state or not all(isinstance(key, str) and key.startswith(prefix) for key in state):
+            continue
+        is_own_prefix = any(key.startswith(prefix) for key in wanted.origins)
+        if not is_own_prefix:
+            state = {key.removeprefix(prefix): value for key, value in state.items()}
+            note("info", f"all keys begin with {prefix}, which is left out")
+    return state
+
+
+def _from_recorded(record: Recorded, wanted: StateDict, state: dict[Any, Any], note: _Note) -> dict[Any, Any]:
+    """Return a state dict with recorded keys under those of `auto` mode; see `plain_keys`.
+
+    Raises:
+        ModelError: the tensors have other shapes than the recorded ones, or tied ones differ.
+    """
+    if not set(state) <= set(wanted.origins):
+        note("info", "the keys are those that the module had in PyTorch")
+    state = _with_lua_types(state)
+    wrong = record.differences(state)
+    if wrong:
+        raise ModelError(_message_with_lines("the tensors do not match the template", wrong))
+    return record.to_own(state, wanted)
+
+
 def _from_model_file(obj: TorchObject, state: dict[Any, Any], note: _Note) -> dict[Any, Any]:
-    """Return a state dict that has the keys of a module's `model.py` under those of `auto` mode; another as it is.
+    """Return a state dict with the keys of a module's `model.py` under those of `auto` mode; any other is unchanged.
 
     Raises:
         ModelError: its tensors have other shapes than those of the `model.py`, or tied ones differ.
@@ -588,20 +661,17 @@ def _from_model_file(obj: TorchObject, state: dict[Any, Any], note: _Note) -> di
     for lift in (True, False):  # a `model.py` may have been written with cells of torch.nn, or without
         try:
             model_file = generate(obj, lift=lift, only_keys=True)
-        except T7BridgeError:  # it has no model.py
+        except T7BridgeError:  # it has no model.py of either kind: a layer has no equivalent, for example
             return state
-        file_keys = set(model_file.tensors)
-        file_state: dict[Any, Any] | None = state
-        if set(state) != file_keys:
-            file_state = _with_prefix(state, model_file.tensors, note)
-        if file_state is None or set(file_state) != file_keys:
+        file_state = _under_keys(model_file.tensors, state, note)
+        if file_state is None or set(file_state) != set(model_file.tensors):
             continue
         note("info", "the keys are those of the model.py for this module")
         file_state = _with_lua_types(file_state)
         wrong = _differences_of_model_file(model_file, file_state)
         if wrong:
             raise ModelError(_message_with_lines("the tensors do not match the model.py of the template", wrong))
-        return {**model_file.converted(file_state)}
+        return model_file.converted(file_state)
     return state
 
 
@@ -638,22 +708,22 @@ def _with_lua_types(state: dict[Any, Any]) -> dict[Any, Any]:
     return result
 
 
-def _with_prefix(state: dict[Any, Any], wanted: Iterable[str], note: _Note) -> dict[Any, Any] | None:
-    """Return a state dict whose keys have the prefix of other keys in place of their own, if that makes all fit.
+def _under_keys(wanted: Iterable[str], state: dict[Any, Any], note: _Note) -> dict[Any, Any] | None:
+    """Return a state dict all of whose keys are among others: itself, or with their prefix in place of its own.
 
     Args:
+        wanted: the other keys, of which it need not have all.
         state: the state dict.
-        wanted: the other keys.
         note: receives level and message of notes.
 
     Returns:
-        `None` if the keys fit as they are, or no prefix makes all fit.
+        `None` if the keys do not fit, with any prefix. Batch counters, which Lua lacks, need not fit.
     """
     wanted_keys = set(wanted)
-    keys = [key for key in state if not _counts_batches(key)]  # Lua has no such counters
-    if not keys or not wanted_keys or not all(isinstance(key, str) for key in keys):
-        return None
+    keys = [key for key in state if not _counts_batches(key)]
     if wanted_keys.issuperset(keys):
+        return state
+    if not wanted_keys or not all(isinstance(key, str) for key in keys):
         return None
     for old in _common_prefixes(keys):
         for new in _common_prefixes(wanted_keys):

@@ -50,7 +50,7 @@ from ..graph.tensor import QuantizedTensor, SparseTensor, Tensor, UntypedStorage
 from ..graph.walk import SCALARS, Fill, Path, Rebuilder, entries, fill_dict, fill_list
 from ..values.widened import parts_of
 
-_EXACT = 2.0**53
+_EXACT_INTEGERS = 2.0**53
 """A larger double need not be the only one for its integer."""
 
 
@@ -62,14 +62,15 @@ class Replacement:
         value: the state dict; a `Fill` where its content is still to be converted.
         data: by name, values that go into the dict that holds the module, under `<its key>.<name>`.
         is_data_placed: whether they are in the result; changed by `Tree.put`.
-        value_without_key: what replaces the module at the root and in lists, where no key names it: the state dict, or
-            a dict around it. `None` if the module did not occur there; changed by `Tree.put`.
+        is_merged: whether they are in the state dict itself; changed by `Tree.put`.
+        wrapper: the dict around the state dict and the data, `{state_dict, …}`, once there is one; made by `Tree.put`.
     """
 
     value: Any
     data: dict[str, Any] = field(factory=dict)
     is_data_placed: bool = False
-    value_without_key: Any = None
+    is_merged: bool = False
+    wrapper: dict[str, Any] | None = None
 
 
 Replace = Callable[[TorchObject], Any]
@@ -81,7 +82,7 @@ def python_scalar(value: Value) -> Any:
     if type(value) is float:
         # Python's int has no -0.
         is_negative_zero = value == 0 and str(value) == "-0.0"
-        if value.is_integer() and abs(value) <= _EXACT and not is_negative_zero:
+        if value.is_integer() and abs(value) <= _EXACT_INTEGERS and not is_negative_zero:
             return int(value)
         return value
     if type(value) is bytes:
@@ -168,6 +169,9 @@ class Tree(Rebuilder):
     def put(self, target: Any, place: Any, result: Any, value: Any) -> None:
         """Put what a value became at its place, and the data of a module next to its state dict.
 
+        Under the key `net` of a dict, data `names` are beside it, as `net.names`. At the root and in lists there is no
+        key: there `unnamed_data` says whether they are merged into the state dict, in a dict around it, or dropped.
+
         Args:
             target: the list or dict that receives the result.
             place: the index or key there.
@@ -179,22 +183,27 @@ class Tree(Rebuilder):
         if replacement is None:
             return
         if isinstance(target, dict) and isinstance(place, str):
-            is_merged = replacement.value_without_key is result
-            if not is_merged:  # else the data are in the state dict already
+            if not replacement.is_merged:  # else the data are in the state dict already
                 self._add_data(target, f"{place}.", replacement)
         elif self._unnamed_data == MERGED:
-            # Data that are next to a key already are not repeated.
+            # Data that are in the result already, by an earlier place of the module, are not repeated.
             if not replacement.is_data_placed:
-                replacement.value_without_key = result
+                replacement.is_merged = True
                 self._add_data(result, "", replacement)
         elif self._unnamed_data == WRAPPED:
-            if replacement.value_without_key is None:  # one wrapper for all places where the module is shared
-                replacement.value_without_key = {"state_dict": result}
-                self._add_data(replacement.value_without_key, "", replacement)
-            target[place] = replacement.value_without_key
+            if replacement.wrapper is None:  # one wrapper for all places where the module is shared
+                replacement.wrapper = {"state_dict": result}
+                self._add_data(replacement.wrapper, "", replacement)
+            target[place] = replacement.wrapper
 
     def _add_data(self, target: dict[Any, Any], prefix: str, replacement: Replacement) -> None:
-        """Convert the data of a module and add them to a dict, as `name~2` where the key `name` is taken."""
+        """Convert the data of a module and add them to a dict, as `name~2` where the key `name` is taken.
+
+        Args:
+            target: the dict.
+            prefix: of the keys: that of the module with a dot, or nothing.
+            replacement: of the module; its `is_data_placed` is set.
+        """
         replacement.is_data_placed = True
         is_for_metadata = self._unnamed_data == MERGED
         for name, item in replacement.data.items():
@@ -210,11 +219,11 @@ class Tree(Rebuilder):
             target[key] = OwnData(converted) if is_for_metadata else converted
 
     def replacement_value(self, value: Any, replacement: Any) -> Any:
-        """Return what replaces an object in the result, a `Fill` if it is still to be filled.
+        """Return what takes the place of an object in the result, a `Fill` if its content is still to be converted.
 
         Args:
             value: the object.
-            replacement: a `Replacement`, whose data `put` will place; or the value itself.
+            replacement: what takes its place; or a `Replacement` with it, whose data are remembered for `put`.
         """
         if not isinstance(replacement, Replacement):
             return replacement
@@ -222,17 +231,15 @@ class Tree(Rebuilder):
             self._replacements[id(value)] = replacement
         state_dict = replacement.value
         if isinstance(state_dict, Fill):
-            # The rebuilder fills it now; later users of the replacement receive the dict itself.
+            # The caller fills the dict, `Rebuilder`; `StateDicts.states` needs the dict itself, which is in the result.
             replacement.value = state_dict.value
         return state_dict
 
     def make(self, value: Value, path: Path) -> Any:
         """Return the list or dict that a value becomes, to be filled; a tensor or storage as it is."""
         if isinstance(value, Table):
-            items = value.sequence()
-            if items is None:  # the keys are not 1 to n
-                return self._dict({}, value)
-            return fill_list(items)
+            items = value.sequence()  # `None` if the keys are not 1 to n
+            return self._dict({}, value) if items is None else fill_list(items)
         if isinstance(value, TorchObject):
             replacement = self._replace(value) if self._replace is not None else None
             if replacement is not None:

@@ -37,11 +37,14 @@ def value_of(document: Document, request: Attempt, report: Report) -> Any:
         check_whole(value)  # a DTensor is one process's part of a tensor
     note_foreign(document.foreign, report)
     report.notes += document.notes
-    return _use_metadata(value, document, request, report) if document.metadata else value
+    if document.metadata:
+        value = _with_recorded_types(value, document.metadata, request, report)
+        _note_metadata_left_out(document.metadata, request, report)
+    return value
 
 
-def _use_metadata(value: Any, document: Document, request: Attempt, report: Report) -> Any:
-    """Return a value with the element types and numbers that the file's metadata record; note strings left out."""
+def _with_recorded_types(value: Any, metadata: dict[str, str], request: Attempt, report: Report) -> Any:
+    """Return a value with the element types and numbers that the metadata of its file record, where they fit."""
     from ..values.widened import HINTS, NUMBERS_KEY, restore_values
 
     goal = FORMATS[report.target_format]
@@ -49,29 +52,41 @@ def _use_metadata(value: Any, document: Document, request: Attempt, report: Repo
     if goal.values == NAMED and not goal.numbers:
         # Tensors that were numbers stay tensors, as readers of the source see them: the target has numbers as text.
         used_hints.discard(NUMBERS_KEY)
-    hints = {name: text for name, text in document.metadata.items() if name in used_hints}
-    if request.record and hints:
-        # Edits change what is written, so that it could not be compared with the source afterwards.
-        is_checked_now = not request.trusts_records or request.edits is not None
-        value, refused = restore_values(value, hints, check=is_checked_now)
-        if refused:
-            others = f", and {len(refused) - 1} more tensors" if len(refused) > 1 else ""
-            report.note(
-                "warning",
-                f"its elements are not all of the type that the metadata record, which is not used{others}",
-                refused[0],
-                code="record",
-                count=len(refused),
-            )
+    hints = {name: text for name, text in metadata.items() if name in used_hints}
+    if not request.record or not hints:
+        return value
+    # What is not checked now is checked while it is copied: an element that does not fit is a `RecordError` then, and
+    # `convert` makes a second attempt, in which no such error may occur. With edits, too, records are checked first:
+    # see `Attempt`.
+    is_checked_now = not request.trusts_records or request.edits is not None
+    value, refused_names = restore_values(value, hints, check=is_checked_now)
+    if refused_names:
+        others = f", and {len(refused_names) - 1} more tensors" if len(refused_names) > 1 else ""
+        report.note(
+            "warning",
+            f"its elements are not all of the type that the metadata record, which is not used{others}",
+            refused_names[0],
+            code="record",
+            count=len(refused_names),
+        )
+    return value
+
+
+def _note_metadata_left_out(metadata: dict[str, str], request: Attempt, report: Report) -> None:
+    """Note the strings of a file's metadata that the target has no place for."""
+    from ..values.widened import HINTS
+
+    goal = FORMATS[report.target_format]
+    if goal.values == NAMED:
+        return
     # `format` says which library's tensors they are, as safetensors does: nothing of the model.
     not_noted = HINTS | {"format"}
     if goal.values == PYTHON and request.config:
         # What stands beside the model becomes a file beside the `.pt`, and `convert` notes that.
         not_noted |= {"config"}
-    metadata = [name for name in document.metadata if name not in not_noted]
-    if metadata and goal.values != NAMED:
-        report.note("info", metadata_left_out(metadata), code="metadata", count=len(metadata))
-    return value
+    names = [name for name in metadata if name not in not_noted]
+    if names:
+        report.note("info", metadata_left_out(names), code="metadata", count=len(names))
 
 
 def note_states(value: Any, report: Report) -> None:
@@ -125,17 +140,17 @@ def note_target(writer: PtWriter | LegacyPtWriter | PickleWriter, value: Any, re
     """Note the objects that were written as plain data, and whether `torch.load(weights_only=True)` reads the file.
 
     Args:
-        writer: of the target, after it has written the value. Its `plain` has the objects by class; its `blocking` one
-            object for each name that PyTorch's safe loader refuses.
+        writer: of the target, after it has written the value. Its `left_out_names` have the objects by class; its
+            `refused_names` one object for each name that PyTorch's safe loader refuses.
         value: the value written.
         report: receives the notes, each with the path of the first object that it is about.
     """
-    first_items = [items[0] for items in writer.plain.values() if items]
-    noted = {id(item) for item in (*first_items, *writer.blocking.values())}
-    paths = paths_of(value, noted) if noted else {}
-    for name, items in list(writer.plain.items())[:_MOST_NOTES]:
+    first_items = [items[0] for items in writer.left_out_names.values() if items]
+    noted_values = {id(item) for item in (*first_items, *writer.refused_names.values())}
+    paths = paths_of(value, noted_values) if noted_values else {}
+    for name, items in list(writer.left_out_names.items())[:_MOST_NOTES]:
         note_plain(name, items, paths, report)
-    for name, item in list(writer.blocking.items())[:_MOST_NOTES]:
+    for name, item in list(writer.refused_names.items())[:_MOST_NOTES]:
         report.note(
             "info",
             f"torch.load(weights_only=True) refuses the file, as it names {name[:_MOST_LETTERS]}",
@@ -163,7 +178,7 @@ def note_plain(
         level,
         f"{name[:_MOST_LETTERS]} is written as plain data, not as a name that a reader would import{more}{hint}",
         paths.get(id(items[0]), ""),
-        "type",
+        loss="type",
         code="plain-data",
         class_name=name[:_MOST_LETTERS],
         count=len(items),
@@ -222,7 +237,7 @@ def numpy_content(value: NumpyArray | NumpyScalar, path: str = "") -> Any:
     element = NUMPY_ELEMENTS.get(array.dtype.code)
     if element is None:
         return None
-    tensor = tensor_of_array(array, element, "cpu")
+    tensor = tensor_of_array(array, element, "cpu")  # `None` for other elements than numbers
     if tensor is None or isinstance(value, NumpyArray):
         return tensor
     return tensor.array.item()

@@ -141,7 +141,7 @@ class OtherArchive(NamedTuple):
             f"is {self.title}, but not one of PyTorch",
             file=self.source.name,
             expected="the file of a model" if names else "members",
-            found=few(names, 4, 60) or "no members",
+            found=few(names, most=4, longest=60) or "no members",
             hint=_hint_for(self.source.name, self.models, names),
         )
 
@@ -162,7 +162,7 @@ def _open_inside(other: OtherArchive, limits: Limits, options: dict[str, Any]) -
     left_out = [member_name for member_name in other.archive.members if member_name != name]
     if left_out:
         text = f"{name:.80} inside the archive is read; left out are {few(left_out, longest=60)}"
-        document.add_note(Note("info", "", text, code="left-out", count=len(left_out)))
+        document.add_note(Note("info", path="", message=text, code="left-out", count=len(left_out)))
     return document
 
 
@@ -311,7 +311,7 @@ def _hint_for(file: str, models: list[str], names: list[str]) -> str:
         names: of all members.
     """
     if models:
-        addresses = few([address_inside(file, name) for name in models], 4)
+        addresses = few([address_inside(file, name) for name in models], most=4)
         return f"Give the address of one inside: {addresses}"
     return f"Unpack it, or give the address of a member: {address_inside(file, 'MEMBER')}" if names else ""
 
@@ -433,7 +433,7 @@ def write(value: Any, path: PathLike, format: str | None = None, *, force: bool 
         WriteError: the disk reports an error.
     """
     spec = format_for(path, format)
-    from ..io.output import FileOutput
+    from ..io.output import FileOutput  # which readers do not need
 
     with FileOutput(path, force=force) as output:
         return module_of(spec).write(output, value, **options)  # type: ignore[no-any-return]

@@ -82,6 +82,10 @@ class Fields:
 def parse_json(text: bytes | None, path: str) -> Any:
     """Return the value of a JSON text.
 
+    Args:
+        text: in UTF-8; `None` for a member that is missing, and damaged as an empty one is.
+        path: of the text in the file, for errors.
+
     Raises:
         CorruptError: it is not JSON, or nested deeper than any program.
     """

@@ -18,7 +18,16 @@ from ..data import define, np
 from ..errors import CorruptError, ModelError
 from ..graph.dtypes import ElementType
 from ..graph.storage import Span, Storage
-from ..graph.tensor import Tensor, as_stored, byte_strides, contiguous, is_changed, is_dense, rows, view_fault
+from ..graph.tensor import (
+    Tensor,
+    as_stored,
+    byte_strides,
+    contiguous,
+    is_conjugated_or_negated,
+    is_dense,
+    rows,
+    view_fault,
+)
 from ..io.copy import Extent
 from ..io.source import ByteSource, Piece, PiecesSource
 from ..limits import Limits
@@ -57,7 +66,7 @@ class TensorView:
         """Parse a view.
 
         Raises:
-            ValueError: the data are not a view.
+            ValueError, TypeError: the data are not a view.
         """
         storage, count, offset, stride = data
         numbers = (storage, count, offset, *stride)
@@ -87,7 +96,7 @@ class NamedTensors:
         """Create the content from a dict of tensors, by name or by steps.
 
         Raises:
-            ModelError: the value is not such a dict.
+            ModelError: the value is not such a dict, or two names are the same text.
         """
         if isinstance(value, NamedTensors):
             return value
@@ -97,6 +106,8 @@ class NamedTensors:
         for name, tensor in value.items():
             steps = name if isinstance(name, tuple) else (str(name),)
             named.tensors[steps] = tensor
+        if len(named.tensors) != len(value):  # the keys 1 and "1"
+            raise ModelError("two tensors would have one name")
         named.views, _ = plan_views(named.tensors)
         return named
 
@@ -133,7 +144,7 @@ def plan_views(tensors: Mapping[Name, Tensor]) -> tuple[dict[Name, TensorView], 
     ranges_by_storage: dict[int, list[_Range]] = {}
     for name, tensor in tensors.items():
         # One that is conjugated or negated when it is read has other elements than its storage.
-        if tensor.storage is not None and tensor.numel and not is_changed(tensor):
+        if tensor.storage is not None and tensor.numel and not is_conjugated_or_negated(tensor):
             first, end = tensor.reach()  # its first element, and the one after its last
             ranges_by_storage.setdefault(id(tensor.storage), []).append((first, end, name))
     views: dict[Name, TensorView] = {}
@@ -191,7 +202,8 @@ def write_order(named: NamedTensors) -> list[Name]:
     """By the number of a storage: how many of its elements the dense views before cover."""
     consecutive: set[Name] = set()
     """The dense views that begin where the one before ends."""
-    for steps, view in sorted(named.views.items(), key=lambda item: (item[1].storage, item[1].offset)):
+    for steps in sorted(named.views, key=lambda steps: (named.views[steps].storage, named.views[steps].offset)):
+        view = named.views[steps]
         tensor = named.tensors[steps]
         if view.offset == covered.get(view.storage, 0) and is_dense(tensor.size, tensor.stride):
             consecutive.add(steps)
@@ -231,7 +243,7 @@ def tie(tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], notes: li
         tied_tensors = _tied(tensors, views, names)
         if tied_tensors is None:
             message = f"tensors that shared memory no longer agree: {few(map(_text_name, names))}"
-            notes.append(Note("info", "", message, "sharing", code="unshared"))
+            notes.append(Note("info", path="", message=message, loss="sharing", code="unshared"))
         else:
             tensors.update(tied_tensors)
     return tensors
@@ -259,18 +271,19 @@ def _tied(
     # Without copying, if the bytes in the file make up the storage; otherwise in memory.
     pieces = _covering_pieces(tensors, views, names, count)
     storage = _storage_of_pieces(tensors, views, pieces, count) if pieces else None
-    # The bytes of a tensor that is a piece from its first element on are those of the storage already.
-    equal_names: set[_Key] = set()
+    # The tensors that are on the storage with the bytes that they have in the file need no comparison: those of which
+    # not only the end, but all elements from the first on, are a piece.
+    whole_pieces: set[_Key] = set()
     if storage is None:
         storage = _assembled_storage(tensors, views, names, count)
     else:
-        equal_names = {name for start, name in pieces if start == views[name].offset}
+        whole_pieces = {name for start, name in pieces if start == views[name].offset}
     tied_tensors = {}
     for name in names:
         view = views[name]
         tied_tensors[name] = evolve(tensors[name], storage=storage, offset=view.offset, stride=view.stride)
     for name in names:
-        if name not in equal_names and not same_rows(tied_tensors[name], tensors[name]):
+        if name not in whole_pieces and not same_rows(tied_tensors[name], tensors[name]):
             return None
     return tied_tensors
 
@@ -296,7 +309,13 @@ def _are_of_one_storage(tensors: dict[_Key, Tensor], views: Mapping[_Key, Tensor
 def _covering_pieces(
     tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], names: list[_Key], count: int
 ) -> list[tuple[int, _Key]]:
-    """Return pieces that make up a storage of so many elements; empty if the dense views do not cover it.
+    """Return pieces of tensors that make up a storage; empty if those that lie dense in it do not cover it.
+
+    Args:
+        tensors: the tensors of a file.
+        views: of the tensors.
+        names: of those that are on the storage.
+        count: number of elements of the storage.
 
     Returns:
         Of each piece its first element in the storage, and the name of the tensor that has the elements from there on.
@@ -318,13 +337,16 @@ def _covering_pieces(
 def _storage_of_pieces(
     tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], pieces: list[tuple[int, _Key]], count: int
 ) -> Storage | None:
-    """Return a storage whose bytes are those of tensors in the file; `None` if order or width differ.
+    """Return a storage whose bytes are those of tensors in the file.
 
     Args:
         tensors: the tensors of a file.
         views: of the tensors.
         pieces: of the storage, see `_covering_pieces`.
         count: number of elements of the storage.
+
+    Returns:
+        `None` if they are not all in the file, or differ in byte order or width.
     """
     parts: list[Piece] = []
     encodings: set[tuple[str, int]] = set()
@@ -351,9 +373,15 @@ def _storage_of_pieces(
 def _assembled_storage(
     tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], names: list[_Key], count: int
 ) -> Storage:
-    """Return a storage of `count` elements in memory, into which the elements of the tensors are copied in turn.
+    """Return a storage in memory, into which the elements of the tensors are copied in turn.
 
     Where they disagree, the last one counts; `_tied` compares them all with the result.
+
+    Args:
+        tensors: the tensors of a file.
+        views: of the tensors.
+        names: of those that are on the storage.
+        count: number of elements of the storage.
     """
     element = tensors[names[0]].element
     array = np.zeros(count, element.code)

@@ -81,7 +81,8 @@ def _arrays(archive: ZipArchive, limits: Limits, notes: list[Note]) -> dict[str,
     for member in archive.members:
         name = member.removesuffix(".npy")
         if name == member:
-            notes.append(Note("warning", name, "a member that is not an array is left out", code="left-out"))
+            text = "a member that is not an array is left out"
+            notes.append(Note("warning", path=name, message=text, code="left-out"))
         elif name in tensors:
             raise CorruptError("two arrays have one name", path=name)
         else:
@@ -92,14 +93,23 @@ def _arrays(archive: ZipArchive, limits: Limits, notes: list[Note]) -> dict[str,
 
 
 def _array(archive: ZipArchive, member: str, name: str, limits: Limits, notes: list[Note]) -> Tensor | None:
-    """Return the array of a member as a tensor; `None`, with a note, if tensors cannot have such elements."""
+    """Return the array of a member as a tensor; `None`, with a note, if tensors cannot have such elements.
+
+    Args:
+        archive: the archive.
+        member: name of the member.
+        name: of the array: the same without its suffix.
+        limits: resource limits.
+        notes: receives the note.
+    """
     source, start = archive.span(member)
     end = start + archive.members[member].size
     descr, is_fortran, shape, elements_start = read_header(source, start, end, name)
     element, order = _element_and_order(descr)
     if element is None:
         kind = "of Python objects, which are pickled" if "O" in str(descr) else f"with elements {descr!s:.40}"
-        notes.append(Note("warning", name, f"an array {kind}, is left out", "type", code="left-out"))
+        text = f"an array {kind}, is left out"
+        notes.append(Note("warning", path=name, message=text, loss="type", code="left-out"))
         return None
     return tensor_of_bytes(
         source,

@@ -157,7 +157,7 @@ def _check_ranges(source: ByteSource, start: int, ranges: list[tuple[int, int, s
         ranges: of each tensor the start and end of its bytes, counted from there, and its name.
 
     Raises:
-        CorruptError: there are such bytes.
+        CorruptError: some bytes belong to no tensor, or to two.
         TruncatedError: the file ends before the last tensor does.
     """
     position = 0

@@ -78,7 +78,7 @@ def _tensors(index: ByteSource, limits: Limits, metadata: dict[str, str], notes:
         names = [str(name) for name in state_dict if name not in weight_map]
         if names:
             text = f"{file} has {counted(len(names), 'value')} that the index does not name, left out"
-            notes.append(Note("warning", names[0], text, code="left-out", count=len(names)))
+            notes.append(Note("warning", path=names[0], message=text, code="left-out", count=len(names)))
     return tensors
 
 
@@ -101,7 +101,7 @@ def _state_dicts(index: ByteSource, limits: Limits, metadata: dict[str, str]) ->
         if not isinstance(value, dict):
             raise CorruptError("a file of a checkpoint is not a state dict", file=join(folder, file))
         state_dicts[file] = value
-        # What is said of the whole stands in one file, the first of those that `convert` writes.
+        # `convert` writes strings about the whole into the first file.
         for name, text in shard.metadata.items():
             metadata.setdefault(name, text)
     return state_dicts

@@ -20,7 +20,6 @@ import re
 import struct
 import warnings
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..data import define, pattern
@@ -545,10 +544,12 @@ T7_HEAD = pattern(rb"[1-8]\r?\n|[\x01-\x08]\0{3}|\0{3}[\x01-\x08]")
 """The tag of a value other than nil, in ascii or in either byte order."""
 
 
-@cache
-def _any_signature() -> re.Pattern[bytes]:
-    """Return a pattern with a group for each signature, compiled for the first file."""
-    return re.compile(b"|".join(b"(%b)" % signature.pattern for signature in SIGNATURES), re.DOTALL)
+def _is_usual_t7(head: bytes) -> bool:
+    """Return whether a file begins as almost every `.t7`: with the tag of a value, in binary and little-endian.
+
+    Other formats do not: only patterns that look at later bytes alone, those of tar and TensorFlow Lite, could match.
+    """
+    return len(head) >= 4 and 1 <= head[0] <= 8 and head[1:4] == bytes(3)
 
 
 def identify(head: bytes, *, installed: bool = False) -> Signature | None:
@@ -561,22 +562,21 @@ def identify(head: bytes, *, installed: bool = False) -> Signature | None:
     Returns:
         `None` for a file without a signature, such as a `.t7`.
     """
-    match = _any_signature().match(head)
-    signature = None
-    if match is not None and match.lastindex is not None:
-        # Groups are numbered like the table, from 1 on, and the first matching alternative wins.
-        signature = SIGNATURES[match.lastindex - 1]
-        if signature.kind in _OWN_KINDS:
-            return signature
+    # To compile the patterns would take longer than to read a small file. `re` keeps those that were tried.
+    if _is_usual_t7(head):
+        return None
+    known = next((signature for signature in SIGNATURES if re.match(signature.pattern, head, re.DOTALL)), None)
+    if known is not None and known.kind in _OWN_KINDS:
+        return known
     # Installed packages take time to load, so that a `.t7` is spared it. Their formats come before those that are only
     # known as unsupported.
-    if not installed or not head or (signature is None and T7_HEAD.match(head)):
-        return signature
+    if not installed or not head or (known is None and T7_HEAD.match(head)):
+        return known
     for spec in added_formats():
         for added in spec.signatures:
             if re.match(added.pattern, head, re.DOTALL):
                 return added
-    return signature
+    return known
 
 
 def added_formats() -> list[FormatSpec]:
@@ -595,7 +595,12 @@ def added_formats() -> list[FormatSpec]:
 
 
 def _fault_of(name: str, spec: Any) -> str:
-    """Return why the format of an installed package cannot be in the tables; empty if it can."""
+    """Return why the format of an installed package cannot be in the tables; empty if it can.
+
+    Args:
+        name: of its entry point.
+        spec: what the entry point refers to; anything, if the package is wrong.
+    """
     if not isinstance(spec, FormatSpec):
         return "its entry point is not a FormatSpec"
     if spec.name != name:
@@ -642,8 +647,8 @@ class Writable(tuple[str, ...]):
 WRITABLE = Writable(spec.name for spec in _SPECS if spec.suffixes)
 
 
-def refuse_two(source: ByteSource, start: int = 0, title: str = "") -> None:
-    """Refuse a file that is another one for readers that look elsewhere.
+def refuse_two_formats(source: ByteSource, start: int = 0, title: str = "") -> None:
+    """Refuse a file that has another format for readers that look elsewhere in it.
 
     Readers of zip archives begin at the end of a file, and `torch.load` tries to read any file as a tar archive.
 
@@ -653,14 +658,16 @@ def refuse_two(source: ByteSource, start: int = 0, title: str = "") -> None:
         title: description of the format by its first bytes; by default unspecific.
 
     Raises:
-        CorruptError: it is both.
+        CorruptError: it is also a zip or tar archive.
     """
-    what = "a tar archive" if is_tar(source.read(0, HEAD_BYTES)) else ""
+    other_format = ""
     if ends_as_zip(source, start):
-        what = "a zip archive by its last"
-    if what:
+        other_format = "a zip archive by its last"
+    elif is_tar(source.read(0, HEAD_BYTES)):
+        other_format = "a tar archive"
+    if other_format:
         raise CorruptError(
-            f"is {title or 'a model'} by its first bytes, and {what}",
+            f"is {title or 'a model'} by its first bytes, and {other_format}",
             file=source.name,
             offset=start,
             expected="one file",
@@ -748,10 +755,11 @@ def _is_zip_end(source: ByteSource, tail_start: int, tail: bytes, place: int) ->
     record_offset = tail_start + place
     _signature, directory_size, directory_offset, comment_length = _ZIP_END_RECORD.unpack_from(tail, place)
     # Some readers look for the directory where the record says, others right before the record.
-    for directory in {record_offset - directory_size, directory_offset} - {record_offset}:
+    for directory in {record_offset - directory_size, directory_offset}:
         if directory >= 0 and source.read(directory, len(_ZIP_ENTRY)) == _ZIP_ENTRY:
             return True
     has_zip64_locator = tail[max(0, place - _ZIP64_LOCATOR_BYTES) : place].startswith(_ZIP64_LOCATOR)
     ends_the_file = record_end + comment_length == len(tail)
-    # A directory before the first byte: the archive may have lost its beginning.
-    return has_zip64_locator or (ends_the_file and record_offset < directory_size)
+    # The directory would begin before the file: the archive may have lost its beginning.
+    lacks_its_beginning = ends_the_file and record_offset < directory_size
+    return has_zip64_locator or lacks_its_beginning

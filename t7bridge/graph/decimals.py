@@ -17,6 +17,7 @@ from ..text import number_text
 
 _FLOAT_BYTES = b"0123456789+-.eE "
 _INTEGER_BYTES = b"0123456789- \n"
+"""The characters of the texts that are read by the fast ways."""
 _TO_INTEGERS = bytes.maketrans(b"eE", b"  ")
 """Makes two words of a number with an exponent."""
 _POINT, _SPACE, _MINUS, _PLUS, _SMALL_E, _ZERO, _NINE = b". -+e09"
@@ -24,12 +25,14 @@ _EXACT_INTEGERS = 2**53
 """Up to here each integer is a double."""
 _LARGE = 10**18
 """From here on an integer of a text may be one that does not fit 64 bits, which numpy makes the largest there is."""
-_POWERS = 10.0 ** np.arange(23)
-"""The powers of ten that are exact as doubles."""
+_LARGEST_POWER = 22
+_POWERS = 10.0 ** np.arange(_LARGEST_POWER + 1)
+"""The powers of ten that are exact as doubles: 5**22 has 52 bits."""
 _EXTENDED = np.finfo(np.longdouble).nmant == 63 and np.dtype(np.longdouble).itemsize == 16
 """`longdouble` is the 80-bit type of x86, whose 64 bits of mantissa hold any 64-bit integer."""
-_WIDE_POWERS = np.cumprod(np.array([1] + [10] * 27, np.longdouble))
-"""The powers of ten that are exact in 64 bits of mantissa."""
+_LARGEST_WIDE_POWER = 27
+_WIDE_POWERS = np.cumprod(np.array([1] + [10] * _LARGEST_WIDE_POWER, np.longdouble))
+"""The powers of ten that are exact in 64 bits of mantissa: 5**27 has 63 bits."""
 _BELOW_DOUBLE = 0x7FF
 """The bits of a 64-bit mantissa that a double, which has 53, does not have."""
 _TIE = 0x400
@@ -50,7 +53,9 @@ HALF_NAN = 0x7FFF
 def parse_numbers(text: bytes, native: np.dtype[Any]) -> np.ndarray:
     """Return the numbers of a text, separated by white space, as elements of a numpy type.
 
-    float32 and float16 are rounded from double: of the 9 digits that Torch writes of them, that is their own rounding.
+    float32 and float16 are rounded from double. For the at most 9 digits that Torch writes of them, this is the same as
+    to round the text to the type itself.
+
     numpy, which is asked first, reads `1-2` as two numbers: callers that read a whole storage count them.
 
     Args:
@@ -145,7 +150,7 @@ def parse_floats(text: bytes) -> np.ndarray | None:
 
 
 def _parse_floats(text: bytes) -> np.ndarray | None:
-    """Return the doubles of a part of the text that `parse_floats` got, whose characters it has checked."""
+    """Return the doubles of a part of the text of `parse_floats`, which has checked the characters; `None` as there."""
     # `-1.25e-3 7` are three words, read as the integers -125, -3 and 7: points are left out, and exponents are words.
     has_exponents = b"e" in text or b"E" in text
     words = text.translate(_TO_INTEGERS, b".") if has_exponents else text.replace(b".", b"")
@@ -169,6 +174,30 @@ def _parse_floats(text: bytes) -> np.ndarray | None:
     # A word behind an `e`, not a space, is the exponent of the word before it.
     is_exponent = np.zeros(count, bool)
     is_exponent[1:] = data[breaks] != _SPACE
+    return _scaled_by_exponents(integers, decimals, is_exponent, text, starts, ends)
+
+
+def _scaled_by_exponents(
+    integers: np.ndarray,
+    decimals: np.ndarray,
+    is_exponent: np.ndarray,
+    text: bytes,
+    starts: np.ndarray,
+    ends: np.ndarray,
+) -> np.ndarray | None:
+    """Return the numbers of words of which some are the exponents of the words before them.
+
+    Args:
+        integers: the digits of each word, with its sign.
+        decimals: how many of these are behind a point.
+        is_exponent: whether a word is an exponent.
+        text: as for `_scaled`.
+        starts: of each word, positions in the text.
+        ends: of each word, behind it.
+
+    Returns:
+        `None` where an exponent is not one of a double, or too many numbers are not certain.
+    """
     exponents = integers[is_exponent]
     has_two_exponents = (is_exponent[1:] & is_exponent[:-1]).any()
     # Doubles have exponents below 400; larger ones could overflow the sums.
@@ -229,7 +258,8 @@ def _scaled(
         ends: of each number, behind it.
     """
     # An exact integer times or divided by an exact power of ten is rounded once.
-    is_sure = (integers <= _EXACT_INTEGERS) & (integers >= -_EXACT_INTEGERS) & (powers >= -22) & (powers <= 22)
+    is_sure = (integers <= _EXACT_INTEGERS) & (integers >= -_EXACT_INTEGERS)
+    is_sure &= (powers >= -_LARGEST_POWER) & (powers <= _LARGEST_POWER)
     unsure = np.flatnonzero(~is_sure)
     if _EXTENDED and len(unsure) * 2 > len(integers):
         # With 64 bits of mantissa all at once, which is faster than to pick out most of them.
@@ -275,21 +305,22 @@ def _scale_wide(integers: np.ndarray, powers: np.ndarray) -> tuple[np.ndarray, n
     mantissas = wide.view("u8")[::2]  # the first 8 of 16 bytes
     is_tie = mantissas & _BELOW_DOUBLE == _TIE
     is_large = (integers >= _LARGE) | (integers <= -_LARGE)  # may be saturated
-    return wide.astype("f8"), np.flatnonzero(is_tie | is_large | (powers < -27) | (powers > 27))
+    is_beyond_table = (powers < -_LARGEST_WIDE_POWER) | (powers > _LARGEST_WIDE_POWER)
+    return wide.astype("f8"), np.flatnonzero(is_tie | is_large | is_beyond_table)
 
 
 # To text
 
 
 def count_odd_nans(array: np.ndarray) -> int:
-    """Count the NaNs whose bits, sign aside, are not the canonical ones.
+    """Count the NaNs whose bits are not the canonical ones; the sign counts for halves only.
 
     Args:
         array: floating point elements.
     """
     nans = array[np.isnan(array)]
     bits = f"u{array.itemsize}"
-    if array.itemsize == 2:  # nan has no sign in Torch's halves
+    if array.itemsize == 2:  # Torch's halves have one nan without sign only
         return int(np.count_nonzero(nans.view(bits) != HALF_NAN))
     canonical = np.array(np.nan, array.dtype).view(bits)
     return int(np.count_nonzero(np.copysign(nans, 1).view(bits) != canonical))
@@ -329,8 +360,9 @@ def _block(text: bytes) -> int:
 _SIGNS = np.array([_block(b""), _block(b"-")], "u4")
 # Nothing; or the point, with so many zeros behind it as the number has before its first digit.
 _POINTS = np.array([_block(b""), *(_block(b"." + b"0" * zeros) for zeros in range(4))], "u4")
-_EXPONENTS = np.array([_block(b"e%+03d" % power) for power in range(-99, 100)], "u4")
-"""By the power, and 99."""
+_LARGEST_EXPONENT = 99
+_EXPONENTS = np.array([_block(b"e%+03d" % power) for power in range(-_LARGEST_EXPONENT, _LARGEST_EXPONENT + 1)], "u4")
+"""The exponents of two digits, from the least on."""
 
 
 def format_integers(array: np.ndarray) -> bytes:
@@ -405,7 +437,7 @@ def _as_integers(array: np.ndarray, digits: int) -> np.ndarray | None:
 
 
 def _format_floats(array: np.ndarray, digits: int, bits: int) -> bytes | None:
-    """Return a part of the floats as text, see `format_floats`.
+    """Return a part of the floats as text, or `None`, as `format_floats` does.
 
     Args:
         array: the part, as doubles.
@@ -419,7 +451,7 @@ def _format_floats(array: np.ndarray, digits: int, bits: int) -> bytes | None:
     rows = _rows(array, number, power, digits)
     if unsure.size:
         texts = [number_text(value, digits).encode() + b" " for value in array[unsure].tolist()]
-        width = rows.shape[1] * 4
+        width = rows.shape[1] * 4  # bytes of a row, which has room for every number
         rows[unsure] = np.array(texts, f"S{width}").view("u4").reshape(-1, rows.shape[1])
     return rows.tobytes().translate(None, b"\0")[:-1]
 
@@ -436,7 +468,7 @@ def _digits_and_powers(size: np.ndarray, digits: int, bits: int) -> tuple[np.nda
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         power = np.floor(np.log10(size))
-    is_sure = np.isfinite(power) & (np.abs(power) < 90)  # the table of exponents has two digits
+    is_sure = np.isfinite(power) & (np.abs(power) < 90)  # well inside the table of exponents, of two digits
     power = np.where(is_sure, power, 0).astype("i8")
     number, is_exact, error = _significant(size, power, digits, bits)
     wrong = np.flatnonzero(error)  # where the rounded logarithm is off by one
@@ -458,18 +490,24 @@ def _digits_and_powers(size: np.ndarray, digits: int, bits: int) -> tuple[np.nda
 def _significant(
     size: np.ndarray, power: np.ndarray, digits: int, bits: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the first `digits` digits of numbers as integers, a mask of certain ones, and the error of `power`.
+    """Return the first `digits` digits of numbers as integers, a mask of certain ones, and the errors of `power`.
+
+    Each number is multiplied with a power of ten, after which these digits are before its point, and rounded.
 
     Args:
         size: positive numbers.
         power: of ten, of the first digit of each.
         digits: number of digits.
         bits: bits of mantissa of each.
+
+    Returns:
+        The integers, 0 where they are not certain; the mask; and what is to be added to `power`: 1 where there is a
+        digit too many before the point, -1 where there is one too few.
     """
-    shift = digits - 1 - power
+    shift = digits - 1 - power  # the power of ten of the product
     powers: np.ndarray
-    # How near to a tie a rounded product decides nothing: some units in the last place of the largest, which has 9 or
-    # 17 digits before its point.
+    # `doubt`: how near to a tie a rounded product decides nothing. That is some units in the last place of the largest,
+    # which has 9 or 17 digits before its point: of 53 bits this place is 2**-23 there, of 64 bits 2**-7.
     if digits <= 9:
         powers = _POWERS
         doubt = 1e-6
@@ -483,7 +521,8 @@ def _significant(
         none = np.zeros(len(size), "i8")
         return none, none.astype(bool), none
     largest_power = len(powers) - 1
-    # A product with 5**n, of 7 bits for n = 3, may have all its bits: then a tie is one.
+    # A product with 10**n has the bits of the number and those of 5**n, 7 for n = 3. Where there is room for all, it is
+    # exact, and what looks like a tie is one.
     largest_exact_shift = (mantissa - bits) * 3 // 7
     tens = powers[np.minimum(np.abs(shift), largest_power)]
     with np.errstate(all="ignore"):
@@ -492,10 +531,10 @@ def _significant(
             scaled = np.where(shift >= 0, scaled, size / tens)
         nearest = np.rint(scaled)
         is_far_from_tie = np.abs(np.abs(scaled - nearest) - 0.5) > doubt
-        is_exact = is_far_from_tie | ((shift >= 0) & (shift <= largest_exact_shift))
-        is_exact &= (np.abs(shift) <= largest_power) & (nearest <= 10**digits)
+        is_sure = is_far_from_tie | ((shift >= 0) & (shift <= largest_exact_shift))
+        is_sure &= (np.abs(shift) <= largest_power) & (nearest <= 10**digits)
         error = (nearest > 10**digits).astype("i8") - (scaled < 10 ** (digits - 1))
-        return np.where(is_exact, nearest, 0).astype("i8"), is_exact, error
+        return np.where(is_sure, nearest, 0).astype("i8"), is_sure, error
 
 
 def _rows(array: np.ndarray, number: np.ndarray, power: np.ndarray, digits: int) -> np.ndarray:
@@ -521,7 +560,8 @@ def _rows(array: np.ndarray, number: np.ndarray, power: np.ndarray, digits: int)
     fraction = (number - whole * unit) * tens[last_whole + 1]
     zeros_behind_point = np.maximum(-first_power - 1, 0)
 
-    whole_blocks = max(1, (len(str(int(whole.max(initial=0)))) + 3) // 4)
+    most_whole_digits = len(str(int(whole.max(initial=0))))
+    whole_blocks = max(1, (most_whole_digits + 3) // 4)
     decimal_blocks = (digits + 3) // 4
     rows = np.empty((len(array), whole_blocks + decimal_blocks + 4), "u4")
     rows[:, 0] = _SIGNS[np.signbit(array).view("u1")]
@@ -531,7 +571,7 @@ def _rows(array: np.ndarray, number: np.ndarray, power: np.ndarray, digits: int)
     _write_decimals(rows[:, point + 1 : -2], fraction, digits)
     rows[:, -2] = 0
     with_exponent = np.flatnonzero(has_exponent)
-    rows[with_exponent, -2] = _EXPONENTS[power[with_exponent] + 99]
+    rows[with_exponent, -2] = _EXPONENTS[power[with_exponent] + _LARGEST_EXPONENT]
     rows[:, -1] = _block(b" ")
     return rows
 
@@ -545,10 +585,10 @@ def _write_decimals(blocks: np.ndarray, fraction: np.ndarray, digits: int) -> No
         digits: how many these are.
     """
     count = blocks.shape[1]
-    if 4 * count <= 18:
+    if 4 * count <= 18:  # digits that any integer of 64 bits has
         rest = fraction * 10 ** (4 * count - digits)
         is_end = np.ones(len(fraction), bool)
-    else:  # 20 digits are more than 64 bits: the last block has one digit
+    else:  # five blocks for 17 digits: the last one has only the 17th, as the first of its digits
         rest = fraction // 10
         last_digit = fraction - rest * 10
         is_end = last_digit == 0

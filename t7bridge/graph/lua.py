@@ -85,6 +85,7 @@ Value = Any
 """None, bool, float, bytes, or one of `COMPOSITE`; when written also int and str."""
 
 _MISSING = object()
+"""In place of a value that is not there, as `None` is nil."""
 _EXACT_INTEGERS = 2.0**53
 """Up to here each integer is a double."""
 _FEW_KEYS = 2
@@ -284,11 +285,15 @@ class Table(_Entries):
         return cast("Field", self.raw_values[place])
 
     def __setitem__(self, key: Value, value: Value) -> None:
-        """Set the value of a key; a new key is the last one, in Lua's types."""
+        """Set the value of a key; a new key becomes the last one.
+
+        nil and NaN, which Lua has not as keys, are refused when the table is written.
+        """
         place = self._positions().get(index_key(key))
         if place is not None:
             self.raw_values[place] = value
             return
+        # `raw_keys` has Lua's types only. Values stay as they are: writers convert them.
         if isinstance(key, str):
             key = key.encode("utf-8", "surrogatepass")
         elif isinstance(key, int) and not isinstance(key, bool):
@@ -385,6 +390,10 @@ class Upvalue(Shown):
         return f"Upvalue {clean(self.name.decode('utf-8', 'backslashreplace'), 30)}: {short(self.value)}"
 
 
+_TAG_TODAY = 8
+"""The type tag of functions whose upvalues have names and ids."""
+
+
 @define(eq=False)
 class LuaFunction(Holder):
     """A Lua function: kept, never executed.
@@ -397,7 +406,7 @@ class LuaFunction(Holder):
 
     code: bytes = field(repr=False)
     upvalues: Value = None
-    tag: int = 8
+    tag: int = _TAG_TODAY
 
     def _inside(self) -> Iterable[tuple[Any, Any]]:
         return ((Step("<upvalues>"), self.upvalues),)
@@ -411,7 +420,7 @@ class LuaFunction(Holder):
         if not isinstance(self.upvalues, Table):
             return upvalues
         while (entry := self.upvalues.get(len(upvalues) + 1, _MISSING)) is not _MISSING:
-            if self.tag == 8 and isinstance(entry, Table):  # with a name, and the number of a shared variable
+            if self.tag == _TAG_TODAY and isinstance(entry, Table):  # with a name, and the number of a shared variable
                 upvalues.append(_upvalue(entry))
             else:
                 upvalues.append(Upvalue(b"", entry))
@@ -548,9 +557,9 @@ for _kind in (Table, TorchObject, TdsHash, TdsVec):
 _PRINTED_ENTRIES = 100
 """Most entries printed of a table."""
 _HTML_ENTRIES = 2000
-"""Most entries of the whole table for a notebook."""
+"""Most entries of the HTML of a value, at all depths together."""
 _HTML_DEPTH = 40
-"""Its most levels."""
+"""Most levels of tables inside one another in it."""
 _HTML_ENTRIES_OF_ONE = 200
 """Most entries of each table and object in it."""
 
@@ -560,11 +569,11 @@ _printed = face("t7bridge", {"nn.texts": "layer_text module_text"})
 
 def _text(value: Value) -> str:
     """Return the output of `print` for a Lua object, table or collection; of tables the first entries, one per line."""
-    if isinstance(value, TorchObject):
+    if isinstance(value, TorchObject):  # its class says how it prints, or Lua's `print` names it
         return cast("str", _printed("module_text")(value))
     lines = [f"  {_key_text(key)} : {short(item)}" for key, item in islice(value._inside(), _PRINTED_ENTRIES)]
-    entries = value.elements if isinstance(value, TdsVec) else value._table().raw_keys
-    omitted = len(entries) - len(lines)
+    count = len(value.elements) if isinstance(value, TdsVec) else len(value._table().raw_keys)
+    omitted = count - len(lines)
     if omitted > 0:
         lines.append(f"  … {omitted} more")
     return "\n".join(["{", *lines, "}"])
@@ -601,7 +610,8 @@ def _html(root: Value) -> str:
         title = escape(_printed("layer_text")(value) if isinstance(value, TorchObject) else short(value))
         table = value._table() if isinstance(value, (Table, TorchObject, TdsHash)) else None
         is_opened = id(value) in opened
-        if table is None or not table.raw_keys or is_opened or depth >= _HTML_DEPTH or entries_left <= 0:
+        has_room = depth < _HTML_DEPTH and entries_left > 0
+        if table is None or not table.raw_keys or is_opened or not has_room:  # one line
             if isinstance(value, Tensor):
                 title = f"<code>{title}</code>"
             again = " (shown above)" if is_opened else ""
@@ -617,5 +627,5 @@ def _html(root: Value) -> str:
         if len(table.raw_keys) > count:
             stack.append(f"<div>… {len(table.raw_keys) - count} more</div>")
         pairs = list(islice(table.raw_items(), count))
-        stack += [(f"<b>{escape(_key_text(key))}</b>: ", value, depth + 1) for key, value in reversed(pairs)]
+        stack += [(f"<b>{escape(_key_text(key))}</b>: ", inner, depth + 1) for key, inner in reversed(pairs)]
     return "".join(html)

@@ -31,8 +31,10 @@ _CODES = {
 _OTHER_NAMES = {"?": "b1", "b": "i1", "B": "u1", "float16": "f2", "float32": "f4", "float64": "f8", "int64": "i8"}
 """Other names of types, as numpy has them."""
 _NATIVE = "<" if sys.byteorder == "little" else ">"
+_HALF_SIGN = 0x8000
 _HALF_EXPONENT = 0x7C00
-"""The bits of the exponent of a float16: all are set in infinities and NaNs only."""
+_HALF_FRACTION = 0x3FF
+"""The bits of a float16's parts; those of the exponent are all set in infinities and NaNs only."""
 
 
 class dtype:
@@ -124,7 +126,7 @@ def _floats_of_halves(data: bytes, order: str) -> list[float]:
         if number != number:
             bits = int.from_bytes(data[2 * place : 2 * place + 2], "little" if order == "<" else "big")
             # As a double: sign, exponent, and the 10 bits of the fraction at the top of its 52.
-            wide = (bits & 0x8000) << 48 | 0x7FF << 52 | (bits & 0x3FF) << 42
+            wide = (bits & _HALF_SIGN) << 48 | 0x7FF << 52 | (bits & _HALF_FRACTION) << 42
             (numbers[place],) = struct.unpack("<d", wide.to_bytes(8, "little"))
     return numbers
 
@@ -141,9 +143,10 @@ def _decode(data: bytes, kind: dtype) -> list[Any]:
 
 
 def _rounded_to_single(value: Any) -> float:
-    """Return a number for a float32: an integer beyond the exact ones of a double, which would round it first, rounded.
+    """Return a number as a double that becomes the nearest float32.
 
-    To the nearest number of 24 bits; of two equally near ones to the even.
+    An integer that is no exact double is rounded to 24 bits here, of two equally near numbers to the even one: as a
+    double it would be rounded twice.
     """
     if type(value) is not int or -(1 << 53) < value < 1 << 53:
         return float(value)
@@ -159,8 +162,8 @@ def _half_bytes(value: float) -> bytes:
     """Return the bytes of a float16, little-endian; what is too large is infinite, and a NaN stays one."""
     if value != value:
         (bits,) = struct.unpack("<Q", struct.pack("<d", value))
-        sign = bits >> 48 & 0x8000
-        fraction = bits >> 42 & 0x3FF or 1  # 0 would be infinity
+        sign = bits >> 48 & _HALF_SIGN
+        fraction = bits >> 42 & _HALF_FRACTION or 1  # 0 would be infinity
         return int(sign | _HALF_EXPONENT | fraction).to_bytes(2, "little")
     try:
         return struct.pack("<e", value)
@@ -372,7 +375,7 @@ class ndarray:
             extents[extents.index(-1)] = self.size // rest
         if math.prod(extents) != self.size or any(extent < 0 for extent in extents):
             raise ValueError(f"cannot reshape array of size {self.size} into shape {tuple(extents)}")
-        if order == "F":
+        if order == "F":  # the first index runs fastest: in C's order it is the last one
             return self.ravel("F").reshape(extents[::-1]).T
         source = self if self._is_contiguous() else self.copy()
         return source._view(extents, _contiguous_strides(extents, self.itemsize), source._offset)
@@ -416,7 +419,7 @@ class ndarray:
 
     def byteswap(self, inplace: bool = False) -> ndarray:
         """Return the elements with the bytes of each in the other order."""
-        width = self.itemsize // 2 if self.dtype.kind == "c" else self.itemsize
+        width = self.itemsize // 2 if self.dtype.kind == "c" else self.itemsize  # a complex number is two
         swapped = ndarray(_swapped(self.tobytes(), width), self.dtype, self.shape)
         if not inplace:
             return swapped
@@ -534,7 +537,7 @@ class ndarray:
             return _from_values([_pairwise_sum(self.values(), kind)], kind, ())
         if axis not in (-1, self.ndim - 1):
             raise NotImplementedError("sums along the last axis only")
-        rows = self.reshape(-1, self.shape[-1]) if self.size else self
+        rows = self.reshape(math.prod(self.shape[:-1]), self.shape[-1])
         sums = [_pairwise_sum(row.values(), kind) for row in rows]
         return _from_values(sums, kind, (*self.shape[:-1], 1) if keepdims else self.shape[:-1])
 
@@ -676,7 +679,7 @@ def _pairwise_sum(values: list[Any], kind: dtype) -> Any:
         return element
 
     def total(start: int, count: int) -> Any:
-        """Return the sum of so many elements from one on."""
+        """Return the sum of `count` elements from `start` on; the three cases are those of numpy's source."""
         if count < 8:
             result = values[start] if count else 0.0
             for value in values[start + 1 : start + count]:
@@ -717,9 +720,12 @@ def _power(one: float, other: float) -> float:
     try:
         return math.pow(one, other)
     except OverflowError:
-        return inf
-    except ValueError:  # of a negative number, or zero to a negative power
-        return inf if one == 0 else nan
+        pass
+    except ValueError:  # zero to a negative power, or a negative number to one that is not whole
+        if one != 0:
+            return nan
+    is_odd = other % 2 == 1  # also of a negative whole number
+    return math.copysign(inf, one) if is_odd else inf
 
 
 def result_type(*kinds: Any) -> dtype:
@@ -857,6 +863,20 @@ def arange(count: int) -> ndarray:
     return _from_values(list(range(count)), dtype("i8"), (count,))
 
 
+def _code_for(numbers: list[Any]) -> str:
+    """Return the code of the first type that has all of some numbers of Python; of no numbers that of doubles."""
+    if not numbers:
+        return "f8"
+    if all(isinstance(number, bool) for number in numbers):
+        return "?"
+    if all(isinstance(number, int) for number in numbers):
+        has_unsigned = min(numbers) >= 0 and max(numbers) >= 1 << 63  # beyond int64
+        return "u8" if has_unsigned else "i8"
+    if all(isinstance(number, (int, float)) for number in numbers):
+        return "f8"
+    return "c16"
+
+
 def array(values: Any, kind: Any = None) -> ndarray:
     """Return an array of nested lists of numbers, or of one.
 
@@ -877,16 +897,7 @@ def array(values: Any, kind: Any = None) -> ndarray:
     numbers = [item.item() if isinstance(item, ndarray) else item for item in items]
     if any(not isinstance(number, (bool, int, float, complex)) for number in numbers):
         raise ValueError("setting an array element with a sequence or an object")
-    if kind is None:
-        # The first type that has all the numbers, as the last has any; of no numbers a double.
-        kind = "f8"
-        for letter, types in (("?", bool), ("i8", (bool, int)), ("f8", (bool, int, float)), ("c16", object)):
-            if numbers and all(isinstance(number, types) for number in numbers):
-                kind = letter
-                break
-        if kind == "i8" and min(numbers) >= 0 and max(numbers) >= 1 << 63:
-            kind = "u8"
-    kind = dtype(kind)
+    kind = dtype(_code_for(numbers) if kind is None else kind)
     has_int = any(type(number) is int for number in numbers)
     # numpy refuses ints out of bounds, and wraps floats.
     if kind.kind in "iu" and has_int and _has_out_of_bounds([*map(int, numbers)], kind):
@@ -987,7 +998,7 @@ def where(condition: ndarray, one: Any, other: Any) -> ndarray:
 
 
 def copyto(target: ndarray, source: ndarray, casting: str) -> None:
-    """Write converted elements."""
+    """Write elements into an array, converted to its type; no other `casting` is asked for."""
     assert casting == "unsafe"
     target[...] = source
 

@@ -49,7 +49,7 @@ class Elements:
     __slots__ = ()
 
     def arrays(self, storage: Storage) -> Iterator[np.ndarray]:
-        """Yield the elements of a storage, in pieces of about 1 MiB, in the machine's byte order."""
+        """Yield the elements of a storage, in pieces of about 512 KiB, in the machine's byte order."""
         raise NotImplementedError
 
 
@@ -103,7 +103,7 @@ class Span(Elements):
             yield np.frombuffer(piece, dtype_in_file).astype(storage.element.code, copy=False)
 
     def pieces(self, count: int) -> Iterator[bytes]:
-        """Yield the bytes of `count` elements unchanged, in pieces of whole elements of at most about 1 MiB.
+        """Yield the bytes of `count` elements unchanged, in pieces of whole elements of at most about 512 KiB.
 
         Raises:
             TruncatedError: the file has become shorter.
@@ -163,7 +163,7 @@ class TextSpan(Elements):
         missing = storage.count
         for piece in self.pieces():
             if not self.is_plain:
-                piece = plain_numbers(piece)
+                piece = plain_numbers(piece)  # as C on this system prints them
             try:
                 array = parse_numbers(piece, np.dtype(storage.element.code))
             except (ValueError, OverflowError) as error:
@@ -400,7 +400,7 @@ class Storage(Holder):
         return _converted_extent(self, order, width)
 
     def chunks(self, order: str = "little", width: int | None = None) -> Iterator[bytes | memoryview]:
-        """Yield the converted bytes of the elements in pieces of at most about 1 MiB.
+        """Yield the converted bytes of the elements in pieces of at most about 512 KiB.
 
         Args:
             order: byte order of the result, `little` or `big`.
@@ -540,7 +540,7 @@ def own_array(storage: Storage) -> np.ndarray:
 
 
 def array_chunks(storage: Storage) -> Iterator[np.ndarray]:
-    """Yield the elements in pieces of about 1 MiB, in the machine's byte order."""
+    """Yield the elements in pieces of about 512 KiB, in the machine's byte order."""
     data = storage.data
     if isinstance(data, Elements):
         yield from data.arrays(storage)
@@ -585,9 +585,9 @@ def _converted_extent(storage: Storage, order: str, width: int) -> Extent | None
     span = origin.data
     if not isinstance(span, Span) or not origin.count:
         return None
-    # Also a multiple of the groups of each step.
-    ratio_denominator = origin.count // math.gcd(origin.count, storage.count)
-    group = math.lcm(ratio_denominator, *(step.group for step in steps))
+    # Of two elements that become one, for example, two are converted together; and whole groups of each step.
+    least_for_whole_elements = origin.count // math.gcd(origin.count, storage.count)
+    group = math.lcm(least_for_whole_elements, *(step.group for step in steps))
     if origin.count % group or group > _MOST_IN_GROUP:
         return None
     source_dtype = dtype_of(origin.element, span.order, span.width)
@@ -596,9 +596,10 @@ def _converted_extent(storage: Storage, order: str, width: int) -> Extent | None
     if not converts:
         return span.extent(origin.count, _change_of_type(source_dtype, target_dtype))
     groups = origin.count // group
-    bytes_of_group = storage.count * target_dtype.itemsize // groups  # in the target
+    source_bytes = group * span.width  # of one group
+    target_bytes = storage.count * target_dtype.itemsize // groups
     buffer = partial(_ArrayBuffer, group, source_dtype, target_dtype, converts)
-    return span.extent(origin.count, Change(group * span.width, bytes_of_group, buffer))
+    return span.extent(origin.count, Change(source_bytes, target_bytes, buffer))
 
 
 @cache
@@ -628,7 +629,7 @@ class _ArrayBuffer(Buffer):
     ) -> None:
         most_bytes = _CONVERT_BYTES if converts else _CAST_BYTES
         most_elements = most_bytes // max(source_dtype.itemsize, target_dtype.itemsize)
-        count = max(1, most_elements // group) * group
+        count = max(1, most_elements // group) * group  # of whole groups
         self._source = np.empty(count, source_dtype.newbyteorder("="))
         self._swaps_source = not source_dtype.isnative
         self._swaps_target = not target_dtype.isnative

@@ -29,6 +29,12 @@ _PRINTED_LINES = 1000
 """Most lines of a printed tensor."""
 _PRINTED_DIMS = 8
 """Most dimensions of a tensor whose elements are printed."""
+_PRINTED_SIZES = 20
+"""Most sizes printed of a tensor of more dimensions."""
+_ERROR_LETTERS = 200
+"""Characters of an error in place of elements that cannot be read."""
+_CELL_LETTERS = 400
+"""Characters of one cell of a notebook's table."""
 _NOTEBOOK_ELEMENTS = 10
 """Elements shown in a notebook."""
 _STATISTICS_BYTES = 1 << 24
@@ -142,7 +148,7 @@ class Tensor(Holder):
             strides = byte_strides(self.size, self.stride, from_offset.dtype.itemsize)
             is_writeable = from_offset.flags.writeable
             view = np.lib.stride_tricks.as_strided(from_offset, self.size, strides, writeable=is_writeable)
-            return view if self.extras is None else _with_bits(view, self)
+            return view if self.extras is None else _conjugated_and_negated(view, self)
         except (ValueError, OverflowError) as error:
             if isinstance(error, T7BridgeError):  # some of these are a ValueError, too
                 raise
@@ -165,7 +171,7 @@ class Tensor(Holder):
             ImportError: PyTorch is not installed.
             UnsupportedError: PyTorch cannot represent the tensor.
         """
-        return torch_tensor(self, {})
+        return torch_tensor(self, storages={})
 
     def tolist(self) -> Any:
         """Return the elements as Python values: nested lists, or one value for a tensor without dimensions."""
@@ -418,7 +424,7 @@ class Assembled(Elements):
     parts: tuple[tuple[tuple[int, ...], Tensor], ...]
 
     def arrays(self, storage: Storage) -> Iterator[np.ndarray]:
-        """Yield the elements of the whole in C order: as many rows at a time as make up about 1 MiB, at least one."""
+        """Yield the elements of the whole in C order: as many rows at a time as make up about 512 KiB, at least one."""
         rows = self.size[0]
         shape_of_row = self.size[1:]
         step = max(1, CHUNK_BYTES // max(1, math.prod(shape_of_row) * storage.element.itemsize))
@@ -477,7 +483,7 @@ class QuantizedTensor(Holder):
         tensor: the integers: a view of a storage of `quint8`, `qint8`, `qint32`, `quint4x2` or `quint2x4`.
         scheme: `per_tensor_affine`, `per_channel_affine` or `per_channel_affine_float_qparams`.
         scale: a float; with the other schemes a `Tensor` or list with one value a channel.
-        zero_point: an int, or likewise.
+        zero_point: an int; or, as `scale`, with one value a channel.
         axis: the dimension of the channels; None with `per_tensor_affine`.
     """
 
@@ -517,7 +523,7 @@ def is_dense(size: Sequence[int], stride: Sequence[int]) -> bool:
     return all(extent == 1 or step == dense for extent, step, dense in zip(size, stride, contiguous(size)))
 
 
-def is_changed(tensor: Tensor) -> bool:
+def is_conjugated_or_negated(tensor: Tensor) -> bool:
     """Return whether the elements are to be negated or conjugated when read."""
     return tensor.extras is not None and (tensor.extras.conj or tensor.extras.neg)
 
@@ -529,7 +535,7 @@ def as_stored(tensor: Tensor) -> Storage | None:
     """
     if tensor.storage is None or not tensor.numel:
         return Storage.empty(tensor.element)
-    if is_changed(tensor) or not is_dense(tensor.size, tensor.stride):
+    if is_conjugated_or_negated(tensor) or not is_dense(tensor.size, tensor.stride):
         return None
     return part_of(tensor.storage, tensor.offset, tensor.numel)
 
@@ -537,10 +543,11 @@ def as_stored(tensor: Tensor) -> Storage | None:
 def blocks(tensor: Tensor, count: int) -> Iterator[np.ndarray]:
     """Yield the elements as `array` has them, in index order, in blocks of `count`, the last of which may be shorter.
 
-    A block is valid until the next one. Of contiguous elements no others are read from a file; else those of the array.
+    A block is valid until the next one. Contiguous elements are read from their file in pieces; for others, `array`
+    reads all that the view covers.
     """
     stored = as_stored(tensor)
-    if stored is not None:
+    if stored is not None:  # also without elements, where `nditer` would raise an error
         pieces: Iterable[np.ndarray] = array_chunks(stored)
     else:
         pieces = np.nditer(tensor.array, ["buffered", "external_loop"], order="C", buffersize=count)  # type: ignore[assignment]
@@ -567,7 +574,7 @@ def byte_strides(size: Sequence[int], stride: Sequence[int], itemsize: int) -> t
     )
 
 
-def _with_bits(view: np.ndarray, tensor: Tensor) -> np.ndarray:
+def _conjugated_and_negated(view: np.ndarray, tensor: Tensor) -> np.ndarray:
     """Return elements of a tensor conjugated and negated, where PyTorch only marks it so.
 
     Raises:
@@ -598,13 +605,7 @@ def elements(tensor: Tensor, count: int) -> list[Any]:
     if not count or storage is None:
         return []
     dtype = numpy_dtype(tensor.element)
-    # The positions of the elements in the storage, from their numbers in index order: the last index is the remainder
-    # by the last extent, and so on.
-    numbers = np.arange(count)
-    positions = np.full(count, tensor.offset, "i8")
-    for extent, step in zip(reversed(tensor.size), reversed(tensor.stride)):
-        positions += (numbers % extent) * step
-        numbers = numbers // extent
+    positions = _first_positions(tensor, count)
     data = storage.data
     if isinstance(data, Span):
         dtype_in_file = dtype_of(storage.element, data.order, data.width)
@@ -616,9 +617,20 @@ def elements(tensor: Tensor, count: int) -> list[Any]:
     else:
         array = storage.array[positions]
     if tensor.extras is not None:
-        array = _with_bits(array, tensor)
+        array = _conjugated_and_negated(array, tensor)
     values: list[Any] = _python_values(array if array.dtype == dtype else array.view(dtype))
     return values
+
+
+def _first_positions(tensor: Tensor, count: int) -> np.ndarray:
+    """Return the positions in the storage of the first `count` elements in index order, shape (count,)."""
+    # From their numbers in index order: the last index is the remainder by the last extent, and so on.
+    numbers = np.arange(count)
+    positions = np.full(count, tensor.offset, "i8")
+    for extent, step in zip(reversed(tensor.size), reversed(tensor.stride)):
+        positions += (numbers % extent) * step
+        numbers = numbers // extent
+    return positions
 
 
 def _is_readable(tensor: Tensor) -> bool:
@@ -635,18 +647,19 @@ def _number(value: Any) -> str:
 def _text(tensor: Tensor) -> str:
     """Return a tensor as Lua prints one: the elements, `…` where some are left out, and a line with type and sizes.
 
-    Where elements cannot be read, the reason is in their place.
+    Where elements cannot be read, the reason is in their place. Of those that take long to read, and of a tensor of
+    very many dimensions, there is the last line alone.
 
     Rows show at most six elements of the last dimension; other dimensions the first three and the last three.
     """
-    size = "x".join(map(str, tensor.shape[:20])) or "no dimensions"
+    size = "x".join(map(str, tensor.shape[:_PRINTED_SIZES])) or "no dimensions"
     last_line = f"[{tensor.lua_class or tensor.dtype} of size {size}]"
     try:
         if not tensor.numel or not _is_readable(tensor) or len(tensor.shape) > _PRINTED_DIMS:
             return last_line
         return "\n".join([*islice(_rows(tensor), _PRINTED_LINES), last_line])
     except T7BridgeError as error:
-        return f"<{clean(str(error), 200)}>\n{last_line}"
+        return f"<{clean(str(error), _ERROR_LETTERS)}>\n{last_line}"
 
 
 def _edges(extent: int) -> list[int | None]:
@@ -657,7 +670,7 @@ def _edges(extent: int) -> list[int | None]:
 
 
 def _rows(tensor: Tensor, place: str = "") -> Iterator[str]:
-    """Yield the lines of a tensor, a row each, after its indices; those of a matrix, which are plain to see, without.
+    """Yield the lines of a tensor, a row each, after its indices; of a whole matrix, which needs none, without.
 
     Args:
         tensor: the tensor, or a part of one.
@@ -700,9 +713,9 @@ def statistics_of(tensor: Tensor, *, bins: int = 0) -> dict[str, Any]:
     """
     # Elements that a stride of 0 repeats are read once and counted as often as they occur.
     size = tuple(1 if step == 0 else extent for extent, step in zip(tensor.size, tensor.stride))
-    times = math.prod(tensor.size) // math.prod(size)
-    tensor = evolve(tensor, size=size)
     count = math.prod(size)
+    times = math.prod(tensor.size) // count
+    tensor = evolve(tensor, size=size)
     if tensor.storage is None or (count > _MOST_ELEMENTS and count > tensor.storage.count):
         return {}
     if numpy_dtype(tensor.element).kind not in "fiub":
@@ -722,14 +735,19 @@ def statistics_of(tensor: Tensor, *, bins: int = 0) -> dict[str, Any]:
             statistics["inf"] = infinities * times
         if count > read:
             statistics["read"] = read * times
+        # One value has no width to divide, and the largest doubles one that is infinite.
         if bins and finite and 0 < greatest - least < np.inf:
-            limits = (least, greatest)
-            counts_of_pieces = []
-            for piece in _pieces(tensor):
-                counts, _edges = np.histogram(piece[np.isfinite(piece)], bins, limits)
-                counts_of_pieces.append(counts)
-            statistics["bins"] = (np.sum(counts_of_pieces, axis=0) * times).tolist()
+            statistics["bins"] = (_histogram(_pieces(tensor), bins, least, greatest) * times).tolist()
     return statistics
+
+
+def _histogram(pieces: Iterator[Any], bins: int, least: float, greatest: float) -> Any:
+    """Return how many finite elements are in each of equal bins between two of them, an array of shape (bins,)."""
+    counts_of_pieces = []
+    for piece in pieces:
+        counts, _edges = np.histogram(piece[np.isfinite(piece)], bins, (least, greatest))
+        counts_of_pieces.append(counts)
+    return np.sum(counts_of_pieces, axis=0)
 
 
 def _pieces(tensor: Tensor) -> Iterator[Any]:
@@ -815,12 +833,12 @@ def _html(tensor: Tensor) -> str:
             rows[f"first {counted(len(texts), 'value')}"] = ", ".join(texts)
     except T7BridgeError as error:
         rows["error"] = str(error)
-    lines = "".join(
-        f"<tr><th style='text-align:left'>{escape(name)}</th><td style='text-align:left'>"
-        f"{escape(clean(str(text), 400))}</td></tr>"
-        for name, text in rows.items()
-    )
-    return f"<table>{lines}</table>"
+    lines = []
+    for name, text in rows.items():
+        head = f"<th style='text-align:left'>{escape(name)}</th>"
+        cell = f"<td style='text-align:left'>{escape(clean(str(text), _CELL_LETTERS))}</td>"
+        lines.append(f"<tr>{head}{cell}</tr>")
+    return f"<table>{''.join(lines)}</table>"
 
 
 def torch_tensor(tensor: Tensor, storages: dict[int, Any]) -> torch.Tensor:
@@ -839,13 +857,40 @@ def torch_tensor(tensor: Tensor, storages: dict[int, Any]) -> torch.Tensor:
     # PyTorch overflows at 2**63 bytes, of up to 8 an element. Of an empty tensor it multiplies the sizes, too.
     if math.prod(extent or 1 for extent in tensor.shape) >= 1 << 60:
         raise UnsupportedError("PyTorch has no tensors of these sizes", found="x".join(map(str, tensor.shape))[:80])
-    name = tensor.element.name
-    dtype = getattr(torch, name, None)
-    if name in PACKED or name.startswith(("quint", "qint")):
-        # As integers, without scale and zero point; packed ones as the bytes that hold them.
-        dtype = {"quint8": torch.uint8, "qint8": torch.int8, "qint32": torch.int32}.get(name, torch.uint8)
+    dtype = _torch_dtype(tensor.element)
+    view = _torch_view(tensor, dtype, storages)
+    # A file may say of integers, too, that they require gradients.
+    may_require_grad = dtype.is_floating_point or dtype.is_complex
+    if tensor.is_parameter:
+        if tensor.requires_grad and not may_require_grad:
+            raise UnsupportedError(f"PyTorch has no parameters of {tensor.element.name} that require gradients")
+        return torch.nn.Parameter(view, requires_grad=tensor.requires_grad)
+    if tensor.requires_grad and may_require_grad:
+        return view.requires_grad_()
+    return view
+
+
+def _torch_dtype(element: ElementType) -> torch.dtype:
+    """Return PyTorch's type of elements; of quantized ones that of their integers, without scale and zero point.
+
+    Raises:
+        UnsupportedError: the installed PyTorch has none.
+    """
+    import torch
+
+    dtype = getattr(torch, element.name, None)
+    if element.name in PACKED or element.name.startswith(("quint", "qint")):
+        integers = {"quint8": torch.uint8, "qint8": torch.int8, "qint32": torch.int32}
+        dtype = integers.get(element.name, torch.uint8)  # packed ones as the bytes that hold them
     if not isinstance(dtype, torch.dtype):
-        raise UnsupportedError(f"this release of PyTorch has no {name}")
+        raise UnsupportedError(f"this release of PyTorch has no {element.name}")
+    return dtype
+
+
+def _torch_view(tensor: Tensor, dtype: torch.dtype, storages: dict[int, Any]) -> torch.Tensor:
+    """Return a PyTorch tensor with the tensor's elements, sizes and strides; see `torch_tensor`."""
+    import torch
+
     storage = tensor.storage
     if storage is None or not tensor.numel:
         return torch.empty(tensor.shape, dtype=dtype)
@@ -858,12 +903,6 @@ def torch_tensor(tensor: Tensor, storages: dict[int, Any]) -> torch.Tensor:
         view = view.conj()
     if tensor.extras is not None and tensor.extras.neg:
         view = torch._neg_view(view)
-    if tensor.is_parameter:
-        if tensor.requires_grad and not (dtype.is_floating_point or dtype.is_complex):
-            raise UnsupportedError(f"PyTorch has no parameters of {name} that require gradients")
-        return torch.nn.Parameter(view, requires_grad=tensor.requires_grad)
-    if tensor.requires_grad and dtype.is_floating_point:
-        return view.requires_grad_()
     return view
 
 
@@ -872,7 +911,7 @@ def _flat(storage: Storage, storages: dict[int, Any]) -> Any:
 
     Args:
         storage: ours.
-        storages: see `torch_tensor`.
+        storages: see `torch_tensor`; receives a new one.
     """
     import torch
 
@@ -891,7 +930,7 @@ def _flat(storage: Storage, storages: dict[int, Any]) -> Any:
 
 
 def rows(tensor: Tensor) -> Iterator[bytes | memoryview]:
-    """Yield the bytes of a tensor's elements in index order, little-endian, in pieces of at most about 1 MiB."""
+    """Yield the bytes of a tensor's elements in index order, little-endian, in pieces of at most about 512 KiB."""
     storage = as_stored(tensor)
     if storage is not None:
         yield from storage.chunks()

@@ -32,6 +32,8 @@ _SHOWN_STEPS = 50
 """Last steps that a long path shows."""
 _SHOWN_LETTERS = 200
 """Characters of a step that a path shows."""
+_MOST_LETTERS_OF_KEY = 60
+"""Characters of a key that is no word, in a step."""
 _SHOWN_CHOICES = 12
 """Steps that the error for a wrong path lists."""
 
@@ -55,8 +57,8 @@ def step_name(key: Any) -> str:
         if type(key) is Step:  # a step as text already
             return key
         text = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else key
-        return f".{text}" if _WORD.match(text) else f"[{text[:60]!r}]"
-    if isinstance(key, float) and key.is_integer() and abs(key) < 2**53:
+        return f".{text}" if _WORD.match(text) else f"[{text[:_MOST_LETTERS_OF_KEY]!r}]"
+    if isinstance(key, float) and key.is_integer() and abs(key) < 2**53:  # from there on not every integer is a double
         return f"[{int(key)}]"
     if key is None or isinstance(key, (bool, int, float)):
         return f"[{short(key)}]"
@@ -155,7 +157,7 @@ def entries(value: Value, marks: dict[int, bytes] | None = None) -> Iterator[tup
 
     Args:
         value: any value; nothing is inside of those that are not of `_WALKED`.
-        marks: of the parts of sets, see `in_order`.
+        marks: the hashes of parts of earlier sets, as for `in_order`, to which those of this one are added.
     """
     pairs: Iterable[tuple[Any, Any]] = ()
     if isinstance(value, Holder):
@@ -167,6 +169,7 @@ def entries(value: Value, marks: dict[int, bytes] | None = None) -> Iterator[tup
     elif isinstance(value, _SETS):
         pairs = zip(repeat(Step("{}")), in_order(value, marks))
     for key, item in pairs:
+        # Most keys are scalars; subclasses of these, as `Step` is of text, have no parts either.
         if type(key) not in SCALARS and not isinstance(key, (str, int)):
             yield KeyStep(key), key
         yield key, item
@@ -238,35 +241,36 @@ class Fill:
         value: the container, or what it will be part of.
         parts: for each part of it: where it goes (a list or dict, and the place there), its key for paths, and the
             value that it is made from.
-        finish: called with `value` when all parts are in it; returns what it becomes. `None`: it stays what it is.
-        done: called when all parts are in it.
+        completed: called with `value` when all parts are in it; returns what takes its place everywhere, such as the
+            tuple of a list. `None`: it stays what it is.
+        on_filled: called when all parts are in it.
     """
 
-    __slots__ = ("done", "finish", "parts", "value")
+    __slots__ = ("completed", "on_filled", "parts", "value")
 
     def __init__(
         self,
         value: Any,
         parts: Iterable[tuple[Any, Any, Any, Any]],
-        finish: Callable[[Any], Any] | None = None,
-        done: Callable[[], Any] | None = None,
+        completed: Callable[[Any], Any] | None = None,
+        on_filled: Callable[[], Any] | None = None,
     ) -> None:
         self.value = value
         self.parts = parts
-        self.finish = finish
-        self.done = done
+        self.completed = completed
+        self.on_filled = on_filled
 
 
-def fill_list(items: list[Any] | tuple[Any, ...], finish: Callable[[Any], Any] | None = None) -> Fill:
+def fill_list(items: list[Any] | tuple[Any, ...], completed: Callable[[Any], Any] | None = None) -> Fill:
     """Return a new list to be filled with what items become.
 
     Args:
         items: the items.
-        finish: see `Fill`.
+        completed: see `Fill`.
     """
     target: list[Any] = [None] * len(items)
     places = range(len(items))
-    return Fill(target, zip(repeat(target), places, places, items), finish)
+    return Fill(target, zip(repeat(target), places, places, items), completed)
 
 
 def fill_dict(target: dict[Any, Any], keys: Iterable[Any], values: Iterable[Any]) -> Fill:
@@ -347,7 +351,7 @@ class Rebuilder:
             if type(result) is Fill:
                 fill = result
                 result = fill.value
-            if fill and fill.finish:
+            if fill and fill.completed:
                 # What it becomes is known when its parts are: until then, the places that wait for it.
                 result = _Places([(target, place, value)])
             else:
@@ -356,8 +360,8 @@ class Rebuilder:
                 self._alive.append(value)
                 results.setdefault(id(value), result)  # `make` may have put something else there
             if fill:
-                if fill.finish or fill.done:
-                    stack.append((fill, result, None, None, None))
+                if fill.completed or fill.on_filled:
+                    stack.append((fill, result, None, None, None))  # for `_close`
                 parts = []
                 for target, place, key, value in fill.parts:
                     if type(value) in SCALARS:
@@ -369,16 +373,17 @@ class Rebuilder:
         return root_holder[0]
 
     def _close(self, fill: Fill, places: list[tuple[Any, Any, Any]]) -> None:
-        """Finish a container that is filled, and put what it becomes at the places that wait for it.
+        """Finish a container that is filled: call `on_filled`, and put what `completed` makes of it where it belongs.
 
         Args:
             fill: the container.
-            places: list or dict, place in it, and the value that the container was made from.
+            places: if it has `completed`, the places that wait for the result: list or dict, place in it, and the value
+                that the container was made from.
         """
-        if fill.done is not None:
-            fill.done()
-        if fill.finish is not None:
-            result = fill.finish(fill.value)
+        if fill.on_filled is not None:
+            fill.on_filled()
+        if fill.completed is not None:
+            result = fill.completed(fill.value)
             for target, place, value in places:
                 if self.remembers:
                     self.results[id(value)] = result

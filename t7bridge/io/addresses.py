@@ -497,7 +497,7 @@ class _Web(Server):
 
     async def _begin(self) -> bytes | Copy:
         """Return the first bytes, if the server says that it sends a part, and how large the file is; else a copy."""
-        async with await self._answer(0, _FIRST_BYTES) as answer:
+        async with await self._answer(start=0, end=_FIRST_BYTES) as answer:
             if answer.status == 200:  # OK: the whole, as the server has no ranges
                 return await self._copied(answer)
             if answer.status != 416:  # Range Not Satisfiable: the file is empty, and is copied below
@@ -507,7 +507,7 @@ class _Web(Server):
                 if start == 0 and size is not None:
                     expected = min(size, _FIRST_BYTES)
                     if len(data) != expected:
-                        raise missing_bytes_error(self._name, len(data), expected, 0)
+                        raise missing_bytes_error(self._name, len(data), expected, offset=0)
                     self.size = size
                     self._stamp = stamp_of(answer.headers)
                     return data
@@ -515,7 +515,7 @@ class _Web(Server):
 
     async def _head(self, count: int) -> bytes:
         """Return the first bytes, at most `count`, without anything else."""
-        async with await self._answer(0, count) as answer:
+        async with await self._answer(start=0, end=count) as answer:
             if answer.status == 416:  # no part of an empty file can be asked for
                 return b""
             answer.raise_for_status()
@@ -601,7 +601,7 @@ class _Web(Server):
             # Some servers answer no HEAD, or with other headers, so that no error of it counts, that of `_compare`
             # neither. What they say when they send the file does: ask for its first byte.
             pass
-        async with await self._answer(0, 1) as answer:
+        async with await self._answer(start=0, end=1) as answer:
             if answer.status == 416 and not self.size:  # Range Not Satisfiable: it is still empty
                 return
             answer.raise_for_status()

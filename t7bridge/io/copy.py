@@ -26,7 +26,7 @@ MAX_THREADS = 2
 """Threads with two megabytes between them saturate memory; more of them only wait for the file's lock."""
 
 
-class Run:
+class ExtentCopy:
     """The copy of one extent to a position of a target, piece by piece, in any order and by any thread.
 
     Args:
@@ -39,19 +39,20 @@ class Run:
         self.extent = extent
         self._position = position
         self._done = done
-        self._plain = extent.change is NO_CHANGE
-        self._reads_crc = extent.check is not None and not self._plain
-        self._writes_crc = done is not None or (extent.check is not None and self._plain)
+        self._is_unchanged = extent.change is NO_CHANGE
+        # `check` is given the CRC-32 of the source. Without a change it is that of the target, and one is enough.
+        self._sums_source = extent.check is not None and not self._is_unchanged
+        self._sums_target = done is not None or (extent.check is not None and self._is_unchanged)
         self._crcs: dict[int, tuple[int, int]] = {}
         """By the start of a piece the CRC-32 of its bytes in the source and in the target, if computed."""
 
     def pieces(self) -> Iterator[tuple[int, int]]:
-        """Yield start and end of each piece, in bytes of the source from the beginning of the run."""
+        """Yield start and end of each piece, in bytes of the source from the beginning of the extent."""
         change = self.extent.change
         length = self.extent.length
         start = 0
         while start < length:
-            if self._plain:
+            if self._is_unchanged:
                 # Pieces end where the target has a multiple of their size: no two threads write into one page.
                 end = start + PIECE_BYTES - (self._position + start) % PIECE_BYTES
             else:
@@ -63,7 +64,7 @@ class Run:
     @property
     def has_crc(self) -> bool:
         """Whether a CRC-32 of the bytes is computed."""
-        return self._reads_crc or self._writes_crc
+        return self._sums_source or self._sums_target
 
     def copied(self, start: int, end: int, buffer: Buffer, name: str) -> Iterator[tuple[int, memoryview]]:
         """Yield what a piece becomes, in parts that are valid until the next, each with its position in the target.
@@ -76,7 +77,7 @@ class Run:
 
         Raises:
             TruncatedError: the source has become shorter than it was.
-            WriteError: the target cannot hold the elements that the bytes are.
+            WriteError: an element cannot be converted to the target's type.
         """
         extent = self.extent
         at = start
@@ -84,20 +85,20 @@ class Run:
         target_crc = 0
         while at < end:
             room = len(buffer.view)
-            if self._plain:
+            if self._is_unchanged:
                 # Chunks end where the target has a multiple of their size, as pieces do.
                 room = CHUNK_BYTES - (self._position + at) % CHUNK_BYTES
             chunk = buffer.view[: min(room, end - at)]
             if extent.source.read_into(extent.offset + at, chunk) != len(chunk):
                 message = "became shorter while it was read"
                 raise TruncatedError(message, file=extent.source.name, offset=extent.offset + at)
-            if self._reads_crc:
+            if self._sums_source:
                 source_crc = crc32(chunk, source_crc)
             try:
                 data = buffer.changed(len(chunk))
             except ModelError as error:
                 raise unwritable(error, name) from error
-            if self._writes_crc:
+            if self._sums_target:
                 target_crc = crc32(data, target_crc)
             yield self._position + extent.change.length(at), data
             at += len(chunk)
@@ -115,8 +116,7 @@ class Run:
                 length = self.extent.change.length(end - start)
                 target_crc = combine(target_crc, of_target, length) if target_crc else of_target
         if self.extent.check is not None:
-            # Without a change both are the same, and only the target's was computed.
-            self.extent.check(target_crc if self._plain else source_crc)
+            self.extent.check(target_crc if self._is_unchanged else source_crc)
         if self._done is not None:
             self._done(target_crc)
 
@@ -135,9 +135,10 @@ class Transfers:
     def __init__(self, target: int, name: str) -> None:
         self._target = target
         self._name = name
-        self._runs: list[Run] = []
-        self._pieces: deque[tuple[Run, int, int]] = deque()
-        """Pieces not yet started: runs, and the start and end of a piece of them."""
+        self._copies: list[ExtentCopy] = []
+        """All copies that were added: what remains when their pieces are written is to check their CRC-32."""
+        self._pieces: deque[tuple[ExtentCopy, int, int]] = deque()
+        """Pieces not yet started: the copy that each is of, its start and its end."""
         self._error: BaseException | None = None
         self._started = 0
         """Helpers that were started, or were about to be when a signal arrived."""
@@ -155,12 +156,12 @@ class Transfers:
             position: of the first byte in the target.
             done: called with the CRC-32 of the written bytes by :meth:`wait`; without it none is computed.
         """
-        run = Run(extent, position, done)
-        if run.has_crc and extent.length >= _WORTH_ISAL:
+        copy = ExtentCopy(extent, position, done)
+        if copy.has_crc and extent.length >= _WORTH_ISAL:
             # Loaded here: a helper would wait for ever for a module that a signal kept the main thread from loading.
             _fast_crc32()
-        self._runs.append(run)
-        self._pieces.extend((run, start, end) for start, end in run.pieces())
+        self._copies.append(copy)
+        self._pieces.extend((copy, start, end) for start, end in copy.pieces())
         # One thread is the caller's, which works in `wait`.
         if self._started - len(self._ended) < min(MAX_THREADS, cores()) - 1:
             self._started += 1
@@ -171,23 +172,24 @@ class Transfers:
 
         Raises:
             TruncatedError: a source has become shorter.
-            WriteError: the target does not take the bytes, or cannot hold the elements that they are.
+            WriteError: the target does not take the bytes, or an element cannot be converted to its type.
         """
         try:
-            self._work()
+            self._work()  # this thread takes pieces, too
         except BaseException as error:  # an interrupt, say: the others must not write into a closed file
             self._error = self._error or error
         self._join()
-        runs = self._runs
-        self._runs = []
+        # Each is finished once: more may be added, and waited for, afterwards.
+        copies = self._copies
+        self._copies = []
         if self._error is not None:
             raise self._error
-        for run in runs:
-            run.finish()
+        for copy in copies:
+            copy.finish()
 
     def stop(self) -> None:
         """Cancel pending copies; nothing writes to the target afterwards."""
-        self._error = self._error or InterruptedError()
+        self._error = self._error or InterruptedError()  # helpers end at an error; nobody raises this one
         self._join()
 
     def _join(self) -> None:
@@ -210,18 +212,18 @@ class Transfers:
                 self._ended.append(None)
 
     def _work(self) -> None:
-        """Copy pieces until there are no more, or an error occurs in any thread."""
+        """Copy pieces until none is left that another thread has not begun, or an error occurs in any thread."""
         change: Change | None = None
         buffer: Buffer | None = None  # half a megabyte, made for the first piece only: most files have none
         while self._error is None and self._pieces:
             try:
-                run, start, end = self._pieces.popleft()
+                copy, start, end = self._pieces.popleft()
             except IndexError:  # another thread was faster
                 return
-            if buffer is None or run.extent.change is not change:
-                change = run.extent.change
+            if buffer is None or copy.extent.change is not change:
+                change = copy.extent.change
                 buffer = change.buffer()
-            for position, data in run.copied(start, end, buffer, self._name):
+            for position, data in copy.copied(start, end, buffer, self._name):
                 write_at(self._target, data, position, self._name)
 
 
@@ -322,7 +324,7 @@ class Change:
         return length // self.source_bytes * self.target_bytes
 
 
-NO_CHANGE = Change(1, 1, Buffer)
+NO_CHANGE = Change(source_bytes=1, target_bytes=1, buffer=Buffer)
 
 
 @cache

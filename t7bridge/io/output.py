@@ -18,7 +18,7 @@ from .copy import (
     Change,
     Done,
     Extent,
-    Run,
+    ExtentCopy,
     Transfers,
     crc32,
     unwritable,
@@ -58,8 +58,8 @@ class Output:
     def __init__(self, file: IO[bytes], name: str = "") -> None:
         self._file = file
         self._pending = bytearray()
-        self._changing: tuple[Change, Buffer] | None = None
-        """The last change that was made, and the memory for it."""
+        self._last_change_and_buffer: tuple[Change, Buffer] | None = None
+        """The last change that was made, and the memory for it, for the next extent."""
         self._flushed = 0
         """Bytes that were given to the file, or to `_transfers`."""
         self._blocks: Blocks | None = None
@@ -129,7 +129,7 @@ class Output:
 
         Raises:
             TruncatedError: the source has become shorter than it was.
-            WriteError: the file does not take the bytes, or cannot hold the elements that they are.
+            WriteError: the file does not take the bytes, or an element cannot be converted to its type.
         """
         if self._transfers is not None and extent.source.fd is not None and extent.length >= WORTH_BYTES:
             self._reserve(len(self._pending) + extent.nbytes)
@@ -138,14 +138,14 @@ class Output:
             self._flushed += extent.nbytes
             self._file.seek(self._flushed)  # the copy goes to its own position, and what follows behind it
             return
-        for _, data in self._copied(Run(extent, self.position, done)):
+        for _, data in self._copied(ExtentCopy(extent, self.position, done)):
             self.write(data)
 
     def append(self, content: Content, done: Done = None) -> None:
         """Append bytes, bytes of an open file, or pieces; `done` as in :meth:`copy`.
 
         Raises:
-            WriteError: the file does not accept the bytes, or cannot hold the elements that they are.
+            WriteError: the file does not accept the bytes, or an element cannot be converted to its type.
         """
         if isinstance(content, Extent):
             self.copy(content, done)
@@ -162,19 +162,19 @@ class Output:
         if done is not None:
             done(crc)
 
-    def _copied(self, run: Run) -> Iterator[tuple[int, memoryview]]:
-        """Yield what the extent of a run becomes, with the position of each part; then finish the run."""
-        # The buffer of the last run is used again, unless it is for another change, or too small.
-        change = run.extent.change
-        last_change, buffer = self._changing or (None, None)
+    def _copied(self, copy: ExtentCopy) -> Iterator[tuple[int, memoryview]]:
+        """Yield what an extent becomes, with the position of each part; then finish the copy."""
+        # The buffer of the last copy is used again, unless it is for another change, or too small.
+        change = copy.extent.change
+        last_change, buffer = self._last_change_and_buffer or (None, None)
         if buffer is None or last_change is not change:
-            buffer = _first_buffer(run.extent)
-        elif len(buffer.view) <= _SMALL_BYTES < run.extent.length:
+            buffer = _first_buffer(copy.extent)
+        elif len(buffer.view) <= _SMALL_BYTES < copy.extent.length:
             buffer = change.buffer()
-        self._changing = (change, buffer)
-        for start, end in run.pieces():
-            yield from run.copied(start, end, buffer, self.name)
-        run.finish()
+        self._last_change_and_buffer = (change, buffer)
+        for start, end in copy.pieces():
+            yield from copy.copied(start, end, buffer, self.name)
+        copy.finish()
 
     def wait(self) -> None:
         """Return when all copies are complete, and each `done` was called.
@@ -298,7 +298,7 @@ class FileOutput(Output):
 
         Raises:
             TruncatedError: the source has become shorter.
-            WriteError: the file does not take the bytes, or cannot hold the elements that they are.
+            WriteError: the file does not take the bytes, or an element cannot be converted to its type.
         """
         if not isinstance(content, Extent):
             pieces = (content,) if isinstance(content, bytes) else content
@@ -306,9 +306,9 @@ class FileOutput(Output):
                 self.put(position, piece)
                 position += len(piece)
         elif self._transfers is not None and content.source.fd is not None and content.length >= WORTH_BYTES:
-            self._transfers.add(content, position)
+            self._transfers.add(content, position)  # several threads copy it, until `wait` returns
         else:
-            for piece_position, data in self._copied(Run(content, position, done=None)):
+            for piece_position, data in self._copied(ExtentCopy(content, position, done=None)):
                 self.put(piece_position, data)
 
     def commit(self) -> None:
@@ -507,8 +507,11 @@ def outputs_in(path: str, names: Iterable[str], *, force: bool, sync: bool = Fal
             reason = getattr(error, "strerror", None) or error
             raise WriteError(f"the folder cannot be created: {reason}", file=path) from error
         with contextlib.ExitStack() as stack:
-            outputs = (FileOutput(os.path.join(path, name), force=force, sync=sync) for name in names)
-            yield {name: stack.enter_context(output) for name, output in zip(names, outputs)}
+            outputs: dict[str, FileOutput] = {}
+            for name in names:
+                output = FileOutput(os.path.join(path, name), force=force, sync=sync)
+                outputs[name] = stack.enter_context(output)  # a stack is closed from its end: the first name comes last
+            yield outputs
     except BaseException:
         for folder in new_folders:
             with contextlib.suppress(OSError):

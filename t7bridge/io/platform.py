@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import subprocess
 
 IS_WINDOWS = os.name == "nt"
-HAS_SYNCFS = sys.platform == "linux"
+MAY_HAVE_SYNCFS = sys.platform == "linux"
 CLOSED_PIPE = errno.EINVAL if IS_WINDOWS else errno.EPIPE
 """`errno` of writing to a pipe that nobody reads any more."""
 BINARY = getattr(os, "O_BINARY", 0)
@@ -125,7 +125,7 @@ def flush_file_system(folder: str) -> bool:
     Raises:
         OSError: something could not be written, or the folder does not exist.
     """
-    if not HAS_SYNCFS:
+    if not MAY_HAVE_SYNCFS:
         return False
     import ctypes  # not in os
 
@@ -190,7 +190,7 @@ def memory_limit(allowed: int | None) -> Iterator[None]:
         yield
         return
     resource = import_module("resource")
-    kind, used = _memory_limit_kind(resource)
+    kind, used = _memory_limit_and_use(resource)
     soft, hard = resource.getrlimit(kind)
     limit = used + allowed
     if hard != resource.RLIM_INFINITY:
@@ -202,7 +202,7 @@ def memory_limit(allowed: int | None) -> Iterator[None]:
         resource.setrlimit(kind, (soft, hard))
 
 
-def _memory_limit_kind(resource: Any) -> tuple[int, int]:
+def _memory_limit_and_use(resource: Any) -> tuple[int, int]:
     """Return which limit of memory the system has, and the bytes of this process that count towards it already.
 
     Args:
@@ -226,7 +226,7 @@ def confine(memory: int) -> None:
     if IS_WINDOWS:
         return
     resource = import_module("resource")
-    kind, used = _memory_limit_kind(resource)
+    kind, used = _memory_limit_and_use(resource)
     limits = {
         kind: used + memory,
         resource.RLIMIT_CORE: 0,

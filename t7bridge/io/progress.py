@@ -137,11 +137,8 @@ def _watch(done: threading.Event, text: str, path: str, terminal: Any) -> None:
         return
     if not _shown.acquire(blocking=False):  # an operation within another has no bar of its own
         return
-    total: int | None = None
-    if written_before is not None:
-        total = sizes.get(path)
-        with suppress(OSError):  # an address
-            total = os.path.getsize(path)
+    # Only a system that counts what a process has written shows how far it is.
+    total = None if written_before is None else _size_of(path)
     mark = "━" if "utf" in str(getattr(terminal, "encoding", "")).lower() else "#"
     # Beside the bar, there are 18 characters for spaces, the share and the seconds.
     width_of_text = max(get_terminal_size().columns - _BAR_CHARACTERS - 18, 8)
@@ -150,22 +147,40 @@ def _watch(done: threading.Event, text: str, path: str, terminal: Any) -> None:
     with suppress(OSError, ValueError):  # a closed terminal
         while not done.wait(_REDRAW_SECONDS):
             step += 1
+            share: float | None = None
             status = f"{time.monotonic() - began:.0f} s"
             steps_done, steps = _steps
-            share: float | None = None
             if total and written_before is not None:
                 written = (bytes_written() or written_before) - written_before
-                share = min(written / total, 1.0)
+                share = min(written / total, 1.0)  # an output may be larger than the input
             elif steps:
                 share = steps_done / steps
             if share is not None:
-                bar = mark * int(share * _BAR_CHARACTERS)
                 status = f"{share:4.0%}  {status}"
-            else:
-                bar = " " * (step % (_BAR_CHARACTERS - _MOVING_CHARACTERS)) + mark * _MOVING_CHARACTERS
-            line = f"\r{text[:width_of_text]}  {bar:{_BAR_CHARACTERS}}  {status}"
+            line = f"\r{text[:width_of_text]}  {_bar(mark, step, share):{_BAR_CHARACTERS}}  {status}"
             terminal.write(line)
             terminal.flush()
         terminal.write("\r" + " " * len(line) + "\r")  # spaces over the last line
         terminal.flush()
     _shown.release()
+
+
+def _bar(mark: str, step: int, share: float | None) -> str:
+    """Return the marks of the bar: as many as the share that is done, or, if that is not known, a few that move.
+
+    Args:
+        mark: the character of which it is made.
+        step: the number of the drawing.
+        share: from 0 to 1; `None` if it is not known.
+    """
+    if share is not None:
+        return mark * int(share * _BAR_CHARACTERS)
+    start = step % (_BAR_CHARACTERS - _MOVING_CHARACTERS)
+    return " " * start + mark * _MOVING_CHARACTERS
+
+
+def _size_of(path: str) -> int | None:
+    """Return the bytes of an input, a path or an address that was opened; `None` if they are not known."""
+    with suppress(OSError):  # an address
+        return os.path.getsize(path)
+    return sizes.get(path)

@@ -36,13 +36,13 @@ class Remote:
     it needs; reads in order ask for ever more at once, as each request takes a round trip, and then for two ranges
     ahead. Files of servers without ranges, and members of archives, are copied first.
 
-    That the file is the same all the time is checked by each answer, where these tell, and by one request at the end:
-    by `check` if `deferred` is set, else after each range.
+    That the file is the same all the time is checked by each answer, where these tell, and by one more request: by
+    `check`, after all, if `is_checked_later` is set, else after each range.
 
     Attributes:
         name: the address.
         size: in bytes.
-        deferred: whether `check` will be called before what was read is used.
+        is_checked_later: whether `check` will be called before what was read is used.
 
     Raises:
         MissingFileError: there is no such file.
@@ -50,9 +50,9 @@ class Remote:
         T7BridgeError: it cannot be read.
     """
 
-    def __init__(self, name: str, deferred: bool = False) -> None:
+    def __init__(self, name: str, is_checked_later: bool = False) -> None:
         self.name = name
-        self.deferred = deferred
+        self.is_checked_later = is_checked_later
         self._lock = allocate_lock()
         self._server = server_of(name)
         self._blocks = _Blocks()
@@ -65,16 +65,17 @@ class Remote:
         self._copy: Copy | None = None
         """A copy of the whole file, once that is what is read."""
         self._is_unchecked = not self._server.refuses_other_versions
+        """Whether something was read since the server was last asked whether the file is the same."""
         with errors_of(name, "read", hint=ADDRESS_HINT):
-            beginning = self._server.begin()
+            bytes_or_copy = self._server.begin()
             self.size = self._server.size or 0
-            if isinstance(beginning, bytes):
-                self._blocks.put(0, beginning)
-                count = len(beginning) // _BLOCK_BYTES
-                self._runs[count] = count
+            if isinstance(bytes_or_copy, bytes):
+                self._blocks.put(0, bytes_or_copy)
+                count = len(bytes_or_copy) // _BLOCK_BYTES
+                self._runs[count] = count  # a run that a request for the next block continues
             else:
-                self._read_from(beginning)
-            self._check_range()
+                self._read_from_copy(bytes_or_copy)
+            self._check_after_request()
 
     def read_all(self) -> None:
         """Expect that all of the file will be read: ask for large ranges from now on, and keep them.
@@ -128,20 +129,20 @@ class Remote:
             self._copy.close()
             self._copy = None
 
-    def _check_range(self) -> None:
-        """Check that the file is still the same after a request, unless `check` will be called for all.
+    def _check_after_request(self) -> None:
+        """Check that the file is still the same after a request, unless `check` will be called after all of them.
 
         Raises:
             T7BridgeError: it is not.
         """
-        if self._server.refuses_other_versions:
+        if self._server.refuses_other_versions:  # the answer was one about the same file, or an error
             return
         self._is_unchecked = True
-        if not self.deferred:
+        if not self.is_checked_later:
             self._server.check()
             self._is_unchecked = False
 
-    def _read_from(self, copy: Copy) -> None:
+    def _read_from_copy(self, copy: Copy) -> None:
         """Read from a copy of the whole file from now on, which this object closes."""
         self._copy = copy
         weakref.finalize(self, copy.close)
@@ -183,10 +184,10 @@ class Remote:
             try:
                 self._blocks.put(first, answer.result())
             except NoRangesError:
-                self._read_from(self._server.copy())
+                self._read_from_copy(self._server.copy())
             else:
                 self._request_ahead()
-            self._check_range()
+            self._check_after_request()
 
     def _request_with(self, number: int) -> int | None:
         """Return the first block of the request that asks for a block; `None` if there is none."""
@@ -217,10 +218,10 @@ class Remote:
             return _MOST_BLOCKS
         # Requests in order become twice as long each time, as each takes a round trip. The blocks between two are in
         # the cache already, or are not needed.
-        continued = [expected for expected in self._runs if 0 <= number - expected <= _NEAR_BLOCKS]
+        continued = [next_block for next_block in self._runs if 0 <= number - next_block <= _NEAR_BLOCKS]
         last_count = 0
-        for expected in continued:
-            last_count = max(last_count, self._runs.pop(expected))
+        for next_block in continued:
+            last_count = max(last_count, self._runs.pop(next_block))
         return min(max(needed, 2 * last_count), _MOST_BLOCKS)
 
     def _request(self, number: int, count: int) -> None:

@@ -386,7 +386,7 @@ class _RemoteSource(DerivedSource):
 
         inputs = _inputs.get()
         # In a call, `check_inputs` checks at its end that the file has stayed the same.
-        self._remote = Remote(name, deferred=inputs is not None)
+        self._remote = Remote(name, is_checked_later=inputs is not None)
         if inputs is not None:
             inputs.remotes.append(self._remote)
         super().__init__(name, self._remote.size)
@@ -515,7 +515,7 @@ def inputs_protected() -> Iterator[None]:
     finally:
         _inputs.reset(before)
         for remote in inputs.remotes:
-            remote.deferred = False  # what is read of it from now on is checked at once
+            remote.is_checked_later = False  # what is read of it from now on is checked at once
 
 
 def check_inputs() -> None:

@@ -223,7 +223,7 @@ class Block:
         class_name = self.target or self.class_name or self.title
         is_class_of_user = bool(self.target) and not self.target.startswith(("torch.nn.", OURS))
         if is_class_of_user:
-            # What it does is not known from its name, but from the class that its entry says it is like.
+            # The name of a user's class does not say what it does; the class that its entry says it is like does.
             class_name = traits_of(self.target).like
         return _category_of(class_name)
 
@@ -281,8 +281,22 @@ def drawn_model(module: TorchObject, path: str, limits: Limits = DEFAULT_LIMITS)
     Raises:
         LimitError: the model is nested or shared too much, or there are more than `Limits.blocks`.
     """
-    levels = 0
     places = Places(module, path, limits)
+    _check_levels(places, limits)
+    state = lua_named(places)
+    spec, unmapped_layers = sketch(state)
+    unmapped_paths = {layer_path for layer_path, _, _ in unmapped_layers}
+    blocks = _Sketcher(state, unmapped_paths, limits).run(spec)
+    return DrawnModel(path, module, state, blocks)
+
+
+def _check_levels(places: Places, limits: Limits) -> None:
+    """Refuse a model whose blocks would have too long paths together: each is as long as its module is deep.
+
+    Raises:
+        LimitError: the levels of nesting, summed over all modules, are more than `Limits.work` allows.
+    """
+    levels = 0
     for place in places:
         levels += place.depth
         if levels > _STEPS_PER_WORK * limits.work:
@@ -293,11 +307,6 @@ def drawn_model(module: TorchObject, path: str, limits: Limits = DEFAULT_LIMITS)
                 found=f"{place.depth} levels",
                 hint="Draw a part with --at (at=… in Python), or raise it: --limit work=N.",
             )
-    state = lua_named(places)
-    spec, unmapped_layers = sketch(state)
-    unmapped_paths = {layer_path for layer_path, _, _ in unmapped_layers}
-    blocks = _Sketcher(state, unmapped_paths, limits).run(spec)
-    return DrawnModel(path, module, state, blocks)
 
 
 def models_in(value: Any, path: str, limits: Limits = DEFAULT_LIMITS) -> list[DrawnModel]:
@@ -352,16 +361,16 @@ class _Sketcher:
         self._drawn: dict[int, str] = {}
         """By the id of a module's plan, the key of its first block."""
         buffers = {key for key, origin in state.origins.items() if origin.param and origin.param.kind != "parameter"}
-        self._weights = _weights_by_block(dict(state.tensors), buffers)
+        self._weights = _weights_by_block(state, buffers)
 
     def run(self, root: ModuleSpec) -> list[Block]:
         """Return all blocks, each before those inside it. A module's content is drawn at its first place only."""
-        root_block = self._block("", root, "")
+        root_block = self._block(name="", spec=root, key="")
         blocks = [root_block]
         stack = [(root_block, root, "")]
         while stack:
             block, spec, key = stack.pop()
-            if block.kind == "layer":
+            if block.kind == "layer":  # or a module that is drawn elsewhere
                 continue
             if spec.graph:
                 modules_inside = self._fill_graph(block, spec, spec.graph, key)
@@ -374,7 +383,7 @@ class _Sketcher:
         return blocks
 
     def _fill(self, block: Block, spec: ModuleSpec, key: str) -> list[tuple[Block, ModuleSpec, str]]:
-        """Add to the block of a container those of its modules; return block, plan and key of each."""
+        """Add to the block of a container the blocks of its modules; return block, plan and key of each."""
         modules_inside = []
         for name, child in spec.children.items():
             child_key = f"{key}.{name}" if key else name
@@ -389,7 +398,7 @@ class _Sketcher:
     def _fill_graph(
         self, block: Block, spec: ModuleSpec, graph: GraphSpec, key: str
     ) -> list[tuple[Block, ModuleSpec, str]]:
-        """Add to the block of a graph those of its nodes; return block, plan and key of each module inside."""
+        """Add to the block of a graph the blocks of its nodes; return block, plan and key of each module inside."""
         modules_inside = []
         for number, node in enumerate(graph.nodes):
             if node.module is None:  # it makes a list of its inputs
@@ -397,6 +406,7 @@ class _Sketcher:
                 continue
             child = spec.children[node.module]
             child_key = f"{key}.{node.module}" if key else node.module
+            # By its label in Lua, if it has one.
             child_block = self._block(node.name or node.module, child, child_key)
             child_block.place_in_plan = (id(spec), number)
             block.inside.append(child_block)
@@ -405,7 +415,7 @@ class _Sketcher:
         return modules_inside
 
     def _block(self, name: str, spec: ModuleSpec, key: str) -> Block:
-        """Return the block of a module, without those inside it; of one that has a block elsewhere a reference to it.
+        """Return the block of a module, without the blocks inside it; a reference, if the module has a block elsewhere.
 
         Args:
             name: of the module in the block around it.
@@ -425,24 +435,25 @@ class _Sketcher:
             block.kind = "graph"
             block.title = "Graph"
         elif spec.children:
+            # Until `_add_container_flows` finds arrows.
             is_chain = spec.target == SEQUENTIAL or len(spec.children) == 1
             block.kind = "chain" if is_chain else "side"
         if spec.path in self._unmapped:
             block.mark = "unmapped"
             block.title = spec.class_name
             block.lines = ["no PyTorch module"]
-        elif spec.graph is None:
+        elif spec.graph is None:  # the arguments of a graph are its nodes, which have blocks
             block.arguments = _arguments(spec)
             block.lines += _label(spec)
         if spec.obj is not None:
             block.fields = _field_texts(spec.obj)
         block.weights = self._weights.get(key, [])
-        _mark_weights(block)
+        _describe_weights(block)
         return block
 
 
 def _weights_by_block(tensors: Mapping[str, Tensor], buffers: set[str]) -> dict[str, list[Weight]]:
-    """Assign the tensors of a state dict to their blocks; those of the same memory refer to the first.
+    """Assign the tensors of a state dict to their blocks; one in the memory of an earlier one refers to that.
 
     Args:
         tensors: by key.
@@ -464,11 +475,11 @@ def _weights_by_block(tensors: Mapping[str, Tensor], buffers: set[str]) -> dict[
     return weights
 
 
-def _mark_weights(block: Block) -> None:
-    """Add the number of a block's elements, and the key of a tensor that it shares, to its label."""
+def _describe_weights(block: Block) -> None:
+    """Mark a block with weights, and add to its label their number of elements, and the key of one that is shared."""
     count = sum(prod(weight.tensor.shape) for weight in block.weights)
     if count:
-        block.mark = block.mark or "weights"
+        block.mark = block.mark or "weights"  # a class without a PyTorch module keeps its mark
         block.lines.append(counted(count, "element"))
     if block.owner:
         block.lines.append(f"shares {clean(block.owner, _OWNER_CHARS)}")
@@ -730,6 +741,7 @@ class Wires(Domain[Wire]):
         self.inputs.setdefault(child, value)
         sources = self._sources.get(id(spec))
         if sources is None:
+            # Negative numbers, as others are elements of the container's input.
             sources = {name: -1 - number for number, name in enumerate(spec.children)}
             self._sources[id(spec)] = sources
         return Wire((sources[child],))
@@ -740,26 +752,17 @@ def _add_container_flows(block: Block, spec: ModuleSpec) -> None:
 
     A container without a flow, or whose flow does not say what each module inside receives, is drawn without arrows.
     """
-    facts = traits_of(spec.target)
     names = list(spec.children)
-    if facts.flow is None:
-        return
-    container_input = Wire(origin=())
-    if facts.takes_list and len(names) > 1:
-        elements = tuple(Wire(origin=(number,)) for number in range(len(names)))
-        container_input = Wire(origin=(), items=elements)
     wires = Wires()
-    try:
-        output: Wire = facts.flow(spec, container_input, wires)
-    except FLOW_ERRORS:
-        return
-    if len(wires.inputs) < len(names):
+    output = _output_of(spec, wires)
+    if output is None or len(wires.inputs) < len(names):
         return
     flows = _container_flows([wires.inputs[name] for name in names], output)
     end_label = _end_label(spec, output)
-    is_list = output.items is not None
-    # One module that is called several times has one arrow in and one out, as any module of a chain.
-    is_called_again = len(names) == 1 and is_list and (output.is_open or len(output.items or ()) != 1)
+    # One module that is called several times, for each element of the list that the container returns, has one arrow in
+    # and one out, as any module of a chain.
+    returns_several = output.items is not None and (output.is_open or len(output.items) != 1)
+    is_called_again = len(names) == 1 and returns_several
     is_plain_chain = end_label == _OUTPUT and _is_chain(flows, len(names))
     if is_called_again or is_plain_chain:
         block.kind = "chain"
@@ -767,6 +770,28 @@ def _add_container_flows(block: Block, spec: ModuleSpec) -> None:
     block.kind = "graph"
     block.inside += [_end_block("input"), _end_block(end_label)]
     block.flows = flows
+
+
+def _output_of(spec: ModuleSpec, wires: Wires) -> Wire | None:
+    """Return the output of a container by its flow, `None` if that does not say it.
+
+    Args:
+        spec: the container.
+        wires: receives the inputs of the modules inside.
+    """
+    facts = traits_of(spec.target)
+    if facts.flow is None:
+        return None
+    container_input = Wire(origin=())
+    if facts.takes_list and len(spec.children) > 1:
+        # One element for each of several modules inside: a flow may ask how many there are.
+        elements = tuple(Wire(origin=(number,)) for number in range(len(spec.children)))
+        container_input = Wire(origin=(), items=elements)
+    try:
+        output: Wire = facts.flow(spec, container_input, wires)
+    except FLOW_ERRORS:
+        return None
+    return output
 
 
 _OUTPUT = "output"
@@ -831,7 +856,7 @@ def _container_flows(inputs: list[Wire], output: Wire) -> list[Flow]:
             used.add(start)
             flows.append(Flow(start, end, _selected(elements)))
     if not output.origins:
-        # It computes something of all outputs that no module inside receives.
+        # The container computes its output of all outputs that no module inside receives.
         flows += [Flow(start, output_number) for start in range(count) if start not in used]
     flows = list(dict.fromkeys(flows))
     # The arrows to the output last; among the others those from the input first.
@@ -844,7 +869,7 @@ def _selected(elements: Sequence[int]) -> str:
 
 
 def _add_graph_ends(block: Block, graph: GraphSpec) -> None:
-    """Add the input, the output and the flows of a graph to its block, which has those of its nodes.
+    """Add the input, the output and the flows of a graph to its block, which has the blocks of its nodes.
 
     In a graph, 0 is the input and nodes count from 1; blocks count from 0, and the ends come after those of the nodes.
     """
@@ -891,7 +916,7 @@ def carried_text(label: str, shapes: tuple[tuple[int, ...], ...]) -> str:
     parts = label.split(", ")
     # Several arrows in one: the shapes are those of the whole output.
     if len(parts) > 1 and all(_CARRIED.fullmatch(part) for part in parts):
-        texts = [carried_text(part, ()) for part in parts]
+        texts = [carried_text(part, shapes=()) for part in parts]
         return f"{', '.join(texts)} {shape_text(shapes)}".strip()
     match = _CARRIED.fullmatch(label)
     if match is None:  # elements of elements, or a label that was cut
@@ -925,16 +950,38 @@ def structure_blocks(value: Any, title: str, limits: Limits = DEFAULT_LIMITS) ->
         LimitError: there are too many blocks, or they are nested too deep.
     """
     tensors, objects = _gather(value, limits)
-    if not any(tensors):
+    if not any(tensors):  # or the value is a tensor itself, whose key is empty
         raise ModelError("the file holds no module and no tensors", hint="t7bridge inspect shows its content.")
     if not any("." in key or key in ("weight", "bias") for key in tensors):
         found = listed(f"a tensor {key}" for key in tensors)
         raise ModelError("the file holds no model", found=found, hint="t7bridge inspect shows its content.")
+    root = _tree_of_blocks(tensors, objects, limits)
+    root.title = root.class_name or title
+    root.target = ""  # as of a block whose title is the full name of its class
+    root.kind = "side" if root.inside else "layer"
+    blocks = list(root.walk())
+    _summarize(blocks)
+    return blocks
+
+
+def _tree_of_blocks(
+    tensors: Mapping[str, Tensor], objects: Mapping[str, PythonObject | TorchObject], limits: Limits
+) -> Block:
+    """Return the block of a whole, with the blocks of objects and of the prefixes of the tensors' names inside it.
+
+    Args:
+        tensors: the tensors, by path.
+        objects: the objects, by path.
+        limits: resource limits.
+
+    Raises:
+        LimitError: there are too many blocks.
+    """
     weights = _weights_by_block(tensors, {key for key in tensors if key.rpartition(".")[2] in _BUFFERS})
     by_path: dict[str, Block] = {}
     for key in ["", *weights, *objects]:
         names = key.split(".") if key else []
-        # Those around it come first.
+        # The blocks around a block come first.
         for depth in range(len(names) + 1):
             path = ".".join(names[:depth])
             if path in by_path:
@@ -947,17 +994,11 @@ def structure_blocks(value: Any, title: str, limits: Limits = DEFAULT_LIMITS) ->
                 parent = by_path[".".join(names[: depth - 1])]
                 parent.inside.append(block)
                 parent.kind = "chain" if parent.class_name == _PICKLED_SEQUENTIAL else "side"
-    root = by_path[""]
-    root.title = root.class_name or title
-    root.target = ""
-    root.kind = "side" if root.inside else "layer"
-    blocks = list(root.walk())
-    _summarize(blocks)
-    return blocks
+    return by_path[""]
 
 
 def _structure_block(path: str, name: str, obj: PythonObject | TorchObject | None, weights: list[Weight]) -> Block:
-    """Return the block of an object, or of the tensors whose names have a common prefix, without those inside it.
+    """Return the block of an object, or of the tensors whose names have a common prefix, without the blocks inside it.
 
     Args:
         path: of the object, or the prefix.
@@ -971,7 +1012,7 @@ def _structure_block(path: str, name: str, obj: PythonObject | TorchObject | Non
         block.target = class_name
     block.weights = weights
     block.fields = _attribute_texts(obj)
-    _mark_weights(block)
+    _describe_weights(block)
     # A few name the kind of layer; the page lists all of them.
     for weight in weights[:_LISTED_WEIGHTS]:
         block.lines.append(clean(f"{weight.name} {extents(weight.tensor.shape)}"))

@@ -39,33 +39,34 @@ class Node:
 
     Attributes:
         layer: its class, with the package under which the table of layers has it: `nn.Tanh` for a `cudnn.Tanh`.
-        options: those that matter, `None` for missing or false ones.
+        options: those that matter, by the names of their fields, without missing or false ones.
         path: its path in the compound, as for `lookup`; in a pattern a name for it, or empty.
         input: the expression of its input.
     """
 
     layer: str
-    options: tuple[Any, ...]
+    options: dict[str, Any]
     path: str
     input: Expression
 
 
-def node(layer: str, input: Expression, *options: Any, path: str = "") -> Node:
+def node(layer: str, input: Expression, *, name: str = "", **options: Any) -> Node:
     """Return the output of a layer, in a pattern.
 
     Args:
         layer: its full class name in Lua.
         input: the expression of its input.
-        *options: the values of the fields that its entry lists in `InLua.options`, in that order; `None` for missing or
-            false ones. Dimensions are 1-based, and numbers floats, as in Lua.
-        path: a name for the layer, by which `recognized` returns its path; empty if nobody asks for it.
+        name: a name for the layer, by which `recognized` returns its path; empty if nobody asks for it.
+        **options: the values of those fields that its entry lists in `InLua.options`; the others are missing or false.
+            Dimensions are 1-based, and numbers floats, as in Lua.
     """
-    return Node(layer, options, path, input)
+    present = {field: value for field, value in options.items() if value is not None}
+    return Node(layer, present, path=name, input=input)
 
 
 def row_of(input: Expression, number: int) -> Node:
     """Return one row of a value, 0-based, in a pattern."""
-    return Node(_ROW, (number,), "", input)
+    return Node(_ROW, {"number": number}, path="", input=input)
 
 
 def recognized(obj: TorchObject, start: str, inputs: Expression, pattern: Expression) -> dict[str, str] | None:
@@ -135,7 +136,7 @@ class Expressions(Domain[Expression]):
             follows_flow = facts.transparent or facts.written == ("flow",)
             if facts.flow is not None and follows_flow:
                 spec = _container(module, path, layer.children)
-                call = row(Lua(module, "", layer.defaults))
+                call = row(Lua(module, path="", defaults=layer.defaults))
                 spec.args = call.args
                 spec.kwargs = call.kwargs
                 spec.graph = graph_spec(module, path) if facts.is_graph else None
@@ -146,8 +147,12 @@ class Expressions(Domain[Expression]):
         """Return what a layer without modules computes: a node, unless its entry says it otherwise."""
         facts = in_lua_of(module)
         fields = Fields(module)
-        options = tuple(self._plain(fields.get(name)) for name in facts.options)
-        output = Node(facts.like or stock_name(module), options, path, value)
+        options: dict[str, Any] = {}
+        for name in facts.options:
+            option = self._plain(fields.get(name))
+            if option is not None:
+                options[name] = option
+        output = Node(facts.like or stock_name(module), options, path, input=value)
         return output if facts.expressed is None else facts.expressed(fields, output)
 
     def _plain(self, value: Value) -> Any:
@@ -249,7 +254,7 @@ def _listed(value: Expression) -> list[Expression]:
 
 
 def _joined_path(path: str, step: str) -> str:
-    """Return a path as `lookup` reads it, of one and a step as `Child` has it: `net.modules.1` for `.modules[1]`."""
+    """Return the path of a child as `lookup` reads it: `net.modules.1` for the path `net`, the step `.modules[1]`."""
     return f"{path}{step}".replace("[", ".").replace("]", "").lstrip(".")
 
 
@@ -265,31 +270,42 @@ def _match(pattern: Expression, expression: Expression, paths: dict[str, str]) -
         All such paths, `None` if the expression is another one. A name is one module wherever it occurs.
     """
     if isinstance(pattern, list):
-        if not isinstance(expression, list) or len(pattern) != len(expression):
-            return None
-        matched: dict[str, str] | None = paths
-        for part_of_pattern, element in zip(pattern, expression):
-            if matched is not None:
-                matched = _match(part_of_pattern, element, matched)
-        return matched
-    if not isinstance(pattern, Node):
-        is_same_input = isinstance(expression, str) and pattern == expression
-        return paths if is_same_input else None
+        return _match_lists(pattern, expression, paths)
+    if isinstance(pattern, Node):
+        return _match_nodes(pattern, expression, paths)
+    is_same_input = isinstance(expression, str) and pattern == expression
+    return paths if is_same_input else None
+
+
+def _match_lists(pattern: list[Expression], expression: Expression, paths: dict[str, str]) -> dict[str, str] | None:
+    """Compare an expression with a list of patterns, element by element; see `_match`."""
+    if not isinstance(expression, list) or len(pattern) != len(expression):
+        return None
+    matched: dict[str, str] | None = paths
+    for part_of_pattern, element in zip(pattern, expression):
+        if matched is not None:
+            matched = _match(part_of_pattern, element, matched)
+    return matched
+
+
+def _match_nodes(pattern: Node, expression: Expression, paths: dict[str, str]) -> dict[str, str] | None:
+    """Compare an expression with the output of a layer, by the layer and by its input; see `_match`."""
     if not isinstance(expression, Node):
         return None
     if (pattern.layer, pattern.options) != (expression.layer, expression.options):
         return None
     if pattern.path:
+        # A name that the pattern has at several places is one module.
         if paths.get(pattern.path, expression.path) != expression.path:
             return None
         paths = {**paths, pattern.path: expression.path}
-    if in_lua(pattern.layer).commutes and _can_permute(pattern.input, expression.input):
-        for inputs in permutations(expression.input):
-            matched = _match(pattern.input, list(inputs), paths)
-            if matched is not None:
-                return matched
-        return None
-    return _match(pattern.input, expression.input, paths)
+    if not in_lua(pattern.layer).commutes or not _can_permute(pattern.input, expression.input):
+        return _match(pattern.input, expression.input, paths)
+    for inputs in permutations(expression.input):
+        matched = _match(pattern.input, list(inputs), paths)
+        if matched is not None:
+            return matched
+    return None
 
 
 def _can_permute(pattern: Expression, inputs: Expression) -> bool:

@@ -167,7 +167,7 @@ class Fields:
         """Return a 1-based position of Lua as a 0-based one; one from the end stays negative.
 
         Raises:
-            ModelError: it is 0, which layers add to and count from in ways of their own; or see `integer`.
+            ModelError: it is 0, which each layer of Lua reads in a way of its own; or see `integer`.
         """
         value = self.integer(path, default)
         if value == 0:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import keyword
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from attrs import evolve
 
@@ -151,25 +151,37 @@ def graph_modules(obj: TorchObject) -> Iterator[Child]:
     the others by their position. Source: nngraph 3ed3b9b `gmodule.lua` `__init__`; files before 2015-10-16 have no
     `modules`.
     """
-    nodes = items_of(obj.get("forwardnodes")) or ()
-    labels: dict[int, str] = {}
-    modules_of_nodes: list[tuple[int, Value]] = []
-    for number, node in enumerate(nodes, 1):
-        data = lookup(node, "data")
-        module = lookup(data, "module")
-        if module is None:
-            continue
-        modules_of_nodes.append((number, module))
-        label = lookup(data, "annotations.name")
-        if isinstance(label, bytes) and id(module) not in labels:
-            labels[id(module)] = label.decode("utf-8", "replace")
-    uses = Counter(labels.values())
-    names = {key: label for key, label in labels.items() if uses[label] == 1 and is_free_name(label)}
+    nodes = list(_nodes_with_modules(obj))
     children = list(modules(obj))
     if not children:
-        for position, (number, module) in enumerate(modules_of_nodes):
+        for position, (number, _, module) in enumerate(nodes):
             children.append(Child(str(position), f".forwardnodes[{number}].data.module", module))
+    names = _names_by_labels(nodes)
     for child in children:
         # Only the first place of a module has its label.
-        label = names.pop(id(child.value), None)
-        yield child if label is None else evolve(child, name=label)
+        name = names.pop(id(child.value), None)
+        yield child if name is None else evolve(child, name=name)
+
+
+def _nodes_with_modules(obj: TorchObject) -> Iterator[tuple[int, Value, Value]]:
+    """Yield number, data and module of the forward nodes of a graph that have one; they count from 1."""
+    for number, node in enumerate(items_of(obj.get("forwardnodes")) or (), 1):
+        data = lookup(node, "data")
+        module = lookup(data, "module")
+        if module is not None:
+            yield number, data, module
+
+
+def _names_by_labels(nodes: Iterable[tuple[int, Value, Value]]) -> dict[int, str]:
+    """Return the names of modules, by their ids: the annotation of the first node of each, if it is valid and unique.
+
+    Args:
+        nodes: number, data and module of each.
+    """
+    labels: dict[int, str] = {}
+    for _, data, module in nodes:
+        label = lookup(data, "annotations.name")
+        if isinstance(label, bytes):
+            labels.setdefault(id(module), label.decode("utf-8", "replace"))
+    uses = Counter(labels.values())
+    return {key: label for key, label in labels.items() if uses[label] == 1 and is_free_name(label)}

@@ -17,7 +17,7 @@ from attrs import evolve, field
 from ..data import define
 from . import walk
 from .mapping import OURS, ModuleSpec
-from .output_shapes import Arguments, Mismatch, Shape, Value, joined
+from .output_shapes import Arguments, Shape, Value, dim_from_front, joined
 
 _MOST = 1_000_000
 """Maximum number of modules and elements that one analysis visits; the outputs of others are not known."""
@@ -121,13 +121,13 @@ class Kinds(walk.Domain[Kind]):
         steps: maximum number of modules and elements to visit; the outputs of further modules are `ANY`.
 
     Attributes:
-        left: number of modules and elements that may still be visited.
+        steps_left: number of modules and elements that may still be visited.
     """
 
     def __init__(self, traits: Callable[[str], Any], steps: int = _MOST) -> None:
         self._traits = traits
         self._outputs: dict[tuple[int, Kind], Kind] = {}
-        self.left = steps
+        self.steps_left = steps
 
     def __call__(self, spec: ModuleSpec, kind: Kind) -> Kind:
         """Return the kind of the output of a module.
@@ -138,8 +138,8 @@ class Kinds(walk.Domain[Kind]):
         visited = (id(spec), kind)
         if visited in self._outputs:
             return self._outputs[visited]
-        self.left -= kind.size + len(spec.children)
-        output = self.visit(spec, kind) if self.left > 0 else ANY
+        self.steps_left -= kind.size + len(spec.children)
+        output = self.visit(spec, kind) if self.steps_left > 0 else ANY
         self._outputs[visited] = output
         return output
 
@@ -187,11 +187,11 @@ class Kinds(walk.Domain[Kind]):
         """Return an element, or a slice, which lacks the dimension."""
         if dim is None or value.shape is None:
             return value.at(index)
-        dim = _checked(dim, value.shape)
+        dim = dim_from_front(dim, value.shape)
         return Kind("tensor", shape=(*value.shape[:dim], *value.shape[dim + 1 :]))
 
     def elements(self, value: Kind, count: int) -> list[Kind]:
-        """Return the first elements; nothing for those that a list of known length does not have."""
+        """Return the first elements; nothing in the place of further ones than a list of known length has."""
         if value == NOTHING:  # Lua fails where it indexes nil
             return [NEVER] * count
         if value.items is not None:
@@ -209,7 +209,7 @@ class Kinds(walk.Domain[Kind]):
             return None if value.items is None else len(value.items)
         if value.shape is None:
             return None
-        extent = value.shape[_checked(dim, value.shape)]
+        extent = value.shape[dim_from_front(dim, value.shape)]
         return extent if isinstance(extent, int) else None
 
     def is_list(self, value: Kind) -> bool | None:
@@ -229,7 +229,10 @@ class Kinds(walk.Domain[Kind]):
         return Kind("tensor", shape=joined(shapes, dim))
 
     def combine(self, values: Sequence[Kind]) -> Kind:
-        """Return a tensor of the shape of the others, if that is known of one; they may differ only by broadcasting."""
+        """Return a tensor, of the shape of the values if those that are known are equal.
+
+        Unknown ones could differ only by broadcasting.
+        """
         shapes = {value.shape for value in values if value.shape is not None}
         return Kind("tensor", shape=shapes.pop()) if len(shapes) == 1 else TENSOR
 
@@ -274,17 +277,6 @@ class Kinds(walk.Domain[Kind]):
         may_be_nothing = self(module, NOTHING) != NEVER
         output = self(module, evolve(value, is_optional=False))
         return evolve(output, is_optional=True) if may_be_nothing else output
-
-
-def _checked(dim: int, shape: Shape) -> int:
-    """Return a dimension, counted from the front.
-
-    Raises:
-        Mismatch: there is none.
-    """
-    if not -len(shape) <= dim < len(shape):
-        raise Mismatch
-    return dim % len(shape)
 
 
 _WITHOUT_INPUT = (walk.sequence, walk.branches, walk.parallel, walk.unchanged, walk.constant)

@@ -89,7 +89,7 @@ def view(tensor: Tensor, size: tuple[int, ...]) -> Tensor | None:
             runs.append((extent, step))
     # From the last dimension on, each new extent is split off the innermost run that has elements left.
     reversed_stride: list[int] = []
-    remaining, step = runs.pop() if runs else (1, 1)
+    remaining, step = runs.pop() if runs else (1, 1)  # all dimensions of one element: a run of one
     for extent in reversed(size):
         if extent > 1 and remaining == 1 and runs:
             remaining, step = runs.pop()
@@ -508,6 +508,13 @@ def _clusters(value: Any) -> Iterator[list[tuple[int, int, Tensor]]]:
     Yields:
         First element, end, and tensor of each, in order.
     """
+    for views in _views_by_storage(value):
+        ranges = [view.reach() if view.numel else (0, 0) for view in views]
+        yield from overlapping((begin, end, view) for (begin, end), view in zip(ranges, views))
+
+
+def _views_by_storage(value: Any) -> Iterator[list[Tensor]]:
+    """Yield the tensors of each storage in a value, without those of storages kept whole."""
     by_storage: dict[int, list[Tensor]] = {}
     kept_whole: set[int] = set()
     seen: set[int] = set()
@@ -525,10 +532,8 @@ def _clusters(value: Any) -> Iterator[list[tuple[int, int, Tensor]]]:
         storage = views[0].storage
         assert storage is not None
         # Several packed elements are one of the storage, so that ranges of tensors are not ranges of the storage.
-        if id(storage) in kept_whole or storage.element.name in PACKED:
-            continue
-        ranges = [view.reach() if view.numel else (0, 0) for view in views]
-        yield from overlapping((begin, end, view) for (begin, end), view in zip(ranges, views))
+        if id(storage) not in kept_whole and storage.element.name not in PACKED:
+            yield views
 
 
 _Row = TypeVar("_Row", bound=tuple[Any, ...])
@@ -586,7 +591,7 @@ def _move_to_own_storage(cluster: list[tuple[int, int, Tensor]], compact: dict[i
     storage = views[0].storage
     assert storage is not None
     dimensions = _common_dimensions(views, end - first)
-    if dimensions is not None:
+    if dimensions is not None:  # all are the same view
         part = _gathered(storage, first, end, dimensions)
         packed_steps = contiguous([extent for extent, _ in dimensions])
         new_steps = {step: new_step for (_, step), new_step in zip(dimensions, packed_steps)}
@@ -611,7 +616,8 @@ def _part(storage: Storage, first: int, end: int) -> Storage:
 def _gathered(storage: Storage, first: int, end: int, dimensions: list[tuple[int, int]]) -> Storage:
     """Return the elements of a view, the largest stride first, in a storage of their own.
 
-    They are read on demand, in pieces of whole rows: ranges from one element of the outermost dimension to the next.
+    They are read on demand, in pieces of whole rows: a row is the range from one element of the outermost dimension to
+    the next.
 
     Args:
         storage: of the view.
@@ -624,23 +630,26 @@ def _gathered(storage: Storage, first: int, end: int, dimensions: list[tuple[int
     # The last row may be shorter than the others, and end with the storage. Then all rows begin earlier, with elements
     # that are skipped.
     skipped = max(0, first + row_count * row_length - storage.count)
-    has_rows = first >= skipped
-    if has_rows:
-        origin = _part(storage, first - skipped, first - skipped + row_count * row_length)
+    if first >= skipped:
+        begin = first - skipped
+        origin = _part(storage, begin, begin + row_count * row_length)
+        piece_length = row_length
+        rows_of_piece = 1
     else:
         # There is no room before the view either: all of it is one piece.
         origin = _part(storage, first, end)
         skipped = 0
-        row_length = end - first
+        piece_length = end - first
+        rows_of_piece = row_count
 
     def pick(flat: np.ndarray) -> np.ndarray:
-        """Return the elements of the view in some rows."""
-        rows = len(flat) // row_length if has_rows else row_count
+        """Return the elements of the view in some pieces."""
+        rows = len(flat) // piece_length * rows_of_piece
         strides = [step * flat.dtype.itemsize for _, step in dimensions]  # numpy's are in bytes
         strided = np.lib.stride_tricks.as_strided(flat[skipped:], [rows, *extents[1:]], strides)
         return np.ascontiguousarray(strided).reshape(-1)
 
-    return evolve(storage, count=prod(extents), data=Derived(origin, pick, row_length))
+    return evolve(storage, count=prod(extents), data=Derived(origin, pick, group=piece_length))
 
 
 def trimmed(tensors: Mapping[str, Any]) -> OrderedDict[str, Any]:

@@ -64,7 +64,7 @@ class MemoryEffects:
     def _effect(self, spec: ModuleSpec) -> Effect:
         """Return the effect of a module, from its traits, and of a container from those of the modules inside."""
         facts = traits_of(spec.target)
-        # A container without modules is one all the same: an empty Sequential returns its input.
+        # A container without modules is no layer either: an empty Sequential returns its input.
         is_layer = not spec.children and facts.flow is not sequence and not facts.is_graph
         if is_layer:
             inplace = bool(spec.kwargs.get("inplace"))
@@ -76,13 +76,13 @@ class MemoryEffects:
             try:
                 output: Alias = facts.flow(spec, Alias(is_input=True), aliases)
             except FLOW_ERRORS:
-                pass
+                pass  # its effect is that of a container of which nothing is known
             else:
                 elements = None if output.items is None else tuple(item.is_input for item in output.items)
-                return Effect(aliases.changes, output.is_input, aliases.keeps, elements)
-        # It may do anything with its input besides what the modules inside do.
+                return Effect(changes=aliases.changes, shares=output.is_input, keeps=aliases.keeps, elements=elements)
+        # Such a container may do anything with its input besides what the modules inside do.
         changes = any(self.of(child).changes for child in spec.children.values())
-        return Effect(changes, shares=True, keeps=True)
+        return Effect(changes=changes, shares=True, keeps=True)
 
 
 @define(eq=False)
@@ -163,7 +163,7 @@ class Aliases(Domain[Alias]):
         self.changes |= changed_value.is_input and effect.changes
         for part in (value, *(value.items or ())):
             part.users += 1
-            if part.users > _MOST_USERS:
+            if part.users > _MOST_USES:
                 raise LookupError("a value is used too often")
             # Of several modules that receive a value, a later one uses it after an earlier one returned.
             is_used_again = part.users > 1
@@ -173,7 +173,7 @@ class Aliases(Domain[Alias]):
         return Alias(value.is_input and effect.shares)
 
 
-_MOST_USERS = 100_000
+_MOST_USES = 100_000
 """Maximum number of uses of a value, and of calls in a container, that are followed."""
 
 
@@ -183,11 +183,14 @@ def use_copying_classes(root: ModuleSpec) -> None:
     Args:
         root: the module of a plan; it is modified.
     """
+    # Nobody sees that two values share memory if nothing is written to it.
     if not any(spec.kwargs.get("inplace") for spec in specs_in(root)):
         return
     effects = MemoryEffects()
+    # Classes change while others are still judged. A copying class shares less, so that earlier judgements stay true.
     for spec, may_return_input in _places(root, effects):
         facts = traits_of(spec.target)
+        # One that works in place returns its input in Lua, too.
         if facts.copying and not may_return_input and not spec.kwargs.get("inplace"):
             spec.target = facts.copying
 
@@ -195,10 +198,11 @@ def use_copying_classes(root: ModuleSpec) -> None:
 def _places(root: ModuleSpec, effects: MemoryEffects) -> Iterator[tuple[ModuleSpec, bool]]:
     """Yield each module, with whether it may return its input: twice if it is at places of both kinds.
 
-    It may if nothing uses its output after the module that receives it, or if its input is new and has no other use.
+    A module may if nothing uses its output after the next module received it, or if its input is new and has no other
+    use; see `_places_inside`.
     """
     seen: set[tuple[int, bool]] = set()
-    stack = [(root, True)]
+    stack = [(root, True)]  # what the caller does with its input and output is not the model's business
     while stack:
         spec, may_return_input = stack.pop()
         if (id(spec), may_return_input) not in seen:
@@ -232,8 +236,9 @@ def _places_inside(
     for leaf in output.leaves():
         leaf.users.append(_OTHER_USE)
     places: list[tuple[ModuleSpec, bool]] = []
+    # An output is used up if nothing uses its memory after the call that receives it. That depends on what this call
+    # does with it, so that the last call comes first.
     is_next_used_up = False
-    # From the last to the first: whether nothing uses an output later depends on what comes after.
     for number, call in reversed(list(enumerate(calls.made))):
         next_number = number + 1
         if call.output.users == [next_number]:
@@ -242,12 +247,21 @@ def _places_inside(
         else:
             is_only_output = call.output is output and call.output.users == [_OTHER_USE]
             is_used_up = is_only_output and container_may_return_input
-        maker = call.input.maker
-        has_no_other_use = call.input.users == [number] and not call.module.children
-        is_input_new = has_no_other_use and maker is not None and _makes_new(maker)
-        places.append((call.module, is_used_up or is_input_new))
+        places.append((call.module, is_used_up or _is_input_new(call, number)))
         is_next_used_up = is_used_up
     return places
+
+
+def _is_input_new(call: Call, number: int) -> bool:
+    """Return whether the input of a layer is memory of its own, which nothing else uses.
+
+    Args:
+        call: the call of the layer; of a container it is not known, as modules inside may use its input several times.
+        number: of the call.
+    """
+    maker = call.input.maker
+    has_no_other_use = call.input.users == [number] and not call.module.children
+    return has_no_other_use and maker is not None and _makes_new(maker)
 
 
 @define(eq=False)
@@ -333,7 +347,7 @@ class Calls(Domain[Value]):
         Raises:
             LookupError: there are too many calls.
         """
-        if len(self.made) > _MOST_USERS:
+        if len(self.made) > _MOST_USES:
             raise LookupError("there are too many calls")
         for leaf in value.leaves():
             leaf.users.append(len(self.made))

@@ -46,12 +46,12 @@ class Arguments:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
 
-    def get(self, name: str, place: int, otherwise: Any = None) -> Any:
+    def get(self, name: str, place: int = _BY_NAME, otherwise: Any = None) -> Any:
         """Return an argument, by name or position.
 
         Args:
             name: of the argument.
-            place: its position, from 0; -1 if it is given by name only.
+            place: its position, from 0; by default it is given by name only.
             otherwise: the value of one that is missing or `None`.
         """
         value = self.args[place] if 0 <= place < len(self.args) else self.kwargs.get(name)
@@ -69,8 +69,13 @@ class Arguments:
             raise Mismatch
         return numbers
 
-    def number(self, name: str, place: int, otherwise: int) -> int:
+    def number(self, name: str, place: int, otherwise: int = 0) -> int:
         """Return an argument that is an integer; see `get`.
+
+        Args:
+            name: of the argument.
+            place: its position, from 0.
+            otherwise: the value of one that is missing; a required argument needs none.
 
         Raises:
             Mismatch: it is something else.
@@ -108,7 +113,7 @@ def batch_of_one(rank: int) -> Rule:
     def rule(arguments: Arguments, input_shape: Value) -> Value:
         shape = _of_tensor(input_shape)
         batch = shape if len(shape) >= rank else (1, *shape)
-        if len(batch) < rank or _differs(batch[1], arguments.number("num_features", 0, 0)):
+        if len(batch) < rank or _differs(batch[1], arguments.number("num_features", place=0)):
             raise Mismatch
         return batch
 
@@ -206,10 +211,10 @@ def _windows(
             raise Mismatch
         *batch, planes = shape[:-dims]
         if channels:
-            if _differs(planes, arguments.number("in_channels", 0, 0)):
+            if _differs(planes, arguments.number("in_channels", place=0)):
                 raise Mismatch
-            planes = arguments.number("out_channels", 1, 0)
-        values = [arguments.each(name, place, dims, default) for name, place, default in options]
+            planes = arguments.number("out_channels", place=1)
+        values = [arguments.each(name, place, dims, otherwise=default) for name, place, default in options]
         # One extent of the input, and one number of each argument, for each dimension.
         extents = [output_extent(*numbers) for numbers in zip(shape[-dims:], *values)]
         return _ending_in((*batch, planes), extents)
@@ -272,6 +277,8 @@ def pooling(dims: int) -> Rule:
 def _pooled(extent: Extent, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> Extent:
     """Return an extent of the output of a pooling, as torch.nn.MaxPool2d documents it; a stride of 0 is the kernel's.
 
+    An unknown one is returned if it would be an expression that is rounded up.
+
     Raises:
         Mismatch: the input is smaller than a window, or the stride is negative.
     """
@@ -316,7 +323,7 @@ def adaptive(arguments: Arguments, input_shape: Value) -> Value:
     A side that is `None` keeps its extent.
     """
     shape = _of_tensor(input_shape)
-    output_size = arguments.get("output_size", 0)
+    output_size = arguments.get("output_size", place=0)
     sizes = tuple(output_size) if isinstance(output_size, (tuple, list)) else (output_size, output_size)
     if len(shape) < 3:
         raise Mismatch
@@ -334,15 +341,15 @@ def adaptive(arguments: Arguments, input_shape: Value) -> Value:
 def linear(arguments: Arguments, input_shape: Value) -> Value:
     """Return the shape of the output of torch.nn.Linear."""
     shape = _of_tensor(input_shape)
-    if not shape or _differs(shape[-1], arguments.number("in_features", 0, 0)):
+    if not shape or _differs(shape[-1], arguments.number("in_features", place=0)):
         raise Mismatch
-    return (*shape[:-1], arguments.number("out_features", 1, 0))
+    return (*shape[:-1], arguments.number("out_features", place=1))
 
 
 def channels(arguments: Arguments, input_shape: Value) -> Value:
-    """Return the shape of the input of a batch normalization, if it has the channels."""
+    """Return the shape of the output of a batch normalization, which is the input's: one that may have its channels."""
     shape = _of_tensor(input_shape)
-    features = arguments.number("num_features", 0, 0)
+    features = arguments.number("num_features", place=0)
     # The channels are the second dimension of a batch, and the first of an example.
     if all(_differs(extent, features) for extent in shape[:2]):
         raise Mismatch
@@ -351,12 +358,12 @@ def channels(arguments: Arguments, input_shape: Value) -> Value:
 
 def embedding(arguments: Arguments, input_shape: Value) -> Value:
     """Return the shape of the output of an embedding: one more dimension, the last."""
-    return (*_of_tensor(input_shape), arguments.number("embedding_dim", 1, 0))
+    return (*_of_tensor(input_shape), arguments.number("embedding_dim", place=1))
 
 
 def one_hot(arguments: Arguments, input_shape: Value) -> Value:
     """Return the shape of the output of nn.OneHot: one more dimension, the last."""
-    return (*_of_tensor(input_shape), arguments.number("size", 0, 0))
+    return (*_of_tensor(input_shape), arguments.number("size", place=0))
 
 
 def view(arguments: Arguments, input_shape: Value) -> Value:
@@ -366,8 +373,8 @@ def view(arguments: Arguments, input_shape: Value) -> Value:
     """
     shape = _of_tensor(input_shape)
     size = _sizes(arguments)
-    example_dims = arguments.get("n_input_dims", _BY_NAME)
-    # Dimensions before those of an example are certainly a batch; without `n_input_dims` there are none of these.
+    example_dims = arguments.get("n_input_dims")
+    # With `n_input_dims`, the dimensions before those of an example are the batch, which becomes one dimension.
     batch_dims = 0 if example_dims is None else max(0, len(shape) - example_dims)
     batch = prod(shape[:batch_dims])
     example_count = prod(extent for extent in size if extent >= 0)
@@ -377,7 +384,8 @@ def view(arguments: Arguments, input_shape: Value) -> Value:
     if -1 not in size:
         if total % example_count:
             raise Mismatch
-        # What is more than one example is a batch.
+        # The dimensions of an example may hold several: these are part of the batch. Where they hold no whole number of
+        # examples, the shape below has another number of elements, which is refused.
         batch *= prod(shape[batch_dims:]) // example_count
     # Lua adds no dimension for a single example, unless the input has one.
     if batch == 1 and not batch_dims:
@@ -389,7 +397,7 @@ def reshape(arguments: Arguments, input_shape: Value) -> Value:
     """Return the shape of the output of nn.Reshape: its sizes, after the first dimension of a batch."""
     shape = _of_tensor(input_shape)
     size = _sizes(arguments)
-    is_batch = arguments.get("batch_mode", _BY_NAME)
+    is_batch = arguments.get("batch_mode")
     if not shape:
         raise Mismatch
     if is_batch is None:
@@ -425,8 +433,8 @@ def _inferred(size: Shape, total: int) -> Shape:
 def flatten(arguments: Arguments, input_shape: Value) -> Value:
     """Return the shape of the output of torch.nn.Flatten, whose dimensions count from the batch on."""
     shape = _of_tensor(input_shape)
-    start = arguments.number("start_dim", 0, 1) % len(shape)
-    end = arguments.number("end_dim", 1, -1) % len(shape)
+    start = arguments.number("start_dim", place=0, otherwise=1) % len(shape)
+    end = arguments.number("end_dim", place=1, otherwise=-1) % len(shape)
     return (*shape[:start], prod(shape[start : end + 1]), *shape[end + 1 :])
 
 
@@ -438,20 +446,20 @@ def _dimension(arguments: Arguments, shape: Shape) -> int:
     Raises:
         Mismatch: the input has no such dimension.
     """
-    dim = arguments.number("dim", 0, 0)
-    example_dims = arguments.get("n_input_dims", _BY_NAME)
+    dim = arguments.number("dim", place=0)
+    example_dims = arguments.get("n_input_dims")
     is_batch = example_dims is not None and len(shape) == example_dims + 1
     # From the end, the dimensions of a batch are those of an example.
     if is_batch and dim >= 0:
         dim += 1
-    return _within(dim, shape)
+    return dim_from_front(dim, shape)
 
 
-def _within(dim: int, shape: Shape) -> int:
-    """Return a dimension, counted from the front.
+def dim_from_front(dim: int, shape: Shape) -> int:
+    """Return a dimension, counted from the front; a negative one is counted from the end.
 
     Raises:
-        Mismatch: there is none.
+        Mismatch: the shape has no such dimension.
     """
     if not -len(shape) <= dim < len(shape):
         raise Mismatch
@@ -459,7 +467,7 @@ def _within(dim: int, shape: Shape) -> int:
 
 
 def _replaced(shape: Shape, dim: int, *extents: Extent) -> Shape:
-    """Return a shape with other extents in the place of one."""
+    """Return a shape with other extents in the place of one; with none given, without this dimension."""
     return (*shape[:dim], *extents, *shape[dim + 1 :])
 
 
@@ -478,7 +486,7 @@ def joined(shapes: list[Shape], dim: int) -> Shape:
     Raises:
         Mismatch: they differ in another dimension.
     """
-    dim = _within(dim, shapes[0])
+    dim = dim_from_front(dim, shapes[0])
     if len({(len(shape), _replaced(shape, dim)) for shape in shapes}) > 1:
         raise Mismatch
     return _replaced(shapes[0], dim, sum(shape[dim] for shape in shapes))
@@ -520,10 +528,10 @@ def select(arguments: Arguments, input_shape: Value) -> Value:
 
 
 def narrow(arguments: Arguments, input_shape: Value) -> Value:
-    """Return the shape of the output of nn.Narrow; nothing if it counts from the end."""
+    """Return the shape of the output of nn.Narrow; `None` if it counts from the end."""
     shape = _of_tensor(input_shape)
-    start = arguments.number("start", 1, 0)
-    length = arguments.number("length", 2, 1)
+    start = arguments.number("start", place=1)
+    length = arguments.number("length", place=2, otherwise=1)
     dim = _dimension(arguments, shape)
     if start < 0 or length < 0:
         return None
@@ -533,18 +541,18 @@ def narrow(arguments: Arguments, input_shape: Value) -> Value:
 
 
 def squeeze(arguments: Arguments, input_shape: Value) -> Value:
-    """Return the shape of the output of nn.Squeeze: without one dimension of one element, or without all of these.
+    """Return the shape of the output of nn.Squeeze: without one dimension, if it has one element, or without all such.
 
     The last dimension stays, as Lua has no tensors without dimensions.
     """
     shape = _of_tensor(input_shape)
-    if arguments.get("dim", 0) is not None:
+    if arguments.get("dim", place=0) is not None:
         dim = _dimension(arguments, shape)
         squeezed = _replaced(shape, dim) if shape[dim] == 1 else shape
         return squeezed or (1,)
-    example_dims = arguments.get("n_input_dims", 1)
+    example_dims = arguments.get("n_input_dims", place=1)
     extents = tuple(extent for extent in shape if extent != 1)
-    # A batch of one keeps its dimension.
+    # A batch of one keeps its dimension. (Lua refuses one whose example is a single number.)
     if example_dims is not None and len(shape) == example_dims + 1 and shape[:1] == (1,):
         return (1, *extents)
     return extents or (1,)
@@ -553,8 +561,8 @@ def squeeze(arguments: Arguments, input_shape: Value) -> Value:
 def unsqueeze(arguments: Arguments, input_shape: Value) -> Value:
     """Return the shape of the output of nn.Unsqueeze: with one more dimension, of one element."""
     shape = _of_tensor(input_shape)
-    dim = arguments.number("dim", 0, 0)
-    example_dims = arguments.get("n_input_dims", 1)
+    dim = arguments.number("dim", place=0)
+    example_dims = arguments.get("n_input_dims", place=1)
     if example_dims is not None:
         # `dim` counts the dimensions of an example; all others are before these.
         dim += len(shape) - example_dims
@@ -566,12 +574,12 @@ def unsqueeze(arguments: Arguments, input_shape: Value) -> Value:
 def transpose(arguments: Arguments, input_shape: Value) -> Value:
     """Return the shape of the output of nn.Transpose, whose arguments are pairs of dimensions to exchange, in order."""
     shape = list(_of_tensor(input_shape))
-    example_dims = arguments.kwargs.get("n_input_dims")
+    example_dims = arguments.get("n_input_dims")
     # Pairs count the dimensions of an example; all others are before these.
     offset = 0 if example_dims is None else len(shape) - example_dims
     for first_dim, second_dim in arguments.args:
-        first = _within(first_dim + offset, input_shape)
-        second = _within(second_dim + offset, input_shape)
+        first = dim_from_front(first_dim + offset, input_shape)
+        second = dim_from_front(second_dim + offset, input_shape)
         shape[first], shape[second] = shape[second], shape[first]
     return tuple(shape)
 
@@ -579,24 +587,24 @@ def transpose(arguments: Arguments, input_shape: Value) -> Value:
 def replicate(arguments: Arguments, input_shape: Value) -> Value:
     """Return the shape of the output of nn.Replicate: with one more dimension, of `times` elements."""
     shape = _of_tensor(input_shape)
-    dim = arguments.number("dim", 1, 0)
-    example_dims = arguments.get("n_input_dims", 2)
+    dim = arguments.number("dim", place=1)
+    example_dims = arguments.get("n_input_dims", place=2)
     # Lua takes any input with more dimensions than an example for a batch.
     if example_dims is not None and len(shape) > example_dims:
         dim += 1
-    return (*shape[:dim], arguments.number("times", 0, 1), *shape[dim:])
+    return (*shape[:dim], arguments.number("times", place=0, otherwise=1), *shape[dim:])
 
 
 def padding(arguments: Arguments, input_shape: Value) -> Value:
     """Return the shape of the output of nn.Padding: one dimension grows, at its end, or at its start if `pad` < 0."""
     shape = _of_tensor(input_shape)
-    dim = arguments.number("dim", 0, 0)
-    example_dims = arguments.get("n_input_dims", 2)
+    dim = arguments.number("dim", place=0)
+    example_dims = arguments.get("n_input_dims", place=2)
     # Here Lua takes any input with another number of dimensions, also a smaller one, for a batch.
     if example_dims is not None and len(shape) != example_dims:
         dim += 1
-    dim = _within(dim, shape)
-    return _replaced(shape, dim, shape[dim] + abs(arguments.number("pad", 1, 0)))
+    dim = dim_from_front(dim, shape)
+    return _replaced(shape, dim, shape[dim] + abs(arguments.number("pad", place=1)))
 
 
 def borders(dims: int) -> Rule:
@@ -605,7 +613,7 @@ def borders(dims: int) -> Rule:
     def rule(arguments: Arguments, input_shape: Value) -> Value:
         shape = _of_tensor(input_shape)
         # PyTorch lists the widths of both sides from the last dimension on; here they are in the order of the shape.
-        widths = arguments.each("padding", 0, 2 * dims, 0)[::-1]
+        widths = arguments.each("padding", place=0, dims=2 * dims, otherwise=0)[::-1]
         if len(shape) <= dims:
             raise Mismatch
         extents = []
@@ -618,11 +626,11 @@ def borders(dims: int) -> Rule:
 
 
 def upsample(arguments: Arguments, input_shape: Value) -> Value:
-    """Return the shape of batches of images that are upsampled by a factor; nothing for other inputs or arguments."""
+    """Return the shape of batches of images that are upsampled by a factor; `None` for others, and for a given size."""
     shape = _of_tensor(input_shape)
-    scale = arguments.kwargs.get("scale_factor", arguments.args[0] if arguments.args else None)
-    is_number = isinstance(scale, (int, float)) and not isinstance(scale, bool)
-    if len(shape) != 4 or arguments.kwargs.get("size") is not None or not is_number:
+    scale = arguments.get("scale_factor", place=0)
+    is_to_size = scale is None
+    if len(shape) != 4 or is_to_size:
         return None
     return (*shape[:2], *(int(extent * scale) for extent in shape[2:]))
 
@@ -630,7 +638,7 @@ def upsample(arguments: Arguments, input_shape: Value) -> Value:
 def shuffle(arguments: Arguments, input_shape: Value) -> Value:
     """Return the shape of the output of torch.nn.PixelShuffle, which makes squares of pixels of its channels."""
     shape = _of_tensor(input_shape)
-    factor = arguments.number("upscale_factor", 0, 1)
+    factor = arguments.number("upscale_factor", place=0, otherwise=1)
     if len(shape) < 3 or factor < 1 or shape[-3] % (factor * factor):
         raise Mismatch
     *batch, planes, height, width = shape
@@ -674,11 +682,12 @@ def product(arguments: Arguments, input_shape: Value) -> Value:
     first, second = input_shape
     if len(first) not in (2, 3):
         raise Mismatch
+    # `second` has as many dimensions; that its batch is as large is not checked.
     *batch, rows, inner = first
-    if arguments.get("transpose_first", 0):
+    if arguments.get("transpose_first", place=0):
         rows, inner = inner, rows
     *_, other_inner, columns = second
-    if arguments.get("transpose_second", 1):
+    if arguments.get("transpose_second", place=1):
         other_inner, columns = columns, other_inner
     if inner != other_inner:
         raise Mismatch

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 from typing import Any
 
@@ -85,10 +85,10 @@ def compose(pieces: Iterable[Piece], shapes: Shapes, tensors: Mapping[str, Tenso
 
     Args:
         pieces: what they are made of.
-        shapes: of the tensors.
-        tensors: the source tensors.
+        shapes: of the tensors, by the prefix of each module and by name.
+        tensors: the source tensors, by key.
     """
-    module_of = {prefix + name: prefix for prefix, names in shapes.items() for name in names}
+    module_of = _modules_by_key(shapes)
     pieces_of: dict[str, list[Piece]] = {}
     for piece in pieces:
         pieces_of.setdefault(module_of[piece.target], []).append(piece)
@@ -102,6 +102,11 @@ def compose(pieces: Iterable[Piece], shapes: Shapes, tensors: Mapping[str, Tenso
                 by_content[name, content] = _composed(prefix + name, shape, pieces_of[prefix], tensors)
             composed[prefix + name] = by_content[name, content]
     return composed
+
+
+def _modules_by_key(shapes: Shapes) -> dict[str, str]:
+    """Return the prefix of the module of each tensor, by the tensor's key."""
+    return {prefix + name: prefix for prefix, names in shapes.items() for name in names}
 
 
 def content_of_piece(piece: Piece, tensor: Tensor, prefix: str = "") -> Any:
@@ -175,43 +180,57 @@ def replace_tensors(result: Lifted, pieces: list[Piece], shapes: Shapes) -> None
     """
     old = result.state
     composed = compose(pieces, shapes, old)
-    # New tensors that are a whole source tensor keep its origin.
+    sources = {piece.key for piece in pieces}
+    # New tensors that are a whole source tensor, which keep its origin.
     source_of_whole = {piece.target: piece.key for piece in pieces if composed[piece.target] is old[piece.key]}
-    module_of = {prefix + name: prefix for prefix, names in shapes.items() for name in names}
-    # Of each source tensor, the module of its first piece: the tensors of this module take its place in the order.
-    module_of_source = {piece.key: module_of[piece.target] for piece in reversed(pieces)}
-    parameters = set(result.plan.parameters)
     state = StateDict()
     state.notes = old.notes
     state.data = old.data
     state.data_fields = old.data_fields
-    placed: set[str] = set()
-    for key, tensor in old.items():
-        if key not in module_of_source:
-            state[key] = tensor
+    parameters = set(result.plan.parameters - sources)
+    for key, old_key in _keys_in_place(old, pieces, shapes):
+        if old_key not in sources:
+            state[key] = old[key]
             state.origins[key] = old.origins[key]
             continue
-        parameters.discard(key)
-        prefix = module_of_source[key]
-        if prefix in placed:
-            continue
-        placed.add(prefix)
-        for name in shapes[prefix]:
-            new_key = prefix + name
-            state[new_key] = composed[new_key]
-            source = source_of_whole.get(new_key)
-            if source is None:
-                # Made of parts of several tensors: of the origin only the object is left, and all are learned.
-                param = Param(new_key.rpartition(".")[2])
-                state.origins[new_key] = Origin(old.origins[key].obj, param, source=None, tensor=None)
-                parameters.add(new_key)
-                continue
-            state.origins[new_key] = old.origins[source]
-            if source in result.plan.parameters:
-                parameters.add(new_key)
+        state[key] = composed[key]
+        source = source_of_whole.get(key)
+        if source is not None:
+            state.origins[key] = old.origins[source]
+        else:
+            # Made of parts of several tensors: of the origin only the object is left.
+            state.origins[key] = Origin(old.origins[old_key].obj, Param(key.rpartition(".")[2]))
+        # The tensors of cells are weights and biases, which are learned; one that is a whole source, if that was.
+        if source is None or source in result.plan.parameters:
+            parameters.add(key)
     result.state = state
     result.plan.parameters = frozenset(parameters)
     result.pieces = _chained(result.pieces, pieces)
+
+
+def _keys_in_place(old: Iterable[str], pieces: list[Piece], shapes: Shapes) -> Iterator[tuple[str, str]]:
+    """Yield the keys of a state dict in which new tensors are in the place of their sources, in order.
+
+    Args:
+        old: the keys with the sources.
+        pieces: what the new tensors are made of.
+        shapes: of the new tensors.
+
+    Yields:
+        A key, and the old one in whose place it is.
+    """
+    module_of = _modules_by_key(shapes)
+    # Of each source tensor, the module of its first piece.
+    module_of_source = {piece.key: module_of[piece.target] for piece in reversed(pieces)}
+    placed: set[str] = set()
+    for old_key in old:
+        prefix = module_of_source.get(old_key)
+        if prefix is None:
+            yield old_key, old_key
+        elif prefix not in placed:
+            placed.add(prefix)
+            for name in shapes[prefix]:
+                yield prefix + name, old_key
 
 
 def _chained(earlier: list[Piece], pieces: list[Piece]) -> list[Piece]:
@@ -261,7 +280,7 @@ def undo(pieces: Iterable[Piece], state: Mapping[str, Any], wanted: Mapping[str,
         if len(source_pieces) == 1 and first.shape == shape and is_plain:
             sources[key] = first  # the tensor of the cell itself
             continue
-        source = np.empty(shape, first.array.dtype)
+        source = np.empty(shape, first.array.dtype)  # its pieces cover it
         # A vector may have more dimensions of one element in Lua.
         in_piece_dims = source if len(shape) == len(first_piece.size) else source.reshape(-1)
         for piece in source_pieces:
@@ -271,15 +290,28 @@ def undo(pieces: Iterable[Piece], state: Mapping[str, Any], wanted: Mapping[str,
                     uncovered[cell_key] = state[cell_key].array != 0
                 uncovered[cell_key][_slices(piece.at, piece.size)] = False
         sources[key] = copied(first, source)
-    for cell_key, is_lost in uncovered.items():
+    _check_uncovered(uncovered, state)
+    return sources
+
+
+def _check_uncovered(uncovered: Mapping[str, np.ndarray], state: Mapping[str, Any]) -> None:
+    """Refuse cells with elements that the layers cannot hold.
+
+    Args:
+        uncovered: of tensors of cells, by key, where they are not zero and no piece covers them.
+        state: the cells' tensors.
+
+    Raises:
+        WriteError: there is such an element.
+    """
+    for key, is_lost in uncovered.items():
         if is_lost.any():
             raise WriteError(
                 "the Lua model has no place for an element of a cell, as its layers lack a bias",
-                path=cell_key,
+                path=key,
                 expected="0",
-                found=str(state[cell_key].array[is_lost][0]),
+                found=str(state[key].array[is_lost][0]),
             )
-    return sources
 
 
 def _block_of_source(piece: Piece, state: Mapping[str, Any]) -> np.ndarray:

@@ -29,9 +29,9 @@ MAX_DEPTH = 1_000
 _LONGEST_PATH = 10_000
 """Maximum characters of a path in an object of an unknown class."""
 
-_OF_NN = ("nn.", *ALIAS_PREFIXES)
+_NN_PREFIXES = ("nn.", *ALIAS_PREFIXES)
 """Packages whose classes are modules or criterions; those of others are known by their entries or their fields."""
-_NO_MODULES = ("nngraph.", "graph.", "torch.")
+_PREFIXES_WITHOUT_MODULES = ("nngraph.", "graph.", "torch.")
 """Packages without modules. Objects of a graph lead to everything else in it."""
 _SCRATCH = {
     *("output", "finput", "fgradInput", "buffer", "buffer1", "buffer2", "buffer3", "indices", "noise", "mask"),
@@ -51,9 +51,9 @@ def is_module(value: Value) -> bool:
     if not isinstance(value, TorchObject):
         return False
     name = value.class_name
-    if layer_of(name) is not None or name.startswith(_OF_NN):
+    if layer_of(name) is not None or name.startswith(_NN_PREFIXES):
         return True
-    if name.startswith(_NO_MODULES):
+    if name.startswith(_PREFIXES_WITHOUT_MODULES):
         return False
     # Every module has these, unless a program removed them to save space.
     if "gradInput" in value and "output" in value:
@@ -111,8 +111,8 @@ class Place:
     entered: int = 0
     depth: int = 0
 
-    def _and_those_around(self) -> Iterator[Place]:
-        """Yield the place itself, and those around it, the innermost first."""
+    def _with_enclosing(self) -> Iterator[Place]:
+        """Yield the place itself, and the places around it, the innermost first."""
         place: Place | None = self
         while place is not None:
             yield place
@@ -121,13 +121,13 @@ class Place:
     @property
     def prefix(self) -> str:
         """Prefix of the names of its tensors: `1.0.`; empty for the model itself."""
-        names = [place.name for place in self._and_those_around() if place.parent is not None]
+        names = [place.name for place in self._with_enclosing() if place.parent is not None]
         return "".join(f"{name}." for name in reversed(names))
 
     @property
     def path(self) -> str:
         """The path in Lua: `root.modules[2].modules[1]`."""
-        return "".join(reversed([place.step for place in self._and_those_around()]))
+        return "".join(reversed([place.step for place in self._with_enclosing()]))
 
 
 def _steps_into(value: Value) -> Iterator[tuple[str, str, Value]]:
@@ -155,7 +155,7 @@ def _steps_into(value: Value) -> Iterator[tuple[str, str, Value]]:
             yield str(number), step, item
         elif isinstance(key, bytes):
             yield key.decode("utf-8", "backslashreplace"), step, item
-        else:
+        else:  # a fraction, a truth value or an object
             yield step.strip("[]"), step, item
 
 
@@ -197,7 +197,7 @@ class Searcher:
             elif isinstance(value, (Table, TdsHash, TdsVec, TorchObject)):
                 if id(value) in seen or id(value) in self._barren:
                     continue
-                if isinstance(value, TorchObject) and value.class_name.startswith(_NO_MODULES):
+                if isinstance(value, TorchObject) and value.class_name.startswith(_PREFIXES_WITHOUT_MODULES):
                     continue
                 seen.add(id(value))
                 inside = [
@@ -206,22 +206,30 @@ class Searcher:
                     if isinstance(item, (Tensor, Table, TdsHash, TdsVec, TorchObject))
                 ]
                 stack.extend(reversed(inside))
-            if len(path) > _LONGEST_PATH:
-                raise LimitError(
-                    "the tables in an object of an unknown class are nested too deep",
-                    found=f"{path[:60]}…",
-                    hint="Convert it with --mode tree.",
-                )
-            if self._steps > self._limits.searched_values:
-                raise self._limits.exceeded(
-                    "searched_values",
-                    "the tables in objects of unknown classes are too many",
-                    found=f"{path[:60]}…",
-                    hint="Convert it with --mode tree, or raise it: --limit searched_values=N, or "
-                    "limits=Limits(searched_values=N) in Python.",
-                )
+            self._check_limits(path)
         if is_barren:
             self._barren |= seen
+
+    def _check_limits(self, path: str) -> None:
+        """Refuse to search on, at the path of the last value.
+
+        Raises:
+            LimitError: tables are nested too deep, or too many.
+        """
+        if len(path) > _LONGEST_PATH:
+            raise LimitError(
+                "the tables in an object of an unknown class are nested too deep",
+                found=f"{path[:60]}…",
+                hint="Convert it with --mode tree.",
+            )
+        if self._steps > self._limits.searched_values:
+            raise self._limits.exceeded(
+                "searched_values",
+                "the tables in objects of unknown classes are too many",
+                found=f"{path[:60]}…",
+                hint="Convert it with --mode tree, or raise it: --limit searched_values=N, or "
+                "limits=Limits(searched_values=N) in Python.",
+            )
 
     def fields(self, obj: TorchObject) -> Iterator[Child]:
         """Yield the tensors and modules in the fields of an object, except those of temporary values; see `search`."""
@@ -257,7 +265,7 @@ class Places:
         searcher: finds modules in objects of unknown classes.
         cycles: of each module that contains itself, the place and the child that leads back to it.
         non_modules: places, and children there that are no objects.
-        last: the walk's number of each module's last place, by the id of the module.
+        last_entered: the walk's number of each module's last place, by the id of the module.
     """
 
     root: TorchObject
@@ -266,7 +274,7 @@ class Places:
     searcher: Searcher = field(init=False)
     cycles: list[tuple[Place, Child]] = field(factory=list)
     non_modules: list[tuple[Place, Child]] = field(factory=list)
-    last: dict[int, int] = field(factory=dict)
+    last_entered: dict[int, int] = field(factory=dict)
     _visited: list[Place] | None = field(default=None, init=False)
     """All places, once they were visited."""
 
@@ -283,7 +291,7 @@ class Places:
 
     def _visit(self) -> Iterator[Place]:
         """Yield the places and remember them: names, plan and picture of a model ask for the same."""
-        clock = count(1)
+        entry_numbers = count(1)
         visited: list[Place] = []
         # Ids of the modules that contain the present place: one of these again is a cycle.
         on_path: set[int] = set()
@@ -291,25 +299,17 @@ class Places:
 
         def enter(obj: TorchObject, name: str, step: str, parent: Place | None) -> Place:
             """Return a new place, whose children are visited next."""
-            layer = layer_of(obj.class_name)
-            place = Place(obj, layer, name, step, parent, next(clock), parent.depth + 1 if parent else 0)
-            self.last[id(obj)] = place.entered
+            depth = parent.depth + 1 if parent is not None else 0
+            place = Place(obj, layer_of(obj.class_name), name, step, parent, entered=next(entry_numbers), depth=depth)
+            self.last_entered[id(obj)] = place.entered
             # The first places of modules are as many as the file has objects; only repeated ones can grow without end.
-            repeated = place.entered - len(self.last)
-            if repeated > self.limits.work // STEPS_PER_NODE:
-                raise LimitError(
-                    "the modules of this model are shared in too many places",
-                    limit="work",
-                    value=self.limits.work,
-                    hint="Convert it with --mode tree, which keeps every module once, or raise it: --limit "
-                    "work=N, or limits=Limits(work=N) in Python.",
-                )
+            self._check_repeated(place.entered - len(self.last_entered))
             on_path.add(id(obj))
             stack.append((place, self._children(place)))
             visited.append(place)
             return place
 
-        yield enter(self.root, "", self.path, None)
+        yield enter(self.root, name="", step=self.path, parent=None)
         while stack:
             place, rest = stack[-1]
             child = next(rest, None)
@@ -320,13 +320,28 @@ class Places:
             value = child.value
             if not isinstance(value, TorchObject):
                 self.non_modules.append((place, child))
-            elif child.secondary and self.last.get(id(value), 0) >= place.entered:
+            elif child.secondary and self.last_entered.get(id(value), 0) >= place.entered:
                 continue  # an alias: the module was visited since this object was entered
             elif id(value) in on_path:
                 self.cycles.append((place, child))
             else:
                 yield enter(value, child.name, child.path, place)
         self._visited = visited
+
+    def _check_repeated(self, count: int) -> None:
+        """Refuse a model with too many places beside the first ones of its modules.
+
+        Raises:
+            LimitError: there are more than the limit `work` allows.
+        """
+        if count > self.limits.work // STEPS_PER_NODE:
+            raise LimitError(
+                "the modules of this model are shared in too many places",
+                limit="work",
+                value=self.limits.work,
+                hint="Convert it with --mode tree, which keeps every module once, or raise it: --limit "
+                "work=N, or limits=Limits(work=N) in Python.",
+            )
 
     def _children(self, place: Place) -> Iterator[Child]:
         """Return the modules directly inside a place."""
@@ -399,11 +414,12 @@ def preprocessing(value: Value) -> dict[str, str]:
         value: the result of a `T7Reader`: a checkpoint with a model, or the model, whose own fields count.
     """
     texts: dict[str, str] = {}
-    # Of each value: whether a name of `_PREPROCESSING` is on its path, and whether an object is.
+    # Of each value: whether a name of `_PREPROCESSING` is on its path, and whether it is inside an object (as that
+    # object's fields are, and the object itself is not).
     stack = [(Path(None, Step("root"), value), False, False)]
     seen: set[int] = set()
     while stack and len(texts) < _SHOWN:
-        visit, is_named, in_object = stack.pop()
+        visit, is_named, is_inside_object = stack.pop()
         text = _short(visit.value) if is_named else ""
         if text:
             texts[visit.text()] = text
@@ -411,13 +427,13 @@ def preprocessing(value: Value) -> dict[str, str]:
         if id(visit.value) in seen:
             continue
         seen.add(id(visit.value))
-        inside_object = in_object or isinstance(visit.value, TorchObject)
+        are_items_inside_object = is_inside_object or isinstance(visit.value, TorchObject)
         inside = []
         for key, item in entries(visit.value):
             has_name = is_named or is_preprocessing(key)
-            # In an object only fields of these names count: other fields of modules are not about the input.
-            if has_name or (not in_object and isinstance(item, (Table, TorchObject))):
-                inside.append((Path(visit, key, item), has_name, inside_object))
+            # In what is inside an object only these names count: other fields of modules are not about the input.
+            if has_name or (not is_inside_object and isinstance(item, (Table, TorchObject))):
+                inside.append((Path(visit, key, item), has_name, are_items_inside_object))
         stack += reversed(inside)
     return texts
 
@@ -431,7 +447,7 @@ def _short(value: Value) -> str:
     numbers: list[Any] = []
     if isinstance(value, float):
         numbers = [value]
-    elif isinstance(value, Table):
+    elif isinstance(value, Table):  # as of the three colours
         numbers = value.raw_values
     elif isinstance(value, Tensor) and value.storage is not None and value.numel <= _MOST_NUMBERS:
         numbers = value.numpy().reshape(-1).tolist()
@@ -469,7 +485,10 @@ def layer_names(value: Value, limits: Limits = DEFAULT_LIMITS) -> dict[str, tupl
 
 
 def layer_paths(value: Value, limits: Limits = DEFAULT_LIMITS) -> dict[int, tuple[TorchObject, str]]:
-    """Return each module in a value with its path, the first if it has several, by its identity."""
+    """Return each module in a value with its path, the first if it has several, by its identity.
+
+    Modules nested deeper than `MAX_DEPTH` are left out.
+    """
     paths: dict[int, tuple[TorchObject, str]] = {}
     for path, module in find_modules(value, limits=limits):
         for place in Places(module, path, limits):

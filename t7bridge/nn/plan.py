@@ -105,17 +105,35 @@ class _Planner:
         self._similar = cache(_similar)
         self.has_unknown_class = False
         """Whether a class has no entry."""
-        self._shapes: dict[str | int, dict[str, tuple[int, ...]]] = {}
-        """The shapes of the tensors of each place by its prefix, and of each object by its id."""
+        self._shapes_by_prefix: dict[str, dict[str, tuple[int, ...]]] = {}
+        """The shapes of the tensors of each place, by its prefix."""
+        self._shapes_by_object: dict[int, dict[str, tuple[int, ...]]] = {}
+        """The shapes of the tensors that each object's entry names, by its id."""
         self._planned_shapes: dict[int, dict[str, tuple[int, ...]]] = {}
         """The shapes with which each object was planned, by its id."""
         for key, tensor in state.items():
             prefix, _, name = key.rpartition(".")
-            self._shapes.setdefault(f"{prefix}." if prefix else "", {})[name] = tensor.shape
-            self._shapes.setdefault(id(state.origins[key].obj), {})[name] = tensor.shape
+            self._shapes_by_prefix.setdefault(f"{prefix}." if prefix else "", {})[name] = tensor.shape
+            self._shapes_by_object.setdefault(id(state.origins[key].obj), {})[name] = tensor.shape
 
     def run(self) -> ModuleSpec:
         """Return the plan of the model; layers without a PyTorch module are in `unsupported`."""
+        root = self._plan_places()
+        # The walk over the places has noted these.
+        for place, child in self._places.cycles:
+            self._reject(place.path + child.path, child.value.class_name, "contains itself")
+        for place, child in self._places.non_modules:
+            reason = f"holds a {type(child.value).__name__} where a module belongs"
+            self._reject(place.path + child.path, place.obj.class_name, reason)
+        # References first: they may change the classes that the others ask for their traits.
+        self._resolve_references()
+        self._allow_overlapping_inputs()
+        self._keep_penalties()
+        self._choose_types()
+        return root
+
+    def _plan_places(self) -> ModuleSpec:
+        """Plan each object at its first place, and return the plan of the root; all have their children."""
         root: ModuleSpec | None = None
         # Places inside modules fully described by their arguments: held, so that no other place receives their id.
         not_planned: dict[int, Place] = {}
@@ -132,16 +150,6 @@ class _Planner:
                 root = spec
             if parent is not None:
                 self._specs[id(parent.obj)].children.setdefault(place.name, spec)
-        for place, child in self._places.cycles:
-            self._reject(place.path + child.path, child.value.class_name, "contains itself")
-        for place, child in self._places.non_modules:
-            reason = f"holds a {type(child.value).__name__} where a module belongs"
-            self._reject(place.path + child.path, place.obj.class_name, reason)
-        # References first: they may change the classes that the others ask for their traits.
-        self._resolve_references()
-        self._allow_overlapping_inputs()
-        self._keep_penalties()
-        self._choose_types()
         assert root is not None
         return root
 
@@ -198,35 +206,14 @@ class _Planner:
     def _plan(self, place: Place) -> ModuleSpec:
         """Return the plan of a module without its children; one without a target if it is rejected."""
         obj = place.obj
-        # Paths and prefixes of deep places would be as long as the model is deep, times their number.
+        # The path of a deep place is as long as the model is deep: of all of them together that would be too much.
         is_deep = place.depth > MAX_DEPTH
         path = f"{self._places.path}…{place.step} ({place.depth} deep)" if is_deep else place.path
         spec = ModuleSpec(target="", class_name=obj.class_name, obj=obj, path=path)
-        if place.layer is None:
-            self.has_unknown_class = True
-            reason = unknown_class(obj, self._shapes.get(id(obj), {}), self._similar(obj.class_name))
-            self._reject(path, obj.class_name, reason)
+        construction = self._construction(place, path)
+        if construction is None:
             return spec
-        module = place.layer.module_of(obj.class_name)
-        if module is None:
-            self._reject(path, obj.class_name, "has no PyTorch module yet")
-            return spec
-        shapes = self._shapes.get(id(obj) if is_deep else place.prefix, {})
-        self._planned_shapes[id(obj)] = shapes
-        above = Above(place)
-        lua = Lua(obj, path, place.layer.defaults, shapes=shapes, index_base=self._index_base, above=above)
-        try:
-            call: Call = module(lua)
-            graph = graph_spec(obj, path) if traits_of(call.target).is_graph else None
-        except ModelError as error:
-            detail = "; ".join(filter(None, (error.expected and f"expected {error.expected}", error.found)))
-            reason = f"{error.message} ({detail})" if detail else error.message
-            self._reject(error.path or path, obj.class_name, reason)
-            return spec
-        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-            # Fields of other types or sizes than the class's own.
-            self._reject(path, obj.class_name, f"has inconsistent fields: {error}")
-            return spec
+        call, graph = construction
         spec.target = call.target
         spec.args = call.args
         spec.kwargs = call.kwargs if graph is None else graph_arguments(graph)
@@ -237,6 +224,48 @@ class _Planner:
         if call.refers:
             self._references.append((spec, call.refers))
         return spec
+
+    def _construction(self, place: Place, path: str) -> tuple[Call, GraphSpec | None] | None:
+        """Return how the module of a place is constructed, and the nodes of a graph; `None` if it is rejected.
+
+        Args:
+            place: the place.
+            path: its path, for messages.
+        """
+        obj = place.obj
+        if place.layer is None:
+            self.has_unknown_class = True
+            shapes = self._shapes_by_object.get(id(obj), {})
+            self._reject(path, obj.class_name, unknown_class(obj, shapes, self._similar(obj.class_name)))
+            return None
+        module = place.layer.module_of(obj.class_name)
+        if module is None:
+            self._reject(path, obj.class_name, "has no PyTorch module yet")
+            return None
+        shapes = self._shapes_of(place)
+        self._planned_shapes[id(obj)] = shapes
+        above = Above(place)
+        lua = Lua(obj, path, place.layer.defaults, shapes=shapes, index_base=self._index_base, above=above)
+        try:
+            call: Call = module(lua)
+            graph = graph_spec(obj, path) if traits_of(call.target).is_graph else None
+        except ModelError as error:
+            detail = "; ".join(filter(None, (error.expected and f"expected {error.expected}", error.found)))
+            reason = f"{error.message} ({detail})" if detail else error.message
+            self._reject(error.path or path, obj.class_name, reason)
+            return None
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            # Fields of other types or sizes than the class's own.
+            self._reject(path, obj.class_name, f"has inconsistent fields: {error}")
+            return None
+        return call, graph
+
+    def _shapes_of(self, place: Place) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the tensors of a place by name, of which a container around it may name some."""
+        # The prefix of a deep place would be as long as its path.
+        if place.depth > MAX_DEPTH:
+            return self._shapes_by_object.get(id(place.obj), {})
+        return self._shapes_by_prefix.get(place.prefix, {})
 
     def _resolve_references(self) -> None:
         """Set the modules elsewhere that constructors receive; these become classes that remember what is needed.
@@ -331,12 +360,12 @@ def _error(layers: list[tuple[str, str, str]], has_unknown_class: bool) -> Unsup
     lines = [f"{path}: {class_name} {reason}" for path, class_name, reason in layers[:_MAX_LISTED]]
     if len(layers) > _MAX_LISTED:
         lines.append(f"and {len(layers) - _MAX_LISTED} more")
-    have = "layer has" if len(layers) == 1 else "layers have"
+    layers_have = "layer has" if len(layers) == 1 else "layers have"
     hint = "`t7bridge convert` still writes their tensors."
     if has_unknown_class:
         hint = f"Register classes of your own with t7bridge.register_module, see docs/own-layers.md; {hint}"
     return UnsupportedLayerError(
-        f"{len(layers)} {have} no PyTorch module ({', '.join(classes)}):\n  " + "\n  ".join(lines),
+        f"{len(layers)} {layers_have} no PyTorch module ({', '.join(classes)}):\n  " + "\n  ".join(lines),
         layers=tuple(layers),
         hint=hint,
     )
@@ -382,10 +411,10 @@ def _has_fields_of(obj: TorchObject, name: str, shapes: Mapping[str, tuple[int, 
     module = layer.module_of(name) if layer else None
     if layer is None or module is None or layer.children is not None:
         return False
-    lua = Lua(obj, "", layer.defaults, shapes=shapes)
+    lua = Lua(obj, path="", defaults=layer.defaults, shapes=shapes)
     try:
         parameters = {param.name for param in layer.params_of(lua) if param.kind == "parameter"}
-        module(lua)
+        module(lua)  # raises if a field for its arguments is missing
     except (ModelError, ArithmeticError, LookupError, TypeError, ValueError):
         return False
     # The object has the class's parameters, of which only the bias may be missing, and no others.

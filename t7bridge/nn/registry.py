@@ -11,9 +11,9 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
-from itertools import islice
+from itertools import chain, islice
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from attrs import evolve, field
 
@@ -30,6 +30,9 @@ from .output_shapes import Arguments, Rule
 from .texts import Text, add_texts, remove_text
 from .torch_nn import Refused, Shape, output_of, tensors_like
 from .walk import Flow
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader
 
 
 @define(frozen=True)
@@ -246,8 +249,9 @@ def add_traits(traits: Mapping[str, Traits]) -> None:
 def _by_dotted_name(traits: Mapping[str, Traits], home: str, targets: Iterable[str] = ()) -> dict[str, Traits]:
     """Return facts by the dotted names of their classes.
 
-    `shape.View` is the runtime's in this package, and where the entry becomes that class; a user may have a file
-    `shape.py`, too. A name after a dot is in the package of the module that declares them.
+    `shape.View` is a class of the runtime if this package declares the facts, or if the entry becomes that class;
+    otherwise it is of the user, who may have a file `shape.py`, too. A name after a dot is in the package of the module
+    that declares the facts.
 
     Args:
         traits: the facts.
@@ -431,7 +435,7 @@ def param(name: str, *steps: LayoutStep, field: str = "", kind: str = "parameter
         kind: see `Param`.
         note: see `Param`.
     """
-    return Param(name, (Source(field or name, steps),), kind, note=note)
+    return Param(name, sources=(Source(field or name, steps),), kind=kind, note=note)
 
 
 def buffer(name: str, *steps: LayoutStep, field: str = "") -> Param:
@@ -481,22 +485,14 @@ def register_layer(
         >>> entry = register_layer("my.Scale", params=(param("scale", field="gain"),))
         >>> unregister_layer("my.Scale")
     """
-    modules_by_name: Mapping[str, Mapped] = {}
     if isinstance(module, Mapping):
         names = (*names, *(name for name in module if name not in names))
-        modules_by_name = module
-    elif module is not None:
-        modules_by_name = dict.fromkeys(names, module)
-    targets: list[str] = []
-    for mapped in modules_by_name.values():
-        if isinstance(mapped, (Row, Choice)):  # of a function the classes are unknown
-            targets += mapped.targets
-    first = next(iter(modules_by_name.values()), None)
-    first_target = first.targets[0] if isinstance(first, (Row, Choice)) else ""
+    modules_by_name: Mapping[str, Mapped] = _by_class(module, names)
+    targets_of_modules = [_targets_of(mapped) for mapped in modules_by_name.values()]
+    first_target = next(iter(targets_of_modules[0]), "") if targets_of_modules else ""
+    # Traits that name no class; an entry without a module has no class for them.
     if isinstance(traits, Traits):
         traits = {first_target: traits} if first_target else {}
-    if isinstance(in_lua, InLua):
-        in_lua = dict.fromkeys(names, in_lua)
     home = _caller()
     layer = Layer(
         names=names,
@@ -508,23 +504,48 @@ def register_layer(
         note=note,
         remark=remark,
         modules=modules_by_name,
-        traits=_by_dotted_name(traits or {}, home, targets),
-        in_lua=in_lua or {},
+        traits=_by_dotted_name(traits or {}, home, chain.from_iterable(targets_of_modules)),
+        in_lua=_by_class(in_lua, names),
         home=home,
     )
-    for name in names:
+    _check_unregistered(layer)
+    add_traits(layer.traits)
+    _LAYERS.update(dict.fromkeys(names, layer))
+    # A class without a text has an empty one, so that it is known to have none.
+    add_texts({**dict.fromkeys(names, ""), **_by_class(text, names)}, layer.defaults)
+    return layer
+
+
+def _by_class(value: Any, names: Iterable[str]) -> Mapping[str, Any]:
+    """Return an argument of `register_layer` by class name, which is one for all classes or by class name already.
+
+    Args:
+        value: the argument; `None` for none.
+        names: of the classes.
+    """
+    if isinstance(value, Mapping):
+        return value
+    return {} if value is None else dict.fromkeys(names, value)
+
+
+def _targets_of(mapped: Mapped) -> tuple[str, ...]:
+    """Return the classes of PyTorch that a mapping may return; none of a plain function, of which they are unknown."""
+    return mapped.targets if isinstance(mapped, (Row, Choice)) else ()
+
+
+def _check_unregistered(layer: Layer) -> None:
+    """Refuse an entry if one of its classes has one.
+
+    Raises:
+        ModelError: a class is already registered.
+    """
+    for name in layer.names:
         # A user's name may be in a package of ours that is not loaded yet. Of two of ours with the same name, the one
         # that is loaded last finds the other.
         if name in _LAYERS or (not layer.is_ours and _loaded_entry(name, installed=False) is not None):
             raise ModelError(
                 f"the class {name} is already registered", hint="Call unregister_layer first to replace it."
             )
-    add_traits(layer.traits)
-    _LAYERS.update(dict.fromkeys(names, layer))
-    texts: Mapping[str, Text] = text if isinstance(text, Mapping) else dict.fromkeys(names, text or "")
-    no_texts = dict.fromkeys(names, "")
-    add_texts({**no_texts, **texts}, layer.defaults)
-    return layer
 
 
 def _usual_kind(target: str, children: Children | None) -> str:
@@ -589,6 +610,7 @@ def register_module(
     """
 
     def decorate(class_: type[_Class]) -> type[_Class]:
+        """Register the class, and return it."""
         if "." in class_.__qualname__:
             raise ModelError(
                 f"{class_.__qualname__} is defined inside something else",
@@ -713,25 +735,16 @@ def own_names(class_name: str) -> frozenset[str]:
 
     Args:
         class_name: of Lua, or dotted, of PyTorch. An unknown class sets what each module has; one with an entry of ours
-            but without a row, any name of the table.
+            but without a row, whatever another class of Lua sets.
     """
     rows = _field_names()
     if class_name.startswith("torch."):
         _, names_of_all = rows["torch"]
         _, names_of_class = rows.get(class_name, (frozenset(), frozenset()))
         return names_of_all | names_of_class
-    classes = [class_name]
-    layer = layer_of(class_name)
-    if layer is not None and layer.is_ours:
-        # One entry may list the same class of several packages: nn.TemporalConvolution and cudnn's.
-        dot_and_name = "." + class_name.partition(".")[2]
-        classes += [name for name in (entry_name(class_name), *layer.names) if name.endswith(dot_and_name)]
-        if not any(name in rows for name in classes):
-            # The source of the class is unknown: it may set any field that another class sets.
-            classes += [name for name in rows if not name.startswith("torch")]
     own_fields: set[str] = set()
     visited: set[str] = set()
-    waiting = ["nn.Module", *classes]
+    waiting = ["nn.Module", *_same_classes(class_name)]
     while waiting:
         name = waiting.pop()
         if name in visited or name not in rows:
@@ -741,6 +754,26 @@ def own_names(class_name: str) -> frozenset[str]:
         own_fields |= names
         waiting += parents
     return frozenset(own_fields)
+
+
+def _same_classes(class_name: str) -> list[str]:
+    """Return a class of Lua and the same class of other packages, whose fields `_field_names` may have.
+
+    Of a class of ours that it has under none of these names, all classes of Lua that it has.
+    """
+    layer = layer_of(class_name)
+    if layer is None or not layer.is_ours:
+        return [class_name]
+    # One entry may list the same class of several packages: nn.TemporalConvolution and cudnn's.
+    dot_and_name = "." + class_name.partition(".")[2]
+    classes = [class_name]
+    classes += [name for name in (entry_name(class_name), *layer.names) if name.endswith(dot_and_name)]
+    rows = _field_names()
+    if not any(name in rows for name in classes):
+        # The source of the class is unknown: it may set any field that another class of Lua sets. The rows of PyTorch
+        # are `torch` and `torch.nn.…`.
+        classes += [name for name in rows if not name.startswith("torch")]
+    return classes
 
 
 def registered_layers() -> dict[str, Layer]:
@@ -755,7 +788,7 @@ def registered_layers() -> dict[str, Layer]:
 def _children_at(obj: TorchObject, *paths: str, name: str = "") -> Iterator[Child]:
     """Yield the children at the first path where there is a module, or a list with elements; see `children_at`."""
     for path in paths:
-        value = lookup(obj, path) if "." in path else obj.get(path)
+        value = lookup(obj, path)
         if value is None:
             continue
         step = path_steps(path)
@@ -857,12 +890,15 @@ def run_from(*fields: str) -> Children:
     """
 
     def find(obj: TorchObject) -> Iterator[Child]:
+        """Yield the elements of `modules`, in whose places are those modules that fields hold."""
         children = list(listed_modules(obj))
         for number, names in enumerate(fields):
-            name = next((name for name in names.split("|") if isinstance(obj.get(name), TorchObject)), "")
-            if not name:
+            present = [name for name in names.split("|") if isinstance(obj.get(name), TorchObject)]
+            if not present:
                 continue
+            name = present[0]
             running = Child(str(number), f".{name}", obj.get(name))
+            # Children have consecutive numbers: after one that a damaged file has in neither place, none is added.
             if number == len(children):
                 children.append(running)
             elif number < len(children) and children[number].value is not running.value:
@@ -914,30 +950,43 @@ def load_classes(path: PathLike) -> None:
     add_input(file)  # no output of the call may replace it
     if real_path in _loaded_files:
         return
-    source = real_path
-    package_folders = None
-    if os.path.isdir(real_path):
-        source = os.path.join(real_path, "__init__.py")
-        package_folders = [real_path]
+    module, loader = _new_module(file, real_path)
+    # Before it runs, as its classes look up their module, and a package imports its own files.
+    sys.modules[module.__name__] = module
+    try:
+        loader.exec_module(module)
+    except OSError as error:
+        del sys.modules[module.__name__]
+        raise ModelError(f"the file with registrations cannot be read: {error.strerror}", file=file) from error
+    except Exception as error:
+        del sys.modules[module.__name__]
+        raise ModelError(f"the file with registrations fails: {type(error).__name__}: {error}", file=file) from error
+    _loaded_files[real_path] = module
+
+
+def _new_module(file: str, real_path: str) -> tuple[ModuleType, Loader]:
+    """Return the module of a file or package, which is still empty, and what runs the file in it.
+
+    Args:
+        file: the path as the user has it, whose last step is the module's name.
+        real_path: the file, or the folder of the package.
+
+    Raises:
+        ModelError: it has the name of another module, or is no Python file.
+    """
     module_name, _ = os.path.splitext(os.path.basename(os.path.normpath(file)))
     if module_name in sys.modules or not module_name.isidentifier():
         raise ModelError(
             "a file with registrations cannot have this name", file=file, expected="a name that no other module has"
         )
+    source = real_path
+    package_folders = None
+    if os.path.isdir(real_path):
+        source = os.path.join(real_path, "__init__.py")
+        package_folders = [real_path]
     import importlib.util  # not needed by most runs
 
     spec = importlib.util.spec_from_file_location(module_name, source, submodule_search_locations=package_folders)
     if spec is None or spec.loader is None:
         raise ModelError("is not a Python file", file=file, expected="a name that ends in .py")
-    module = importlib.util.module_from_spec(spec)
-    # Before it runs, as its classes look up their module, and a package imports its own files.
-    sys.modules[module_name] = module
-    try:
-        spec.loader.exec_module(module)
-    except OSError as error:
-        del sys.modules[module_name]
-        raise ModelError(f"the file with registrations cannot be read: {error.strerror}", file=file) from error
-    except Exception as error:
-        del sys.modules[module_name]
-        raise ModelError(f"the file with registrations fails: {type(error).__name__}: {error}", file=file) from error
-    _loaded_files[real_path] = module
+    return importlib.util.module_from_spec(spec), spec.loader

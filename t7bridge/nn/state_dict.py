@@ -8,7 +8,7 @@ versa. Knows neither formats nor PyTorch.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import chain
@@ -77,9 +77,9 @@ class Origin:
     """
 
     obj: TorchObject
-    param: Param | None
-    source: Source | None
-    tensor: Tensor | None
+    param: Param | None = None
+    source: Source | None = None
+    tensor: Tensor | None = None
 
 
 class StateDict(OrderedDict[str, Tensor]):
@@ -196,6 +196,7 @@ def _use_recorded_names(value: TorchObject, path: str, state: StateDict) -> None
         state.notes.append(Note("warning", path, message, code="record"))
         return
     tensors = record.to_recorded(state)
+    # A tensor without pieces, which only the record holds, has no origin.
     origins = {}
     for key in tensors:
         first_key = record.tied.get(key, key)
@@ -204,7 +205,7 @@ def _use_recorded_names(value: TorchObject, path: str, state: StateDict) -> None
             # A joined tensor has no field or layout of its own; its object is that of its first piece.
             first_piece = pieces[0]
             origin = state.origins[first_piece.key]
-            origins[key] = Origin(origin.obj, origin.param, None, origin.tensor)
+            origins[key] = Origin(origin.obj, origin.param, tensor=origin.tensor)
     state.clear()
     state.update(tensors)
     state.origins = origins
@@ -216,7 +217,7 @@ class _Collector:
     def __init__(self, places: Places) -> None:
         self._places = places
         self._result = StateDict(places=places)
-        self._budget = NameBudget(places.limits)
+        self._name_budget = NameBudget(places.limits)
         self._converted: dict[tuple[int, str], tuple[Tensor, Origin]] = {}
         """Tensors of each object by name, so that a module at two places has the same tensors twice."""
         self._copies: dict[object, list[Tensor]] = {}
@@ -239,50 +240,48 @@ class _Collector:
             else:
                 self._collect_by_entry(place, place.layer)
         for place, child in self._places.cycles:
-            self._note("warning", place, child.path, f"a {child.value.class_name} contains itself: used once", "cycle")
+            message = f"a {child.value.class_name} contains itself: used once"
+            self._note("warning", place, message, step=child.path, code="cycle")
         for place, child in self._places.non_modules:
-            kind = type(child.value).__name__
-            self._note("warning", place, child.path, f"{place.obj.class_name} holds a {kind} where a module belongs")
+            message = f"{place.obj.class_name} holds a {type(child.value).__name__} where a module belongs"
+            self._note("warning", place, message, step=child.path)
         self._report_unnamed()
         for note in self._notes.values():
             self._result.notes.append(evolve(note, message=note.message + and_elsewhere(note.count - 1)))
         return self._result
 
-    def _note(self, level: str, place: Place, step: str, message: str, code: str = "layer") -> None:
-        """Add a note once, with the first path and the number of places; code and class are those of the last place.
+    def _note(self, level: str, place: Place, message: str, *, step: str = "", code: str = "layer") -> None:
+        """Add a note, or count one of the same level and message once more, whose place stays the first one.
 
         Args:
             level: `info` or `warning`.
             place: the module.
+            message: the text.
             step: the rest of the path below the module; empty for itself.
-            message: the text, by which equal notes are found.
             code: the kind of note, for programs.
         """
         note = self._notes.get((level, message))
         if note is None:
             path = place.path + step
-            self._budget.spend(len(path))
+            self._name_budget.spend(len(path))
             note = Note(level, path, message, code=code, class_name=place.obj.class_name, count=0)
-        self._notes[level, message] = evolve(note, count=note.count + 1, code=code, class_name=place.obj.class_name)
+        self._notes[level, message] = evolve(note, count=note.count + 1)
 
     # Classes with an entry
 
     def _collect_by_entry(self, place: Place, layer: Layer) -> None:
         """Collect the tensors that the entry of a module's class names, or by names if the entry cannot be applied."""
-        fields = Fields(place.obj, "", layer.defaults)
+        fields = Fields(place.obj, path="", defaults=layer.defaults)
         if text := layer.note_of(fields):
-            self._note("info", place, "", f"{place.obj.class_name} {text}")
+            self._note("info", place, f"{place.obj.class_name} {text}")
         try:
             params = layer.params_of(fields)
         except ModelError as error:
-            self._note("warning", place, error.path, f"{place.obj.class_name}: {error.message}: treated as a new class")
+            message = f"{place.obj.class_name}: {error.message}: treated as a new class"
+            self._note("warning", place, message, step=error.path)
             self._collect_by_names(place)
             return
-        named_fields: set[str] = set()
         for param in params:
-            for source in param.sources:
-                field_name, _, _ = source.path.partition(".")
-                named_fields.add(field_name)
             identity = (id(place.obj), param.name)
             converted = self._converted.get(identity)
             if converted is None:
@@ -290,7 +289,8 @@ class _Collector:
             if converted is not None:
                 self._converted[identity] = converted
                 self._put(place, param.name, *converted)
-        self._collect_unnamed(place, layer, named_fields)
+        sources = [source for param in params for source in param.sources]
+        self._collect_unnamed(place, layer, named_fields={source.path.partition(".")[0] for source in sources})
 
     def _convert(self, place: Place, fields: Fields, param: Param) -> tuple[Tensor, Origin] | None:
         """Return the tensor that an entry declares, and its origin; `None` if the object has none."""
@@ -307,16 +307,17 @@ class _Collector:
         obj = place.obj
         steps = path_steps(source.path)
         if param.kind == "unused":
-            self._note("info", place, steps, f"{source.path} of {obj.class_name}: {param.note}")
+            self._note("info", place, f"{source.path} of {obj.class_name}: {param.note}", step=steps)
             return None
         if param.note:
-            self._note("info", place, steps, f"{obj.class_name}: {param.note}")
+            self._note("info", place, f"{obj.class_name}: {param.note}", step=steps)
         try:
             tensor = apply_layout(source.layout, original, fields)
         except ModelError as error:
             reason = f"{error.message}; expected {error.expected}; found {error.found}"
-            self._note("warning", place, steps, f"{source.path} of {obj.class_name} keeps Lua's layout: {reason}")
-            return original, Origin(obj, param, None, original)
+            message = f"{source.path} of {obj.class_name} keeps Lua's layout: {reason}"
+            self._note("warning", place, message, step=steps)
+            return original, Origin(obj, param, tensor=original)
         is_copy = tensor.storage is not original.storage
         if is_copy:
             converted_from = (id(original.storage), original.offset, original.size, original.stride, source.layout)
@@ -324,7 +325,11 @@ class _Collector:
         return tensor, Origin(obj, param, source, original)
 
     def _computed(self, place: Place, fields: Fields, param: Param) -> tuple[Tensor, Origin] | None:
-        """Return a tensor that no field holds, computed from others, and its origin; `None` if it is not wanted."""
+        """Return a tensor that no field holds, computed from others, and its origin.
+
+        Returns:
+            `None` if the entry computes none for these fields, or if it cannot be computed, which is noted.
+        """
         obj = place.obj
         if param.make is None:
             return None
@@ -333,13 +338,13 @@ class _Collector:
         # The errors of fields, and those of numpy for inconsistent fields.
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             message = error.message if isinstance(error, ModelError) else str(error)
-            self._note("warning", place, "", f"{param.name} of {obj.class_name} cannot be computed: {message}")
+            self._note("warning", place, f"{param.name} of {obj.class_name} cannot be computed: {message}")
             return None
         if tensor is None:
             return None
         if param.note:
-            self._note("info", place, "", f"{obj.class_name}: {param.note}")
-        return tensor, Origin(obj, param, None, None)
+            self._note("info", place, f"{obj.class_name}: {param.note}")
+        return tensor, Origin(obj, param)
 
     def _same_copy(self, converted_from: object, tensor: Tensor) -> Tensor:
         """Return an earlier copy of the same memory in the same layout, if it is equal; else this one.
@@ -359,21 +364,24 @@ class _Collector:
         return tensor
 
     def _put(self, place: Place, name: str, tensor: Tensor, origin: Origin) -> None:
-        """Add a tensor to the result; a name that another one has gets a number, `weight_2`, and a note."""
-        key = place.prefix + name
-        self._budget.spend(len(key))
-        tensors = self._result
-        if key in tensors:
-            if tensors[key] is tensor:  # nothing to add
+        """Add a tensor to the result; a name that another one has gets a number, `weight_2`, and a note.
+
+        Nothing is added for a module that is at two places of the same name, as in a damaged file.
+        """
+        wanted = place.prefix + name
+        self._name_budget.spend(len(wanted))
+        state = self._result
+        key = wanted
+        number = 1
+        while key in state:
+            if state[key] is tensor:
                 return
-            wanted = key
-            number = 2
-            while key in tensors:
-                key = f"{wanted}_{number}"
-                number += 1
-            self._note("warning", place, "", f"two tensors are named {wanted}; this one is {key}")
-        tensors[key] = tensor
-        self._result.origins[key] = origin
+            number += 1
+            key = f"{wanted}_{number}"
+        if key != wanted:
+            self._note("warning", place, f"two tensors are named {wanted}; this one is {key}")
+        state[key] = tensor
+        state.origins[key] = origin
 
     # Classes without an entry
 
@@ -386,38 +394,39 @@ class _Collector:
         common.sort(key=lambda child: _COMMON_NAMES.index(child.name))
         for child in common or others:
             source = Source(child.path.lstrip("."))
-            self._put(place, child.name, child.value, Origin(obj, None, source, child.value))
+            self._put(place, child.name, child.value, Origin(obj, source=source, tensor=child.value))
         # An entry that could not be applied has a note already.
         if place.layer is None:
             consequence = "its tensors keep Lua's names" if tensors else "it has no tensors of its own"
-            self._note("warning", place, "", f"no mapping yet for class {obj.class_name}: {consequence}", "unmapped")
+            self._note("warning", place, f"no mapping yet for class {obj.class_name}: {consequence}", code="unmapped")
         if common:
+            # The others may be temporary, or tensors of other modules: they are noted if they are nowhere else.
             for child in others:
                 self._unnamed.append(_UnnamedField(place, child.name, child.path, child.value, has_entry=False))
-        if obj.fields is None:
-            return
-        for key, value in obj.fields.raw_items():
-            if not isinstance(key, bytes):
-                continue
-            name = _text(key)
+        for name, value in _named_values(obj):
             if not is_scratch(name):
                 self._collect_data(place, name, value)
 
     # What is left out
 
     def _collect_unnamed(self, place: Place, layer: Layer, named_fields: set[str]) -> None:
-        """Record fields with tensors or modules that the entry does not name."""
+        """Add to `_unnamed` the fields that may hold tensors, modules or data that the entry does not name.
+
+        Args:
+            place: the module.
+            layer: its entry.
+            named_fields: the fields whose tensors the entry names.
+        """
         obj = place.obj
-        if obj.fields is None:
-            return
-        for key, value in obj.fields.raw_items():
-            if not isinstance(key, bytes) or not isinstance(value, (Tensor, TorchObject, *_DATA_TYPES)):
+        for name, value in _named_values(obj):
+            if not isinstance(value, (Tensor, TorchObject, *_DATA_TYPES)):
                 continue
-            name = _text(key)
             # `scratch`: temporary values of this class; `is_scratch`: of every class.
-            if name in named_fields or name in layer.scratch or is_scratch(name) or self._is_own(obj, name, value):
+            if name in named_fields or name in layer.scratch or is_scratch(name):
                 continue
-            if name in (FIELD, ROOT_FIELD):
+            if self._is_set_by_class(obj, name, value):
+                continue
+            if name in (FIELD, ROOT_FIELD):  # a record of `save_module`: nothing in it counts as left out
                 self._collect_data(place, name, value)
                 continue
             # The modules inside are collected themselves.
@@ -425,8 +434,8 @@ class _Collector:
                 continue
             self._unnamed.append(_UnnamedField(place, name, path_steps(name), value, has_entry=True))
 
-    def _is_own(self, obj: TorchObject, name: str, value: Value) -> bool:
-        """Return whether a field holds a scalar and is one that the class itself sets."""
+    def _is_set_by_class(self, obj: TorchObject, name: str, value: Value) -> bool:
+        """Return whether a field holds a scalar and is one that the class itself sets, for every object."""
         return isinstance(value, _SCALAR_TYPES) and name in self._own_names(obj.class_name)
 
     def _collect_data(self, place: Place, name: str, value: Value) -> None:
@@ -434,7 +443,9 @@ class _Collector:
         if name in (FIELD, ROOT_FIELD):  # the record of `save_module`, which `_use_recorded_names` uses or notes
             self._result.data_fields.add((id(place.obj), name))
             return
-        if not isinstance(value, _DATA_TYPES) or self._is_own(place.obj, name, value) or not self._is_data(value):
+        if self._is_set_by_class(place.obj, name, value):
+            return
+        if not isinstance(value, _DATA_TYPES) or not self._is_data(value):
             return
         if place.layer is not None:
             if id(place.obj) not in self._options:
@@ -452,7 +463,7 @@ class _Collector:
             content = self._left_out(unnamed, storages)
             if content:
                 message = f"{unnamed.step.lstrip('.')} of {place.obj.class_name} holds {content} that is left out"
-                self._note("warning", place, unnamed.step, message, "unread-field")
+                self._note("warning", place, message, step=unnamed.step, code="unread-field")
             elif unnamed.has_entry:
                 # Of modules without an entry, data was collected with the tensors.
                 self._collect_data(place, unnamed.name, unnamed.value)
@@ -469,9 +480,18 @@ class _Collector:
             if isinstance(value, Tensor):
                 if value.numel and id(value.storage) not in storages:
                     return "a tensor"
-            elif id(value) not in self._places.last:
+            elif id(value) not in self._places.last_entered:
                 return f"a {value.class_name}"
         return ""
+
+
+def _named_values(obj: TorchObject) -> Iterator[tuple[str, Value]]:
+    """Yield the fields of an object whose keys are names."""
+    if obj.fields is None:
+        return
+    for key, value in obj.fields.raw_items():
+        if isinstance(key, bytes):
+            yield _text(key), value
 
 
 def _has_elements(value: Value) -> bool:
@@ -524,7 +544,7 @@ def options_of(obj: TorchObject, layer: Layer) -> frozenset[str]:
     """
     fields = _RecordingTable(obj.fields or Table())
     copy = TorchObject(obj.class_name, obj.version, fields, obj.payload)
-    lua = Lua(copy, "", layer.defaults)
+    lua = Lua(copy, path="", defaults=layer.defaults)
     module = layer.module_of(obj.class_name)
     children = layer.children
     reads: list[Callable[[Lua], Any]] = [layer.params_of, layer.note_of]
@@ -555,7 +575,8 @@ def native(tensor: Tensor) -> Tensor:
         raise UnsupportedError("Lua Torch has no complex numbers", found=tensor.element.name)
     packed = copied(tensor, elements(tensor))
     assert packed.storage is not None
-    wider, *_ = widen(packed.storage)
+    # Of numbers that are not complex, each element becomes one element.
+    wider, _, _ = widen(packed.storage)
     return evolve(packed, element=wider.element, storage=wider)
 
 
@@ -639,7 +660,7 @@ def learned_copies(root: TorchObject) -> Iterator[tuple[str, str, Origin, Tensor
     for place in Places(root):
         if place.layer is None or place.layer.children not in (first_module, clones):
             continue
-        # The modules in the state dict are the first ones.
+        # The state dict has the first module, as `0`, or all modules: of clones with weights of their own.
         in_state_dict = list(place.layer.children(place.obj))
         for child in list(modules(place.obj))[len(in_state_dict) :]:
             if not isinstance(child.value, TorchObject):
@@ -652,7 +673,7 @@ def learned_copies(root: TorchObject) -> Iterator[tuple[str, str, Origin, Tensor
 
 def _fields(origin: Origin) -> Fields:
     layer = layer_of(origin.obj.class_name)
-    return Fields(origin.obj, "", layer.defaults if layer else {})
+    return Fields(origin.obj, path="", defaults=layer.defaults if layer else {})
 
 
 # Sharing that is lost
@@ -687,6 +708,15 @@ def note_lost_sharing(models: Iterable[StateDict], report: Report) -> None:
         models: the state dicts of the result.
         report: receives the note.
     """
+    keys = dict.fromkeys(_keys_of_lost_sharing(models))
+    if keys:
+        text = listed(keys, _SHOWN)
+        message = f"memory that Lua shares between tensors of different layouts is no longer shared: {text}"
+        report.notes.append(Note("info", path="", message=message, loss="sharing", code="unshared"))
+
+
+def _keys_of_lost_sharing(models: Iterable[StateDict]) -> Iterator[str]:
+    """Yield the keys of tensors that overlap others in Lua's memory, and have storages of their own in the result."""
     by_storage: dict[int, list[_Converted]] = {}
     for model in models:
         for key, origin in model.origins.items():
@@ -695,17 +725,13 @@ def note_lost_sharing(models: Iterable[StateDict], report: Report) -> None:
                 begin, end = before.reach()
                 converted = _Converted(begin, end, key, before, model[key])
                 by_storage.setdefault(id(before.storage), []).append(converted)
-    keys: dict[str, None] = {}
     for group in chain.from_iterable(map(overlapping, by_storage.values())):
         lua_tensors = {id(converted.before) for converted in group}
         storages = {id(converted.after.storage) for converted in group}
         # Several tensors of PyTorch that are parts of one of Lua share nothing.
         if len(lua_tensors) > 1 and len(storages) > 1:
-            keys.update(dict.fromkeys(converted.key for converted in group))
-    if keys:
-        text = listed(keys, _SHOWN)
-        message = f"memory that Lua shares between tensors of different layouts is no longer shared: {text}"
-        report.notes.append(Note("info", path="", message=message, loss="sharing", code="unshared"))
+            for converted in group:
+                yield converted.key
 
 
 # Records of `save_module`
@@ -732,6 +758,10 @@ class Run:
     start: int
     count: int
     transposed: bool = False
+
+    def is_all_of(self, size: tuple[int, ...]) -> bool:
+        """Return whether these are all elements of a tensor of this size."""
+        return self.start == 0 and self.count == prod(size)
 
 
 @define(eq=False)
@@ -776,19 +806,15 @@ class Recorded:
         pieces = self.pieces[key]
         tensors = [state[piece.key] for piece in pieces]
         first = tensors[0]
-        if len(pieces) == 1 and pieces[0].transposed:
-            return Tensor(first.element, first.storage, size, first.stride[::-1], first.offset)
-        # Where the whole would begin in memory, by each piece; if all agree, the whole is there.
-        beginnings: set[tuple[int, int] | None] = set()
-        for piece, tensor in zip(pieces, tensors):
-            beginnings.add((id(tensor.storage), tensor.offset - piece.start) if tensor.is_contiguous else None)
-        is_in_one_piece = len(beginnings) == 1 and None not in beginnings
-        if is_in_one_piece and key not in self.other:
-            offset = first.offset - pieces[0].start
-            return Tensor(first.element, first.storage, size, contiguous(size), offset, is_scalar=not size)
-        if key in self.other:  # with the elements that no module holds
+        if len(pieces) == 1 and pieces[0].transposed:  # only a whole matrix is
+            return Tensor(first.element, first.storage, size, stride=first.stride[::-1], offset=first.offset)
+        if key in self.other:
+            # The whole tensor, for the elements that no module holds; those of modules may have changed since.
             flat = self.other[key].numpy().reshape(-1).copy()
         else:
+            offset = _offset_of_whole(pieces, tensors)
+            if offset is not None:
+                return Tensor(first.element, first.storage, size, contiguous(size), offset, is_scalar=not size)
             flat = np.empty(prod(size), np.dtype(first.element.code))
         for piece, tensor in zip(pieces, tensors):
             flat[piece.start : piece.start + piece.count] = tensor.numpy().reshape(-1)
@@ -863,6 +889,22 @@ class Recorded:
         return [*self.pieces[key], *self.copies.get(key, [])]
 
 
+def _offset_of_whole(pieces: Sequence[Run], tensors: Sequence[Tensor]) -> int | None:
+    """Return where a tensor begins in the storage of its pieces; `None` if they do not lie there as in the tensor.
+
+    Args:
+        pieces: all of them.
+        tensors: their elements.
+    """
+    # Where it would begin, by each piece: if all agree, the whole is there.
+    beginnings: set[tuple[int, int]] = set()
+    for piece, tensor in zip(pieces, tensors):
+        if not tensor.is_contiguous:
+            return None
+        beginnings.add((id(tensor.storage), tensor.offset - piece.start))
+    return tensors[0].offset - pieces[0].start if len(beginnings) == 1 else None
+
+
 def recorded(root: TorchObject, own: StateDict) -> Recorded | None:
     """Return the state dict recorded in a model, `None` if there is none, or it does not match.
 
@@ -897,18 +939,18 @@ def _record_of_root(table: Table) -> Recorded:
     record.tied = {_text(key): _text(value) for key, value in _pairs(table.get("tied"))}
     record.scalars = [int(place) for place in items_of(table.get("scalars")) or () if isinstance(place, (int, float))]
     for key, value in _pairs(table.get("other")):
-        tensor = _without_dimensions(value) if isinstance(value, Table) else value
+        tensor = _unwrapped_scalar(value) if isinstance(value, Table) else value
         if isinstance(tensor, Tensor):
             record.other[_text(key)] = tensor
     return record
 
 
-def _without_dimensions(table: Table) -> Tensor | None:
+def _unwrapped_scalar(table: Table) -> Tensor | None:
     """Return the tensor without dimensions that a table `{scalar = tensor}` stands for; Lua has none."""
     tensor = table.get("scalar")
     if not isinstance(tensor, Tensor) or tensor.numel != 1:
         return None
-    return Tensor(tensor.element, tensor.storage, (), (), tensor.offset, is_scalar=True)
+    return Tensor(tensor.element, tensor.storage, size=(), stride=(), offset=tensor.offset, is_scalar=True)
 
 
 def _add_run(record: Recorded, own_key: str, entry: Table, count: int) -> None:
@@ -924,7 +966,7 @@ def _add_run(record: Recorded, own_key: str, entry: Table, count: int) -> None:
     extents = [extent for extent in items_of(entry.get("size")) or () if isinstance(extent, (int, float))]
     start = entry.get("start")
     first = int(start) if isinstance(start, (int, float)) else 0
-    run = Run(own_key, first, count, entry.get("transposed") is True)
+    run = Run(own_key, start=first, count=count, transposed=entry.get("transposed") is True)
     record.pieces.setdefault(key, []).append(run)
     record.sizes.setdefault(key, tuple(map(int, extents)))
 
@@ -932,8 +974,7 @@ def _add_run(record: Recorded, own_key: str, entry: Table, count: int) -> None:
 def _separate_copies(record: Recorded, key: str) -> None:
     """Sort the runs of a tensor in `pieces`, and move those of elements that another run has to `copies`."""
     runs = record.pieces[key]
-    total = prod(record.sizes[key])
-    whole = [run for run in runs if (run.start, run.count) == (0, total)]
+    whole = [run for run in runs if run.is_all_of(record.sizes[key])]
     pieces: dict[tuple[int, int], Run] = {}
     # Beside a run of the whole tensor all others are parts of it.
     for run in whole or runs:
@@ -944,15 +985,16 @@ def _separate_copies(record: Recorded, key: str) -> None:
 
 
 def _is_covered(record: Recorded, key: str) -> bool:
-    """Return whether the pieces of a tensor, in order, cover all of it without overlap.
+    """Return whether the pieces of a tensor, as `_separate_copies` left them, cover all of it without overlap.
 
-    What they do not cover may be in `other`. Only a piece that is the whole may be transposed, of a matrix.
+    Elements that no module holds are in `other`, which then has the whole tensor. Only a piece that is a whole matrix
+    may be transposed.
     """
     size = record.sizes[key]
     pieces = record.pieces[key]
     total = prod(size)
     first = pieces[0]
-    if (first.start, first.count) == (0, total):
+    if first.is_all_of(size):  # the only one: all others are copies of its elements
         return not first.transposed or len(size) == 2
     end = 0
     covered = 0

@@ -210,7 +210,7 @@ def layer_text(obj: TorchObject) -> str:
     class_name = clean(str(obj.class_name))
     text, defaults = _text_of(obj)
     if isinstance(text, Printed):
-        if text.whole:
+        if text.whole:  # without the name of the class
             return text.whole
         text = text.after
     forms = text if isinstance(text, tuple) else (text,)
@@ -218,7 +218,7 @@ def layer_text(obj: TorchObject) -> str:
         # A field is missing or has another type: the next form may do without it.
         with suppress(ArithmeticError, LookupError, TypeError, ValueError):
             if callable(form):
-                return class_name + form(Fields(obj, "", defaults))
+                return class_name + form(Fields(obj, path="", defaults=defaults))
             return class_name + form.format_map(_Values(obj))
     return class_name
 
@@ -243,7 +243,14 @@ _Line = str | _ToExpand
 
 
 def _lines(module: TorchObject, head: str, indent: str, depth: int) -> list[_Line]:
-    """Return the lines of a module; those of the modules inside it are still to be expanded. See `_ToExpand`."""
+    """Return the lines of a module; those of the modules inside it are still to be expanded.
+
+    Args:
+        module: the module.
+        head: what its first line begins with, as for `_ToExpand`.
+        indent: what its further lines begin with.
+        depth: number of modules around it.
+    """
     text, _ = _text_of(module)
     style = text.inside if isinstance(text, Printed) else ""
     table = module.get("modules")
@@ -260,7 +267,7 @@ def _lines(module: TorchObject, head: str, indent: str, depth: int) -> list[_Lin
 
 
 def _map_lines(module: TorchObject, head: str, indent: str, depth: int) -> list[_Line]:
-    """Return the lines of an nn.MapTable, which shows the module that it applies to each element."""
+    """Return the lines of an nn.MapTable, which shows the module that it applies to each element; see `_lines`."""
     class_name = clean(str(module.class_name))
     inside = module.get("module")
     if inside is None:
@@ -273,7 +280,10 @@ def _map_lines(module: TorchObject, head: str, indent: str, depth: int) -> list[
 
 
 def _sequential_lines(inside: list[Value], head: str, indent: str, depth: int) -> list[_Line]:
-    """Return the lines of an nn.Sequential: an overview, then its modules by number. A subclass shows the same name."""
+    """Return the lines of an nn.Sequential: an overview, then its modules by number; see `_lines`.
+
+    A subclass shows the same name.
+    """
     arrows = "".join(f" -> ({number})" for number in range(1, min(len(inside), _LINES) + 1))
     if len(inside) > _LINES:
         arrows += " -> …"
@@ -287,7 +297,7 @@ def _sequential_lines(inside: list[Value], head: str, indent: str, depth: int) -
 
 
 def _branch_lines(container: TorchObject, inside: list[Value], head: str, indent: str, depth: int) -> list[_Line]:
-    """Return the lines of an nn.Concat and the like, with an arrow from the input to each module."""
+    """Return the lines of an nn.Concat and the like, with an arrow from the input to each module; see `_lines`."""
     lines: list[_Line] = [f"{head}{clean(str(container.class_name))} {{", indent + "  input"]
     for number, module in enumerate(inside, 1):
         is_last = number == len(inside)

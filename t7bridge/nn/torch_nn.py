@@ -59,7 +59,7 @@ class TorchClass:
 
 
 def _rows() -> Iterator[tuple[str, TorchClass]]:
-    """Yield the classes of the table by name, those of which only the output is known with an empty base name."""
+    """Yield the classes of the table by name; one of which only the output is known has an empty base name."""
     for line in words_beside(__file__, "torch_nn.txt").splitlines():
         if line.startswith("#"):
             continue
@@ -204,7 +204,7 @@ def constructed(name: str, args: tuple[Any, ...], kwargs: Arguments) -> Tensors:
 
 
 def tensors_like(name: str, args: tuple[Any, ...], kwargs: Arguments) -> Tensors:
-    """Return the shapes of the tensors of a class with the required arguments of one of torch.nn, and perhaps others.
+    """Return the shapes of the tensors of a class that has the required arguments of one of torch.nn, perhaps others.
 
     Args:
         name: a class of torch.nn, without its package; an unknown one has none.

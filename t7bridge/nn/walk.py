@@ -55,7 +55,7 @@ class Domain(ABC, Generic[V]):
 
     @abstractmethod
     def merge(self, value: V, dims: int, apply: Callable[[V], V]) -> V:
-        """Apply a function to a tensor whose first dimensions are merged into one, and split that of the result again.
+        """Apply a function to a tensor with its first dimensions merged into one, and split that of the result again.
 
         Args:
             value: the tensor.
@@ -112,7 +112,7 @@ class Domain(ABC, Generic[V]):
         return self.items([self.item(value, number) for number in reversed(range(count))])
 
     def node(self, spec: ModuleSpec, number: int, value: V) -> V:
-        """Return the output of a node of a graph; `number` is that of the node."""
+        """Return the output of a node of a graph, from the output of its module; `number` is the node's, from 0."""
         return value
 
     def repeat(self, times: int | None, apply: Callable[[], V]) -> V:
@@ -191,6 +191,7 @@ def sliced(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
     if count is not None and count > len(children):
         raise Mismatch
     outputs = []
+    # Without a known number of slices there is one for each child.
     for number, child in enumerate(children[:count]):
         outputs.append(d.call(spec, child, d.item(value, number, dim)))
     return d.concat(outputs, spec.kwargs["output_dim"])
@@ -238,7 +239,7 @@ def stacked(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
 
 
 def repeated(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
-    """Return a list of the outputs of several calls; their number is the first argument, or that of a sequence."""
+    """Return a list of the outputs of several calls: as many as the first argument says, or as a sequence has steps."""
     times = None if spec.kwargs.get("as_sequence") else spec.args[0]
     return d.repeat(times, lambda: sequence(spec, value, d))
 
@@ -328,10 +329,11 @@ def wrapped(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
 
 
 def narrowed(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
-    """Return the elements from the first argument on, as many as the second says."""
+    """Return the elements of a list from the first argument on, counted from 0, as many as the second says."""
     start, length = spec.args
     count = d.length(value)
     if count is None:
+        # The list may end before all of them; element 0 is as good as another.
         return d.many([d.item(value, 0)])
     if start < 0 or length < 0:  # no such elements exist: a damaged file
         return d.many([d.unknown()])
@@ -345,7 +347,7 @@ def turned(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
 
 
 def flattened(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
-    """Return a list of all tensors in nested lists: their number is known if that of each list is."""
+    """Return a list of all tensors in nested lists: how many is known if the length of each list is."""
     leaves = []
     stack = [value]
     while stack:
@@ -364,15 +366,16 @@ def flattened(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
 def zipped(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
     """Return lists of first elements, of second elements, and so on, of several lists."""
     list_count = d.length(value)
-    parts = [d.item(value, number) for number in range(list_count or 0)]
-    counts = [d.length(part) for part in parts]
-    if list_count is None or None in counts:
+    if list_count is None:
         return d.many([d.many([d.unknown()])])
-    longest = max((count or 0 for count in counts), default=0)
+    lists = [d.item(value, number) for number in range(list_count)]
+    lengths = [length for length in map(d.length, lists) if length is not None]
+    if len(lengths) < list_count:
+        return d.many([d.many([d.unknown()])])
     rows = []
-    for number in range(longest):
+    for number in range(max(lengths, default=0)):
         # A shorter list has no such element.
-        elements = [d.item(part, number) for part, count in zip(parts, counts) if number < (count or 0)]
+        elements = [d.item(part, number) for part, length in zip(lists, lengths) if number < length]
         rows.append(d.items(elements))
     return d.items(rows)
 

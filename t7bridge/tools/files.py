@@ -40,7 +40,8 @@ def load(source: Readable, *, limits: Limits = DEFAULT_LIMITS, mmap: bool = Fals
         T7BridgeError: the file cannot be opened.
         FormatError: the file is damaged, or in no supported format.
     """
-    return cast("Field", _values(source, limits, mmap)[0])
+    first, *_others = _values(source, limits, mmap)
+    return cast("Field", first)
 
 
 def load_all(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> list[Value]:
@@ -60,16 +61,21 @@ def load_all(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> list[Value
 def _values(source: Readable, limits: Limits, mmap: bool = False) -> list[Any]:
     """Return all values of a file, with the numbers and element types that its metadata record.
 
-    A type is used only where it has all elements of a tensor.
+    A recorded type is used only where it can represent all elements of the tensor.
     """
     with inputs_protected():
         document = formats.open(source, limits=limits)
         document.source.maps = mmap
-        document.warn(3)  # at the line that calls `load`
-        roots = document.roots  # first: the strings of a checkpoint in several files are read with its values
+        document.warn(stacklevel=3)  # at the line that calls `load`
+        roots = document.roots  # before the metadata: those of a checkpoint in several files are read with its values
         if HINTS.isdisjoint(document.metadata):
             return roots
-        return [restore_values(root, document.metadata, check=True)[0] for root in roots]
+        values = []
+        for root in roots:
+            # Checked now: otherwise an element that does not fit is an error when the caller reads it.
+            value, _names_of_unfit = restore_values(root, document.metadata, check=True)
+            values.append(value)
+        return values
 
 
 def save(value: Any, path: PathLike, *, force: bool = False, layout: T7Layout | None = None) -> None:
@@ -129,7 +135,6 @@ def describe(request: Describe) -> Node:
     return _described(request, describe_lua, describe_python)
 
 
-@takes(Describe)
 def description(request: Describe) -> list[str]:
     """Return the JSON of what `describe` returns, in pieces, in much less memory."""
     return _described(request, lua_json, python_json)

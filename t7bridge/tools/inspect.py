@@ -109,21 +109,33 @@ def inspect(request: Inspect) -> Summary:
         if request.input_shape and not blocks:
             raise ModelError("shapes are computed by running one model", found="no layers")
         if blocks:
-            shapes = shapes_of(models, request.input_shape, request.limits)
-            result.shapes = shapes.source
-            result.sizes = shapes.sizes
-            result.header.update(_model_facts(blocks, shapes))
-            weights = {weight.key: weight.tensor for block in blocks for weight in block.weights}
-            # The hook is that of `match`: the libraries whose models have such keys and shapes.
-            libraries = hooks["cached_names"](weights)
-            if libraries:
-                result.header["layers of"] = listed(libraries)
-            result.layers = _layer_rows(blocks)
+            _add_layers(result, models, blocks, request)
         if request.statistics:
             result.tensors = _statistics(blocks, value)
         content = value if request.at is not None else roots
         result.others, result.hidden = _content_outside_models(content, request.at or "root", skip_tensors=bool(blocks))
     return result
+
+
+def _add_layers(result: Summary, models: list[DrawnModel], blocks: list[Block], request: Inspect) -> None:
+    """Add to a summary what it says of layers: shapes, facts for the header, and the table.
+
+    Args:
+        result: the summary.
+        models: those that are summarized, none for a state dict; their shapes are set in the blocks.
+        blocks: of the whole.
+        request: has the shape of the input.
+    """
+    shapes = shapes_of(models, request.input_shape, request.limits)
+    result.shapes = shapes.source
+    result.sizes = shapes.sizes
+    result.header.update(_model_facts(blocks, shapes))
+    weights = {weight.key: weight.tensor for block in blocks for weight in block.weights}
+    # The hook is that of `match`: the libraries whose models have such keys and shapes.
+    libraries = hooks["cached_names"](weights)
+    if libraries:
+        result.header["layers of"] = listed(libraries)
+    result.layers = _layer_rows(blocks)
 
 
 def _format_facts(document: Any) -> dict[str, Any]:
@@ -143,7 +155,7 @@ def _format_facts(document: Any) -> dict[str, Any]:
 
 
 def _number_facts(roots: list[Value]) -> dict[str, Any]:
-    """Return the age of nn, and numbers of values, modules, tensors, and of bytes of storages that no tensor uses."""
+    """Return facts for the header: the age of nn, the numbers of values, modules, tensors, bytes, and unused bytes."""
     values = 0
     modules = 0
     tensors = 0
@@ -153,7 +165,8 @@ def _number_facts(roots: list[Value]) -> dict[str, Any]:
     """The elements of each storage that tensors use."""
     for visit in walk(roots):
         value = visit.value
-        values += value is not roots  # the list of the values is not one of them
+        if value is not roots:  # the list of the values is not one of them
+            values += 1
         if isinstance(value, Tensor):
             tensors += 1
             if value.storage is not None and value.numel:
@@ -173,11 +186,12 @@ def _number_facts(roots: list[Value]) -> dict[str, Any]:
         counts["modules"] = modules
     counts["tensors"] = tensors
     counts["bytes of tensors"] = sum(storage.nbytes for storage in storages.values())
-    unused = 0
+    unused_bytes = 0
     for identity, storage in storages.items():
-        unused += (storage.count - covered(ranges.get(identity, ()))) * storage.element.itemsize
-    if unused > 0:
-        counts["bytes that no tensor uses"] = unused
+        unused_elements = storage.count - covered(ranges.get(identity, ()))
+        unused_bytes += unused_elements * storage.element.itemsize
+    if unused_bytes > 0:
+        counts["bytes that no tensor uses"] = unused_bytes
     return counts
 
 
@@ -237,15 +251,14 @@ def _torch_class(block: Block) -> str:
         return "none"
     if block.class_name and block.title == block.class_name and not block.target:
         return ""
-    # Only classes of PyTorch, and graphs, have a line of arguments, at their first place.
-    has_arguments = block.mark != "again" and (block.target or block.title == "Graph")
-    if not has_arguments:
+    if block.mark == "again" or not block.target:  # without arguments among its lines
         return block.title
-    # The first line in the block that is neither a note on sharing nor a number of elements is that of its arguments.
+    # The first line that is not about the weights has the arguments: `Linear(10, 20)`. The lines of a pickled module
+    # have no arguments but its tensors: `Linear(weight 20 × 10)`.
     for line in block.lines:
-        is_note = line.startswith(("shares ", "the same as ")) or line.endswith((" elements", " inside", " parameters"))
-        if not is_note:
-            return f"{block.title}({line})" if line else block.title
+        is_about_weights = line.startswith("shares ") or line.endswith(" elements")
+        if not is_about_weights:
+            return f"{block.title}({line})"
     return block.title
 
 
@@ -263,6 +276,8 @@ def _statistics(blocks: list[Block], value: Value) -> list[TensorRow]:
 
 def _content_outside_models(value: Value, path: str, skip_tensors: bool) -> tuple[list[tuple[str, str]], int]:
     """Return the content outside of models, path and text of each line, and the number of entries without a line.
+
+    A value whose entries have lines of their own has one before them, but for the root.
 
     Args:
         value: what the summary is about; the list of all values for a whole file.
@@ -287,15 +302,17 @@ def _content_outside_models(value: Value, path: str, skip_tensors: bool) -> tupl
             inside = list(islice(_entries(item), _MOST_ENTRIES))
         if isinstance(item, _WITH_ENTRIES):
             opened.add(id(item))
-        if inside and _has_lines_of_entries(item, inside, depth):
-            if depth and skip_tensors and _is_in_layers(inside):
-                continue
+        is_root = depth == 0
+        has_lines_of_entries = bool(inside) and _has_lines_of_entries(item, inside, depth)
+        if has_lines_of_entries and not is_root and skip_tensors and _is_in_layers(inside):
+            continue
+        if has_lines_of_entries:
             # Reversed, as the stack returns the last first.
             for step, part in reversed(inside[:_MOST_OPENED]):
                 stack.append((Path(visit, Step(step), part), depth + 1))
             hidden += max(_entry_count(item) - _MOST_OPENED, 0)
-            if depth == 0:  # of the root the entries alone
-                continue
+        if is_root and has_lines_of_entries:  # of the root the entries alone
+            continue
         if len(lines) < MOST_OTHERS:
             lines.append((visit.text(), _described(item, inside)))
         else:
@@ -321,6 +338,7 @@ def _is_model(value: Value) -> bool:
 
 
 _WITH_ENTRIES = (Table, TorchObject, TdsHash, TdsVec, dict, list, tuple, LuaFunction, PythonObject)
+"""The types of values whose entries get lines of their own, at the first place of each."""
 
 
 def _entries(value: Value) -> Iterator[tuple[str, Value]]:
@@ -353,15 +371,15 @@ def _is_list_or_vocabulary(value: Value, inside: list[tuple[str, Value]]) -> boo
     """
     if not isinstance(value, (Table, dict, list, TdsHash)):
         return False
-    type_names = {type(item).__name__ for _, item in inside[:_JUDGED_ENTRIES]}
-    if not type_names or not type_names <= _PLAIN_TYPE_NAMES:
+    types = {type(item) for _, item in inside[:_JUDGED_ENTRIES]}
+    if not types or not types <= _PLAIN_TYPES:
         return False
     are_numbered = all(step.startswith("[") for step, _ in inside)
     return are_numbered or len(inside) > _FEW_ENTRIES
 
 
-_PLAIN_TYPE_NAMES = {"bytes", "str", "float", "int", "bool"}
-"""Names of the types of plain values."""
+_PLAIN_TYPES = {bytes, str, float, int, bool}
+"""The types of values that a line lists."""
 _DEEPEST = 3
 """Depth from which on entries have no lines of their own."""
 _FEW_ENTRIES = 8
@@ -390,7 +408,7 @@ def _described(value: Value, inside: list[tuple[str, Value]]) -> str:
 def _model_facts(blocks: list[Block], shapes: Shapes) -> dict[str, Any]:
     """Return input, output, parameters, skips and sharing for the header."""
     shape_of_input = shapes.input
-    if shape_of_input and "guess" in shapes.source:
+    if shape_of_input and shapes.is_guess:
         shape_of_input += " (a guess from the layers)"
     facts: dict[str, Any] = {"input": shape_of_input, "output": shapes.output, "parameters": blocks[0].parameters}
     for name, places in (("branches", branches_of(blocks)), ("skips", skips_of(blocks)), ("shared", shared_of(blocks))):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from posixpath import join
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import asdict, evolve, field
 
@@ -25,13 +25,16 @@ from ..formats.pt.zip import ZipArchive
 from ..formats.shards import files_of
 from ..formats.t7.file import read_t7
 from ..formats.t7.reader import T7Reader
-from ..formats.table import HEAD_BYTES, SUFFIXES, identify, is_tar, refuse_two
+from ..formats.table import HEAD_BYTES, SUFFIXES, identify, is_tar, refuse_two_formats
 from ..graph.lua import LuaFunction, TorchObject
 from ..graph.walk import walk
 from ..io.source import ByteSource, PathLike, inputs_protected
 from ..limits import Limits
 from ..report import Printed
 from ..text import clean, counted, one_line, printable
+
+if TYPE_CHECKING:
+    from ..formats.pt.file import PtReader
 
 _MOST_NILS = 1_000
 """Values nil in a row behind which no more values are read: zeros are as many of them."""
@@ -55,7 +58,7 @@ _REFUSED_LAYOUTS = {
     "pickle": "a plain pickle, which pickle.load reads",
     "package": "an archive of torch.package",
 }
-"""Kinds of files that `torch.load(weights_only=True)` refuses as such."""
+"""The kinds of files that `torch.load(weights_only=True)` refuses whatever is in them, in words."""
 
 
 @define(frozen=True)
@@ -260,9 +263,9 @@ def _scan_source(source: ByteSource, limits: Limits, report: ScanReport) -> None
     """Scan a file of any format."""
     signature = identify(source.read(0, HEAD_BYTES))
     if signature is None or signature.kind not in ("zip", "tar"):
-        # A file that another reader would take for an archive has two values.
-        refuse_two(source, title=signature.title if signature else "")
-    if signature is not None and signature.kind == "npy":
+        # Other readers would take it for an archive if it ends as one, and load what was not scanned.
+        refuse_two_formats(source, title=signature.title if signature else "")
+    if signature is not None and signature.kind == "npy":  # is no format of ours, but may hold a pickle
         report.format = "npy"
         _judge_array(source, 0, source.size, limits, report)
         return
@@ -282,9 +285,9 @@ def _scan_source(source: ByteSource, limits: Limits, report: ScanReport) -> None
             with ByteSource.from_path(path) as shard:
                 _scan_source(shard, limits, report)  # which sets the format, too
         report.format = spec.name
-    else:
-        document = formats.open(source, limits=limits)
-        document.roots  # noqa: B018  runs nothing; what is damaged has an error
+    else:  # named tensors
+        document = formats.open(source, limits=limits)  # with our reader of `spec`: our formats come first
+        document.roots  # noqa: B018  an error where the file is damaged; nothing in it is run
         if isinstance(document.content, ZipArchive):
             _scan_members(document.content, limits, report)
 
@@ -333,7 +336,8 @@ def _scan_members(archive: ZipArchive, limits: Limits, report: ScanReport) -> No
         if head.startswith(b"\x93NUMPY"):
             _judge_array(source, start, member.size, limits, report)
             continue
-        # For numpy these are bytes; other programs may load a pickle or an archive among them.
+        # For numpy these are bytes; other programs may load a pickle or an archive among them. A member of any other
+        # known format is an error, as it is not scanned.
         signature = identify(head)
         if signature is not None and formats.formats_with(signature.kind):
             content = ByteSource.from_bytes(archive.read(name), f"{source.name}: {name}")
@@ -370,18 +374,10 @@ def _scan_pt(source: ByteSource | str, limits: Limits, report: ScanReport) -> No
     """
     from ..formats.pt.file import PtReader
     from ..formats.pt.members import RECORD_MEMBER
-    from ..formats.pt.pt2 import effects
 
     reader = PtReader(source, limits=limits, forbid=False, judge=True)  # names are judged here, not refused
     try:
-        try:
-            if reader.archive is not None:
-                for kind, name in effects(reader.archive, limits):
-                    report.findings.append(Finding(kind, name[:_MOST_LETTERS]))
-            reader.read()
-        finally:  # the other pickles, which other programs would load, even if the value failed
-            for name in reader.read_others():
-                report.add_unread(f"{name:.200} cannot be read")
+        _judge_content(reader, limits, report)
     finally:  # also if it is damaged: a loader would have called the names before the damage
         _add_refused_by_loader(reader.judged, reader.uses, report)
         if reader.kind in _REFUSED_LAYOUTS:
@@ -395,6 +391,26 @@ def _scan_pt(source: ByteSource | str, limits: Limits, report: ScanReport) -> No
         restored, _has_record = original_t7(reader, limits)
         if restored is not None:
             _add_functions_and_foreign(restored.roots, report)
+
+
+def _judge_content(reader: PtReader, limits: Limits, report: ScanReport) -> None:
+    """Read all pickles of a `.pt`, so that the reader has judged their names; add findings on what is no pickle.
+
+    Raises:
+        FormatError: the value or a program is damaged. The other pickles are read nevertheless.
+    """
+    from ..formats.pt.pt2 import effects
+
+    try:
+        if reader.archive is not None:
+            # What programs, as `torch.export` saves them, do besides computing tensors.
+            for kind, name in effects(reader.archive, limits):
+                report.findings.append(Finding(kind, name[:_MOST_LETTERS]))
+        reader.read()
+    finally:  # other programs would load the other pickles, even if the value failed
+        unreadable_names = reader.read_others()
+        for name in unreadable_names:
+            report.add_unread(f"{name[:_MOST_LETTERS]} cannot be read")
 
 
 def _scan_t7(source: ByteSource, limits: Limits, report: ScanReport) -> None:
@@ -417,7 +433,9 @@ def _scan_t7(source: ByteSource, limits: Limits, report: ScanReport) -> None:
 
 
 def _all_lua_values(source: ByteSource, limits: Limits, report: ScanReport) -> list[Any]:
-    """Read every value that Lua could read one after another; also nil, which is never written after a value.
+    """Read every value that Lua could read one after another.
+
+    Zero bytes are a nil each. No program writes a nil after a value: after very many, the rest is padding.
 
     Args:
         source: the file.

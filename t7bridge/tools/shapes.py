@@ -39,8 +39,11 @@ _IMAGE_SIDES = (224, 256, 32, 28, 64, 227, 299, 231, 128, 96, 112, 48, 40, 36, 2
 """Heights and widths tried for a convolution, the usual ones first; for each the other guesses by the same number."""
 _SMALL_SIDES = (1, 4, 7, 8, 16)
 """Heights and widths tried for a transposed convolution, as generators make an image of a few numbers."""
+_FRAMES = 16
+"""Length of the video tried for a convolution in three dimensions, as C3D and its like take it."""
 _SEQUENCE_LENGTHS = (16, 32, 64, 128, 8, 4)
 """Sequence lengths tried."""
+_GUESS = "a guess from the layers"
 _DEEPEST = 80
 """Maximum nesting of blocks."""
 _MOST_ELEMENTS = 64
@@ -65,12 +68,14 @@ class Shapes:
         input: of its input, as text; empty where unknown.
         output: of its output.
         source: their origin, in words.
+        is_guess: whether they are for an input that only the layers suggest.
         values: of input and output, where they were inferred or computed; `None` where unknown.
     """
 
     input: str = ""
     output: str = ""
     source: str = ""
+    is_guess: bool = False
     values: tuple[Value, Value] = (None, None)
 
     @property
@@ -110,11 +115,12 @@ def shapes_of(models: list[DrawnModel], wanted: Inputs | None, limits: Limits) -
     # The shapes of several models are in their blocks; only the origins are told.
     sources = set()
     for shapes in inferred:
-        if "guess" in shapes.source:  # without the input, which differs from model to model
-            sources.add("a guess from the layers")
+        if shapes.is_guess:  # without the input, which differs from model to model
+            sources.add(_GUESS)
         elif shapes.source:
             sources.add(shapes.source)
-    return Shapes(source=", or ".join(sorted(sources)))
+    is_guess = any(shapes.is_guess for shapes in inferred)
+    return Shapes(source=", or ".join(sorted(sources)), is_guess=is_guess)
 
 
 def infer(blocks: list[Block]) -> Shapes:
@@ -135,9 +141,10 @@ def infer(blocks: list[Block]) -> Shapes:
             block.shape = trial.shapes(block)
     source = "as recorded by the last forward"
     if not is_recorded:
-        source = f"for an input of {_text(model_input)}, a guess from the layers"
+        source = f"for an input of {_text(model_input)}, {_GUESS}"
     output = shape_text(root.shape) or _text(trial.output)
-    return Shapes(_text(model_input), output, source, values=(model_input, [*root.shape] or trial.output))
+    values = (model_input, [*root.shape] or trial.output)
+    return Shapes(_text(model_input), output, source, is_guess=not is_recorded, values=values)
 
 
 def _best_guess(blocks: list[Block], is_recorded: bool) -> tuple[Value, Evaluation] | None:
@@ -151,11 +158,13 @@ def _best_guess(blocks: list[Block], is_recorded: bool) -> tuple[Value, Evaluati
     fewest_doubts = 0
     trial = evaluate(blocks, None)  # with an unknown input, to find the layers that it enters
     for model_input in _likely_inputs(blocks, trial.entered):
-        trial = evaluate(blocks, model_input, trial.left)
-        if trial.fitting_shapes:  # those of elements that have to fit to others are added
+        # `steps_left` of one trial bounds the next: the work of all together is limited.
+        trial = evaluate(blocks, model_input, trial.steps_left)
+        if trial.fitting_shapes:  # once more, with the elements that have to fit to others
             model_input = [trial.fitting_shapes.get((number,), element) for number, element in enumerate(model_input)]
-            trial = evaluate(blocks, model_input, trial.left)
-        if trial.left < 0:  # too many layers were evaluated
+            trial = evaluate(blocks, model_input, trial.steps_left)
+        has_run_out = trial.steps_left < 0
+        if has_run_out:
             break
         if trial.failed or (is_recorded and not _agrees_with_recorded(blocks, trial)):
             continue
@@ -211,9 +220,9 @@ def _for_input(module: TorchObject, path: str, wanted: Inputs, blocks: list[Bloc
         text = inputs_text(inputs, "×")
         source = f"for an input of {text}"
         if is_guess:
-            source += ", a guess from the layers"
+            source += f", {_GUESS}"
         root = blocks[0]
-        return Shapes(text, shape_text(root.shape), source, values=(inputs, [*root.shape]))
+        return Shapes(text, shape_text(root.shape), source, is_guess, values=(inputs, [*root.shape]))
     raise problem
 
 
@@ -240,14 +249,14 @@ def _shapes_of_inputs(inputs: Examples) -> Value:
 def _completed_by_torch(
     module: TorchObject, path: str, inputs: Examples, blocks: list[Block], by_rules: Outputs, limits: Limits
 ) -> Outputs:
-    """Return the outputs of a model's modules: those that the rules leave open by running it on PyTorch's meta device.
+    """Return the outputs of a model's modules: by the rules, or by a run on the meta device where they are open.
 
     Args:
         module: the model.
         path: its path in the file.
         inputs: its input.
         blocks: the model's.
-        by_rules: the outputs by the declared rules.
+        by_rules: the output of each module by the declared rules, in the order of `_modules_in`; empty if left open.
         limits: resource limits.
 
     Raises:
@@ -334,9 +343,7 @@ class Evaluation(Kinds):
         if self._depth > _DEEPEST:
             return ANY
         if kind.origin is not None:
-            is_open = self.entered.setdefault(kind.origin, None) is None
-            if is_open and _guess_for_layer(spec, batch=1, number=0) is not None:
-                self.entered[kind.origin] = spec
+            self._note_entered(spec, kind.origin)
             if rule is same:  # the next layer gets the input, too
                 return kind
         self._depth += 1
@@ -348,6 +355,13 @@ class Evaluation(Kinds):
                 if item.origin is not None:
                     self.fitting_shapes[item.origin] = output.shape
         return output
+
+    def _note_entered(self, spec: ModuleSpec, origin: tuple[int, ...]) -> None:
+        """Note in `entered` that the input, or an element of it, enters a module: the first one that determines it."""
+        if self.entered.get(origin) is not None:
+            return
+        is_determined = _guess_for_layer(spec, batch=1, number=0) is not None  # by the arguments of this layer
+        self.entered[origin] = spec if is_determined else None
 
     def call(self, spec: ModuleSpec, child: str, value: Kind, node: int | None = None) -> Kind:
         """Return the kind of the output of a module inside another, and note it for its block."""
@@ -365,7 +379,7 @@ def _likely_inputs(blocks: list[Block], entered: dict[tuple[int, ...], ModuleSpe
         blocks: of the model.
         entered: see `Evaluation`.
     """
-    # The numbers of examples of recorded outputs: the first sizes of their first tensors.
+    # The numbers of examples of recorded outputs: the first sizes of their first tensors, the smallest ones first.
     batches = {sizes[0] for block in blocks for sizes in block.shape[:1] if sizes} or {1}
     inputs: list[Value] = []
     for batch in sorted(batches)[:_MOST_BATCHES]:
@@ -412,7 +426,8 @@ def _guessed_value(
 def _keeps_batch(model_input: Value, output: Value) -> bool:
     """Return whether the output is for as many examples as the input, as far as that is known.
 
-    Of lists, the first input and the last output are compared.
+    Of lists, the first input and the last output are compared: a cell takes its states after the input, and returns
+    them before the output.
     """
     first = model_input[0] if isinstance(model_input, list) else model_input
     last = output[-1] if isinstance(output, list) and output else output
@@ -426,8 +441,8 @@ def _sizes(value: Value) -> list[Any]:
     """Return the sizes of tensors in lists, as JSON has them; see `Shapes.sizes`."""
     sizes: list[Any] = []
     for item in value if isinstance(value, list) else [value]:
-        shape = getattr(item, "shape", item)  # of an example
-        if shape is None:
+        shape = getattr(item, "shape", item)  # that of an `Example`; other items are shapes, or lists of these
+        if shape is None:  # unknown
             sizes.append(None)
         elif isinstance(shape, list):
             sizes.append(_sizes(shape))
@@ -468,7 +483,8 @@ def _guess_for_layer(spec: ModuleSpec, batch: int, number: int) -> Value:
     rule = traits_of(spec.target).output
     if rule is unknown:
         return None
-    # The first argument of these layers in PyTorch is the number of channels or features of their input.
+    # The first argument of these layers in PyTorch is the number of channels or features of their input. The other
+    # sizes are guessed.
     channels = spec.args[0] if spec.args and isinstance(spec.args[0], int) else 0
     length = _SEQUENCE_LENGTHS[number] if number < len(_SEQUENCE_LENGTHS) else None
     if name == "ConvTranspose2d":
@@ -477,8 +493,7 @@ def _guess_for_layer(spec: ModuleSpec, batch: int, number: int) -> Value:
     if name in ("Conv2d", "BatchNorm2d"):
         return (batch, channels, _IMAGE_SIDES[number], _IMAGE_SIDES[number])
     if name == "Conv3d":
-        frames = 16
-        return (batch, channels, frames, _IMAGE_SIDES[number], _IMAGE_SIDES[number])
+        return (batch, channels, _FRAMES, _IMAGE_SIDES[number], _IMAGE_SIDES[number])
     if name in ("Linear", "BatchNorm1d"):
         return (batch, channels)
     if name == "Conv1d" and rule is temporal:

@@ -210,7 +210,8 @@ def verify(request: Verify) -> VerifyReport:
                     report.readers[document.path] = _compare_with_other_reader(document, report)
         # Formats of named tensors have no strides and views that could be compared.
         comparer_class = RowComparer if sides.has_named else Comparer
-        sides.compare(report, partial(comparer_class, limits=request.limits, homes=_homes(first, request.limits)))
+        make_comparer = partial(comparer_class, limits=request.limits, homes=_homes(first, request.limits))
+        sides.compare(report, make_comparer)
         _name_layers(report, (first, second), request.limits)
         are_lua = first.spec.values == second.spec.values == formats.LUA
         if are_lua and _bytes_after_values(first) != _bytes_after_values(second):
@@ -220,7 +221,7 @@ def verify(request: Verify) -> VerifyReport:
 
 @contextmanager
 def _opened_inputs(request: Verify | Diff) -> Iterator[tuple[Document, Document]]:
-    """Open both files, read all of them that checksums are for, and warn of incomplete ones.
+    """Open both files; verify the checksums in them, or warn of an incomplete `.t7`, which has none.
 
     Raises:
         FormatError: a file is damaged, or in no supported format.
@@ -231,9 +232,9 @@ def _opened_inputs(request: Verify | Diff) -> Iterator[tuple[Document, Document]
         formats.open(request.other, limits=request.limits) as second,
     ):
         for document in (first, second):
-            document.source.read_all()
-            if document.spec.values == formats.LUA:  # which has no checksums
-                document.warn(4)  # the warning is shown at the line that calls the verb
+            document.source.read_all()  # sets how a file at an address is read: in large ranges
+            if document.spec.values == formats.LUA:
+                document.warn(stacklevel=4)  # at the line that calls the verb
             else:
                 document.verify()
         yield first, second
@@ -276,14 +277,14 @@ def diff(request: Diff) -> DiffReport:
     with _opened_inputs(request) as (first, second):
         report = DiffReport(str(request.source), str(request.other))
         sides = Sides(first, second, request.limits)
-        make = partial(
+        make_comparer = partial(
             ValueComparer,
             limits=request.limits,
             homes=_homes(first, request.limits),
             rtol=request.rtol,
             atol=request.atol,
         )
-        comparer = sides.compare(report, make)
+        comparer = sides.compare(report, make_comparer)
         if isinstance(comparer, ValueComparer):  # there is none if a hash says that files without tensors are equal
             report.tensors = comparer.tensors
         _name_layers(report, (first, second), request.limits)
@@ -291,7 +292,10 @@ def diff(request: Diff) -> DiffReport:
 
 
 def _homes(document: Document, limits: Limits) -> Callable[[], Homes]:
-    """Return a function that finds the layers of a `.t7`, with their paths in the model, once there is a difference."""
+    """Return a function that finds the layers of a `.t7` with their paths, for `Comparer.homes`; other files have none.
+
+    It is called only if there is a difference.
+    """
 
     @cache
     def homes() -> Homes:
@@ -302,15 +306,15 @@ def _homes(document: Document, limits: Limits) -> Callable[[], Homes]:
 
 def _name_layers(report: Comparison, documents: tuple[Document, Document], limits: Limits) -> None:
     """Give each difference the layer of a `.t7` that it is in, by path or by key of a state dict."""
-    for document in documents:
-        if not report.differences or document.spec.values != formats.LUA:
-            continue
-        # A difference has a path in the `.t7`, or the key of a state dict, which begins with the name of the layer.
-        names_by_path = layer_names(document.value, limits)
-        names_by_key = {name: (name, class_name) for name, class_name in names_by_path.values()}
-        names = names_by_key | names_by_path
-        report.differences = [_with_layer(difference, names) for difference in report.differences]
-        return  # paths in the other file lead to the same layers
+    lua_documents = [document for document in documents if document.spec.values == formats.LUA]
+    if not report.differences or not lua_documents:
+        return
+    # Paths in a second `.t7` lead to the same layers.
+    names_by_path = layer_names(lua_documents[0].value, limits)
+    # A difference has a path in the `.t7`, or the key of a state dict, which begins with the name of the layer.
+    names_by_key = {name: (name, class_name) for name, class_name in names_by_path.values()}
+    names = names_by_key | names_by_path
+    report.differences = [_with_layer(difference, names) for difference in report.differences]
 
 
 def _with_layer(difference: Difference, names: dict[str, tuple[str, str]]) -> Difference:
@@ -320,10 +324,7 @@ def _with_layer(difference: Difference, names: dict[str, tuple[str, str]]) -> Di
         difference: the difference.
         names: name and class of each layer, by its path and by its name.
     """
-    # A key of a state dict is one step of a path, to a tensor or to what it has: `root['0.weight'].storage`.
-    path_or_key = difference.path
-    if path_or_key.startswith("root['"):
-        path_or_key = path_or_key.removeprefix("root['").replace("']", "", 1)
+    path_or_key = _path_or_key(difference.path)
     path = path_or_key
     while path and path not in names:  # step by step to what contains it
         last_step = max(path.rfind("."), path.rfind("["), 0)
@@ -332,6 +333,16 @@ def _with_layer(difference: Difference, names: dict[str, tuple[str, str]]) -> Di
     steps_inside = path_or_key.removeprefix(path)
     name = f"{layer}{steps_inside}" if layer else ""
     return evolve(difference, layer=layer, class_name=class_name, name=name)
+
+
+def _path_or_key(path: str) -> str:
+    """Return a path, or of one that begins with the key of a state dict the key, with the steps behind it.
+
+    `root['0.weight'].storage` becomes `0.weight.storage`.
+    """
+    if not path.startswith("root['"):
+        return path
+    return path.removeprefix("root['").replace("']", "", 1)
 
 
 _LONGEST_NAME = 1000
@@ -349,10 +360,11 @@ def _compare_with_other_reader(document: Document, report: VerifyReport) -> list
     if document.format == "pt":
         value = document.value  # before `judged`, the names in the pickle, which are met while it is read
         has_long_names = any(len(name) > _LONGEST_NAME for name in document.content.judged)
-        # PyTorch refuses pickles of anything but checkpoints; and such names, but searches its own message for seconds.
+        # PyTorch refuses pickles that are not checkpoints. It refuses long names, too, but takes seconds to make a
+        # message of them.
         if document.layout != "pickle" and not has_long_names:
             reader = "torch"
-            messages = differences(document.path, value)
+            messages = differences_from_torch(document.path, value)
     elif document.spec.values == formats.LUA and len(document.roots) == 1 and not document.content.trailing:
         from ..formats import torchfile
 
@@ -364,7 +376,7 @@ def _compare_with_other_reader(document: Document, report: VerifyReport) -> list
     return [reader]
 
 
-def differences(path: PathLike, value: Any) -> list[str] | None:
+def differences_from_torch(path: PathLike, value: Any) -> list[str] | None:
     """Read a file with `torch.load(weights_only=True)` and compare with the value from `PtReader`.
 
     Args:
@@ -518,12 +530,12 @@ class Sides:
         """Return whether a file holds named tensors and nothing else."""
         return formats.NAMED in (self.first.spec.values, self.second.spec.values)
 
-    def compare(self, report: Comparison, make: Any) -> Comparer | None:
+    def compare(self, report: Comparison, make_comparer: Callable[..., Comparer]) -> Comparer | None:
         """Compare the files in the forms that have most in common, and fill a report.
 
         Args:
             report: receives the differences, and what only one file has.
-            make: creates the comparer; takes `text`, whether a file is text, and `elements`, whether they are compared.
+            make_comparer: creates it; takes `text`, whether a file is text, and `elements`, whether they are compared.
 
         Returns:
             The comparer; `None` if the files are known to be equal by the hashes of their structures.
@@ -531,11 +543,17 @@ class Sides:
         if self._has_same_structure():
             return None
         # The best forms are chosen by structure and shapes, so that no element is read twice.
-        make = partial(make, text=_is_text(self.first) or _is_text(self.second))
+        make = partial(make_comparer, text=_is_text(self.first) or _is_text(self.second))
         _comparer, (first, second) = closest(self.pairs(), partial(make, elements=False), lambda form: form.value)
-        comparer: Comparer = make()
+        comparer = make()
         report.differences += comparer.run(first.value, second.value)
         report.equal = comparer.agreed
+        self._add_left_out(report, first, second)
+        return comparer
+
+    def _add_left_out(self, report: Comparison, first: Form, second: Form) -> None:
+        """Add to a report what the forms that were compared do not have of the two files."""
+        # Text has no bits of NaNs: those of the other file are what it lacks.
         if _is_text(self.second):
             first = _with_note_on_nans(first)
         if _is_text(self.first):
@@ -547,12 +565,14 @@ class Sides:
             report.left_out[report.first] = only_first
         if only_second:
             report.left_out[report.second] = only_second
-        return comparer
 
     # A hash of its structure takes less time than a comparison pair by pair, and the memory of one value.
 
     def _has_same_structure(self) -> bool:
-        """Return whether both are known to hold the same Lua value, of many objects and no tensors."""
+        """Return whether both are known to hold the same Lua value, by its hash: one of many objects and no tensors.
+
+        `False` if no hash is made, as for a small value, or for two files neither of which is a `.t7`.
+        """
         if self.first.spec.values == formats.LUA:
             lua, other = self.first, self.second
         else:
@@ -572,6 +592,7 @@ class Sides:
             An empty text if the files are to be compared pair by pair: the hash does not say that they are equal, or
             the file is small.
         """
+        # Named tensors are never a whole value of Lua, and elements are no part of the hash.
         if document.spec.values != formats.LUA or other.spec.values == formats.NAMED:
             return ""
         content = document.content
@@ -585,7 +606,10 @@ class Sides:
         return structure
 
     def _possible_structures(self, document: Document) -> Iterator[str]:
-        """Yield the hashes of the structures that a value has in Lua: one, or one for each way to convert it."""
+        """Yield the hashes of the structures that a file's value has in Lua: one for each way to convert it.
+
+        That of a `.t7` has one; of several values, none is the whole.
+        """
         if document.spec.values == formats.LUA:
             if len(document.roots) == 1:
                 structure, _storages = structure_of(document.value)
@@ -633,10 +657,11 @@ class Sides:
     def _converted_forms(self, document: Document) -> Iterator[Form]:
         """Yield what `convert` makes of a `.pt` in a `.pt`: with state dicts for modules, and in `tree` mode.
 
-        None if it makes the same value again.
+        Nothing if it makes the same value again.
         """
         if is_simple(document.value):
             return
+        # The fourth combination, `tree` mode with foreign names, is the file's own value.
         for mode, allow_foreign in (("auto", False), ("tree", False), ("auto", True)):
             report = Report(source_format="pt", target_format="pt", notes=document.notes)
             value = document.value
@@ -662,6 +687,7 @@ class Sides:
             if len(lua.content.objects) >= _MANY_OBJECTS:
                 lua.forget()  # frees memory while the form is compared; the values are read again if they are needed
             yield form, _own_form(python)
+        # Or the other file is the `model.pt` beside a `model.py`.
         state = _state_of_model_file(lua.value, python.value)
         if state is not None:
             yield Form(state), _own_form(python)
@@ -689,8 +715,9 @@ class Sides:
         is_lua = document.spec.values == formats.LUA
         has_objects = is_lua and any(isinstance(item, TorchObject) for item in document.content.objects)
         is_to_python = formats.FORMATS[target].values == formats.PYTHON
-        unnamed_data = DROPPED if is_to_python else MERGED
-        for mode in ("tree", "auto") if has_objects else ("auto",):
+        unnamed_data = DROPPED if is_to_python else MERGED  # as `convert` does
+        modes = ("tree", "auto") if has_objects else ("auto",)  # without objects both are the same
+        for mode in modes:
             report = Report(source_format=document.format, target_format=target)
             value = plain_value(document, self._attempt(document, mode), report, unnamed_data)
             if self.compact and mode == "auto" and is_to_python:
@@ -713,6 +740,7 @@ class Sides:
             for other in _computed_once(forms_of_second, rest_of_second):
                 if first.spec.values == second.spec.values:
                     yield form, other
+                # The strings of the only file of named tensors: the other has those that are part of its value.
                 elif first.spec.values == formats.NAMED:
                     yield _without_other_strings(form, other), other
                 else:
@@ -737,21 +765,34 @@ class Sides:
             metadata = document.metadata
             # Through each format in turn, so that both sides lose what either format loses.
             for goal in goals:
-                named = name_tensors(tensors, goal, report, metadata, self.limits)
-                # Formats with room for every string of metadata do not have this function.
-                left_out_by_format = getattr(formats.home(goal.name), "left_out", None)
-                without_room = () if left_out_by_format is None else left_out_by_format(named)
-                # Nothing is written: the numbers of tensors and storages are not used for notes.
-                written = Written(0, 0, without_room)
-                note_texts(written, named, goal, report)
-                metadata = {name: text for name, text in named.metadata.items() if name not in without_room}
-                tensors = {".".join(steps): tensor for steps, tensor in named.tensors.items()}
-                if len(tensors) < len(named.tensors):  # "a.b" beside "b" in a group "a"
-                    tensors = {"/".join(steps): tensor for steps, tensor in named.tensors.items()}
+                tensors, metadata = self._as_in_format(tensors, metadata, goal, report)
             tensors = _as_stored_tensors(tensors, all(goal.links for goal in goals))
             strings = {name: text for name, text in metadata.items() if name != "format" and name not in HINTS}
             notes = document.notes if is_named else report.notes
             yield Form({**dict(sorted(tensors.items())), _STRINGS_KEY: strings}, notes)
+
+    def _as_in_format(
+        self, value: Any, metadata: dict[str, str], goal: FormatSpec, report: Report
+    ) -> tuple[dict[str, Tensor], dict[str, str]]:
+        """Return the tensors by name and the strings that a format of named tensors has of a value.
+
+        Args:
+            value: builtins with tensors in them.
+            metadata: the strings of its file.
+            goal: the format.
+            report: receives notes on what the format does not have.
+        """
+        named = name_tensors(value, goal, report, metadata, self.limits)
+        # Formats with room for every string of metadata do not have this function.
+        left_out_by_format = getattr(formats.home(goal.name), "left_out", None)
+        without_room = () if left_out_by_format is None else left_out_by_format(named)
+        # Nothing is written: the numbers of tensors and storages are not used for notes.
+        note_texts(Written(0, 0, without_room), named, goal, report)
+        strings = {name: text for name, text in named.metadata.items() if name not in without_room}
+        tensors = {".".join(steps): tensor for steps, tensor in named.tensors.items()}
+        if len(tensors) < len(named.tensors):  # "a.b" beside "b" in a group "a"
+            tensors = {"/".join(steps): tensor for steps, tensor in named.tensors.items()}
+        return tensors, strings
 
 
 def _computed_once(forms: list[Form], rest: Iterator[Form]) -> Iterator[Form]:
@@ -840,7 +881,7 @@ def _state_of_model_file(lua: Value, python: Any) -> Any:
     models = [] if isinstance(lua, list) else find_models(lua)  # a list is several values of one file
     if len(models) != 1:
         return None
-    path, model = models[0]
+    ((path, model),) = models
     from ..codegen.generate import generate  # only for a model.pt beside its `.t7`
 
     try:

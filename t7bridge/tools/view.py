@@ -17,6 +17,8 @@ _LONGEST_PERIOD = 12
 """Maximum number of blocks that are repeated together in a chain."""
 _LONGEST_PERIOD_IN_GRAPH = 100
 """The same in a graph, where a layer with its activation and sums takes many nodes."""
+_SHORT_PERIOD = 3
+"""Blocks of a period that is worth a fold only with more than two repetitions; two of a longer one are enough."""
 _STEPS_PER_BLOCK = 400
 """Steps of the search for runs, for each block of a container."""
 _MOST_NAMED = 4
@@ -24,6 +26,8 @@ _MOST_NAMED = 4
 
 MOST = 400
 """Maximum number of blocks shown, if containers can be closed."""
+_MOST_OF_ROOT = 10 * MOST
+"""Maximum number of blocks of the root itself, which is opened even if there is no room."""
 _MOST_LEVELS = 40
 """Levels of containers that may be open."""
 _MOST_BLOCKS_OF_BRANCHES = 10
@@ -81,6 +85,7 @@ def _graph_runs(block: Block, appearances: list[int]) -> list[Fold]:
         block: the graph.
         appearances: of its blocks, see `_runs_in`.
     """
+    # Branches are beside each other: two equal ones are a run. Of layers one after another there have to be three.
     fewest = [2 if is_branching(block) else 3] * len(appearances)
     # The last two blocks of a graph are its input and its output.
     stop = len(appearances) - 2
@@ -100,24 +105,23 @@ def _runs_in(
         appearances: a number for each block, the same for equal ones.
         stop: number of blocks among which runs are searched.
         longest: maximum period.
-        fewest: minimum repetitions of a period of at most 3 that begins at each block.
+        fewest: minimum repetitions of a short period that begins at each block.
         crossing: returns the number of flows from a repetition to the next, the fewer the better; `None` for no run.
     """
     runs: list[Fold] = []
     place = 0
-    budget = _STEPS_PER_BLOCK * stop
+    budget = _STEPS_PER_BLOCK * stop  # where it ends, the rest has no runs
     while place < stop and budget > 0:
         best: Fold | None = None
         for period, end in _periods(appearances, place, stop, longest):
             length = end - place
             count = length // period
             budget -= length
-            # Two repetitions of a long period are enough.
-            fewest_of_period = 2 if period > 3 else fewest[place]
+            fewest_of_period = fewest[place] if period <= _SHORT_PERIOD else 2
             if count < fewest_of_period:
                 continue
             if best is None or count * period > best.count * best.period:
-                budget -= period * length
+                budget -= period * length  # the search for the shift, at most
                 best = _best_shift(place, period, length, crossing) or best
         if best is None:
             place += 1
@@ -194,8 +198,8 @@ class _Surroundings:
     def flows_between_repetitions(self, fold: Fold) -> int | None:
         """Return the number of flows from a repetition to the next; `None` if the repetitions have different flows.
 
-        Nodes outside are the same for each repetition, or each repetition has the next node of another run, so that the
-        numbers of these nodes have one distance.
+        A flow to or from a node outside is the same for all repetitions if that node is the same one, or if it is the
+        next one of another run for each repetition: then the numbers of these nodes have one distance.
 
         Args:
             fold: the run, of two repetitions at least.
@@ -204,7 +208,7 @@ class _Surroundings:
         stop = fold.start + fold.period * fold.count
         for node in range(second, stop):
             before = node - fold.period
-            # What connects most nodes needs no closer look.
+            # Most nodes have the flows of the node before, and all inside the run: these need no closer look.
             is_alike = self._distances[node] == self._distances[before]
             is_inside = fold.start <= self._lowest[before] and self._highest[node] < stop
             if not (is_alike and is_inside) and not self._continues(fold, node):
@@ -217,28 +221,31 @@ class _Surroundings:
     def _continues(self, fold: Fold, node: int) -> bool:
         """Return whether a node has the flows that the same node has in the repetition before."""
         period = fold.period
-        second = fold.start + period
-        last = fold.start + period * (fold.count - 1)
-        within, from_before = self._inner(fold, node)
-        wanted_within, wanted_from_before = self._inner(fold, node - period)
+        start_of_second = fold.start + period
+        start_of_third = start_of_second + period
+        start_of_last = fold.start + period * (fold.count - 1)
+        within, from_before = self._flows_inside(fold, node)
+        wanted_within, wanted_from_before = self._flows_inside(fold, node - period)
         if within != wanted_within:
             return False
-        # From the third repetition on, as the first has none before it.
-        if node >= second + period and from_before != wanted_from_before:
+        # The second repetition is compared with the first, which has none before it.
+        if node >= start_of_third and from_before != wanted_from_before:
             return False
-        # The same node in this repetition and the two before. The first takes the input of the run, and the last
-        # returns its output.
+        # From and to other nodes: the same node in this repetition and the two before. The first repetition takes the
+        # input of the run, and the last returns its output, so that these are not asked.
         same_nodes = range(node - 2 * period, node + 1, period)
-        sources = [self._sources(fold, same) for same in same_nodes if same >= second]
-        targets = [self._targets(fold, same) for same in same_nodes if fold.start <= same < last]
+        sources = [self._sources(fold, same) for same in same_nodes if same >= start_of_second]
+        targets = [self._targets(fold, same) for same in same_nodes if fold.start <= same < start_of_last]
         return _are_equally_far(sources) and _are_equally_far(targets)
 
-    def _inner(self, fold: Fold, node: int) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
-        """Return the flows to a node from its own repetition of a run, and from those before it."""
+    def _flows_inside(self, fold: Fold, node: int) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
+        """Return the flows to a node of a run from its own repetition, and from those before it.
+
+        Each is the distance of its start from the beginning of the repetition, and its label.
+        """
         stop = fold.start + fold.period * fold.count
         begin = node - (node - fold.start) % fold.period
         flows = [(flow.start - begin, flow.label) for flow in self._entering[node] if fold.start <= flow.start < stop]
-        # By the distance from the beginning of the repetition: negative for those before.
         within = sorted([(distance, label) for distance, label in flows if distance >= 0])
         from_before = sorted([(distance, label) for distance, label in flows if distance < 0])
         return within, from_before
@@ -294,6 +301,7 @@ def view_of(root: Block, folds: Mapping[int, list[Fold]], opened: Container[int]
         for source, run in sources:
             if run is not None and run.period > 1:  # one block around a repetition
                 inner = _repetition(block, run)
+                # The ends behind its members have nothing inside.
                 queue += zip(inner.inside, block.inside[run.start : run.start + run.period])
             else:
                 inner = _copy(source)
@@ -318,27 +326,24 @@ def _repetition(block: Block, run: Fold) -> Block:
     last = members[-1]
     inner = Block("", "", block.kind, "repeat", parameters=parameters, repeat=run.count, shape=last.shape)
     inner.inside = [_copy(member) for member in members]
-    places = {number: number - run.start for number in range(run.start, run.start + run.period)}
-    """The place in the repetition of each of its nodes."""
+    first = range(run.start, run.start + run.period)
+    second = range(first.stop, first.stop + run.period)
     ends: dict[int, int] = {}
-    """The place in the repetition of the end for each node before."""
+    """The place in the new block of the end that names a node of the container, by the number of the node."""
     for flow in block.flows:
-        if flow.start in places and flow.end in places:
-            inner.flows.append(Flow(places[flow.start], places[flow.end], flow.label))
+        if flow.start in first and flow.end in first:
+            inner.flows.append(Flow(flow.start - first.start, flow.end - first.start, flow.label))
             continue
-        # What the second repetition takes from others, each takes from those before it: the first may take something
-        # else, the input of the run.
-        end = places.get(flow.end - run.period)
-        is_within_second = flow.start - run.period in places
-        if end is None or is_within_second:
+        # What the second repetition takes from other nodes, each one takes from those before it: the first may take
+        # something else, the input of the run.
+        if flow.end not in second or flow.start in second:
             continue
         if flow.start not in ends:
             name = _name_of(block.inside[flow.start])
+            text = f"last {name}" if flow.start in first else name
             ends[flow.start] = len(inner.inside)
-            is_in_repetition_before = flow.start in places
-            text = f"last {name}" if is_in_repetition_before else name
             inner.inside.append(Block("", "", "end", lines=[text]))
-        inner.flows.append(Flow(ends[flow.start], end, flow.label))
+        inner.flows.append(Flow(ends[flow.start], flow.end - second.start, flow.label))
     return inner
 
 
@@ -369,26 +374,32 @@ def opened_of(root: Block, folds: Mapping[int, list[Fold]], most: int) -> set[in
         next_level: list[Block] = []
         opened_here: set[int] = set()
         added = 0
-        for block in containers:  # grows: branches
+        for block in containers:  # grows: branches open with their container
             opened_here.add(id(block))
-            blocks_and_runs, _flows = _visible_blocks(block, folds.get(id(block), []))
-            for source, run in blocks_and_runs:
-                members = [source] if run is None else block.inside[run.start : run.start + run.period]
-                added += len(members)
-                for member in members:
-                    is_small = len(member.inside) <= _MOST_BLOCKS_OF_BRANCHES
-                    if is_small and member.mark != "cell" and is_branching(member):
-                        containers.append(member)
-                    else:
-                        next_level.append(member)
-        # The root opens even if there is no room, unless it has far too many.
-        room = 10 * MOST if is_root else most - shown_count
+            for member in _shown_members(block, folds.get(id(block), [])):
+                added += 1
+                is_small = len(member.inside) <= _MOST_BLOCKS_OF_BRANCHES
+                if is_small and member.mark != "cell" and is_branching(member):
+                    containers.append(member)
+                else:
+                    next_level.append(member)
+        room = _MOST_OF_ROOT if is_root else most - shown_count
         if not opened_here or added > room:
             break
         opened |= opened_here
         shown_count += added
         level = next_level
     return opened
+
+
+def _shown_members(block: Block, runs: list[Fold]) -> Iterator[Block]:
+    """Yield the blocks of an open container that are shown: of a run the first repetition."""
+    blocks_and_runs, _flows = _visible_blocks(block, runs)
+    for first, run in blocks_and_runs:
+        if run is None:
+            yield first
+        else:
+            yield from block.inside[run.start : run.start + run.period]
 
 
 def _copy(block: Block) -> Block:
@@ -405,19 +416,19 @@ def _visible_blocks(block: Block, runs: list[Fold]) -> tuple[list[tuple[Block, F
     """
     starts = {run.start: run for run in runs}
     visible: list[tuple[Block, Fold | None]] = []
-    numbers: list[int] = []
-    """The number of the visible block for each block of the container."""
-    while len(numbers) < len(block.inside):
-        place = len(numbers)
+    visible_numbers: list[int] = []
+    """For each block of the container, the number of the visible one that stands for it."""
+    while len(visible_numbers) < len(block.inside):
+        place = len(visible_numbers)
         run = starts.get(place)
         length = run.period * run.count if run else 1
-        numbers += [len(visible)] * length
+        visible_numbers += [len(visible)] * length
         visible.append((block.inside[place], run))
     labels: dict[tuple[int, int], set[str]] = {}
     for flow in block.flows:
-        start = numbers[flow.start]
-        end = numbers[flow.end]
-        if start != end:
+        start = visible_numbers[flow.start]
+        end = visible_numbers[flow.end]
+        if start != end:  # else it is inside a run
             labels.setdefault((start, end), set()).add(flow.label)
     flows = []
     for (start, end), texts in labels.items():
@@ -460,10 +471,13 @@ def shared_of(blocks: list[Block]) -> list[str]:
     """Return the layers that have the weights of another, or are the same module: `0.1.0 = 0.0.0`."""
     texts: list[str] = []
     for block in blocks:
-        if block.owner:
-            # A module that is named again has the key of its first place, weights that of a tensor in it.
-            owner = block.owner if block.mark == "again" else block.owner.rpartition(".")[0]
-            texts.append(f"{block.key or block.name} = {owner}")
+        if not block.owner:
+            continue
+        key = block.key or block.name  # of several models, each is at the root of its own keys
+        owner = block.owner
+        if block.mark != "again":
+            owner, _, _weight = block.owner.rpartition(".")  # the key of a tensor of the layer
+        texts.append(f"{key} = {owner}")
     return texts
 
 

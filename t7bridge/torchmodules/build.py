@@ -307,7 +307,7 @@ def _tie(module: nn.Module, tensors: dict[str, Tensor], plan: Plan) -> None:
         home, _, name = key.rpartition(".")
         owner = module.get_submodule(home)
         parameter = owner._parameters.get(name)
-        if parameter is None:
+        if parameter is None:  # a class of the user may hold it as a buffer
             continue
         owner._parameters[name] = first.setdefault(place_of(tensor), parameter)
 
@@ -323,7 +323,7 @@ def keep_keys(module: nn.Module, record: Recorded, other: dict[str, torch.Tensor
     hooked: Any = module
     hooks = _Hooks(record, other, {key: tuple(value.shape) for key, value in module.state_dict().items()})
     hooked.register_forward_pre_hook(_with_dimensions)
-    if record.scalars:
+    if record.scalars:  # there are outputs that had no dimensions in PyTorch
         hooked.register_forward_hook(hooks.without_dimensions)
     # PyTorch sets an attribute of this hook, which a method does not allow.
     hooked.register_state_dict_post_hook(partial(hooks.rename))
@@ -366,7 +366,10 @@ class _Hooks:
             metadata: not used.
         """
         record = self.record
-        own = {key[len(prefix) :]: state.pop(key) for key in list(state) if key.startswith(prefix)}
+        own: dict[str, torch.Tensor] = {}
+        for key in list(state):
+            if key.startswith(prefix):
+                own[key.removeprefix(prefix)] = state.pop(key)
         joined = {key: _joined(record, key, own, self.other.get(key)) for key in record.pieces}
         state.update((prefix + key, value) for key, value in record.in_order(joined, self.other).items())
 
@@ -419,7 +422,7 @@ def _joined(record: Recorded, key: str, own: dict[str, torch.Tensor], rest: torc
         record: the record.
         key: of the tensor.
         own: the tensors of the module, by its own keys.
-        rest: has the elements that no layer holds, and has the others from `own`; `None` if layers hold all.
+        rest: the recorded tensor itself, for the elements that no layer holds; `None` if layers hold all.
     """
     size = record.sizes[key]
     pieces = record.pieces[key]
@@ -428,9 +431,10 @@ def _joined(record: Recorded, key: str, own: dict[str, torch.Tensor], rest: torc
     if not others and first.transposed:
         return own[first.key].t()
     if rest is not None:
+        # As it was loaded, perhaps a parameter; the tensors of modules PyTorch has detached already.
         flat = rest.detach().reshape(-1).clone()
         for piece in pieces:
-            flat[piece.start : piece.start + piece.count] = own[piece.key].detach().reshape(-1)
+            flat[piece.start : piece.start + piece.count] = own[piece.key].reshape(-1)
         return flat.view(size)
     if not others:
         # Without a copy, as the tensors of any state dict have the memory of the module's.

@@ -23,8 +23,8 @@ Segment = frozenset[str]
 
 INPUT = "input of the model"
 
-_Values = dict[fx.Node, tuple[Segment, ...]]
-"""The segments of the value of each node."""
+_SegmentsOfNodes = dict[fx.Node, tuple[Segment, ...]]
+"""The segments of the value of each node: several of a concatenation, none of a value that depends on no element."""
 _OWN = DepthConcat.__module__.rpartition(".")[0] + "."
 """The package of this package's layers."""
 _CONCATENATIONS = frozenset((torch.cat, torch.concat, torch.concatenate))
@@ -98,28 +98,33 @@ def _wiring(graph: fx.Graph, module: nn.Module) -> Wiring:
     """Return the data flow in a traced graph of a module."""
     wiring = Wiring()
     parameters = {key for key, _ in module.named_parameters()}
-    values: _Values = {}
+    segments: _SegmentsOfNodes = {}
     for node in graph.nodes:
         target = str(node.target)  # of a module or parameter, its path
         if node.op == "placeholder":  # an input
-            values[node] = (frozenset((INPUT,)),)
+            segments[node] = _only_from(INPUT)
         elif node.op == "call_module" and _has_tensors(module.get_submodule(target)):
-            wiring.calls.append((target, _merged(_nodes((node.args, node.kwargs)), values)))
-            values[node] = (frozenset((target,)),)
+            wiring.calls.append((target, _merged(_nodes((node.args, node.kwargs)), segments)))
+            segments[node] = _only_from(target)
         elif node.op == "get_attr" and target in parameters:
-            wiring.calls.append((target, ()))
-            values[node] = (frozenset((target,)),)
+            wiring.calls.append((target, ()))  # a parameter takes nothing
+            segments[node] = _only_from(target)
         elif node.op == "output":
             (output,) = node.args
-            wiring.outputs = tuple(_segments(output, values))  # each place in a list counts, as in a concatenation
+            wiring.outputs = tuple(_segments(output, segments))  # each place in a list counts, as in a concatenation
         elif node.op == "call_function" and node.target in _CONCATENATIONS:
             tensors = node.args[0] if node.args else node.kwargs["tensors"]
-            values[node] = tuple(_segments(tensors, values))
+            segments[node] = tuple(_segments(tensors, segments))
         elif _is_size(node):
-            values[node] = ()
+            segments[node] = ()
         else:  # an operation, a layer without tensors, or a buffer, which takes nothing
-            values[node] = _merged(node.all_input_nodes, values)
+            segments[node] = _merged(node.all_input_nodes, segments)
     return wiring
+
+
+def _only_from(layer: str) -> tuple[Segment, ...]:
+    """Return the segments of a value that one layer returns."""
+    return (frozenset((layer,)),)
 
 
 def _is_size(node: fx.Node) -> bool:
@@ -133,32 +138,38 @@ def _is_size(node: fx.Node) -> bool:
 
 
 def _has_tensors(layer: nn.Module) -> bool:
+    """Return whether a module, or one inside it, has parameters or buffers."""
     return next(layer.parameters(), None) is not None or next(layer.buffers(), None) is not None
 
 
-def _merged(nodes: Iterable[fx.Node], values: _Values) -> tuple[Segment, ...]:
-    """Return the segments of what an operation computes from values: those of the only one, or one for all together.
+def _merged(nodes: Iterable[fx.Node], segments: _SegmentsOfNodes) -> tuple[Segment, ...]:
+    """Return the segments of what an operation computes from values.
 
-    Values that depend on no element, such as sizes, do not count.
+    If all have the same segments, it keeps them; else there is one, of all layers together. Values that depend on no
+    element, such as sizes, do not count.
+
+    Args:
+        nodes: those of the values.
+        segments: of each node.
     """
-    inputs = {values[node] for node in nodes if values[node]}
-    if len(inputs) == 1:
-        return inputs.pop()
+    distinct = {segments[node] for node in nodes if segments[node]}
+    if len(distinct) == 1:
+        return distinct.pop()
     layers: set[str] = set()
-    for segments in inputs:
-        layers.update(*segments)
+    for segments_of_input in distinct:
+        layers.update(*segments_of_input)
     return (frozenset(layers),) if layers else ()
 
 
-def _segments(value: Any, values: _Values) -> Iterator[Segment]:
-    """Yield the segments of a tensor, or of all tensors in a list; a dict has no order."""
+def _segments(value: Any, segments: _SegmentsOfNodes) -> Iterator[Segment]:
+    """Yield the segments of a tensor, or of all tensors in a list; those of a dict, which has no order, are one."""
     if isinstance(value, fx.Node):
-        yield from values[value]
+        yield from segments[value]
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from _segments(item, values)
+            yield from _segments(item, segments)
     else:
-        yield from _merged(_nodes(value), values)
+        yield from _merged(_nodes(value), segments)
 
 
 def _nodes(value: Any) -> list[fx.Node]:

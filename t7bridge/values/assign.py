@@ -17,7 +17,7 @@ class Assignment:
 
     Attributes:
         name: what messages call it.
-        target: the tensor whose elements change; its storage is the one that is written to.
+        target: the tensor whose elements change; its storage, which it has, is the one that is written to.
         source: the new elements: the same shape, an element type supported by numpy.
         loss: after `assign`: empty where the target's element type holds every new element exactly, `rounded` where the
             nearest value was taken, `changed` where values were altered: infinite, truncated, wrapped around.
@@ -45,18 +45,18 @@ def assign(items: list[Assignment]) -> list[tuple[str, str]]:
     Raises:
         LimitError: tensors repeat the elements of small storages excessively.
     """
-    groups: dict[int, list[Assignment]] = {}
+    items_of_storages: dict[int, list[Assignment]] = {}  # by the identity of the storage
     budget = Budget(DEFAULT_LIMITS, "writing the elements of tensors that repeat their storage")
     for item in items:
-        if item.target.storage is not None:
-            # A tensor may repeat its storage, by strides of 0; the bytes that the storage has are free.
-            itemsize = item.target.element.itemsize
-            stored_bytes = item.target.storage.count * itemsize
-            budget.allocate(item.target.numel * itemsize, stored_bytes, item.name)
-        groups.setdefault(id(item.target.storage), []).append(item)
+        storage = item.target.storage
+        assert storage is not None
+        # A tensor may repeat its storage, by strides of 0; the bytes that the storage has are free.
+        itemsize = item.target.element.itemsize
+        budget.allocate(item.target.numel * itemsize, storage.count * itemsize, item.name)
+        items_of_storages.setdefault(id(storage), []).append(item)
     clashes: list[tuple[str, str]] = []
-    for group in groups.values():
-        clashes += _assign_storage(group)
+    for items_of_storage in items_of_storages.values():
+        clashes += _assign_storage(items_of_storage)
     return clashes
 
 
@@ -72,8 +72,8 @@ def same_elements(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and _are_equal(one.array, other.array)
 
 
-def _unchanged_data(item: Assignment) -> Data | None:
-    """Return where the source has all elements of the target's storage, in the same order and type.
+def _data_to_refer_to(item: Assignment) -> Data | None:
+    """Return data of the source to which the target's storage can refer: all its elements, in their order and type.
 
     `None` if they must be gathered or converted, or the target is only a part of its storage.
     """
@@ -93,18 +93,18 @@ def _assign_storage(group: list[Assignment]) -> list[tuple[str, str]]:
     """Write the new elements of all tensors of one storage; return the clashes, as `assign` does.
 
     Args:
-        group: the tensors; all have the same storage.
+        group: the tensors, at least one; all have the same storage.
     """
-    first = group[0]
+    first, *others = group
     storage = first.target.storage
     assert storage is not None
-    data_of_sources = [_unchanged_data(item) for item in group]
+    data_of_sources = [_data_to_refer_to(item) for item in group]
     if all(data is not None for data in data_of_sources):
         # Each source alone is the whole storage: it gets the first, and the others must be equal to that.
-        clashes = [(first.name, item.name) for item in group[1:] if not _are_sources_equal(first, item)]
-        assert data_of_sources[0] is not None
-        storage.data = data_of_sources[0]
-        return clashes
+        data_of_first, *_ = data_of_sources
+        assert data_of_first is not None
+        storage.data = data_of_first
+        return [(first.name, item.name) for item in others if not _are_sources_equal(first, item)]
     storage.data = own_array(storage)
     arrays = [_converted(item) for item in group]
     for item, array in zip(group, arrays):

@@ -38,7 +38,9 @@ Pairs = Iterable[tuple[Any, Value, Value]]
 
 
 Homes = Mapping[int, tuple[Any, str]]
-"""Objects by identity, each with a path."""
+"""Objects by identity, each with its home: the path that it is known by."""
+_BYTES_READ_PER_ALLOCATED = 16
+"""Bytes that are only read cost as much of the budget as one that is allocated."""
 _STEPS_TO_HOME = 20
 """Most steps from a difference to the layer that it is in: a layer's own tables are not deeper."""
 _LONGEST_PATH = 160
@@ -102,8 +104,9 @@ class Comparer:
         elements: whether elements are compared, not only types and shapes.
         text: whether one of the two was text, which has one NaN only.
         equal_storages: pairs of storages, by identity, with the same elements by construction.
-        homes: returns objects of the first graph by identity, with the paths that differences inside them have: a layer
-            of a graph is reached by way of nodes first, but is known by its place in the model.
+        homes: returns the objects of the first graph that have a home, by identity, each with its home: the path that
+            differences inside it begin with. A layer of a graph is reached by way of nodes first, but is known by its
+            place in the model.
         differences: the differences, in walk order.
         compared: number of pairs of values visited.
     """
@@ -156,19 +159,20 @@ class Comparer:
         return self.compared - len(self.differences)
 
     def _path_text(self, path: Path) -> str:
-        """Return the text of a path, which begins at the closest object around it that has a home."""
+        """Return the text of a path, which begins with the home of the closest object around it that has one."""
         homes = self.homes()
-        if homes:
-            steps = path.steps(_STEPS_TO_HOME)
-            for number in range(len(steps) - 1, -1, -1):
-                value = steps[number].value
-                owner, path_of_owner = homes.get(id(value), (None, ""))
-                if value is None or owner is not value:  # an identity may be that of another value by now
-                    continue
-                shown = Path(None, Step(path_of_owner))
-                for step in steps[number + 1 :]:
-                    shown = Path(shown, step.key)
-                return str(shown)
+        if not homes:
+            return str(path)
+        keys_inside: list[Any] = []  # the steps from the object to the end of the path, the last one first
+        for step in reversed(path.steps(_STEPS_TO_HOME)):
+            owner, home = homes.get(id(step.value), (None, ""))
+            # An identity may be that of another value by now.
+            if owner is not None and owner is step.value:
+                path_from_home = Path(None, Step(home))
+                for key in reversed(keys_inside):
+                    path_from_home = Path(path_from_home, key)
+                return str(path_from_home)
+            keys_inside.append(step.key)
         return str(path)
 
     def _note_difference(self, path: Path, message: str) -> None:
@@ -214,7 +218,7 @@ class Comparer:
         else:
             self._further_pairs.add((first_id, second_id))
             if second_id in self._compared_second:
-                self._budget.spend(2 * (1 + _length(a)))
+                self._budget.spend(2 * (1 + _length(a)))  # for both values, which are as long or differ at once
         self._compared_second.add(second_id)
         return False
 
@@ -285,8 +289,8 @@ class Comparer:
 
         Entries that one side lacks are differences.
         """
+        # The same scalar keys in the same order, as most have.
         if len(a) == len(b) and all(_same_key(key, other_key) for (key, _), (other_key, _) in zip(a, b)):
-            # Both have the same scalar keys in the same order, as most have.
             return ((key, value, other) for (key, value), (_, other) in zip(a, b))
         first, first_objects = _by_text(a)
         second, second_objects = _by_text(b)
@@ -316,8 +320,8 @@ class Comparer:
         for text, (key, _) in here.items():
             if text not in there:
                 self.compared += 1  # as a pair that differs, so that `agreed` is the number of equal ones
-                text = self._path_text(Path(path, key))
-                self.differences.append(Difference(text, f"is missing in the {side}", only=only))
+                path_of_entry = self._path_text(Path(path, key))
+                self.differences.append(Difference(path_of_entry, f"is missing in the {side}", only=only))
 
     def _tensors(self, path: Path, a: Tensor, b: Tensor) -> Pairs:
         """Compare two tensors as views; return the pair of their storages, and of further state."""
@@ -345,8 +349,9 @@ class Comparer:
             return ()
         for storage in (a, b):
             if storage.base is not None:
-                # Parts of one storage may overlap arbitrarily often, and their bytes are only read.
-                self._budget.allocate(storage.nbytes // 16)
+                # Parts of one storage may overlap arbitrarily often.
+                self._budget.allocate(storage.nbytes // _BYTES_READ_PER_ALLOCATED)
+        # Text has one NaN only: other bits of NaNs are no difference then.
         if self.text and same_bytes(_with_one_nan(a), _with_one_nan(b)):
             return ()
         if not same_bytes(a.chunks(), b.chunks()):
@@ -587,9 +592,12 @@ class ValueComparer(Comparer):
         if a == b or (a != a and b != b):
             return True
         try:
-            return abs(a - b) <= self.atol + self.rtol * abs(b) < float("inf")
+            distance = abs(a - b)
+            allowed = self.atol + self.rtol * abs(b)
         except OverflowError:  # an integer beyond all floats
             return False
+        # An infinite distance exceeds an infinite tolerance too, as in `_deviations`.
+        return distance <= allowed and distance < inf
 
     def _tensors(self, path: Path, a: Tensor, b: Tensor) -> Pairs:
         """Compare two tensors by their elements, those of the same two views once; nothing is inside."""
@@ -616,7 +624,7 @@ class ValueComparer(Comparer):
             if id(storage) not in self._storages_with_allowance:
                 # Each storage adds its free comparisons to the budget.
                 self._storages_with_allowance.add(id(storage))
-                self._budget.left += _FREE_COMPARISONS * storage.nbytes // BYTES_PER_STEP
+                self._budget.steps_left += _FREE_COMPARISONS * storage.nbytes // BYTES_PER_STEP
             elements = min(tensor.numel, 2 * storage.count)  # `deviation` compares what is repeated more often once
             self._budget.spend(elements * tensor.element.itemsize // BYTES_PER_STEP)
 
@@ -654,18 +662,49 @@ def deviation(path: str, a: Tensor, b: Tensor, rtol: float, atol: float) -> Diff
         # Strides of 0 may repeat a few elements without end: these are compared once.
         if a.stride != b.stride:
             return Difference(path, f"views that repeat elements in other ways: {a.stride} against {b.stride}")
-        a, b = _repeated(a), _repeated(b)
+        a = _repeated(a)
+        b = _repeated(b)
         shape = a.shape
-    first, second = _as_numbers(a), _as_numbers(b)
-    if a.element.name in PACKED:
-        shape = first.shape
-    differing = 0
-    largest = -1.0
-    flat_index = 0
-    values: tuple[Any, Any] = (None, None)
-    start = 0
-    for x, y in zip(blocks(first, _BLOCK_ELEMENTS), blocks(second, _BLOCK_ELEMENTS)):
-        x, y = _numbers(x, a), _numbers(y, b)
+    if a.element.name in PACKED:  # their bytes are compared
+        shape = _as_numbers(a).shape
+    deviations = _deviations(a, b, rtol, atol)
+    if not deviations.count:
+        return None
+    index = () if a.is_scalar else tuple(map(int, np.unravel_index(deviations.flat_index, shape)))
+    how = f"by at most {deviations.largest:.6g}" if deviations.largest < inf else "most"
+    where = f" at {list(index)}" if index else ""
+    what = f"{deviations.count} of {prod(shape)} elements differ, {how}{where}"
+    if prod(shape) == 1:
+        what = f"its element differs, {how}{where}"
+    first, second = deviations.elements
+    message = f"{what}: {_shown(first)} against {_shown(second)}"
+    return TensorDifference(path, message, prod(shape), deviations.count, deviations.largest, index)
+
+
+@define
+class _Deviations:
+    """The elements of two tensors that differ by more than a tolerance.
+
+    Attributes:
+        count: the number of them.
+        largest: the largest difference.
+        flat_index: of the elements that differ most, among all elements in order, from 0.
+        elements: these two.
+    """
+
+    count: int = 0
+    largest: float = -1.0
+    flat_index: int = 0
+    elements: tuple[Any, Any] = (None, None)
+
+
+def _deviations(a: Tensor, b: Tensor, rtol: float, atol: float) -> _Deviations:
+    """Compare the elements of two tensors of one shape block by block; see `deviation` for the arguments."""
+    deviations = _Deviations()
+    start = 0  # of the block, among all elements
+    for x, y in zip(blocks(_as_numbers(a), _BLOCK_ELEMENTS), blocks(_as_numbers(b), _BLOCK_ELEMENTS)):
+        x = _numbers(x, a)
+        y = _numbers(y, b)
         distances = _distances(x, y)
         with np.errstate(invalid="ignore", over="ignore"):
             allowed = atol + rtol * np.abs(y) if rtol else atol
@@ -673,23 +712,14 @@ def deviation(path: str, a: Tensor, b: Tensor, rtol: float, atol: float) -> Diff
         is_wrong = (distances > allowed) | (distances == inf)
         count = int(np.count_nonzero(is_wrong))
         if count:
-            differing += count
-            place = int(np.argmax(np.where(is_wrong, distances, -1.0)))
-            if distances[place] > largest:
-                largest = float(distances[place])
-                flat_index = start + place
-                values = (x[place], y[place])
+            deviations.count += count
+            place = int(np.argmax(np.where(is_wrong, distances, -1.0)))  # -1: less than any distance
+            if distances[place] > deviations.largest:
+                deviations.largest = float(distances[place])
+                deviations.flat_index = start + place
+                deviations.elements = (x[place], y[place])
         start += len(distances)
-    if not differing:
-        return None
-    index = () if a.is_scalar else tuple(map(int, np.unravel_index(flat_index, shape)))
-    how = f"by at most {largest:.6g}" if largest < inf else "most"
-    where = f" at {list(index)}" if index else ""
-    what = f"{differing} of {prod(shape)} elements differ, {how}{where}"
-    if prod(shape) == 1:
-        what = f"its element differs, {how}{where}"
-    message = f"{what}: {_shown(values[0])} against {_shown(values[1])}"
-    return TensorDifference(path, message, prod(shape), differing, largest, index)
+    return deviations
 
 
 def _count(tensor: Tensor) -> int:

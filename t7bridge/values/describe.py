@@ -181,6 +181,7 @@ class _LuaDescriber(_Describer):
             return {"t": "ref", "id": self._numbers[id(value)]}
         number = len(self._numbers) + 1
         self._numbers[id(value)] = number
+        # As in the script that ran in Lua: it has a number, by which it is referred to, but does not show it.
         if isinstance(value, TorchObject) and value.fields is None:
             return {"t": "userdata", "class": value.class_name}
         content = self._content(value)
@@ -302,9 +303,10 @@ class _PythonDescriber(_Describer):
         if id(value) in self._open_depths:
             levels = len(self._open_depths) - self._open_depths[id(value)]
             return {"t": "cycle", "up": levels}, False
-        node, count = self._container(value)
+        node, count_of_parts = self._container(value)
+        # Shared values are described at each occurrence, of which there may be exponentially many.
         if id(value) in self._seen:
-            self._budget.spend(STEPS_PER_NODE * (1 + count))
+            self._budget.spend(STEPS_PER_NODE * (1 + count_of_parts))
         self._seen.add(id(value))
         self._open_depths[id(value)] = len(self._open_depths)
         return node, True
@@ -313,7 +315,11 @@ class _PythonDescriber(_Describer):
         self._open_depths.popitem()
 
     def _container(self, value: Any) -> tuple[Node, int]:
-        """Return the node of a container, and the number of its parts, which a repetition costs."""
+        """Return the node of a container, and the number of its parts, with which the work of describing it grows.
+
+        Args:
+            value: of one of the types in `_CONTAINERS`.
+        """
         if isinstance(value, dict):
             # Items, not keys: looking a key up costs as much as the file makes its hash cost.
             kind = "odict" if isinstance(value, OrderedDict) else "dict"
@@ -322,23 +328,34 @@ class _PythonDescriber(_Describer):
             kind = "tuple" if isinstance(value, tuple) else "list"
             return {"t": kind, "v": [self.part(item) for item in value]}, len(value)
         if isinstance(value, SparseTensor):
-            node: Node = {"t": "sparse", "layout": value.layout, "size": list(value.size)}
-            for name in ("indices", "plain_indices", "values"):
-                part = getattr(value, name)
-                if part is not None:
-                    node[name] = self.part(part)
-            return node, 0  # its few parts are not charged
+            return self._sparse_tensor(value), 0  # three tensors at most
         if value.is_module:
             return self._module(value)
+        return self._object(value)
+
+    def _sparse_tensor(self, value: SparseTensor) -> Node:
+        """Return the node of a sparse tensor, with the tensors that its layout has."""
+        node: Node = {"t": "sparse", "layout": value.layout, "size": list(value.size)}
+        for name in ("indices", "plain_indices", "values"):
+            part = getattr(value, name)
+            if part is not None:
+                node[name] = self.part(part)
+        return node
+
+    def _object(self, value: PythonObject) -> tuple[Node, int]:
+        """Return the node of an object that is not a module, and the number of its parts.
+
+        A part that is not there, `None`, or an empty tuple or list is left out: that is how most objects lack one.
+        """
         state = None if value.state is UNSET else value.state
         parts = {"args": value.args, "kwargs": value.kwargs, "state": state, "items": value.items, "pairs": value.pairs}
-        node = {"t": "other", "v": value.path}
+        node: Node = {"t": "other", "v": value.path}
         count = 0
         for name, part in parts.items():
-            if part is None or (isinstance(part, (tuple, list)) and not part):
-                continue
-            node[name] = self.part(part)
-            count += 1
+            is_empty = isinstance(part, (tuple, list)) and not part
+            if part is not None and not is_empty:
+                node[name] = self.part(part)
+                count += 1
         return node, count
 
     def _module(self, value: PythonObject) -> tuple[Node, int]:

@@ -9,7 +9,7 @@ from attrs import asdict, field
 
 from ..data import define
 from ..graph.lua import LuaFunction, Table, Value, class_of
-from ..graph.python import PythonObject, in_order
+from ..graph.python import PythonObject
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..graph.walk import entries, step_name
@@ -33,7 +33,8 @@ class LayerRow:
         path: in the file.
         key: in the state dict.
         class_name: in the file.
-        torch: its PyTorch class with the arguments that are not defaults.
+        torch: its PyTorch class with the arguments that are not defaults; `none` if Lua's class has none, and empty for
+            modules of a state dict, whose class is not known.
         output: sizes of each tensor of its last output.
         parameters: number of learned elements, including those of its children.
         shared: the key whose weights it shares, or of the module that it repeats.
@@ -55,7 +56,7 @@ class LayerRow:
 
     @property
     def shape(self) -> str:
-        """Shapes of the output, or of the first weight of a row without a class, as text."""
+        """Shapes of the output, or, where no PyTorch class is known, of the first weight, as text; may be empty."""
         if self.output:
             return ", ".join(map(extents, self.output))
         if self.torch or not self.weights:
@@ -225,21 +226,48 @@ def _table(rows: list[list[str]], right_aligned: int | None, room: int, optional
     """
     _, *rows_below_heads = rows
     is_last_empty = not any(row[-1] for row in rows_below_heads)
-    if room and is_last_empty:
+    if room and is_last_empty:  # its head would take room from the others
         rows = [row[:-1] for row in rows]
     texts = [[printable(cell) for cell in row] for row in rows]
+    omitted = _columns_without_room(texts, right_aligned, room, optional)
+    widths = _widths_of_columns(texts, right_aligned, room, omitted)
+    for row in texts:
+        cells: list[str] = []
+        for place, (cell, width) in enumerate(zip(row, widths)):
+            if place in omitted:
+                continue
+            text = _cut(cell, width)
+            cells.append(text.rjust(width) if place == right_aligned else text.ljust(width))
+        yield "  ".join(cells)[:_MOST_COLUMNS].rstrip()
+
+
+def _columns_without_room(
+    texts: list[list[str]], right_aligned: int | None, room: int, optional: Sequence[int]
+) -> list[int]:
+    """Return which of the optional columns have no room, however narrow others are; see `_table` for the arguments."""
+    omitted: list[int] = []
+    while room and len(omitted) < len(optional):
+        widths = _widths_of_columns(texts, right_aligned, room, omitted)
+        spaces = 2 * (len(widths) - len(omitted) - 1)
+        if sum(widths) + spaces <= room:
+            break
+        omitted.append(optional[len(omitted)])
+    return omitted
+
+
+def _widths_of_columns(
+    texts: list[list[str]], right_aligned: int | None, room: int, omitted: Sequence[int] = ()
+) -> list[int]:
+    """Return the width of each column of a table, 0 for those that are omitted; see `_table` for the other arguments.
+
+    The widest of the columns that may be cut is made narrower, again and again, until all fit in the room.
+    """
     widths = [max(map(len, column)) for column in zip(*texts)]
     last = len(widths) - 1
     widths[:last] = [min(width, _WIDEST) for width in widths[:last]]
-    narrowable = [place for place in range(1, last) if place != right_aligned]
-    omitted: list[int] = []
-    for place in optional:
-        least = sum(min(width, _NARROWEST) if column in narrowable else width for column, width in enumerate(widths))
-        if not room or least + 2 * (last - len(omitted)) <= room:
-            break
+    narrowable = [place for place in range(1, last) if place != right_aligned and place not in omitted]
+    for place in omitted:
         widths[place] = 0
-        omitted.append(place)
-    narrowable = [place for place in narrowable if place not in omitted]
     if omitted:
         narrowable.append(0)  # there is so little room that names are cut, too
     spaces = 2 * (last - len(omitted))  # two between columns
@@ -248,14 +276,7 @@ def _table(rows: list[list[str]], right_aligned: int | None, room: int, optional
         if widths[widest] <= _NARROWEST:
             break
         widths[widest] -= 1
-    for row in texts:
-        cells: list[str] = []
-        for place, (cell, width) in enumerate(zip(row, widths)):
-            if not width:  # an empty column, without a head, or one that is left out
-                continue
-            text = _cut(cell, width)
-            cells.append(text.rjust(width) if place == right_aligned else text.ljust(width))
-        yield "  ".join(cells)[:_MOST_COLUMNS].rstrip()
+    return widths
 
 
 def _cut(text: str, width: int) -> str:
@@ -268,10 +289,38 @@ _LEVELS = 100
 _LETTERS = 1000
 """Characters of a string shown."""
 _SETS = (set, frozenset)
-_UNNUMBERED = (tuple, frozenset)
-"""Values without identity: each is expanded once, however many places share it."""
-_NUMBERED = (Holder, dict, list, set)
-"""Values with identity: each has a number, which later places refer to."""
+_WITHOUT_IDENTITY = (tuple, frozenset)
+"""Values that cannot change, so that it makes no difference which are one object: they have no number."""
+_WITH_IDENTITY = (Holder, dict, list, set)
+"""Values that have a number, which later places refer to; storages, which are shown by their tensors, have none."""
+
+
+class _Shown:
+    """The values that an outline has shown; where they occur again, it refers to them."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}
+        """The number of each value with identity, by its identity here."""
+        self._without_identity: set[int] = set()
+        """Those without identity, by their identity here."""
+
+    def text_of(self, value: Value) -> tuple[str, bool]:
+        """Return a value in a few words, or as a reference to where it was shown.
+
+        Returns:
+            The text, and whether the value is new, so that what is inside it is to be shown.
+        """
+        words = summary(value)
+        if isinstance(value, _WITHOUT_IDENTITY):
+            if id(value) in self._without_identity:
+                return f"{words}, shown above" if len(value) else words, False
+            self._without_identity.add(id(value))
+        if isinstance(value, _WITH_IDENTITY) and not isinstance(value, Storage):
+            if id(value) in self._numbers:
+                return f"the same as #{self._numbers[id(value)]}", False
+            self._numbers[id(value)] = len(self._numbers) + 1
+            words += f"  #{len(self._numbers)}"
+        return words, True
 
 
 def outline(root: Value, *, depth: int, items: int) -> Iterator[str]:
@@ -282,10 +331,7 @@ def outline(root: Value, *, depth: int, items: int) -> Iterator[str]:
         depth: levels to show.
         items: entries to show of each table.
     """
-    numbers: dict[int, int] = {}
-    """The number of each value with identity shown so far, by its identity."""
-    shown: set[int] = set()
-    """Identities of the tuples and frozensets shown so far."""
+    shown = _Shown()
     marks: dict[int, bytes] = {}
     """Of the items of sets, see `in_order`."""
     # Values to show, with their level and name, and whole lines; the next one last.
@@ -296,41 +342,22 @@ def outline(root: Value, *, depth: int, items: int) -> Iterator[str]:
             yield entry
             continue
         level, name, value = entry
-        start = f"{_indent(level)}{name}: "
-        if isinstance(value, _UNNUMBERED):
-            if id(value) in shown:
-                above = ", shown above" if len(value) else ""
-                yield printable(f"{start}{summary(value)}{above}")
-                continue
-            shown.add(id(value))
-        number_text = ""
-        if isinstance(value, _NUMBERED) and not isinstance(value, Storage):
-            if id(value) in numbers:
-                yield printable(f"{start}the same as #{numbers[id(value)]}")
-                continue
-            numbers[id(value)] = len(numbers) + 1
-            number_text = f"  #{len(numbers)}"
-        yield printable(f"{start}{summary(value)}{number_text}")
-        if isinstance(value, (Tensor, Storage)):
+        text, is_new = shown.text_of(value)
+        yield printable(f"{_indent(level)}{name}: {text}")
+        # A tensor is shown without its storage: the words of a view say what part of it that is.
+        if not is_new or isinstance(value, Tensor):
             continue
-        inside = list(_inside(value, marks))
+        inside = list(entries(value, marks))
         expanded = inside[:items] if level + 1 < depth else []
         if len(inside) > len(expanded):
             stack.append(f"{_indent(level + 1)}… {len(inside) - len(expanded)} more")
-        for step, child in reversed(expanded):
-            stack.append((level + 1, step.lstrip("."), child))
+        for key, child in reversed(expanded):
+            stack.append((level + 1, step_name(key).lstrip("."), child))
 
 
 def _indent(level: int) -> str:
     """Return two spaces a level, up to a maximum: lines must not grow with the depth."""
     return "  " * min(level, _LEVELS)
-
-
-def _inside(value: Value, marks: dict[int, bytes]) -> Iterator[tuple[str, Value]]:
-    """Yield the values directly inside a value; of a set, its items, ordered by `in_order` with the marks."""
-    if isinstance(value, _SETS):
-        return (("{}", item) for item in in_order(value, marks))
-    return ((step_name(key), item) for key, item in entries(value))
 
 
 def summary(value: Value) -> str:

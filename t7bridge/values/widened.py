@@ -20,7 +20,7 @@ types are named in the metadata; numbers, and lists of them, are tensors where n
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Any
 
@@ -189,20 +189,19 @@ def _changed_elements(element: ElementType, conj: bool, neg: bool, array: np.nda
 
 def _same_bytes(storage: Storage, element: ElementType) -> Storage:
     """Return a storage of another element type with the same bytes."""
+    count = storage.nbytes // element.itemsize
     data = storage.data
     is_complex32 = "complex32" in (storage.element.name, element.name)
-    # A complex32 is read as an integer of 4 bytes. From a file in big order these are reversed together, but those of
-    # two halves by themselves.
-    if isinstance(data, Span) and not (is_complex32 and data.order == "big"):
-        data = evolve(data, width=element.itemsize)
-    else:
-        if is_complex32:
-            convert = _complex32_bits if element.name == "complex32" else _halves_of_complex32
-        else:
-            convert = partial(_viewed_as, element.code)
-        # So many elements become one.
-        data = Derived(storage, convert, group=max(1, element.itemsize // storage.element.itemsize))
-    return Storage(element, storage.nbytes // element.itemsize, data, storage.device)
+    # The words of a file in big order are reversed as they are read: those of a complex32, which is read as an integer
+    # of 4 bytes, and those of its halves are not the same.
+    has_other_words = is_complex32 and isinstance(data, Span) and data.order == "big"
+    if isinstance(data, Span) and not has_other_words:
+        return Storage(element, count, evolve(data, width=element.itemsize), storage.device)
+    convert: Callable[[np.ndarray], np.ndarray] = partial(_viewed_as, element.code)
+    if is_complex32:
+        convert = _complex32_bits if element.name == "complex32" else _halves_of_complex32
+    elements_for_one = max(1, element.itemsize // storage.element.itemsize)  # 1 where one becomes several
+    return Storage(element, count, Derived(storage, convert, group=elements_for_one), storage.device)
 
 
 def _viewed_as(code: str, array: np.ndarray) -> np.ndarray:
@@ -255,7 +254,7 @@ def _narrower_elements(name: str, code: str, array: np.ndarray) -> np.ndarray:
         bits = array.view("u4")
         nans = np.isnan(array)
         upper_bits = bits >> 20
-        narrow = _float8_of_heads(name)[upper_bits]
+        narrow = _float8_of_upper_bits(name)[upper_bits]
         narrow[nans] = bits[nans] & 0xFF  # `_float8_table` keeps the pattern there
     else:
         narrow = array.astype(code)
@@ -273,10 +272,11 @@ def _narrower_elements(name: str, code: str, array: np.ndarray) -> np.ndarray:
 
 
 @lru_cache
-def _float8_of_heads(name: str) -> np.ndarray:
+def _float8_of_upper_bits(name: str) -> np.ndarray:
     """Return the 8-bit pattern for each value of the upper 12 bits of a float32, shape (4096,).
 
     A number that the 8-bit type has is 0 below them: they are the sign, 8 bits of exponent and at most 3 of mantissa.
+    The patterns of NaNs are in the lower bits: what is here for their upper bits is not used.
     """
     patterns = np.zeros(1 << 12, "u1")
     patterns[_float8_table(name) >> 20] = np.arange(256)

@@ -16,9 +16,10 @@ __getattr__ = face(
         "journal": "Journal Record",
         "names": "OutputNames safe_name",
         "places": "Folder",
-        "plan": "RunPlan find_inputs kind_of",
+        "plan": "RunPlan Settings find_inputs kind_of",
         "progress": "Progress",
         "report": "COLUMNS ZooReport as_csv counts_line left_out_text",
         "run": "convert_zoo",
+        "workers": "convert_one",
     },
 )

@@ -115,7 +115,7 @@ class Record:
         self.reason = reason or message
         return self
 
-    def take(self, other: Record) -> Record:
+    def copy_values_of(self, other: Record) -> Record:
         """Copy all values from the copy that a worker process has sent back with the outcome; return this record."""
         for name in _NAMES:
             setattr(self, name, getattr(other, name))
@@ -123,12 +123,12 @@ class Record:
 
 
 _NAMES = tuple(column.name for column in fields(Record))
-_values = attrgetter(*_NAMES)
+_values_of = attrgetter(*_NAMES)
 
 
 def to_line(records: Iterable[Record]) -> str:
     """Return records as one line of JSON, for another process: files to convert, or their outcomes."""
-    return json.dumps(list(map(_values, records)))
+    return json.dumps(list(map(_values_of, records)))
 
 
 def from_line(line: str | bytes) -> list[Record]:
@@ -140,19 +140,19 @@ def from_line(line: str | bytes) -> list[Record]:
 _SQL = {"int": "INTEGER", "bool": "INTEGER", "float": "REAL"}
 _COLUMNS = {column.name: f"{_SQL.get(str(column.type), 'TEXT')} NOT NULL" for column in fields(Record)}
 _COLUMNS |= {"number": "INTEGER PRIMARY KEY", "name": "TEXT UNIQUE NOT NULL"}
-_TEXTS = tuple(map(_NAMES.index, ("name", "place", "output", "reason", "message", "kind")))
-"""Places of the columns with text that may not be UTF-8."""
-_LISTS = tuple(map(_NAMES.index, ("notes", "layers")))
-"""Places of the columns with lists, as JSON."""
-_FLAGS = tuple(map(_NAMES.index, ("claimed", "ours")))
-"""Places of the columns with truth values, which SQLite has as integers."""
+_TEXT_COLUMNS = tuple(map(_NAMES.index, ("name", "place", "output", "reason", "message", "kind")))
+"""Numbers of the columns with text that may not be UTF-8."""
+_LIST_COLUMNS = tuple(map(_NAMES.index, ("notes", "layers")))
+"""Numbers of the columns with lists, as JSON."""
+_FLAG_COLUMNS = tuple(map(_NAMES.index, ("claimed", "ours")))
+"""Numbers of the columns with truth values, which SQLite has as integers."""
 # Replaces the record of the same number, or of the same name.
 _STORE = f"INSERT OR REPLACE INTO files VALUES ({', '.join('?' * len(_NAMES))})"
-_NOTHING = "[]"
+_EMPTY_LIST = "[]"
 """An empty list as JSON: what most records have, recognized without parsing it."""
 
 
-def _pack(text: str) -> str | bytes:
+def _text_for_sqlite(text: str) -> str | bytes:
     """Return text as SQLite can hold it: as it is, or as bytes if it has surrogates, which are not valid UTF-8.
 
     Python puts surrogates into the names of files that are not UTF-8.
@@ -166,9 +166,9 @@ def _pack(text: str) -> str | bytes:
     return text
 
 
-def _packed(value: Any) -> Any:
-    """Return a parameter of a query as SQLite can hold it, see `_pack`."""
-    return _pack(value) if isinstance(value, str) else value
+def _parameter(value: Any) -> Any:
+    """Return a parameter of a query as SQLite can hold it, see `_text_for_sqlite`."""
+    return _text_for_sqlite(value) if isinstance(value, str) else value
 
 
 def _is_escaped(text: str) -> bool:
@@ -176,31 +176,38 @@ def _is_escaped(text: str) -> bool:
     return all(not 0xD800 <= ord(char) <= 0xDFFF or 0xDC80 <= ord(char) <= 0xDCFF for char in text)
 
 
-def _line(record: Record) -> list[Any]:
+def _row_of(record: Record) -> list[Any]:
     """Return the values of a record for the columns of `files`."""
-    values = list(_values(record))
-    for place in _TEXTS:
-        values[place] = _pack(values[place])
-    for place in _LISTS:
-        values[place] = json.dumps(values[place]) if values[place] else _NOTHING
+    values = list(_values_of(record))
+    for column in _TEXT_COLUMNS:
+        values[column] = _text_for_sqlite(values[column])
+    for column in _LIST_COLUMNS:
+        values[column] = json.dumps(values[column]) if values[column] else _EMPTY_LIST
     return values
 
 
-def _unpack(value: str | bytes) -> str:
-    """Return the text that `_pack` stored."""
+def _text_from_sqlite(value: str | bytes) -> str:
+    """Return the text that `_text_for_sqlite` stored."""
     return value if isinstance(value, str) else value.decode("utf-8", "surrogateescape")
 
 
-def _record(row: Sequence[Any]) -> Record:
+def _record_of(row: Sequence[Any]) -> Record:
     """Return the record of a row of `files`."""
     values = list(row)
-    for place in _TEXTS:
-        values[place] = _unpack(values[place])
-    for place in _LISTS:
-        values[place] = json.loads(values[place]) if values[place] != _NOTHING else []
-    for place in _FLAGS:
-        values[place] = bool(values[place])
+    for column in _TEXT_COLUMNS:
+        values[column] = _text_from_sqlite(values[column])
+    for column in _LIST_COLUMNS:
+        values[column] = json.loads(values[column]) if values[column] != _EMPTY_LIST else []
+    for column in _FLAG_COLUMNS:
+        values[column] = bool(values[column])
     return Record(*values)
+
+
+def _input(name: str | bytes, place: str | bytes, size: int, stamp: str, claimed: int) -> Record:
+    """Return an input as it is in the sources now, by the columns of `inputs`."""
+    return Record(
+        name=_text_from_sqlite(name), place=_text_from_sqlite(place), bytes=size, stamp=stamp, claimed=bool(claimed)
+    )
 
 
 _FIELDS = ", ".join(f"files.{name}" for name in _NAMES)
@@ -259,16 +266,7 @@ class Journal:
         self._lock = threading.RLock()
         """Held by the thread that uses the database: outcomes are recorded by another one than plans."""
         try:
-            # Transactions begin where we say (`isolation_level`).
-            self._base = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-            self._base.execute("PRAGMA locking_mode = EXCLUSIVE")
-            self._base.execute("PRAGMA synchronous = FULL")  # a transaction survives a power cut
-            self._base.execute(f"PRAGMA cache_size = {_CACHE}")
-            # A lock that is held until the file is closed is taken here, so that a second run fails at once.
-            self._base.execute("BEGIN EXCLUSIVE")
-            self._make_tables()
-            self._base.execute("COMMIT")
-            self._base.executescript(_TEMPORARY_TABLES.format(cache=_CACHE))
+            self._open()
         except sqlite3.OperationalError as error:
             if "locked" in str(error):
                 raise T7BridgeError(
@@ -281,39 +279,67 @@ class Journal:
             ) from error
         if not path:
             # Nobody closes a private journal: a report reads its rows from it for as long as it exists.
-            weakref.finalize(self, self._base.close)
+            weakref.finalize(self, self._database.close)
+        self._check_schema()
+
+    def _open(self) -> None:
+        """Open or create the database, take it for this run alone, and make its tables.
+
+        Raises:
+            sqlite3.OperationalError: another run has it open (`locked`), or it cannot be opened.
+            sqlite3.DatabaseError: it is no database.
+        """
+        # Transactions begin where we say (`isolation_level`).
+        self._database = sqlite3.connect(
+            self.path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
+        self._database.execute("PRAGMA locking_mode = EXCLUSIVE")
+        self._database.execute("PRAGMA synchronous = FULL")  # a transaction survives a power cut
+        self._database.execute(f"PRAGMA cache_size = {_CACHE}")
+        # A lock that is held until the file is closed is taken here, so that a second run fails at once.
+        self._database.execute("BEGIN EXCLUSIVE")
+        self._make_tables()
+        self._database.execute("COMMIT")
+        self._database.executescript(_TEMPORARY_TABLES.format(cache=_CACHE))
+
+    def _check_schema(self) -> None:
+        """Note in a new journal which layout it has, and close and refuse one that has another.
+
+        Raises:
+            T7BridgeError: it has another.
+        """
         schema = self.fact("schema")
         if schema not in (None, SCHEMA):  # a new journal has none
             self.close()
             raise T7BridgeError(
                 f"the journal has layout {schema}, and this release supports {SCHEMA}",
-                file=path,
+                file=self.path,
                 hint="Use the release that began the zoo, or another folder.",
             )
-        with self.changing():
+        with self.transaction():
             self.set_facts({"schema": SCHEMA})
 
     def _make_tables(self) -> None:
         """Make the tables of a new journal, and the columns that a journal of an older release does not have."""
         columns = ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
         for statement in _TABLES.format(columns=columns).split(";"):
-            self._base.execute(statement)
-        existing = {name for _, name, *_ in self._base.execute("PRAGMA table_info(files)")}
+            self._database.execute(statement)
+        existing = {name for _, name, *_ in self._database.execute("PRAGMA table_info(files)")}
         for name, kind in _COLUMNS.items():
             if name not in existing:
                 # All columns that were added so far are texts.
-                self._base.execute(f"ALTER TABLE files ADD COLUMN {name} {kind} DEFAULT ''")
+                self._database.execute(f"ALTER TABLE files ADD COLUMN {name} {kind} DEFAULT ''")
 
     def close(self) -> None:
         """Close the file, so that another run may begin."""
-        self._base.close()
+        self._database.close()
 
     def copy(self) -> Journal:
         """Return a private journal with the same records, as they are now."""
         copy = Journal("")
         copy.path = self.path
         with self._reading():
-            self._base.backup(copy._base)
+            self._database.backup(copy._database)
         return copy
 
     # Facts and records
@@ -321,32 +347,35 @@ class Journal:
     def fact(self, name: str) -> Any:
         """Return a fact about the zoo as a whole (see `set_facts`), `None` if it is unknown."""
         with self._reading():
-            row = self._base.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
-        return json.loads(row[0]) if row else None
+            row = self._database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+        if row is None:
+            return None
+        (value,) = row
+        return json.loads(value)
 
     def set_facts(self, facts: dict[str, Any]) -> None:
         """Store facts about the zoo as a whole, by name, as data for JSON."""
         lines = [(name, json.dumps(value)) for name, value in facts.items()]
-        self._base.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", lines)
+        self._database.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", lines)
 
     def query(self, text: str, *values: Any) -> list[Any]:
         """Return all rows of a query, which must be few, as they are in memory together."""
         with self._reading():
-            return self._base.execute(text, tuple(map(_packed, values))).fetchall()
+            return self._database.execute(text, tuple(map(_parameter, values))).fetchall()
 
     def execute(self, text: str, *values: Any) -> int:
-        """Run a statement of SQL, outside of `changing` a transaction of its own; return how many rows it changed."""
-        return self._base.execute(text, tuple(map(_packed, values))).rowcount
+        """Run a statement of SQL, a transaction of its own unless one is open; return how many rows it changed."""
+        return self._database.execute(text, tuple(map(_parameter, values))).rowcount
 
     def records(self, condition: str = "TRUE") -> Iterator[Record]:
         """Yield the files that meet a condition of SQL, by name."""
         for _, *row in self._by_name(_FIELDS, "files", condition):
-            yield _record(row)
+            yield _record_of(row)
 
     def records_at(self, start: int, count: int, condition: str = "TRUE") -> list[Record]:
         """Return at most `count` of the files that meet a condition, by name, from the 0-based place `start` on."""
         text = f"SELECT {_FIELDS} FROM files WHERE {condition} ORDER BY name LIMIT ? OFFSET ?"
-        return [_record(row) for row in self.query(text, count, start)]
+        return [_record_of(row) for row in self.query(text, count, start)]
 
     def _by_name(
         self, columns: str, table: str, condition: str = "TRUE", joined: str = "", values: Iterable[str] = ()
@@ -370,19 +399,19 @@ class Journal:
 
     def record(self, records: Iterable[Record]) -> None:
         """Record the outcomes of planned files; their outputs must be on the disk before."""
-        with self.changing():
+        with self.transaction():
             self.store(records)
 
     def store(self, records: Iterable[Record]) -> None:
         """Store records in an open transaction; those without a number get the next ones, in place."""
-        (last_number,) = self._base.execute("SELECT coalesce(max(number), 0) FROM files").fetchone()
+        (last_number,) = self._database.execute("SELECT coalesce(max(number), 0) FROM files").fetchone()
         lines: list[list[Any]] = []
         for record in records:
             if not record.number:
                 last_number += 1
                 record.number = last_number
-            lines.append(_line(record))
-        self._base.executemany(_STORE, lines)
+            lines.append(_row_of(record))
+        self._database.executemany(_STORE, lines)
 
     def is_empty(self) -> bool:
         """Return whether there is no record."""
@@ -390,7 +419,7 @@ class Journal:
 
     def clear(self) -> None:
         """Remove all records, in an open transaction."""
-        self._base.execute("DELETE FROM files")
+        self._database.execute("DELETE FROM files")
 
     # Inputs and plan: in an open transaction
 
@@ -401,15 +430,18 @@ class Journal:
             ModelError: two inputs have the same name.
         """
         for batch in batches(inputs):
-            lines = [(_pack(item.name), _pack(item.place), item.bytes, item.stamp, item.claimed) for item in batch]
-            # The last two columns are for `mark_fresh`. Of inputs of one name the first stays.
-            added = self._base.executemany(
+            lines = [
+                (_text_for_sqlite(item.name), _text_for_sqlite(item.place), item.bytes, item.stamp, item.claimed)
+                for item in batch
+            ]
+            # The last two columns, format and reason, are for `mark_fresh`. Of inputs of one name the first stays.
+            added = self._database.executemany(
                 "INSERT OR IGNORE INTO inputs VALUES (?, ?, ?, ?, ?, NULL, NULL)", lines
             ).rowcount
             if added < len(lines):
-                self._check_places(batch)
+                self._check_same_places(batch)
 
-    def _check_places(self, inputs: list[Record]) -> None:
+    def _check_same_places(self, inputs: list[Record]) -> None:
         """Refuse different files with one name; the same file may be listed by several sources.
 
         Raises:
@@ -417,9 +449,9 @@ class Journal:
         """
         for item in inputs:
             ((place,),) = self.query("SELECT place FROM inputs WHERE name = ?", item.name)
-            if _unpack(place) != item.place:
+            if _text_from_sqlite(place) != item.place:
                 raise ModelError(
-                    f"two inputs have the name {item.name}: {_unpack(place)} and {item.place}",
+                    f"two inputs have the name {item.name}: {_text_from_sqlite(place)} and {item.place}",
                     hint="Convert them into two folders, or put them into one tree first.",
                 )
 
@@ -428,8 +460,9 @@ class Journal:
         columns = f"inputs.place, inputs.bytes, inputs.stamp, inputs.claimed, {_FIELDS}"
         joined = "LEFT JOIN files ON files.name = inputs.name"
         for name, place, size, stamp, claimed, *recorded in self._by_name(columns, "inputs", joined=joined):
-            item = Record(name=_unpack(name), place=_unpack(place), bytes=size, stamp=stamp, claimed=bool(claimed))
-            yield item, None if recorded[0] is None else _record(recorded)
+            present = _input(name, place, size, stamp, claimed)
+            number, *_ = recorded  # without a record, all columns of `files` are null
+            yield present, None if number is None else _record_of(recorded)
 
     def mark_fresh(self, marks: Iterable[tuple[str, str, str]]) -> None:
         """Mark inputs as new, or to be converted again; `fresh` returns them.
@@ -438,30 +471,36 @@ class Journal:
             marks: of each input its name, the likely format, and what it is if it is not a model; one of the last two
                 is empty.
         """
-        lines = [(kind, reason, _pack(name)) for name, kind, reason in marks]
-        self._base.executemany("UPDATE inputs SET format = ?, reason = ? WHERE name = ?", lines)
+        lines = [(kind, reason, _text_for_sqlite(name)) for name, kind, reason in marks]
+        self._database.executemany("UPDATE inputs SET format = ?, reason = ? WHERE name = ?", lines)
 
     def fresh(self) -> Iterator[Fresh]:
         """Yield the marked inputs, by name."""
-        columns = "place, bytes, stamp, claimed, format, reason"
-        columns = ", ".join(f"inputs.{name}" for name in columns.split(", "))
+        of_input = "inputs.place, inputs.bytes, inputs.stamp, inputs.claimed"
+        columns = f"{of_input}, inputs.format, inputs.reason, files.number, files.output, files.ours"
         joined = "LEFT JOIN files ON files.name = inputs.name"
-        rows = self._by_name(
-            f"{columns}, files.number, files.output, files.ours", "inputs", "format IS NOT NULL", joined
-        )
+        rows = self._by_name(columns, "inputs", "format IS NOT NULL", joined)
         for name, place, size, stamp, claimed, kind, reason, number, output, ours in rows:
-            item = Record(name=_unpack(name), place=_unpack(place), bytes=size, stamp=stamp, claimed=bool(claimed))
             # A new input has no line in `files`, whose columns are null then.
-            yield Fresh(item, kind, reason, number or 0, _unpack(output or ""), bool(ours))
+            yield Fresh(
+                record=_input(name, place, size, stamp, claimed),
+                format=kind,
+                reason=reason,
+                number=number or 0,
+                output=_text_from_sqlite(output or ""),
+                ours=bool(ours),
+            )
 
     def outputs(self, condition: str = "TRUE") -> Iterator[str]:
         """Yield the outputs of the files that meet a condition of SQL, by the names of the inputs."""
         for _, output in self._by_name("files.output", "files", f"output != '' AND {condition}"):
-            yield _unpack(output)
+            yield _text_from_sqlite(output)
 
     def add_identities(self, keys: Iterable[str]) -> None:
         """Add identities of inputs on the disk to those of `has_identity`."""
-        self._base.executemany("INSERT OR IGNORE INTO identities VALUES (?)", [(_pack(key),) for key in keys])
+        self._database.executemany(
+            "INSERT OR IGNORE INTO identities VALUES (?)", [(_text_for_sqlite(key),) for key in keys]
+        )
 
     def has_identity(self, key: str) -> bool:
         """Return whether a file on the disk is an input, by its identity."""
@@ -472,7 +511,7 @@ class Journal:
         condition = f"status != '{GONE}' AND name NOT IN (SELECT name FROM inputs)"
         first = self.query(f"SELECT name FROM files WHERE {condition} ORDER BY name LIMIT {FIRST}")
         count = self.execute(f"UPDATE files SET status = '{GONE}' WHERE {condition}")
-        return Names(count, [_unpack(name) for (name,) in first])
+        return Names(count, [_text_from_sqlite(name) for (name,) in first])
 
     def plan_work(self, large: int, most: int | None) -> tuple[int, int]:
         """Choose the files to convert; return their number and total size.
@@ -486,9 +525,9 @@ class Journal:
         order = f"CASE WHEN bytes >= {large} THEN -bytes ELSE 0 END, name"
         limit = -1 if most is None else most  # SQLite: no limit
         chosen = f"SELECT number FROM files WHERE status = '{PLANNED}' ORDER BY {order} LIMIT {limit}"
-        with self.changing():
-            self._base.execute("DELETE FROM todo")
-            self._base.execute(f"INSERT INTO todo (number) {chosen}")
+        with self.transaction():
+            self._database.execute("DELETE FROM todo")
+            self._database.execute(f"INSERT INTO todo (number) {chosen}")
         ((count, size),) = self.query("SELECT count(*), coalesce(sum(bytes), 0) FROM todo JOIN files USING (number)")
         return count, size
 
@@ -498,7 +537,7 @@ class Journal:
         last_position = 0
         while rows := self.query(f"{text} ORDER BY position LIMIT {BATCH}", last_position):
             for _, *row in rows:
-                yield _record(row)
+                yield _record_of(row)
             last_position = rows[-1][0]
 
     # Summaries, of the files that are among the sources
@@ -522,7 +561,9 @@ class Journal:
 
     def noteworthy(self) -> Iterator[Record]:
         """Yield the files that failed, or that have notes, or layers without a PyTorch equivalent."""
-        return self.records(f"{PRESENT} AND (status = '{FAILED}' OR notes != '{_NOTHING}' OR layers != '{_NOTHING}')")
+        return self.records(
+            f"{PRESENT} AND (status = '{FAILED}' OR notes != '{_EMPTY_LIST}' OR layers != '{_EMPTY_LIST}')"
+        )
 
     def find_twins(self, most: int) -> tuple[list[Names], int]:
         """Find inputs of equal content; to be called once, before `with_twins`, which reads what it finds.
@@ -543,7 +584,7 @@ class Journal:
             placeholders = ", ".join("?" * len(twins))
             condition = f"{PRESENT} AND bytes > 0 AND hash IN ({placeholders})"
             for name, key in self._by_name("hash", "files", condition, values=twins):
-                twins[key].add(_unpack(name))
+                twins[key].add(_text_from_sqlite(name))
         ((total,),) = self.query("SELECT coalesce(sum(files), 0) FROM twins")
         return list(twins.values()), total
 
@@ -551,7 +592,7 @@ class Journal:
         """Yield all files by name, each with a sample of the files of its content; `None` if no other has it."""
         joined = "LEFT JOIN twins ON twins.hash = files.hash AND files.bytes > 0"
         for _, count, first, *row in self._by_name(f"twins.files, twins.first, {_FIELDS}", "files", PRESENT, joined):
-            yield _record(row), Names(count, [_unpack(first)]) if count else None
+            yield _record_of(row), Names(count, [_text_from_sqlite(first)]) if count else None
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -565,7 +606,7 @@ class Journal:
             raise CorruptError(f"the journal is damaged: {error}", file=self.path) from error
 
     @contextmanager
-    def changing(self) -> Iterator[None]:
+    def transaction(self) -> Iterator[None]:
         """Make the changes in the block one transaction: an error in it undoes all of them.
 
         Raises:
@@ -573,14 +614,14 @@ class Journal:
         """
         with self._lock:
             try:
-                self._base.execute("BEGIN IMMEDIATE")
+                self._database.execute("BEGIN IMMEDIATE")
                 yield
-                self._base.execute("COMMIT")
+                self._database.execute("COMMIT")
             except sqlite3.Error as error:
                 raise T7BridgeError(f"the journal cannot be written: {error}", file=self.path) from error
             finally:
-                if self._base.in_transaction:
-                    self._base.execute("ROLLBACK")
+                if self._database.in_transaction:
+                    self._database.execute("ROLLBACK")
 
 
 class Rows(Sequence[Record]):
@@ -617,7 +658,7 @@ class Rows(Sequence[Record]):
             end = max(indices[0], indices[-1]) + 1
             return self.journal.records_at(start, end - start, PRESENT)[:: indices.step]
         index = place if place >= 0 else len(self) + place
-        records = self.journal.records_at(index, 1, PRESENT) if index >= 0 else []
+        records = self.journal.records_at(index, count=1, condition=PRESENT) if index >= 0 else []
         if not records:
             raise IndexError(place)
         return records[0]

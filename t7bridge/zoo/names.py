@@ -54,72 +54,76 @@ class OutputNames:
 
     Args:
         journal: has the names in temporary tables, since there may be millions.
-        suffixes: returns the suffix of the output for the name of an input format.
+        suffix_of: returns the suffix of the output for the name of an input format.
 
     Attributes:
-        any_wanted: whether an input has said which name it wants.
+        has_wanted_names: whether `note_wanted_name` was called, and `choose_name` will be.
     """
 
-    def __init__(self, journal: Journal, suffixes: Callable[[str], str]) -> None:
+    def __init__(self, journal: Journal, suffix_of: Callable[[str], str]) -> None:
         self._journal = journal
-        self._suffixes = suffixes
-        self.any_wanted = False
-        self._folder = ""
+        self._suffix_of = suffix_of
+        self.has_wanted_names = False
+        self._last_folder = ""
         """The folder whose name was reserved last: names come in order, and most share it with the one before."""
         journal.execute("CREATE TEMP TABLE IF NOT EXISTS used (key TEXT PRIMARY KEY) WITHOUT ROWID")
         journal.execute("CREATE TEMP TABLE IF NOT EXISTS wanted (key TEXT PRIMARY KEY, times INTEGER) WITHOUT ROWID")
         for name in (*REPORTS, NAME):
             self.reserve(name)
 
-    def reserve(self, name: str) -> bool:
-        """Take a name, and those of its folders; return whether it was free."""
+    def reserve(self, name: str) -> None:
+        """Reserve a name, and those of its folders: no output will get it."""
         self._reserve_folders(name)
-        return self._take(name)
+        self._reserve_if_free(name)
 
-    def _take(self, name: str) -> bool:
-        """Take a name, whatever its case; return whether it was free."""
+    def _reserve_if_free(self, name: str) -> bool:
+        """Reserve a name, in whatever case, unless it is reserved already; return whether it was free."""
         return self._journal.execute("INSERT OR IGNORE INTO used VALUES (?)", name.casefold()) > 0
 
     def _reserve_folders(self, name: str) -> None:
-        """Take the names of the folders that contain a file: no output may have them."""
+        """Reserve the names of the folders that contain a file: no output may have them."""
         folder, _, _ = name.rpartition("/")
-        if folder == self._folder:
+        if folder == self._last_folder:
             return
-        self._folder = folder
+        self._last_folder = folder
         for parent in _with_parents(folder):
-            self._take(parent)
+            self._reserve_if_free(parent)
 
-    def short_name(self, name: str, kind: str) -> str:
+    def _short_name(self, name: str, kind: str) -> str:
         """Return the name that an input of a format wants for its output: `net.pt` for `net.t7`."""
-        return stem_of(name) + self._suffixes(kind)
+        return stem_of(name) + self._suffix_of(kind)
 
-    def want(self, name: str, kind: str) -> None:
-        """Note the name that an input of a format wants for its output, and take those of its folders."""
-        short = self.short_name(name, kind)
-        self.any_wanted = True
+    def note_wanted_name(self, name: str, kind: str) -> None:
+        """Note the name that an input of a format wants for its output, and reserve those of its folders."""
+        short = self._short_name(name, kind)
+        self.has_wanted_names = True
         self._reserve_folders(short)
         add = "INSERT INTO wanted VALUES (?, 1) ON CONFLICT (key) DO UPDATE SET times = times + 1"
         self._journal.execute(add, short.casefold())
 
-    def choose(self, name: str, kind: str) -> str:
-        """Return a free name for the output of an input of a format, and take it.
+    def choose_name(self, name: str, kind: str) -> str:
+        """Return a free name for the output of an input of a format, and reserve it.
 
         It is `net.pt`, or else `net.t7.pt`, `net.t7.2.pt`, …
+
+        Args:
+            name: of the input, for which `note_wanted_name` was called.
+            kind: its format.
         """
-        short = self.short_name(name, kind)
+        short = self._short_name(name, kind)
         ((times,),) = self._journal.query("SELECT times FROM wanted WHERE key = ?", short.casefold())
-        if times == 1 and self._take(short):
+        if times == 1 and self._reserve_if_free(short):
             return short
-        for choice in self._longer_names(name, kind):
-            # What is wanted twice nobody gets, not even an input whose longer name is the other's short one.
-            is_wanted_twice = times > 1 and choice == short
-            if not is_wanted_twice and self._take(choice):
-                return choice
+        for longer in self._longer_names(name, kind):
+            # What several inputs want none gets: not `net` either, whose first longer name, `net.pt`, is its short one.
+            is_wanted_by_several = times > 1 and longer == short
+            if not is_wanted_by_several and self._reserve_if_free(longer):
+                return longer
         raise AssertionError("numbers do not end")
 
     def _longer_names(self, name: str, kind: str) -> Iterator[str]:
         """Yield names that keep the suffix of the input, without end: all but the first with a number."""
-        suffix = self._suffixes(kind)
+        suffix = self._suffix_of(kind)
         yield name + suffix
         number = 2
         while True:

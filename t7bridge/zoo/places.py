@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from ..data import define
 from ..errors import ModelError, T7BridgeError, UnsupportedError, WriteError
 from ..io.addresses import ARCHIVES, connect, copy_whole, errors_of, head_of, protocol_of, stamp_of
 from ..io.output import FileOutput, flush_to_disk, is_temporary, temporary_name
@@ -248,8 +249,23 @@ LEFT_OUT = {
 """What is not an input although it is in a source: the keys of reports, and what one and several are called."""
 
 
-def list_source(source: str, output: str, left_out: Counter[str]) -> tuple[str, Iterable[Record], bool]:
-    """Return the files of a source: its name, their records, named relative to it, and whether it is a single file.
+@define(frozen=True)
+class Listing:
+    """The files of a source.
+
+    Attributes:
+        name: of the source: the last part of its path.
+        records: the files, named relative to it.
+        is_single_file: whether the source is a file itself, and not a folder, a pattern or an archive.
+    """
+
+    name: str
+    records: Iterable[Record]
+    is_single_file: bool = False
+
+
+def list_source(source: str, output: str, left_out: Counter[str]) -> Listing:
+    """Return the files of a source.
 
     Args:
         source: path of a file or folder, a pattern, or a URL of one.
@@ -267,17 +283,18 @@ def list_source(source: str, output: str, left_out: Counter[str]) -> tuple[str, 
             records = [record for record in records if not real(record.place).startswith(f"{output_path}/")]
         # In `zip://*.t7::s3://bucket/models.zip`, the archive at the end has the name.
         container = source.split("::")[-1].rstrip("/")
-        return container.rpartition("/")[2], records, is_file
+        return Listing(container.rpartition("/")[2], records, is_file)
     absolute_path = os.path.abspath(path)
     start = os.path.abspath(_fixed_part(path))  # the folder before the first wildcard
     name = os.path.basename(start)
     if os.path.isdir(path):
-        return name, _walk(absolute_path, absolute_path, output_path, left_out), False
+        return Listing(name, _walk(absolute_path, absolute_path, output_path, left_out))
     if os.path.exists(path):
-        return name, [_local_record(absolute_path, os.path.dirname(absolute_path))], True
+        record = _local_record(absolute_path, os.path.dirname(absolute_path))
+        return Listing(name, [record], is_single_file=True)
     if os.path.islink(path):
         raise T7BridgeError("is a link to a file that does not exist", file=path)
-    return name, _matching(path, start, output_path, left_out), False
+    return Listing(name, _matching(path, start, output_path, left_out))
 
 
 def _matching(path: str, start: str, output_path: str, left_out: Counter[str]) -> Iterator[Record]:
@@ -491,7 +508,7 @@ class Folder:
     def files(self, output: str) -> dict[str, int]:
         """Return the size of each file of an existing output, by its path or URL; empty if there is none."""
         if self.was_empty:
-            return {}
+            return {}  # all that is there now is of this run
         path = join(self.place, output)
         try:
             if not os.path.isdir(path):

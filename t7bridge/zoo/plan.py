@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
@@ -25,7 +25,7 @@ from ..limits import DEFAULT_LIMITS, Limits
 from .groups import Names
 from .journal import DONE, FAILED, FOREIGN, GONE, PLANNED, Fresh, Journal, Record, batches
 from .names import OutputNames, safe_name
-from .places import Folder, heads, identity, is_inside, join, list_source, local_path, roots_of
+from .places import Folder, Listing, heads, identity, is_inside, join, list_source, local_path, roots_of
 
 CLAIMS = (".t7", ".t7b", ".pt", ".pth", ".safetensors")
 """Suffixes that declare a file to be a model: such a file that is something else is a failure."""
@@ -71,17 +71,17 @@ class Settings:
         data = json.loads(line)
         return cls(**{**data, "limits": Limits(**data["limits"])})
 
-    def asked(self) -> dict[str, Any]:
+    def output_options(self) -> dict[str, Any]:
         """Return the settings on which the outputs depend; if these change, everything has to be converted again."""
-        asked: dict[str, Any] = {"to": self.to, "module": self.module, "verify": self.verify, **self.options}
+        options: dict[str, Any] = {"to": self.to, "module": self.module, "verify": self.verify, **self.options}
         # Absent if off, as in journals of releases that did not have them.
         if self.draw:
-            asked["draw"] = True
+            options["draw"] = True
         if self.prove:
-            asked["prove"] = True
-        return asked
+            options["prove"] = True
+        return options
 
-    def suffix(self, kind: str) -> str:
+    def suffix_of_output(self, kind: str) -> str:
         """Return the suffix of an output, for the name of its input's format; empty if it is a folder."""
         if self.module:
             return ""
@@ -114,20 +114,21 @@ def find_inputs(
     """
     if left_out is None:
         left_out = Counter()
-    roots: list[tuple[str, Iterable[Record]]] = []
+    roots: list[Listing] = []
     singles: list[Record] = []
     for source in sources:
-        root, records, is_file = list_source(source, output, left_out)
-        if is_file:
-            singles += records
+        listing = list_source(source, output, left_out)
+        if listing.is_single_file:
+            singles += listing.records
         else:
-            roots.append((root, records))
+            roots.append(listing)
     for record, is_explicit in _named(roots, singles):
         record.name = safe_name(record.name)
         suffix = os.path.splitext(record.name)[1]
+        # Of a file that claims to be a model it is a failure if it is none.
         record.claimed = is_explicit or suffix.lower() in CLAIMS
         if not is_explicit:
-            # A store or an archive lists hidden files, too.
+            # The listing of a folder leaves hidden files out; that of a store or an archive does not.
             if any(part.startswith(".") for part in record.name.split("/")):
                 left_out["hidden"] += 1
                 continue
@@ -142,20 +143,20 @@ def _matches(name: str, pattern: str) -> bool:
     return fnmatchcase(name if "/" in pattern else name.rpartition("/")[2], pattern)
 
 
-def _named(roots: list[tuple[str, Iterable[Record]]], singles: list[Record]) -> Iterator[tuple[Record, bool]]:
+def _named(roots: list[Listing], singles: list[Record]) -> Iterator[tuple[Record, bool]]:
     """Set the names that files have in the zoo, see `find_inputs`; yield each file, and whether it was named itself.
 
     Args:
-        roots: the name of each folder, pattern or archive, and its files, named relative to it.
+        roots: each folder, pattern or archive, with its files.
         singles: the files that were named individually; remote ones have names already.
     """
     is_one_root = len(roots) == 1 and not singles
     counts: Counter[str] = Counter()
-    for root, records in roots:
-        counts[root] += 1
+    for root in roots:
+        counts[root.name] += 1
         # Two roots `a/models` and `b/models` become `models` and `models-2`.
-        folder = root if counts[root] == 1 else f"{root}-{counts[root]}"
-        for record in records:
+        folder = root.name if counts[root.name] == 1 else f"{root.name}-{counts[root.name]}"
+        for record in root.records:
             if not is_one_root:
                 record.name = f"{folder}/{record.name}"
             yield record, False
@@ -256,23 +257,23 @@ def make_plan(
     """
     plan = RunPlan()
     journal.list_inputs(find_inputs(sources, folder.place, include, plan.left_out))
-    names = OutputNames(journal, settings.suffix)
+    names = OutputNames(journal, settings.suffix_of_output)
     for batch in batches(journal.inputs()):
-        _compare(batch, journal, names, folder, settings, plan, retry_failed)
+        _compare_with_records(batch, journal, names, folder, settings, plan, retry_failed)
     plan.gone = journal.mark_gone()
-    if names.any_wanted:  # otherwise no name is chosen
+    if names.has_wanted_names:  # otherwise no name is chosen
         for output in journal.outputs():
             names.reserve(output)
-    others = _Others(journal, folder, settings, retry_failed, force)
-    for fresh in batches(journal.fresh()):
-        for item in fresh:
-            _plan_one(item, names, settings, others)
-        journal.store(item.record for item in fresh)
+    existing = _ExistingFiles(journal, folder, settings, compares_foreign=retry_failed, force=force)
+    for fresh_inputs in batches(journal.fresh()):
+        for fresh in fresh_inputs:
+            _plan_one(fresh, names, settings, existing)
+        journal.store(fresh.record for fresh in fresh_inputs)
     _check_links(journal, sources, folder)
     return plan
 
 
-def _compare(
+def _compare_with_records(
     batch: list[tuple[Record, Record | None]],
     journal: Journal,
     names: OutputNames,
@@ -293,152 +294,187 @@ def _compare(
         retry_failed: whether to mark failed files, too.
     """
     fresh: list[tuple[Record, str]] = []
+    """The inputs to mark, each with the name of its output in earlier runs; empty for a new one."""
     updates: list[Record] = []
-    for item, row in batch:
-        if row is None:
-            fresh.append((item, ""))
+    for present, recorded in batch:
+        if recorded is None:
+            fresh.append((present, ""))
             continue
-        updated = _updated(row, item, folder, plan)
+        updated = _updated(recorded, present, folder, plan)
         if updated.status == FAILED and retry_failed:
             updated = evolve(updated, status=PLANNED)
-        if updated == row:
+        if updated == recorded:  # also if it is planned, but an interrupted run has not come to it
             continue
         if updated.status == PLANNED:
-            fresh.append((item, row.output))
+            fresh.append((present, recorded.output))
         else:
             updates.append(updated)
     journal.store(updates)
+    _mark_fresh(fresh, journal, names, settings)
+
+
+def _mark_fresh(fresh: list[tuple[Record, str]], journal: Journal, names: OutputNames, settings: Settings) -> None:
+    """Mark inputs as new or to be converted again, with their formats, and note the names that their outputs want.
+
+    Args:
+        fresh: the inputs, each with the name of its output in earlier runs; empty for a new one.
+        journal: gets the marks.
+        names: gets the names that outputs want; one that keeps its name wants none.
+        settings: of each conversion.
+    """
     marks: list[tuple[str, str, str]] = []
-    first_bytes = heads([item.place for item, _ in fresh], HEAD_BYTES)
-    for (item, old_output), head in zip(fresh, first_bytes):
-        # What cannot be read, or claims to be a model and is none, is planned as a `.t7`: its conversion fails, and
-        # says why.
-        kind = "t7" if head is None else kind_of(head)
-        if not kind and item.claimed:
-            kind = "t7"
-        if kind and not _fits(old_output, settings.suffix(kind)):
-            names.want(item.name, kind)
-        title = "" if kind else title_of(head or b"")
-        marks.append((item.name, kind, title))
+    first_bytes = heads([present.place for present, _ in fresh], HEAD_BYTES)
+    for (present, old_output), head in zip(fresh, first_bytes):
+        kind, title = _format_or_title(present, head)
+        if kind and not _has_suffix(old_output, settings.suffix_of_output(kind)):
+            names.note_wanted_name(present.name, kind)
+        marks.append((present.name, kind, title))
     journal.mark_fresh(marks)
 
 
-def _plan_one(fresh: Fresh, names: OutputNames, settings: Settings, others: _Others) -> None:
+def _format_or_title(present: Record, head: bytes | None) -> tuple[str, str]:
+    """Return the likely format of an input, and what it is if it is not a model; one of them is empty.
+
+    Args:
+        present: the input.
+        head: its first bytes; `None` if it cannot be read.
+    """
+    kind = "" if head is None else kind_of(head)
+    if kind:
+        return kind, ""
+    # What cannot be read, or claims to be a model and is none, is planned as a `.t7`: its conversion fails, and says
+    # why.
+    if head is None or present.claimed:
+        return "t7", ""
+    return "", title_of(head)
+
+
+def _plan_one(fresh: Fresh, names: OutputNames, settings: Settings, existing: _ExistingFiles) -> None:
     """Set the outcome that is planned for an input that is new or to be converted again, in its record.
 
     Args:
         fresh: the input; `fresh.record` is changed.
         names: of outputs.
         settings: of each conversion.
-        others: the files that exist at the places of outputs.
+        existing: the files that exist at the paths of outputs.
     """
-    row = fresh.record
-    row.number = fresh.number
+    record = fresh.record
+    record.number = fresh.number
     # An input that is done again keeps the name of its output, if it is of the same format.
-    row.output = fresh.output
+    record.output = fresh.output
     if not fresh.format:
-        row.status = FOREIGN
-        row.reason = fresh.reason
+        record.status = FOREIGN
+        record.reason = fresh.reason
         return
-    if not _fits(fresh.output, settings.suffix(fresh.format)):
-        row.output = names.choose(row.name, fresh.format)
-    # What an earlier run made has the name that the output had then.
-    others.keep(row, is_ours=fresh.ours and fresh.output == row.output)
+    if not _has_suffix(fresh.output, settings.suffix_of_output(fresh.format)):
+        record.output = names.choose_name(record.name, fresh.format)
+    # An earlier run wrote under the name that the output had then: a file of the new name is not its own.
+    existing.check_output(record, was_written_by_us=fresh.ours and fresh.output == record.output)
 
 
-def _updated(row: Record, item: Record, folder: Folder, plan: RunPlan) -> Record:
-    """Return the updated row of an input of the journal, and note in the plan why it is to be done again.
+def _updated(recorded: Record, present: Record, folder: Folder, plan: RunPlan) -> Record:
+    """Return the updated record of an input of the journal, `planned` if it is to be converted again.
 
     Args:
-        row: the journal's record, which stays as it is.
-        item: the input as it is now.
+        recorded: the journal's record, which stays as it is.
+        present: the input as it is now.
         folder: the output folder.
-        plan: receives the name of the input if it changed, or if its output is missing.
+        plan: gets the name of the input if it changed, or if its output is missing.
     """
-    is_unchanged = row.stamp == item.stamp and item.bytes in (0, row.bytes)  # 0: its server does not tell
-    if row.place != item.place:
-        row = evolve(row, place=item.place)
+    updated = recorded
+    if recorded.place != present.place:
+        updated = evolve(recorded, place=present.place)
+    # A server that does not tell the size of a file has 0.
+    is_unchanged = recorded.stamp == present.stamp and present.bytes in (0, recorded.bytes)
     if not is_unchanged:
-        if row.status == PLANNED:
-            row = evolve(row, bytes=item.bytes, stamp=item.stamp)
-        elif _has_hash(item, row):  # its time is another, its content the same
-            row = evolve(row, stamp=item.stamp)
+        if recorded.status == PLANNED:
+            updated = evolve(updated, bytes=present.bytes, stamp=present.stamp)
+        elif _has_hash(present, recorded):  # its time is another, its content the same
+            updated = evolve(updated, stamp=present.stamp)
         else:
-            plan.changed.add(row.name)
-            return evolve(row, status=PLANNED, bytes=item.bytes, stamp=item.stamp)
-    if row.status == DONE and folder.size(row.output) != row.output_bytes:
-        plan.lost.add(row.name)
-        return evolve(row, status=PLANNED)
-    if row.status == GONE:  # the input is there again
-        return evolve(row, status=PLANNED)
-    return row
+            plan.changed.add(recorded.name)
+            return evolve(updated, status=PLANNED, bytes=present.bytes, stamp=present.stamp)
+    if recorded.status == DONE and folder.size(recorded.output) != recorded.output_bytes:
+        plan.lost.add(recorded.name)
+        return evolve(updated, status=PLANNED)
+    if recorded.status == GONE:  # the input is there again
+        return evolve(updated, status=PLANNED)
+    return updated
 
 
-def _has_hash(item: Record, row: Record) -> bool:
+def _has_hash(present: Record, recorded: Record) -> bool:
     """Return whether an input with another time has the content that was converted.
 
     Remote files are not fetched for this: they count as changed.
+
+    Args:
+        present: the input as it is now.
+        recorded: its record in the journal.
     """
-    path = local_path(item.place)
-    if path is None or not row.hash or item.bytes != row.bytes:
+    path = local_path(present.place)
+    if path is None or not recorded.hash or present.bytes != recorded.bytes:
         return False
     try:
         checksum, _ = digest(path)
-        return checksum == row.hash
+        return checksum == recorded.hash
     except OSError:
         return False
 
 
-def _fits(output: str, suffix: str) -> bool:
-    """Return whether the name that an output had in earlier runs, empty if it had none, is one of its present format.
+def _has_suffix(output: str, suffix: str) -> bool:
+    """Return whether the name that an output had in earlier runs is one of its present format.
 
     Args:
-        output: the name.
+        output: the name; empty if the input had no output.
         suffix: of the format; empty for a folder.
     """
-    if not suffix:  # a folder, which has none
+    if not suffix:  # every name is one of a folder
         return bool(output)
     return os.path.splitext(output)[1] == suffix
 
 
-class _Others:
+class _ExistingFiles:
     """Protects files that exist at the paths of outputs: inputs always, and foreign ones without `force`.
 
     Args:
         journal: has the inputs.
         folder: the output folder.
         settings: of each conversion.
-        retry: whether a foreign file is first compared with the output, which is made for this: it may be one of an
-            interrupted run.
+        compares_foreign: whether an input with a foreign file at the path of its output is converted nevertheless, to
+            compare both: the file may be the output of an interrupted run.
         force: whether foreign files are replaced.
     """
 
-    def __init__(self, journal: Journal, folder: Folder, settings: Settings, retry: bool, force: bool) -> None:
+    def __init__(
+        self, journal: Journal, folder: Folder, settings: Settings, *, compares_foreign: bool, force: bool
+    ) -> None:
         self._journal = journal
         self._folder = folder
         self._classes: str = settings.options.get("classes") or ""
-        self._retry = retry
+        self._compares_foreign = compares_foreign
         self._force = force
         self._has_identities = False
 
-    def keep(self, row: Record, *, is_ours: bool) -> None:
-        """Look for files at the path of an output; if they must stay, mark the input as failed, or to be compared.
+    def check_output(self, record: Record, *, was_written_by_us: bool) -> None:
+        """Look for files at the path of an output, and mark the input as failed if they must stay.
+
+        If they may be the output itself, the input stays planned, and its conversion compares them.
 
         Args:
-            row: the input, of which `ours` becomes false where a foreign file has the path of its output.
-            is_ours: whether an earlier run made the output.
+            record: the input; its `ours` becomes false where a foreign file must not be replaced.
+            was_written_by_us: whether an earlier run may have written the output.
         """
-        existing = self._folder.files(row.output)
+        existing = self._folder.files(record.output)
         if not existing:
             return
         if any(self._is_input(place) for place in existing):
-            name = os.path.basename(row.output)
-            row.fail("TargetExistsError", "the output would replace an input", f"{name} is an input of this run")
+            name = os.path.basename(record.output)
+            record.fail("TargetExistsError", "the output would replace an input", f"{name} is an input of this run")
             return
-        if not self._force and not is_ours:
-            row.ours = False
-            if not self._retry:
-                fail_foreign(row)
+        if not self._force and not was_written_by_us:
+            record.ours = False
+            if not self._compares_foreign:
+                fail_foreign(record)
 
     def _is_input(self, place: str) -> bool:
         """Return whether a file is an input, or that of the option `classes`, which all conversions read.
@@ -450,15 +486,15 @@ class _Others:
             if self._classes:
                 self._journal.add_identities([repr(identity(self._classes))])
             for batch in batches(self._journal.inputs()):
-                self._journal.add_identities(repr(identity(item.place)) for item, _ in batch)
+                self._journal.add_identities(repr(identity(present.place)) for present, _ in batch)
         own = identity(place)
         return own is not None and self._journal.has_identity(repr(own))
 
 
-def fail_foreign(row: Record) -> Record:
+def fail_foreign(record: Record) -> Record:
     """Mark a file as failed because a file that no run has made is at the path of its output; return it."""
-    name = os.path.basename(row.output)
-    return row.fail(
+    name = os.path.basename(record.output)
+    return record.fail(
         "TargetExistsError", "a foreign file exists already", f"{name} exists already, and was not made by this zoo"
     )
 

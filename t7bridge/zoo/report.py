@@ -11,7 +11,7 @@ import io
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.resources import files
 from operator import attrgetter
 from typing import Any
@@ -125,9 +125,9 @@ class ZooReport(Printed):
 
     def lines(self) -> Iterator[str]:
         """Yield what went wrong and what is noteworthy, and then the numbers of files."""
-        yield from _first(self.failures, "failures", _failure_line)
-        yield from _first(self.layers, "layers", _layer_line)
-        yield from _first(self.warnings, "warnings", _warning_line)
+        yield from _first_lines(self.failures, "failures", _failure_line)
+        yield from _first_lines(self.layers, "layers", _layer_line)
+        yield from _first_lines(self.warnings, "warnings", _warning_line)
         yield from map(_twins_line, self.twins[:_TWINS_LINES])
         if self.twin_files > sum(twins.count for twins in self.twins[:_TWINS_LINES]):
             yield counted(self.twin_files, "file has", "files have") + " the content of another"
@@ -209,15 +209,15 @@ def _left_out_name(key: str, count: int) -> str:
     return one if count == 1 else several
 
 
-def _first(items: Sequence[Any], what: str, line: Any) -> Iterator[str]:
+def _first_lines(items: Sequence[Any], what: str, line_of: Callable[[Any], str]) -> Iterator[str]:
     """Yield the lines of the first items, and how many more there are.
 
     Args:
         items: the items.
         what: what several are called.
-        line: returns the line of one.
+        line_of: returns the line of one.
     """
-    yield from map(line, items[:_SHOWN])
+    yield from map(line_of, items[:_SHOWN])
     if len(items) > _SHOWN:
         yield f"and {counted(len(items) - _SHOWN, 'more kind', 'more kinds')} of {what}"
 
@@ -345,27 +345,34 @@ def _write_rows(
     has_one_page = _has_one_page(report)
     first_rows: list[list[Any]] = []
     page_counts: list[dict[str, int]] = []
-    with folder.writer("report.json") as as_json, folder.writer("report.csv") as as_table:
-        # The table is the last entry of the object, and is written as it comes.
+    with folder.writer("report.json") as json_file, folder.writer("report.csv") as csv_file:
+        # The table is the last entry of the object, which is left open for its lines.
         opening = json.dumps(summary, indent=1).removesuffix("\n}")
-        as_json.write(f'{opening},\n "table": ['.encode())
-        as_table.write(",".join(COLUMNS).encode() + b"\n")
-        separator = "\n"
-        for batch in batches(report.rows.journal.with_twins(), PAGE_ROWS):
-            lines = [json.dumps(_as_data(row)) for row, _ in batch]
-            as_json.write((separator + ",\n".join(lines)).encode())
-            separator = ",\n"
-            as_table.write(as_csv(row for row, _ in batch).encode("utf-8", "backslashreplace"))
-            rows = [_page_row(report, row, twins) for row, twins in batch]
+        json_file.write(f'{opening},\n "table": ['.encode())
+        csv_file.write(",".join(COLUMNS).encode() + b"\n")
+        for number, batch in enumerate(batches(report.rows.journal.with_twins(), PAGE_ROWS), 1):
+            lines = ",\n".join(json.dumps(_as_data(record)) for record, _ in batch)
+            separator = "\n" if number == 1 else ",\n"
+            json_file.write(f"{separator}{lines}".encode())
+            csv_file.write(as_csv(record for record, _ in batch).encode("utf-8", "backslashreplace"))
+            rows = [_page_row(report, record, twins) for record, twins in batch]
             page_counts.append(dict(Counter(map(_facts, rows))))
-            if not first_rows:
+            if number == 1:
                 first_rows = rows
             if not has_one_page:
-                # A function of the page takes the rows: a page from a disk may load scripts, but not read files.
-                script = f"zooRows({len(page_counts)},{_json(rows)});\n"
-                folder.write_if_changed(_page_name(len(page_counts)), script.encode())
-        as_json.write(b"\n ]\n}\n")
+                _write_page(folder, number, rows)
+        json_file.write(b"\n ]\n}\n")
     return page_counts, first_rows
+
+
+def _write_page(folder: Folder, number: int, rows: list[list[Any]]) -> None:
+    """Write the rows of a page, numbered from 1, as a script.
+
+    It calls a function of `report.html` with them: a page that was opened from a disk may load scripts, but not read
+    files.
+    """
+    script = f"zooRows({number},{_json(rows)});\n"
+    folder.write_if_changed(_page_name(number), script.encode())
 
 
 def _page_name(number: int) -> str:

@@ -105,11 +105,11 @@ def _plan_only(request: Zoo, places: Sequence[str], folder: Folder, settings: Se
             journal = existing.copy()
     else:
         journal = Journal("")
-    restart = _compare_options(journal, settings, request.force)
+    restart = _needs_restart(journal, settings, request.force)
     plan = _plan(request, places, folder, settings, journal, restart)
     if request.on_start is not None:
         request.on_start(plan)
-    return summarize(folder.place, journal, settings.asked(), plan.left_out)
+    return summarize(folder.place, journal, settings.output_options(), plan.left_out)
 
 
 def _plan(
@@ -126,7 +126,7 @@ def _plan(
         restart: whether all earlier outcomes are forgotten first.
     """
     include = (request.include,) if isinstance(request.include, str) else request.include
-    with journal.changing():
+    with journal.transaction():
         if restart:
             journal.clear()
         plan = make_plan(
@@ -139,20 +139,20 @@ def _plan(
             force=request.force,
         )
         # Later runs compare the options with theirs.
-        journal.set_facts({"options": settings.asked(), "version": __version__, "sources": places})
+        journal.set_facts({"options": settings.output_options(), "version": __version__, "sources": places})
     return plan
 
 
 def _convert(request: Zoo, places: Sequence[str], folder: Folder, settings: Settings, journal: Journal) -> ZooReport:
     """Plan, convert, and write the reports.
 
-    The inner stack is closed as soon as the files are converted: it ends the workers, and then removes what killed
-    ones left behind. The outer one stores the journal at the very end, also if the run is interrupted.
+    `of_workers` is closed as soon as the files are converted: it ends the workers, and then removes what killed ones
+    left behind. `at_end` stores the journal at the very end, also if the run is interrupted.
     """
-    with ExitStack() as last, ExitStack() as stack:
+    with ExitStack() as at_end, ExitStack() as of_workers:
 
         def start(inputs: Iterable[str]) -> Engine:
-            """Start the workers, which end with the inner stack."""
+            """Start the workers, which end with their stack."""
             engine = open_engine(
                 request.engine,
                 settings,
@@ -161,17 +161,17 @@ def _convert(request: Zoo, places: Sequence[str], folder: Folder, settings: Sett
                 timeout=request.timeout,
                 scheduler=request.scheduler,
             )
-            stack.callback(folder.sweep)  # a stack is closed from its end: after the workers
-            return stack.enter_context(closing(engine))
+            of_workers.callback(folder.sweep)  # a stack is closed from its end: after the workers
+            return of_workers.enter_context(closing(engine))
 
-        restart = _compare_options(journal, settings, request.force)
+        restart = _needs_restart(journal, settings, request.force)
         engine: Engine | None = None
         if restart or journal.is_empty():
             # All files are new: the workers can start while the plan is made.
             engine = start(places)
         plan = _plan(request, places, folder, settings, journal, restart)
         files, size = journal.plan_work(_LARGE_BYTES, request.max_files)
-        last.callback(folder.store_journal)
+        at_end.callback(folder.store_journal)
         if files:
             # Before the first output: a later run knows which files are those of this one, however it ends.
             folder.store_journal()
@@ -181,9 +181,9 @@ def _convert(request: Zoo, places: Sequence[str], folder: Folder, settings: Sett
         progress = Progress(files, size)
         with _Run(journal, folder, progress, request.on_file, request.on_progress) as run:
             if files:
-                run.go(engine or start(places))
-            stack.close()  # before the report: the workers end, and their leftovers are removed
-        report = summarize(folder.place, journal.copy(), settings.asked(), plan.left_out)
+                run.convert_all(engine or start(places))
+            of_workers.close()  # before the report: the workers end, and their leftovers are removed
+        report = summarize(folder.place, journal.copy(), settings.output_options(), plan.left_out)
         report.version = __version__
         report.seconds = progress.seconds
         report.now = dict(progress.counts)
@@ -261,14 +261,14 @@ def _check(request: Zoo, options: dict[str, Any]) -> None:
         raise OptionError(problems=tuple(without_effect))
 
 
-def _compare_options(journal: Journal, settings: Settings, force: bool) -> bool:
+def _needs_restart(journal: Journal, settings: Settings, force: bool) -> bool:
     """Return whether everything is converted again because the options differ from those of earlier runs.
 
     Raises:
         ModelError: they changed without `force`.
     """
     before = journal.fact("options")
-    now = settings.asked()
+    now = settings.output_options()
     if before is None or before == now:
         return False
     # What users read for the values of options.
@@ -311,9 +311,9 @@ class _Run:
     on_progress: Callable[[Progress], None] | None
     _pending: list[Record] = field(factory=list)
     """Finished files whose recording has not begun."""
-    _writing: Future[None] | None = None
+    _recording: Future[None] | None = None
     """The recording of those before, which may still be under way."""
-    _due: float = 0.0
+    _record_at: float = 0.0
     """When the pending ones are to be recorded, on the clock of `time.monotonic`."""
     _show_at: float = 0.0
     """When the progress is to be shown, on the same clock."""
@@ -329,32 +329,32 @@ class _Run:
     def __exit__(self, *exception: object) -> None:
         with self._pool:
             # Also if the run was interrupted: what is finished need not be done again.
-            self._write()
-            self._finish_writing()
+            self._begin_recording()
+            self._finish_recording()
 
-    def go(self, engine: Engine) -> None:
+    def convert_all(self, engine: Engine) -> None:
         """Convert the files that the journal has chosen."""
-        self._due = time.monotonic() + _COMMIT_SECONDS
+        self._record_at = time.monotonic() + _COMMIT_SECONDS
         with closing(engine.run(self.journal.work())) as outcomes:
             for row in outcomes:
                 if row is not None:  # `None` comes while nothing is finished, so that the progress is shown
-                    self._take(row)
-                self._tick(engine)
-        self._write()
+                    self._add_finished(row)
+                self._record_and_show_if_due(engine)
+        self._begin_recording()
         self._show(engine)
 
-    def _tick(self, engine: Engine) -> None:
-        """Begin to record new outcomes, and show the progress, each if it is time."""
+    def _record_and_show_if_due(self, engine: Engine) -> None:
+        """Begin to record new outcomes, and show the progress, each if its time has come."""
         now = time.monotonic()
-        is_disk_busy = self._writing is not None and not self._writing.done()
-        if now > self._due and self._pending and not is_disk_busy:
-            self._write()
-            self._due = now + _COMMIT_SECONDS
+        is_disk_busy = self._recording is not None and not self._recording.done()
+        if now > self._record_at and self._pending and not is_disk_busy:
+            self._begin_recording()
+            self._record_at = now + _COMMIT_SECONDS
         if now > self._show_at:
             self._show(engine)
             self._show_at = now + _SHOW_SECONDS
 
-    def _take(self, row: Record) -> None:
+    def _add_finished(self, row: Record) -> None:
         """Count a finished file; it is recorded with the next ones."""
         row.version = __version__
         self.progress.add(row.status, row.bytes)
@@ -362,32 +362,33 @@ class _Run:
         if self.on_file is not None:
             self.on_file(row)
 
-    def _write(self) -> None:
+    def _begin_recording(self) -> None:
         """Begin to record the pending files; first wait until those before are recorded."""
-        self._finish_writing()
+        self._finish_recording()
         if self._pending:
-            self._writing = self._pool.submit(self._commit, self._pending)
+            self._recording = self._pool.submit(self._record, self._pending)
             self._pending = []
 
-    def _finish_writing(self) -> None:
+    def _finish_recording(self) -> None:
         """Wait until what was begun is recorded.
 
         Raises:
             T7BridgeError: the journal or an output cannot be written.
         """
-        if self._writing is not None:
-            self._writing.result()
-            self._writing = None
+        if self._recording is not None:
+            self._recording.result()
+            self._recording = None
 
-    def _commit(self, rows: list[Record]) -> None:
+    def _record(self, rows: list[Record]) -> None:
         """Record files, in the thread for this.
 
         The order matters: what the journal calls done is on the disk before, and what it calls failed has no output.
         """
+        # A foreign file at the path of an output, which is not `ours`, stays.
         self.folder.remove(row.output for row in rows if row.status != DONE and row.ours and row.output)
         self.folder.flush_outputs(row.output for row in rows if row.status == DONE)
         self.journal.record(rows)
-        self.folder.store_journal(now=False)
+        self.folder.store_journal(now=False)  # a store gets it now and then: each time takes a request
 
     def _show(self, engine: Engine) -> None:
         """Sample the progress, and call `on_progress`."""

@@ -25,7 +25,7 @@ import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from itertools import islice
-from typing import Any
+from typing import IO, Any
 
 from ..conversion.convert import convert_as
 from ..conversion.request import Convert
@@ -98,7 +98,7 @@ def convert_one(record: Record, settings: Settings) -> Record:
             record.bytes = max(record.bytes, size)  # a server may not have told it
             _convert(record, settings, source)
     except T7BridgeError as error:
-        _explain(record, error)
+        _set_outcome_of_error(record, error)
     except MemoryError:
         _fail_for_memory(record, settings)
     except OSError as error:
@@ -110,7 +110,11 @@ def convert_one(record: Record, settings: Settings) -> Record:
 
 
 def _convert(record: Record, settings: Settings, source: str) -> None:
-    """Convert a local file, and do what else the settings ask for; the record gets the outcome."""
+    """Convert a local file, and do what else the settings ask for; the record gets the outcome.
+
+    The output appears at its place, or is uploaded, at the very end, when all has succeeded. If a foreign file is
+    there, the output is compared with it, and dropped.
+    """
     place = join(settings.folder, record.output)
     with as_local_output(place) if record.ours else scratch_output(place) as target:
         _write(record, settings, source, target)
@@ -119,20 +123,35 @@ def _convert(record: Record, settings: Settings, source: str) -> None:
         if settings.prove:
             _prove(record, settings, source)
         hash_and_size = digest(target)
-        if not record.ours:
-            # A file of that name exists: the output went to a temporary file. If both are equal, the existing one is
-            # that of an interrupted run, and is ours from now on; else it stays, and the input has failed.
-            with as_local_input(place, may_be_folder=settings.module) as existing:
-                if digest(existing) != hash_and_size:
-                    fail_foreign(record)
-                    return
-            record.ours = True
+        if record.ours:
+            if settings.flush:
+                flush_to_disk(target)
+        elif not _is_existing_output(place, hash_and_size, settings):
+            fail_foreign(record)
+            return
+        record.ours = True
         if settings.draw:
             _draw(record, settings, source, picture_of(place))
-        if settings.flush:
-            flush_to_disk(target)
     record.output_hash, record.output_bytes = hash_and_size
     record.status = DONE
+
+
+def _is_existing_output(place: str, hash_and_size: tuple[str, int], settings: Settings) -> bool:
+    """Return whether the file or folder at the place of an output is that output, as an interrupted run has written it.
+
+    If it is, it stays as the output, and is flushed to the disk where the settings ask for that.
+
+    Args:
+        place: path or URL of the output.
+        hash_and_size: those of the output that was made now, see `digest`.
+        settings: of each conversion.
+    """
+    with as_local_input(place, may_be_folder=settings.module) as existing:
+        if digest(existing) != hash_and_size:
+            return False
+        if settings.flush:
+            flush_to_disk(existing)
+    return True
 
 
 def _fail_for_memory(record: Record, settings: Settings) -> Record:
@@ -213,7 +232,7 @@ _EDITS = frozenset(("rename", "strip", "dtype"))
 
 
 def _are_lua(source: str, target: str, limits: Limits) -> bool:
-    """Return whether both files have Lua values, which are copied without changes."""
+    """Return whether both files have Lua values: then the output is a copy, without the changes of `_EDITS`."""
     for path in (source, target):
         with open_document(path, limits=limits) as document:
             if document.spec.values != LUA:
@@ -228,15 +247,18 @@ def _verify(settings: Settings, source: str, target: str) -> None:
         VerifyError: they differ.
     """
     has_own_library = settings.to is not None and hasattr(home(settings.to), "differences")
-    if has_own_library:  # the output is read by the library of those who define the format
+    if has_own_library:
+        # The output is read by the library of those who define the format.
         from ..conversion.targets import differences
 
         texts = differences(source, target, settings.limits, **settings.options)
     elif not _EDITS.isdisjoint(settings.options) and not _are_lua(source, target, settings.limits):
+        # Names and types of tensors were changed: those of the input are changed alike before they are compared.
         from ..conversion.targets import edited_differences
 
         texts = edited_differences(source, target, settings.limits, **settings.options)
     else:
+        # The whole values are compared, as other readers than ours see them.
         from ..tools.verify import verify
 
         compact = settings.options.get("compact", False)
@@ -258,7 +280,7 @@ def _keep_notes(record: Record, notes: list[Note]) -> None:
         _add_note(record, f"{len(notes) - _NOTES_KEPT} more notes")
 
 
-def _explain(record: Record, error: T7BridgeError) -> None:
+def _set_outcome_of_error(record: Record, error: T7BridgeError) -> None:
     """Store the outcome of a conversion that an error ended.
 
     A file without anything to write, and one that does not claim to be a model and is none, are no failures.
@@ -289,10 +311,7 @@ def main() -> None:
     later one a job with its outcome, in the order of the jobs.
     """
     lines = sys.stdin.buffer
-    # A library that prints must not write between the answers: what it prints goes to standard error.
-    stdout, stderr = 1, 2
-    answers = os.fdopen(os.dup(stdout), "wb")
-    os.dup2(stderr, stdout)
+    answers = _answers_to_parent()
     settings = Settings.from_json(lines.readline())
     _warm_up(settings)
     gc.freeze()  # what is loaded stays: no collection has to look at it
@@ -300,22 +319,8 @@ def main() -> None:
     answers.flush()
     transfer.MAX_THREADS = 1  # there is a worker for each core
     jobs: queue.SimpleQueue[Record] = queue.SimpleQueue()
-
-    def listen() -> None:
-        """Read jobs ahead, and end the process with its input, even in the middle of a file: its parent is gone.
-
-        `os._exit` ends it from this thread, whatever the others do.
-        """
-        try:
-            for line in lines:
-                for job in from_line(line):
-                    jobs.put(job)
-        except MemoryError:
-            os._exit(_NO_MEMORY)
-        os._exit(0)
-
-    threading.Thread(target=listen, daemon=True).start()
-    while True:
+    threading.Thread(target=_read_jobs, args=(lines, jobs), daemon=True).start()
+    while True:  # `_read_jobs` ends the process
         job = jobs.get()
         try:
             with memory_limit(settings.memory):
@@ -324,6 +329,35 @@ def main() -> None:
             _fail_for_memory(job, settings)
         answers.write(to_line([job]).encode() + b"\n")
         answers.flush()
+
+
+def _answers_to_parent() -> IO[bytes]:
+    """Return what writes to the standard output of this process, which gets nothing else from now on.
+
+    A library that prints must not write between the answers: what it prints goes to standard error.
+    """
+    stdout, stderr = 1, 2
+    answers = os.fdopen(os.dup(stdout), "wb")
+    os.dup2(stderr, stdout)
+    return answers
+
+
+def _read_jobs(lines: Iterable[bytes], jobs: queue.SimpleQueue[Record]) -> None:
+    """Read jobs ahead, and end the process with its input, even in the middle of a file: its parent is gone.
+
+    `os._exit` ends it from this thread, whatever the others do.
+
+    Args:
+        lines: the input.
+        jobs: gets the jobs.
+    """
+    try:
+        for line in lines:
+            for job in from_line(line):
+                jobs.put(job)
+    except MemoryError:  # the limit holds for all threads: the file that is worked on has taken it all
+        os._exit(_NO_MEMORY)
+    os._exit(0)
 
 
 def _warm_up(settings: Settings) -> None:
@@ -356,8 +390,8 @@ def _warm_up(settings: Settings) -> None:
 class Engine:
     """Converts files in some set of processes, or in this one.
 
-    A subclass hands out files in `_feed`; what a process sends back comes through a queue, and `_take` makes outcomes
-    of it.
+    A subclass hands out files in `_assign_jobs`; what a process sends back comes through a queue, and `_outcomes_of`
+    makes outcomes of it.
     """
 
     def __init__(self) -> None:
@@ -371,19 +405,19 @@ class Engine:
             T7BridgeError: there is no process to work, and none can be started.
         """
         waiting = iter(jobs)
-        while self._feed(waiting):
+        while self._assign_jobs(waiting):
             try:
                 answer = self._answers.get(timeout=_TICK_SECONDS)
             except queue.Empty:
                 yield None
             else:
-                yield from self._take(answer)
+                yield from self._outcomes_of(answer)
 
-    def _feed(self, waiting: Iterator[Record]) -> bool:
+    def _assign_jobs(self, waiting: Iterator[Record]) -> bool:
         """Hand out as many of the waiting files as there is room for; return whether any are in progress."""
         raise NotImplementedError
 
-    def _take(self, answer: Any) -> Iterable[Record | None]:
+    def _outcomes_of(self, answer: Any) -> Iterable[Record | None]:
         """Return the files that an answer from the queue finishes, with their outcomes; `None` for no file."""
         raise NotImplementedError
 
@@ -498,7 +532,7 @@ class _Worker:
             self._input.write(line.encode() + b"\n")
             self._input.flush()
 
-    def give(self, jobs: list[Record]) -> None:
+    def assign(self, jobs: list[Record]) -> None:
         """Assign it more jobs."""
         if self.began is not None and not self.jobs:  # it was idle, and begins now
             self.began = time.monotonic()
@@ -533,31 +567,35 @@ class LocalEngine(Engine):
         super().__init__()
         self._settings = settings
         self._timeout = timeout
-        self._returned: deque[Record] = deque()
-        """Jobs that come before those that wait: behind the failed one in the queues of workers that died."""
+        self._next_jobs: deque[Record] = deque()
+        """Jobs to assign before those that wait: the next one, whose size was looked at, and those that were behind the
+        failed one in the queues of workers that died."""
         self._workers = [_Worker(settings, self._answers) for _ in range(workers)]
 
     def current(self) -> list[Record]:
         """See `Engine`."""
         return [worker.jobs[0] for worker in self._workers if worker.jobs and worker.began is not None]
 
-    def _feed(self, waiting: Iterator[Record]) -> bool:
-        """Give the waiting files to workers that have room, and kill those that are late.
+    def _assign_jobs(self, waiting: Iterator[Record]) -> bool:
+        """Give the waiting files to workers that have room, and watch over all workers.
 
         Returns:
-            Whether any worker has jobs: one that was killed has, until `_take` gets its end and replaces it.
+            Whether any worker has jobs: one that was killed has, until `_outcomes_of` gets its end and replaces it.
         """
-        now = time.monotonic()
         for worker in self._workers:
             self._refill(worker, waiting)
-            if not worker.jobs or worker.began is None:  # idle, or not ready
-                continue
-            if self._settings.memory:
-                worker.memory.raise_limit_if_stuck()
-            if self._timeout and now - worker.began > self._timeout:
-                worker.late = True
-                worker.kill()
+            self._watch(worker)
         return any(worker.jobs for worker in self._workers)
+
+    def _watch(self, worker: _Worker) -> None:
+        """Raise the limit of memory of a worker that hangs at it, and kill one that is late with its file."""
+        if not worker.jobs or worker.began is None:  # idle, or not ready
+            return
+        if self._settings.memory:
+            worker.memory.raise_limit_if_stuck()
+        if self._timeout and time.monotonic() - worker.began > self._timeout:
+            worker.late = True
+            worker.kill()
 
     def _refill(self, worker: _Worker, waiting: Iterator[Record]) -> None:
         """Give a worker more jobs when half of its queue is done, up to a number of jobs and of bytes.
@@ -569,18 +607,18 @@ class LocalEngine(Engine):
         room = _AHEAD_BYTES - sum(map(self._weight, worker.jobs))
         more: list[Record] = []
         while room > 0 and len(worker.jobs) + len(more) < _AHEAD_JOBS:
-            if not self._returned:
-                self._returned.extend(islice(waiting, 1))
-            if not self._returned:  # all files were handed out
+            if not self._next_jobs:
+                self._next_jobs.extend(islice(waiting, 1))
+            if not self._next_jobs:  # all files were handed out
                 break
-            weight = self._weight(self._returned[0])
+            weight = self._weight(self._next_jobs[0])
             is_idle = not worker.jobs and not more
             if weight > room and not is_idle:
                 break  # a large file waits for an idle worker
-            more.append(self._returned.popleft())
+            more.append(self._next_jobs.popleft())
             room -= weight
         if more:
-            worker.give(more)
+            worker.assign(more)
 
     def _weight(self, job: Record) -> int:
         """Return the bytes that a job takes of `_AHEAD_BYTES` in the queue of a worker.
@@ -592,7 +630,7 @@ class LocalEngine(Engine):
             return job.bytes + _AHEAD_BYTES // 4
         return job.bytes
 
-    def _take(self, answer: tuple[_Worker, list[bytes] | None]) -> Iterator[Record | None]:
+    def _outcomes_of(self, answer: tuple[_Worker, list[bytes] | None]) -> Iterator[Record | None]:
         """Yield the files that an answer finishes: those of the lines that a worker wrote, or that at which it died.
 
         Args:
@@ -608,7 +646,7 @@ class LocalEngine(Engine):
         for line in lines:
             if line != READY:
                 (outcome,) = from_line(line)
-                yield worker.jobs.popleft().take(outcome)
+                yield worker.jobs.popleft().copy_values_of(outcome)
 
     def _replace(self, worker: _Worker) -> Record | None:
         """Replace a dead worker, and mark the file that it was working on as failed.
@@ -629,7 +667,7 @@ class LocalEngine(Engine):
         if not worker.jobs:
             return None
         job = worker.jobs.popleft()
-        self._returned.extendleft(reversed(worker.jobs))  # `extendleft` reverses them again
+        self._next_jobs.extendleft(reversed(worker.jobs))  # `extendleft` reverses them again
         if worker.late:
             reason = f"took longer than the {self._timeout:g} seconds of --timeout"
             return job.fail("Timeout", "took longer than --timeout", reason)
@@ -671,7 +709,7 @@ def convert_group(settings: str, timeout: float | None, jobs: str) -> str:
     if engine is None or key_of_engine != key:
         if engine is not None:
             engine.close()
-        engine = LocalEngine(Settings.from_json(settings), 1, timeout)
+        engine = LocalEngine(Settings.from_json(settings), workers=1, timeout=timeout)
         _engines[thread] = key, engine
     # The engine yields `None`, too, while nothing is finished.
     outcomes = [job for job in engine.run(from_line(jobs)) if job is not None]
@@ -722,14 +760,14 @@ class DaskEngine(Engine):
         """The files of each group, by its future."""
         self._threads = 1
         """Threads of all workers of the cluster; as if it had one before they are first counted."""
-        self._seen = time.monotonic()
+        self._had_worker_at = time.monotonic()
         """When the cluster had a worker last, on the clock of `time.monotonic`."""
 
     def current(self) -> list[Record]:
         """Return the first files of the oldest groups; only the cluster knows which are in progress."""
         return [jobs[0] for jobs in islice(self._running.values(), self._threads)]
 
-    def _feed(self, waiting: Iterator[Record]) -> bool:
+    def _assign_jobs(self, waiting: Iterator[Record]) -> bool:
         """Send groups of the waiting files, a few for each thread of the cluster; see `Engine`.
 
         Raises:
@@ -737,8 +775,8 @@ class DaskEngine(Engine):
         """
         self._threads = sum(self._client.nthreads().values())
         if self._threads:
-            self._seen = time.monotonic()
-        elif time.monotonic() - self._seen > _NO_WORKER_SECONDS:
+            self._had_worker_at = time.monotonic()
+        elif time.monotonic() - self._had_worker_at > _NO_WORKER_SECONDS:
             raise T7BridgeError("the Dask cluster has no worker", hint="Start some with `dask worker ADDRESS`.")
         while len(self._running) < _GROUPS_A_THREAD * max(1, self._threads):
             group = _next_group(waiting)
@@ -756,7 +794,7 @@ class DaskEngine(Engine):
         self._running[future] = jobs
         future.add_done_callback(self._answers.put)
 
-    def _take(self, answer: Any) -> Iterator[Record]:
+    def _outcomes_of(self, answer: Any) -> Iterator[Record]:
         """Yield the files of a group with their outcomes.
 
         Those of a group that could not be converted are sent again, each by itself, as one of them may end the
@@ -769,19 +807,22 @@ class DaskEngine(Engine):
         if answer.status == "finished":
             by_number = {job.number: job for job in jobs}
             for result in from_line(answer.result()):
-                yield by_number[result.number].take(result)
+                yield by_number[result.number].copy_values_of(result)
             return
-        error = answer.exception() if answer.status == "error" else None
         if len(jobs) > 1:
             for job in jobs:
                 self._submit([job])
             return
-        reason = answer.status
-        if error:
+        (job,) = jobs
+        kind = "ClusterError"
+        reason = answer.status  # cancelled or lost, say
+        if answer.status == "error":
+            error = answer.exception()
             reason = f"could not be converted on the cluster: {type(error).__name__}: {error}"
-        # By its name, so that the class need not be imported from Dask.
-        kind = "WorkerDied" if type(error).__name__ == "KilledWorker" else "ClusterError"
-        yield jobs[0].fail(kind, "could not be converted on the cluster", reason)
+            # Dask's error for a task whose processes died each time. By its name, so that it need not be imported.
+            if type(error).__name__ == "KilledWorker":
+                kind = "WorkerDied"
+        yield job.fail(kind, "could not be converted on the cluster", reason)
 
     def close(self) -> None:
         """Cancel pending work, and end the cluster if it was started here."""

@@ -13,6 +13,7 @@ import torch
 import t7bridge
 from t7bridge.conversion.options import byte_count
 from t7bridge.errors import ModelError, OptionError, TargetExistsError
+from t7bridge.values.widened import ELEMENTS_KEY
 
 
 def state(seed: int = 44_040) -> dict[str, torch.Tensor]:
@@ -154,3 +155,16 @@ def test_wrong_sizes_and_formats(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"shard_size does not apply .* to \.safetensors"):
         t7bridge.convert(tmp_path / "in.pt", tmp_path / "out.npz", shard_size=100)
     assert names(tmp_path) == ["in.pt"]
+
+
+def test_a_record_that_is_wrong_is_noted_once(tmp_path: Path) -> None:
+    """Elements that the recorded type lacks: shards have the notes of a single file."""
+    path = tmp_path / "in.safetensors"
+    metadata = {ELEMENTS_KEY: json.dumps({"w": "bfloat16"})}
+    safetensors.torch.save_file({"w": torch.tensor([1.1, 2.0]), "b": torch.ones(2)}, path, metadata)
+    single = t7bridge.convert(path, tmp_path / "single.safetensors")
+    shards = t7bridge.convert(path, tmp_path / "shards.safetensors", shard_size=8)
+
+    wanted = [str(note) for note in single.notes if note.code == "record"]
+    assert [str(note) for note in shards.notes if note.code == "record"] == wanted
+    assert len(wanted) == 1

@@ -536,6 +536,34 @@ def test_recorded_names(prefix, dtype, recorded_model, tmp_path):
     assert said is True or said in messages(report)
 
 
+class Swapped(torch.nn.Module):
+    """Layers that run in another order than that of their names, all under one name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = torch.nn.ModuleList([torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the second layer, then the first."""
+        return self.net[0](self.net[1](x))
+
+
+@pytest.mark.slow
+def test_recorded_names_that_a_prefix_makes_others(tmp_path):
+    """Recorded keys `net.0.weight` are not Lua's `0.weight`, of another layer, though a prefix would make them fit."""
+    torch.manual_seed(43)
+    module = Swapped().eval()
+    path = tmp_path / "model.t7"
+    save_module(module, path, torch.randn(2, 4))
+    state = doubled(module.state_dict())
+    report = fill(state, path, tmp_path)
+    module.load_state_dict(state)
+    example = torch.randn(3, 4)
+
+    assert torch.equal(load_module(tmp_path / "out.t7")(example), module(example))
+    assert "the keys are those that the module had in PyTorch" in messages(report)
+
+
 WRONG = {
     "transposed": ({"l.weight": torch.zeros(7, 2)}, r"wrong l\.weight: expected \[2, 7\]; found \[7, 2\]"),
     "one column": ({"l.weight": torch.zeros(14, 1)}, r"wrong l\.weight: expected \[2, 7\]; found \[14, 1\]"),

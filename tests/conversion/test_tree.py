@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from t7bridge import (
     LuaFunction,
@@ -15,6 +16,7 @@ from t7bridge import (
     TdsVec,
     Tensor,
     TorchObject,
+    load,
     to_python,
     to_torch,
 )
@@ -176,3 +178,18 @@ def test_tensors_in_a_counter_are_converted() -> None:
     assert converted["counts"]["b"] == 3
     assert converted["counts"]["a"] is converted["same"]
     assert isinstance(converted["same"], np.ndarray)
+
+
+def test_to_torch_keeps_gradients(tmp_path):
+    """Parameters and tensors that require gradients stay such, complex and empty ones too, as `torch.load` has them."""
+    tensors = {
+        "complex": torch.ones(3, dtype=torch.complex64, requires_grad=True),
+        "empty": torch.empty(0, 2, requires_grad=True),
+        "empty parameter": torch.nn.Parameter(torch.empty(0, 3)),
+        "integers": torch.nn.Parameter(torch.ones(2, dtype=torch.int32), requires_grad=False),
+    }
+    torch.save(tensors, tmp_path / "x.pt")
+    loaded = to_torch(load(tmp_path / "x.pt"))
+    for name, tensor in tensors.items():
+        assert type(loaded[name]) is type(tensor), name
+        assert loaded[name].requires_grad == tensor.requires_grad, name

@@ -19,7 +19,7 @@ from helpers import TESTFILES
 
 import t7bridge
 from t7bridge import formats
-from t7bridge.errors import CorruptError, FormatError, TruncatedError, UnsupportedError
+from t7bridge.errors import CorruptError, FormatError, ModelError, TruncatedError, UnsupportedError
 from t7bridge.graph import Span
 
 h5py = pytest.importorskip("h5py")
@@ -264,6 +264,14 @@ def test_what_cannot_be_held_is_counted(tmp_path: Path) -> None:
     (note,) = [note for note in report.notes if note.level == "warning"]
     assert "byte string: 8 of them" in note.message
     assert "raw.0, raw.1" in note.message
+
+
+def test_names_that_are_one_text(tmp_path: Path) -> None:
+    """Keys that would be one name in a file are refused: none of the tensors is lost."""
+    tensor = t7bridge.Tensor.from_numpy(np.zeros(2, "f4"))
+
+    with pytest.raises(ModelError):
+        formats.write({1: tensor, "1": tensor}, tmp_path / "x.npz")
 
 
 @pytest.mark.slow

@@ -45,7 +45,7 @@ def test_file_system_that_cannot_write(tmp_path, monkeypatch):
 @pytest.mark.parametrize("is_linux", [False, True])
 def test_system_without_the_call(tmp_path, monkeypatch, is_linux):
     """Other systems, and a C library without it, report that it is unsupported."""
-    monkeypatch.setattr(platform, "HAS_SYNCFS", is_linux)
+    monkeypatch.setattr(platform, "MAY_HAVE_SYNCFS", is_linux)
     monkeypatch.setattr(ctypes, "CDLL", lambda *arguments, **options: object())
     assert not platform.flush_file_system(str(tmp_path))
 

@@ -15,7 +15,7 @@ import t7bridge
 from t7bridge import PtReader, Storage, Table, Tensor, TorchObject, convert, state_dict
 from t7bridge.cli import main
 from t7bridge.errors import OptionError
-from t7bridge.graph import Span
+from t7bridge.graph import CHUNK_BYTES, Span
 from t7bridge.nn import compact_in, compacted
 
 FLAT = TESTFILES / "models/autoencoder_flat.t7"
@@ -99,6 +99,16 @@ def test_views_with_gaps_are_copied_out(size, stride, offset, count):
     """A view that leaves elements out uses only those that it covers; repeated ones are still repeated."""
     result = check({"a": view(storage(100), size, stride, offset)})
     assert result["a"].storage.count == count
+
+
+def test_rows_longer_than_a_chunk(tmp_path):
+    """Two rows so far apart that the first chunk of their range has no whole row, and nothing is read beyond it."""
+    source, target = tmp_path / "m.t7", tmp_path / "m.pt"
+    distance = 3 * CHUNK_BYTES // 8  # one and a half chunks of 4-byte numbers
+    tensor = view(storage(distance + 10), (2, 5), (distance, 1))
+    t7bridge.save(Table.of({"a": tensor}), source)
+    convert(source, target, compact=True)
+    assert torch.load(target, weights_only=True)["a"].tolist() == tensor.numpy().tolist()
 
 
 def test_empty_tensors():

@@ -55,6 +55,14 @@ class Twice(torch.nn.Module):
         return self.inner(self.inner(input))
 
 
+class Model1(torch.nn.Module):
+    """A class with the name of the model in a page, and a number."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Return the shape of the input."""
+        return 3 * input
+
+
 class Flatten(torch.nn.Module):
     """A class with the name of one of torch.nn, which does something else."""
 
@@ -242,6 +250,18 @@ def test_shapes_are_those_of_the_class_itself(traits, output):
         assert t7bridge.load_module(data)(torch.zeros(2, 3, 6, 7)).shape == (2, 4, 6, 7)
     finally:
         unregister_layer("my.Flatten")
+
+
+def test_the_model_of_a_page_is_always_model():
+    """A class of the user called `Model1` takes no name from the page's own `Model`, which `load` constructs."""
+    register_module("my.Model1")(Model1)
+    try:
+        layers = Table.from_list([TorchObject("my.Model1", 1, Table()), TorchObject("nn.Tanh", 1, Table())])
+        text = generate(TorchObject("nn.Sequential", 1, Table.of({"modules": layers}))).text
+        assert "class Model(nn.Module):" in text
+        assert "import Model1" in text
+    finally:
+        unregister_layer("my.Model1")
 
 
 def test_any_class_of_torch_can_be_written():

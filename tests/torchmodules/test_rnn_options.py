@@ -19,6 +19,8 @@ from t7bridge import state_dict
 from t7bridge.layers import Fields, items_of, layer_of
 from t7bridge.nn import apply_layout
 from t7bridge.torchmodules import live_module
+from t7bridge.torchmodules.layers.containers import MapTable
+from t7bridge.torchmodules.layers.recurrent import FastLSTM
 from t7bridge.torchmodules.layers.training import _choose
 
 PACKAGES = ("rnn", "rnn2", "torch_rnn")
@@ -212,6 +214,18 @@ def test_only_the_state_that_counts_is_taken_from_the_file():
     """A sequencer that starts again at each call does not carry what its cell held."""
     assert live_module(cases()["rnn/fast.midwayseq"]["module"])[0].state is None
     assert live_module(cases()["rnn/fast.midwayboth"]["module"])[0].state is not None
+
+
+def test_new_elements_of_a_map_table():
+    """An element that is new begins with the state of the first module, of which Lua makes a clone for it."""
+    cell = FastLSTM(2, 3)
+    alone = copy.deepcopy(cell)
+    first, second, third = torch.randn(3, 1, 2)
+    module = MapTable(cell)
+    module([first, second])
+    *_, output = module([first, second, third])
+    alone(first)
+    assert torch.equal(output, alone(third))
 
 
 def test_masks_must_be_told():

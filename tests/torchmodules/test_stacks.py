@@ -20,7 +20,7 @@ from source_helpers import run_source
 
 import t7bridge
 from t7bridge import T7Reader, Table, Tensor, TorchObject, state_dict
-from t7bridge.nn import ANY, TENSOR, Kinds, build_plan, listed, recognized, specs_in, traits_of
+from t7bridge.nn import ANY, TENSOR, Kinds, ModuleSpec, build_plan, listed, recognized, specs_in, traits_of
 from t7bridge.torchmodules import live_module
 
 ALL = {record["name"].decode(): record for record in records(TESTFILES / "cells.t7")}
@@ -181,6 +181,17 @@ def test_scalars_move():
     last = str(len(made.plan.root.children) - 1)
     assert int(last) < len(layers) - 1
     assert made.state[f"{last}.num_batches_tracked"].shape == ()
+
+
+def test_beside_shared_modules():
+    """Modules inside one another, each twice, have 2 ** 40 places; the layers beside them are recognized."""
+    plan, state = planned(SEQUENCES["sequencers in a row"]["model"])
+    nested = ModuleSpec("torch.nn.Identity", class_name="nn.Identity")
+    for _ in range(40):
+        nested = ModuleSpec("torch.nn.Sequential", children={"0": nested, "1": nested}, class_name="nn.Sequential")
+    plan.root.children["shared"] = nested
+    notes = recognized(plan, state).notes
+    assert any("recognized: layers over sequences" in note.message for note in notes)
 
 
 @pytest.mark.slow

@@ -196,3 +196,11 @@ def test_a_repeated_element_that_is_conjugated():
     storage = Storage.from_array(np.array([1 + 2j], "c8"))
     plain = Tensor(storage.element, storage, (10,), (0,))
     assert len(ValueComparer().run(plain, evolve(plain, extras=TensorExtras(conj=True)))) == 1
+
+
+def test_infinite_tolerance_takes_finite_differences() -> None:
+    """Of numbers as of tensors; an infinite difference exceeds it."""
+    tolerant = {"atol": float("inf")}
+    assert not ValueComparer(**tolerant).run(Table.of({"x": 1.0, "y": floats(1)}), Table.of({"x": 2.0, "y": floats(2)}))
+    infinite = Table.of({"x": float("inf"), "y": floats(float("inf"))})
+    assert len(ValueComparer(**tolerant).run(Table.of({"x": 1.0, "y": floats(1)}), infinite)) == 2

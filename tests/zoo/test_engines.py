@@ -9,13 +9,14 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers import PATIENCE
+from helpers import PATIENCE, corpus
 from zoo_helpers import command, process, tree, verdicts, wait_for, web_server, workers_of, zoo
 from zoo_maker import greedy, make_zoo
 
 import t7bridge
 from t7bridge.errors import T7BridgeError
 from t7bridge.io import MemoryWatch
+from t7bridge.zoo import Record, Settings, convert_one
 
 pytest.importorskip("fsspec")
 pytest.importorskip("aiohttp")
@@ -186,3 +187,17 @@ def test_no_worker_can_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     with pytest.raises(T7BridgeError, match="cannot be started: it ended with exit code 1"):
         t7bridge.convert_zoo(tmp_path / "zoo", tmp_path / "out", workers=2)
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_the_output_that_stays_is_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_ours: bool) -> None:
+    """A machine of a cluster flushes the new output, or the equal one of an interrupted run, which stays."""
+    (source,) = corpus("nn/Bilinear.t7")
+    output = tmp_path / "net.pt"
+    t7bridge.convert(source, output)
+    flushed: list[str] = []
+    monkeypatch.setattr("t7bridge.zoo.workers.flush_to_disk", flushed.append)
+    record = Record(name="net.t7", place=str(source), output="net.pt", ours=is_ours)
+
+    convert_one(record, Settings(str(tmp_path), flush=True))
+    assert (record.status, record.ours, flushed) == ("done", True, [str(output)])

@@ -20,7 +20,7 @@ NAMES = ["a.t7", "b/\u00e9.t7", "c\udcff.t7", "d\udce9\u00e9.t7", "e \U0001f600.
 
 def plan(journal: Journal, rows: list[Record], restart: bool = False) -> None:
     """Store rows as a plan does."""
-    with journal.changing():
+    with journal.transaction():
         if restart:
             journal.clear()
         journal.store(rows)
@@ -42,7 +42,7 @@ def test_rows_come_back(tmp_path: Path) -> None:
     ]  # fmt: skip
     with opened(tmp_path / "j") as journal:
         plan(journal, rows[::-1])
-        with journal.changing():
+        with journal.transaction():
             journal.set_facts({"options": {"to": "pt"}, "runs": 3})
     assert sorted(row.number for row in rows) == [1, 2, 3, 4, 5, 6]
     with opened(tmp_path / "j") as journal:
@@ -96,7 +96,7 @@ def test_what_is_no_journal(tmp_path: Path) -> None:
         Journal(str(tmp_path / "text"))
     with opened(tmp_path / "j") as journal:
         plan(journal, [Record(name=f"n{number}") for number in range(500)])
-        with journal.changing():
+        with journal.transaction():
             journal.set_facts({"schema": 2})
     with pytest.raises(T7BridgeError, match="layout 2, and this release supports 1"):
         Journal(str(tmp_path / "j"))

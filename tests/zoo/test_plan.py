@@ -24,7 +24,7 @@ def fill(folder: Path, *names: str) -> Path:
 
 def names(*sources: object, output: object = "") -> list[str]:
     """The names of the inputs, sorted."""
-    with closing(Journal("")) as journal, journal.changing():
+    with closing(Journal("")) as journal, journal.transaction():
         journal.list_inputs(find_inputs([str(source) for source in sources], str(output)))
         return [item.name for item, _ in journal.inputs()]
 
@@ -41,10 +41,10 @@ def outputs(*wanted: str, taken: tuple[str, ...] = ()) -> dict[str, str]:
     with closing(Journal("")) as journal:
         names = OutputNames(journal, lambda kind: ".pt")
         for name in wanted:
-            names.want(name, "t7")
+            names.note_wanted_name(name, "t7")
         for name in taken:
             names.reserve(name)
-        return {name: names.choose(name, "t7") for name in wanted}
+        return {name: names.choose_name(name, "t7") for name in wanted}
 
 
 def test_one_folder(tmp_path: Path) -> None:

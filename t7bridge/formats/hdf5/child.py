@@ -50,6 +50,7 @@ _MOST_SLOTS = 1 << 20
 _PREEMPTION = 0.75
 """HDF5's own preference for chunks that were read to their end when the cache is full."""
 _NAMED_ATTRIBUTES = 5
+"""Attributes of one group or data set that a message names."""
 
 
 class Refusal(Exception):
@@ -449,15 +450,21 @@ def _empty_texts(kind: h5t.TypeStringID, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _texts(kind: h5t.TypeStringID, values: np.ndarray) -> list[bytes]:
-    """Return strings without what pads them to a fixed size."""
+    """Return strings without what pads them to a fixed size.
+
+    Args:
+        kind: their type.
+        values: as `_empty_texts` makes room for them.
+    """
     if kind.is_variable_str():
-        return [value or b"" for value in values.flat]
+        return list(values.flat)
     padding = kind.get_strpad()
     texts = [value.tobytes() for value in values.flat]
     if padding == h5t.STR_SPACEPAD:
         return [text.rstrip(b" ") for text in texts]
     if padding == h5t.STR_NULLPAD:
         return [text.rstrip(b"\0") for text in texts]
+    # `STR_NULLTERM`: the text ends before the first zero byte.
     return [text.split(b"\0")[0] for text in texts]
 
 
@@ -606,10 +613,13 @@ def _title(kind: h5t.TypeID) -> str:
 
 
 def _check_elements(plan: h5p.PropDCID) -> None:
-    """Refuse elements in other files, and compressions that are not installed.
+    """Check that the elements of a data set are in this file, and that their compressions are installed.
+
+    Args:
+        plan: how the data set was created.
 
     Raises:
-        Refusal: there are such.
+        Refusal: they are not.
     """
     if plan.get_layout() == h5d.VIRTUAL or plan.get_external_count():
         raise Refusal("unsupported", "a data set's elements are in another file")
@@ -725,7 +735,15 @@ def boxes(shape: tuple[int, ...], start: int, stop: int) -> Iterator[tuple[tuple
 def _read_box(
     data_set: h5d.DatasetID, corner: tuple[int, ...], extents: tuple[int, ...], values: np.ndarray, in_memory: Any
 ) -> None:
-    """Read a box of a data set into an array of its extents, as elements of a type in memory."""
+    """Read a box of a data set into an array of its extents.
+
+    Args:
+        data_set: the data set.
+        corner: the first element of the box, 0-based, along each dimension.
+        extents: of the box.
+        values: receives the elements.
+        in_memory: their type in memory, to which HDF5 converts them.
+    """
     if not corner:  # a data set without dimensions
         data_set.read(h5s.ALL, h5s.ALL, values, mtype=in_memory)
         return

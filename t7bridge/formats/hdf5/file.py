@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...data import np
 from ...errors import CorruptError, UnsupportedError, WriteError
@@ -23,7 +23,7 @@ from ...io.output import FileOutput
 from ...io.source import ByteSource, DerivedSource, Readable
 from ...limits import DEFAULT_LIMITS, Budget, Inflation, Limits
 from ...report import Note
-from ...text import few, printable
+from ...text import printable
 from ..named import (
     METADATA_KEY,
     Name,
@@ -114,8 +114,8 @@ class _Reader:
         """By the path of a data set: the view of a storage that its attribute records."""
         self._recorded: dict[Name, Name] = {}
         """By the path of a data set: the name that its attribute records for this path."""
-        self._described: dict[int, tuple[Value, dict[str, Name], TensorView | None]] = {}
-        """For the number of each data set, what it is, the names that its attribute records by path, and the view."""
+        self._data_sets: dict[int, _DataSet] = {}
+        """The data sets by their numbers, by which the library refers to those met before."""
         self._left_out_attributes = 0
         """Number of attributes that are left out."""
         self._attribute_names: list[str] = []
@@ -138,24 +138,23 @@ class _Reader:
             item = items.setdefault(id(value), tied.get(path, value))
             recorded_name = self._recorded.get(path)
             if recorded_name is not None:
-                # `_put` puts the item there, and returns 0, if no other is in the way.
-                has_recorded_name = _is_stored_as(recorded_name, path) and not _put(root, recorded_name, item)
-                if has_recorded_name:
+                # `_put` puts the item there, and returns None, if no other is in the way.
+                if _is_stored_as(recorded_name, path) and _put(root, recorded_name, item) is None:
                     continue
                 # A wrong record: the name in the file counts.
                 paths_with_wrong_record.append(path)
             obstacle = _put(root, path, item)
-            if obstacle:
+            if obstacle is not None:
                 raise CorruptError("two data sets have one name", path=".".join(path))
         if paths_with_wrong_record:
             first_path = ".".join(paths_with_wrong_record[0])
             message = "the name that its attribute records is not one that HDF5 cannot have, and is not used"
-            self._notes.append(Note("warning", first_path, message, code="record"))
+            self._notes.append(Note("warning", path=first_path, message=message, code="record"))
         return [root]
 
     def _list(self) -> None:
         """Read the groups and data sets, but no elements of tensors."""
-        for message in self._file.listing(max(0, self._inflation.left), self._path_of):
+        for message in self._file.listing(max(0, self._inflation.bytes_left), self._path_of):
             if len(self._paths) + len(self._values) > self._limits.archive_members:
                 raise self._limits.exceeded("archive_members", "has too many groups and data sets")
             if not self._paths:
@@ -167,14 +166,18 @@ class _Reader:
                 group, names = self._paths[message["in"]]
                 path = (*group, _name(message["name"]))
                 self._budget.spend(len(path))
-                self._add(message, path, [*names, message["name"]])
+                self._add_target(message, path, [*names, message["name"]])
         if self._left_out_attributes:
-            names = few(self._attribute_names)
-            if self._left_out_attributes > len(self._attribute_names):
-                names += ", …"
-            what = "attribute is" if self._left_out_attributes == 1 else "attributes are"
-            text = f"{self._left_out_attributes} {what} left out: {names}"
-            self._notes.append(Note("warning", "", text, code="left-out", count=self._left_out_attributes))
+            self._note_left_out_attributes()
+
+    def _note_left_out_attributes(self) -> None:
+        """Add a note with the number of the attributes that are left out, and the names of the first."""
+        names = ", ".join(self._attribute_names)
+        count = self._left_out_attributes
+        if count > len(self._attribute_names):
+            names += ", …"
+        text = f"{count} {'attribute is' if count == 1 else 'attributes are'} left out: {names}"
+        self._notes.append(Note("warning", path="", message=text, code="left-out", count=count))
 
     def _path_of(self, message: dict[str, Any]) -> str:
         """Return the path of a link from what the library says about it; empty if that says nothing."""
@@ -183,54 +186,41 @@ class _Reader:
         group, _ = self._paths[message["in"]]
         return ".".join((*group, _name(message["name"])))
 
-    def _add(self, message: dict[str, Any], path: Name, names: list[str]) -> None:
-        """Add what the library says about a link of a group.
+    def _add_target(self, message: dict[str, Any], path: Name, names: list[str]) -> None:
+        """Add what a link of a group leads to: a new group or data set, a data set met before, or what is left out.
 
         Args:
-            message: see `child._list`.
+            message: about it; see `child._message_of_target`.
             path: the names of the groups, and that of the link.
             names: the same as the library has them, to ask for elements.
         """
         kind = message["object"]
         if kind == "left out":
             text = f"{printable(message['what'])} is left out"
-            self._notes.append(Note("warning", ".".join(path), text, code="left-out"))
+            self._notes.append(Note("warning", path=".".join(path), message=text, code="left-out"))
             return
         if kind == "link":
-            self._put_value(path, *self._described[message["to"]])
+            self._put_data_set(path, self._data_sets[message["to"]])
             return
-        # Groups and data sets are numbered alike by both sides: a link before, or what was left out, has no number.
+        # Both sides number new groups and data sets in the same order, by `_paths` here. What is above has no number.
         self._count_attributes(path, message)
         self._paths.append((path, names))
         if kind == "group":
             return
-        if kind == "text":
-            # Texts are in memory from now on; tensors are charged when their elements are not in the file as they are.
-            self._inflation.spend(sum(map(len, message["texts"])), "data sets", path=".".join(path))
-            texts = [_text(text) for text in message["texts"]]
-            value = _nested(texts, tuple(message["shape"]))
-        else:
-            value = self._tensor(message, path, names)
-        described = (value, *_recorded_names_and_view(message, path))
+        value = self._texts(message, path) if kind == "text" else self._tensor(message, path, names)
+        data_set = _DataSet(value, *_recorded_names_and_view(message, path))
         number = len(self._paths) - 1
-        self._described[number] = described
-        self._put_value(path, *described)
+        self._data_sets[number] = data_set
+        self._put_data_set(path, data_set)
 
-    def _put_value(self, path: Name, value: Value, names: dict[str, Name], view: TensorView | None) -> None:
-        """Add a data set under one of its paths.
-
-        Args:
-            path: of a link to it.
-            value: the data set.
-            names: the name that its attribute records for each of its paths, joined by slashes.
-            view: the view of a storage that its attribute records.
-        """
-        recorded = names.get("/".join(path))
-        if recorded is not None:
-            self._recorded[path] = recorded
-        self._values[path] = value
-        if view is not None:
-            self._views[path] = view
+    def _put_data_set(self, path: Name, data_set: _DataSet) -> None:
+        """Add a data set under one of its paths."""
+        recorded_name = data_set.names.get("/".join(path))
+        if recorded_name is not None:
+            self._recorded[path] = recorded_name
+        self._values[path] = data_set.value
+        if data_set.view is not None:
+            self._views[path] = data_set.view
 
     def _count_attributes(self, path: Name, message: dict[str, Any]) -> None:
         """Count attributes of a group or data set that are neither ours nor metadata of the file."""
@@ -239,26 +229,49 @@ class _Reader:
         for name in message["named"][:room]:
             self._attribute_names.append(f"{'.'.join(path)}@{_name(name)}"[:_LONGEST_SHOWN_NAME])
 
+    def _texts(self, message: dict[str, Any], path: Name) -> Any:
+        """Return the strings of a data set, in lists of its shape.
+
+        Args:
+            message: about the data set; see `child._data_set`.
+            path: of the data set, for errors.
+
+        Raises:
+            LimitError: they would exceed a limit, as they are in memory from now on.
+        """
+        self._inflation.spend(sum(map(len, message["texts"])), "data sets", path=".".join(path))
+        texts = [_text(text) for text in message["texts"]]
+        return _nested(texts, tuple(message["shape"]))
+
     def _tensor(self, message: dict[str, Any], path: Name, names: list[str]) -> Tensor:
         """Return a data set as a tensor, whose elements are in the file, or come from the library when they are read.
+
+        Args:
+            message: about the data set; see `child._data_set`.
+            path: the names of its groups, and its own.
+            names: the same as the library has them.
 
         Raises:
             CorruptError: they are not all in the file.
             LimitError: inflating them would exceed a limit.
         """
         where = ".".join(path)
-        element = ELEMENT_TYPES["bfloat16"] if message["element"] == "bfloat16" else NUMPY_ELEMENTS[message["element"]]
+        code = message["element"]
+        # The code of numpy, which has none for bfloat16.
+        element = ELEMENT_TYPES["bfloat16"] if code == "bfloat16" else NUMPY_ELEMENTS[code]
         shape = tuple(map(int, message["shape"]))
         nbytes = math.prod(shape) * element.itemsize
         source = self._source
         offset = 0
-        if nbytes and "span" in message:
+        if nbytes and "span" in message:  # they are in one piece in the file
             offset, stored = map(int, message["span"])
             if stored < nbytes or not 0 <= offset <= source.size - nbytes:
                 raise CorruptError("a data set's elements are not all in the file", offset=offset, path=where)
-        elif nbytes:
+        elif nbytes:  # the library has to make them of what is in the file
             self._inflation.spend(nbytes, "data sets", path=where)
-            source = _Elements(self._file, source.name, names, element.itemsize, nbytes, where)
+            source = _Elements(
+                self._file, source.name, library_names=names, itemsize=element.itemsize, size=nbytes, path=where
+            )
         order = message["order"]
         return tensor_of_bytes(source, offset, nbytes, element, shape, path=where, limits=self._limits, order=order)
 
@@ -288,11 +301,32 @@ def _nested(texts: list[Any], shape: tuple[int, ...]) -> Any:
     return [_nested(texts[row * row_size : (row + 1) * row_size], tuple(row_shape)) for row in range(rows)]
 
 
+class _DataSet(NamedTuple):
+    """A data set, with what the attribute that we write records.
+
+    Attributes:
+        value: a tensor, or texts.
+        names: by each of its paths, joined by slashes, the name that HDF5 cannot have; empty if there are none.
+        view: of a storage that it shares with others; `None` if none is recorded.
+    """
+
+    value: Value
+    names: dict[str, Name]
+    view: TensorView | None
+
+
 def _recorded_names_and_view(message: dict[str, Any], data_set: Name) -> tuple[dict[str, Name], TensorView | None]:
-    """Return what the attribute that we write records: the name for each path, and the view; empty without it.
+    """Return what the attribute that we write records: the name for each path, and the view of a storage.
+
+    Args:
+        message: about the data set; see `child._data_set`.
+        data_set: its path, for errors.
+
+    Returns:
+        No names and `None`, if the data set has no such attribute.
 
     Raises:
-        CorruptError: it is invalid.
+        CorruptError: the attribute is invalid.
     """
     if "ours" not in message:
         return {}, None
@@ -312,17 +346,19 @@ class _Elements(DerivedSource):
 
     Args:
         file: is asked for them.
-        name: of the file.
-        names: of the groups and the data set, as the library has them.
+        file_name: of the file.
+        library_names: of the groups and the data set, as the library has them.
         itemsize: of an element, in bytes.
         size: of all elements, in bytes.
         path: of the data set, for errors.
     """
 
-    def __init__(self, file: LibraryFile, name: str, names: list[str], itemsize: int, size: int, path: str) -> None:
-        super().__init__(name, size)
+    def __init__(
+        self, file: LibraryFile, file_name: str, *, library_names: list[str], itemsize: int, size: int, path: str
+    ) -> None:
+        super().__init__(file_name, size)
         self._file = file
-        self._names = names
+        self._library_names = library_names
         self._itemsize = itemsize
         self._path = path
         self._window = (0, memoryview(b""))
@@ -351,7 +387,7 @@ class _Elements(DerivedSource):
         part_elements = _PART_BYTES // self._itemsize
         start = offset // self._itemsize // part_elements * part_elements
         count = min(part_elements, self.size // self._itemsize - start)
-        data = self._file.elements(self._names, start, count, self._path)
+        data = self._file.elements(self._library_names, start, count, self._path)
         if len(data) != count * self._itemsize:
             raise CorruptError("a data set has other elements than its shape", file=self.name, path=self._path)
         return start * self._itemsize, memoryview(data)
@@ -410,35 +446,49 @@ def _lay_out(h5py: Any, file: Any, named: NamedTensors) -> Iterator[tuple[int, T
     """Create groups, links and data sets; yield the position of the elements of each data set, and its tensor.
 
     Nothing is yielded for a link, or a tensor without elements.
+
+    Args:
+        h5py: the module.
+        file: the h5py file, in which all is created.
+        named: the tensors.
     """
     data_sets: dict[Any, Any] = {}
-    """By the view of a storage: its data set, to which equal views become links."""
+    """By the identity of a view: its data set, to which equal views become links."""
     names: dict[Any, dict[str, Name]] = {}
-    """By the same, or by the name of an empty tensor: the names for the attribute of the data set, by path."""
+    """By the same: the names for the attribute of the data set, by path."""
     views = _views_in_attributes(named)
     for (steps, tensor), path in zip(named.tensors.items(), _paths(named)):
-        identity = None  # of an empty tensor, which shares nothing
-        if tensor.storage is not None and tensor.numel:
-            place = (tensor.offset, tensor.size, tensor.stride)
-            identity = (id(tensor.storage), tensor.element.name, *place, tensor.extras)
+        identity = _view_identity(tensor, steps)
         *group_names, name = path
-        group = file
-        for group_name in group_names:
-            group = group[group_name] if group_name in group else group.create_group(group_name, track_order=True)
-        if identity is not None and identity in data_sets:
+        group = _group_below(file, group_names)
+        if identity in data_sets:
             data_set = data_sets[identity]
-            group[name] = data_set
+            group[name] = data_set  # a link to it
         else:
-            data_set = _create(h5py, group, name, tensor)
-            if identity is not None:
-                data_sets[identity] = data_set
+            data_set = data_sets[identity] = _create(h5py, group, name, tensor)
             if tensor.numel:
                 yield int(data_set.id.get_offset()), tensor
         # All links to a data set share its attribute, which is written again with the names of each.
-        recorded_names = names.setdefault(steps if identity is None else identity, {})
+        recorded_names = names.setdefault(identity, {})
         if path != steps:
             recorded_names["/".join(path)] = steps
         _describe(data_set, recorded_names, views.get(steps))
+
+
+def _view_identity(tensor: Tensor, steps: Name) -> tuple[Any, ...]:
+    """Return what tensors have in common that are one data set: the view of a storage; of an empty tensor its name."""
+    if tensor.storage is None or not tensor.numel:
+        return steps
+    place = (tensor.offset, tensor.size, tensor.stride)
+    return (id(tensor.storage), tensor.element.name, *place, tensor.extras)
+
+
+def _group_below(file: Any, names: list[str]) -> Any:
+    """Return the group under some names, one inside another; those that do not exist are created."""
+    group = file
+    for name in names:
+        group = group[name] if name in group else group.create_group(name, track_order=True)
+    return group
 
 
 def _create(h5py: Any, group: Any, name: str, tensor: Tensor) -> Any:
@@ -502,28 +552,29 @@ def _paths(named: NamedTensors) -> list[Name]:
     for steps in sorted(named.tensors, key=lambda steps: _valid_names(steps) != steps):
         path = _valid_names(steps)
         obstacle = _put(tree, path, steps)
-        while obstacle:
-            # The group or data set at this step, 1-based, is another's: an underscore makes a new name of it.
-            path = (*path[: obstacle - 1], path[obstacle - 1] + "_", *path[obstacle:])
+        while obstacle is not None:
+            # The group or data set at this step is another's: an underscore makes a new name of it.
+            path = (*path[:obstacle], path[obstacle] + "_", *path[obstacle + 1 :])
             obstacle = _put(tree, path, steps)
         paths[steps] = path
     return [paths[steps] for steps in named.tensors]
 
 
-def _put(tree: dict[str, Any], path: Name, item: Any) -> int:
+def _put(tree: dict[str, Any], path: Name, item: Any) -> int | None:
     """Put an item into a tree of dicts under the names of a path, unless another is in the way.
 
     Returns:
-        0 if the item was put there; otherwise the number of the first step, 1-based, at which another item is.
+        `None` if the item was put there; otherwise the index in the path of the first name under which another item is.
     """
-    for length, step in enumerate(path[:-1], 1):
-        tree = tree.setdefault(step, {})
+    *groups, name = path
+    for place, group in enumerate(groups):
+        tree = tree.setdefault(group, {})
         if not isinstance(tree, dict):
-            return length
-    if path[-1] in tree:
-        return len(path)
-    tree[path[-1]] = item
-    return 0
+            return place
+    if name in tree:
+        return len(groups)
+    tree[name] = item
+    return None
 
 
 def _is_stored_as(steps: Name, path: Name) -> bool:

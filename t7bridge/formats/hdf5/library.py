@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from itertools import count
-from typing import Any
+from typing import IO, Any
 
 from ...errors import CorruptError, T7BridgeError, TruncatedError, UnsupportedError
 from ...io.platform import ALONE, IS_WINDOWS, kill
@@ -152,7 +152,7 @@ class LibraryFile:
 
     def _ended(self, library: _Library) -> T7BridgeError:
         """Return the error for a library that has ended."""
-        if library.ran_out or library.exit_code == _OUT_OF_TIME:
+        if library.ran_out_of_time or library.exit_code == _OUT_OF_TIME:
             return self._limits.exceeded("library_seconds", "the HDF5 library takes too long to read it")
         return CorruptError(f"the HDF5 library ended with exit code {library.exit_code} when it read this")
 
@@ -218,13 +218,13 @@ class _Library:
 
     Attributes:
         memory: the argument.
-        ran_out: whether it was ended because it took too long; set only where it cannot limit its own time.
+        ran_out_of_time: whether it was ended because it took too long; set only where it cannot limit its own time.
         end: ends the process, now or when this object is gone; a second call does nothing.
     """
 
     def __init__(self, memory: int) -> None:
         self.memory = memory
-        self.ran_out = False
+        self.ran_out_of_time = False
         self._deadline = 0.0
         """When the answer to the current question is due, by the monotonic clock; set by `ask`."""
         self._is_serving = False
@@ -238,7 +238,7 @@ class _Library:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 env=environment,
-                **ALONE,
+                **ALONE,  # Ctrl-C reaches the program only, which ends the child
             )
         except OSError as error:
             raise T7BridgeError(f"a process to read HDF5 cannot be started: {error.strerror}") from error
@@ -274,10 +274,7 @@ class _Library:
             questions.write(json.dumps({**question, "seconds": seconds}).encode() + b"\n")
             questions.flush()
             while True:
-                line = answers.readline(_LONGEST_LINE)
-                if not line.endswith(b"\n"):
-                    raise EOFError
-                message = json.loads(line)
+                message = _message_from(answers)
                 if "done" in message:
                     return
                 if "bytes" in message:  # not an answer: the library needs bytes of the file
@@ -285,17 +282,13 @@ class _Library:
                     data = self._served_bytes(source, offset, length)
                     questions.write(b"%d\n" % len(data) + data)
                     questions.flush()
-                    continue
-                size = int(message.get("elements", 0))
-                payload = answers.read(size)
-                if len(payload) < size:
-                    raise EOFError
-                yield message, payload
+                else:
+                    yield message, _payload_from(answers, message)
         finally:
             answered.set()
 
     def _served_bytes(self, source: ByteSource, offset: int, length: int) -> bytes:
-        """Read bytes of the file. The time that it takes, as from an address, is not the library's.
+        """Return bytes of the file. The time that reading them takes, as from an address, is not the library's.
 
         Raises:
             ValueError: the process asks for bytes that do not exist.
@@ -314,9 +307,27 @@ class _Library:
         """End the process when its time is over, where it cannot limit that itself."""
         while not answered.wait(max(0.1, self._deadline - time.monotonic())):
             if not self._is_serving and time.monotonic() > self._deadline:
-                self.ran_out = True
+                self.ran_out_of_time = True
                 kill(self._process)
                 return
+
+
+def _message_from(answers: IO[bytes]) -> dict[str, Any]:
+    """Return the next message of the process; raises `EOFError` if it has ended."""
+    line = answers.readline(_LONGEST_LINE)
+    if not line.endswith(b"\n"):
+        raise EOFError
+    message: dict[str, Any] = json.loads(line)
+    return message
+
+
+def _payload_from(answers: IO[bytes], message: dict[str, Any]) -> bytes:
+    """Return the bytes after a message, none for most; raises `EOFError` if the process has ended."""
+    size = int(message.get("elements", 0))
+    payload = answers.read(size)
+    if len(payload) < size:
+        raise EOFError
+    return payload
 
 
 def _end(process: subprocess.Popen[bytes], owner: int) -> None:

@@ -69,7 +69,7 @@ def _is_version(data: bytes) -> bool:
     return number is not None and 1 <= int(number[1]) <= _NEWEST_VERSION
 
 
-def _is_text(data: bytes) -> bool:
+def _is_utf8(data: bytes) -> bool:
     """Return whether bytes are UTF-8."""
     try:
         data.decode()
@@ -85,7 +85,7 @@ _DESCRIPTIONS: dict[str, Callable[[bytes], bool]] = {
     OLD_VERSION_MEMBER: _is_version,
     ALIGNMENT_MEMBER: lambda data: re.fullmatch(rb"\s*[-+]?\d{1,18}\s*", data) is not None,
     FORMAT_MEMBER: lambda data: True,
-    ID_MEMBER: _is_text,
+    ID_MEMBER: _is_utf8,
 }
 """Members that PyTorch reads beside the value, each with a function that tells whether it accepts their bytes.
 
@@ -106,8 +106,8 @@ class PtArchive:
         zip: its members.
         root: the folder that contains all of them, with a slash; empty if there is none.
         order: byte order of its storages, `little` or `big`.
-        notes_on_rests: by the whole name of each pickle that was read: notes on the bytes after its value; empty lists
-            if there are none.
+        trailing_notes: by the whole name of each pickle that was read: notes on the bytes after its value; an empty
+            list if there are none.
 
     Raises:
         FormatError: it is not a valid zip archive.
@@ -121,11 +121,11 @@ class PtArchive:
         """By folder of storages, below the root: what resolves the names in its pickles. See `context`."""
         self._read: set[str] = set()
         """The members that were read, below the root; storages are not among them."""
-        self.notes_on_rests: dict[str, list[Note]] = {}
+        self.trailing_notes: dict[str, list[Note]] = {}
         with about_file(origin.source.name):
-            # All else looks for members below the root.
+            # The root first: all other methods look for members below it.
             self.root = self._find_root()
-            self._check_names()
+            self._refuse_names_in_other_case()
             self.order = self._byte_order()
 
     def _find_root(self) -> str:
@@ -137,11 +137,11 @@ class PtArchive:
             UnknownFormatError: no folder has a member by which an archive of PyTorch is known.
         """
         names = list(self.zip.members)
-        folder, slash, _ = self.zip.first.partition("/")
+        folder, slash, _ = self.zip.first_entry.partition("/")
         first_root = folder + "/" if slash else ""
         lower_names = {name.lower() for name in names}
         for member in _ROOT_MEMBERS:
-            # PyTorch's reader ignores case; `_check_names` refuses other letters.
+            # PyTorch's reader ignores case; `_refuse_names_in_other_case` refuses other letters.
             if (first_root + member).lower() in lower_names:
                 return first_root
         # Other writers may add members before PyTorch's. In the order of `_ROOT_MEMBERS`: `data.pkl` before all others.
@@ -152,18 +152,18 @@ class PtArchive:
         raise UnknownFormatError(
             "is a zip archive, but not one of PyTorch",
             expected=f"a member {DATA_MEMBER}",
-            found=few(names, 4) or "no members",
+            found=few(names, most=4) or "no members",
             hint="Unpack it, or give the address of a member: zip://MEMBER::FILE." if names else "",
         )
 
-    def _check_names(self) -> None:
+    def _refuse_names_in_other_case(self) -> None:
         """Refuse names that differ in case alone from members that PyTorch looks up: its lookup ignores case.
 
         Otherwise PyTorch would read another value than this package. So members that only describe the archive, its
         version for one, are not among them.
 
         Raises:
-            CorruptError: there is one.
+            CorruptError: there is such a name.
         """
         looked_up = {BYTEORDER_MEMBER, CONSTANTS_MEMBER, FORMAT_MEMBER, ALIGNMENT_MEMBER, *_ROOT_MEMBERS}
         for path, member in self.zip.members.items():
@@ -225,12 +225,12 @@ class PtArchive:
         if folder not in self._contexts:
             is_script = self.has(CONSTANTS_MEMBER) or self.has(MODEL_MEMBER)  # written by TorchScript or the C++ API
             locate: Locate = partial(_locate, self.zip, self.root + folder, self.order, self._storage_suffix(folder))
-            if folder == TRACED_FOLDER:  # read for names only: PyTorch writes no members for these storages
+            if folder == TRACED_FOLDER:  # its pickle is read for names only: PyTorch writes no members for its storages
                 locate = _without_bytes
             # C++ looks up each key with the class that the pickle names there; Python uses the first for all.
-            table = StorageTable(locate, one_type=not is_script)
-            context = PickleContext(self.origin, table, table.storage_of_id, is_script)
-            context.id_parts = ZIP_PARTS
+            table = StorageTable(locate, one_class_per_key=not is_script)
+            context = PickleContext(self.origin, table, resolve_id=table.storage_of_id, is_script=is_script)
+            context.id_parts = ZIP_PARTS  # all pickles of an archive may have ids
             self._contexts[folder] = context
         return self._contexts[folder]
 
@@ -275,12 +275,12 @@ class PtArchive:
         if level == "warning":
             text += f" ({counted(self._total_size(names), 'byte')})"
             count = len(names)
-        self.origin.notes.append(Note(level, "", text, code="left-out", count=count))
+        self.origin.notes.append(Note(level, path="", message=text, code="left-out", count=count))
 
     def check_storages(self) -> None:
         """Note the members that look like storages and that the value does not use.
 
-        To be called when the value was read. A `.pt` made from a `.t7` may have storages that only its record uses, so
+        To be called after the value was read. A `.pt` made from a `.t7` may have storages that only its record uses, so
         that none of its members are noted.
 
         Raises:
@@ -289,22 +289,24 @@ class PtArchive:
         self._judge_storage_sizes()
         if self.has(RECORD_MEMBER):
             return
-        # Empty members lose nothing.
-        names = [name for name in self.unread() if name.startswith(_WEIGHT_FOLDERS) and self._total_size([name])]
+        unread_weights = []
+        for name in self.unread():
+            if name.startswith(_WEIGHT_FOLDERS) and self._total_size([name]):  # nothing is lost with an empty one
+                unread_weights.append(name)
         members = self.zip.members
         uses_storages = any(members[name].size for name in self._storage_members() if name in members)
-        if names and not uses_storages:
-            members_and_bytes = (
-                f"{counted(len(names), 'member')}, {self._total_size(names):,} bytes, that nothing reads"
-            )
+        if unread_weights and not uses_storages:
+            size = self._total_size(unread_weights)
+            members_and_bytes = f"{counted(len(unread_weights), 'member')}, {size:,} bytes, that nothing reads"
             raise CorruptError(
                 "holds weights, but its value refers to none of them",
                 expected="a pickle that refers to them",
-                found=f"{members_and_bytes}: {few(names, longest=60)}",
+                found=f"{members_and_bytes}: {few(unread_weights, longest=60)}",
                 hint="Load the file in the program that wrote it, and save its state dict with torch.save.",
             )
-        what = "member of the archive is" if len(names) == 1 else "members of the archive are"
-        self.note_left_out(f"{len(names)} {what} not part of its value and left out: {{}}", names, "warning")
+        what = "member of the archive is" if len(unread_weights) == 1 else "members of the archive are"
+        text = f"{len(unread_weights)} {what} not part of its value and left out: {{}}"
+        self.note_left_out(text, unread_weights, level="warning")
 
     def _judge_storage_sizes(self) -> None:
         """Note for the safe loader the storages whose members are missing or of another size: PyTorch refuses them."""
@@ -318,7 +320,7 @@ class PtArchive:
         """Note what PyTorch's loader refuses in the members that it reads beside the value, and in names.
 
         Raises:
-            FormatError: one is damaged.
+            FormatError: one of the members is damaged.
         """
         for name, is_accepted in _DESCRIPTIONS.items():
             data = self.read_member(name)
@@ -329,7 +331,7 @@ class PtArchive:
         for name in self.zip.members:
             if not name.startswith(self.root):
                 self.context().note_refused_use(f"the member {name!r:.60} outside of the folder {self.root!r:.60}")
-            elif not name.isascii() and not _is_text(name.encode("utf-8", "surrogateescape")):
+            elif not name.isascii() and not _is_utf8(name.encode("utf-8", "surrogateescape")):  # as it is in the file
                 self.context().note_refused_use(f"the name {name!r:.60} of a member, which is not UTF-8")
 
     def read_others(self) -> list[str]:
@@ -343,20 +345,21 @@ class PtArchive:
         """
         origin = self.origin
         # Only `torch.load` has these rules: C++ reads archives with constants, and nothing reads one without a value.
-        if origin.is_judged and self.has(DATA_MEMBER) and not self.has(CONSTANTS_MEMBER):
+        is_for_torch_load = self.has(DATA_MEMBER) and not self.has(CONSTANTS_MEMBER)
+        if origin.is_judged and is_for_torch_load:
             self._judge_descriptions()
         failed: list[str] = []
         for name, member in self.zip.members.items():
-            was_unpickled = name in self.notes_on_rests
+            was_unpickled = name in self.trailing_notes  # which has each pickle that was read, without notes too
             if was_unpickled or not member.size:
                 continue
-            has_loaded_suffix = name.lower().endswith(_LOADED_SUFFIXES)
+            is_pickle_by_name = name.lower().endswith(_LOADED_SUFFIXES)
             try:
                 # What is a pickle by its name counts, however far it can be read: nothing is forgotten.
-                with nullcontext() if has_loaded_suffix else origin.forgetting_if_unreadable():
-                    self._read_other(member, is_pickle_by_name=has_loaded_suffix)
+                with nullcontext() if is_pickle_by_name else origin.forgetting_if_unreadable():
+                    self._read_other(member, is_pickle_by_name)
             except T7BridgeError:
-                if has_loaded_suffix:
+                if is_pickle_by_name:
                     failed.append(name)
         return failed
 
@@ -393,7 +396,7 @@ class PtArchive:
             pickle.limit_operations(_FREE_OPERATIONS + self.origin.limits.inflated_operations * self.origin.source.size)
         value = pickle.load()
         # Set even if the list is empty: `read_others` passes over the members that are here.
-        self.notes_on_rests[member.name] = pickle.load_following(member.name.removeprefix(self.root))
+        self.trailing_notes[member.name] = pickle.load_following(member.name.removeprefix(self.root))
         return value
 
     def storage(self, key: str, folder: str = STORAGE_FOLDER) -> Storage:
@@ -457,7 +460,7 @@ def _locate(
     """
     name = f"{folder}{key}{suffix}"
     if name not in archive.members and not nbytes:  # an empty storage needs no member
-        return _without_bytes(key, element, nbytes)
+        return span_of_bytes(b"", element.itemsize)
     member = archive.member(name)
     if member.size < nbytes:
         raise TruncatedError(
@@ -468,22 +471,23 @@ def _locate(
             found=f"{member.size}",
         )
     source, start = archive.span(name)
+    # Each element is two floats of two bytes. A span swaps whole elements, and so would exchange the two.
     if order == "big" and element.name == "complex32":
         return _swapped_halves(source, start, nbytes)
-    # The CRC-32 is that of the whole member, so that a part of it cannot be checked; PyTorch writes 0 if the
+    # The CRC-32 is that of the whole member, so that a part of it cannot be checked; PyTorch writes 0 if its
     # computation is disabled.
-    crc = member.crc if member.size == nbytes and member.crc else None
-    return Span(source, start, element.itemsize, order, crc)
+    can_be_checked = member.size == nbytes and member.crc != 0
+    return Span(source, start, element.itemsize, order, member.crc if can_be_checked else None)
 
 
-def _without_bytes(key: Any, element: ElementType, nbytes: int) -> Span:
-    """Return the location of a storage that has no bytes in the archive; arguments as those of `_locate`."""
+def _without_bytes(_key: Any, element: ElementType, _nbytes: int) -> Span:
+    """Return the location of a storage that has no bytes in the archive, whatever the pickle says of its size."""
     return span_of_bytes(b"", element.itemsize)
 
 
 def _swapped_halves(source: ByteSource, start: int, nbytes: int) -> Span:
-    """Convert big-endian pairs of 2-byte floats to little-endian: as 4-byte words they would be swapped wrongly."""
-    if nbytes % 4:  # two floats of two bytes each
+    """Return big-endian elements of complex32, pairs of 2-byte floats, as little-endian bytes in memory."""
+    if nbytes % 4:
         raise UnsupportedError("a storage of complex32 has an odd number of bytes", offset=start)
     data = bytearray(source.read_exact(start, nbytes, "a storage"))
     # The two bytes of each float change places; real and imaginary part stay in theirs.
@@ -523,7 +527,8 @@ def read_package(archive: PtArchive) -> Any:
     count = f"{len(other_names)} member{'s' * (len(other_names) > 1)}"
     archive.note_left_out(f"{count} of the package (source and other files) left out ({{}})", other_names)
     unread = [name for name in archive.unread() if name.endswith(".storage")]
-    archive.note_left_out(f"{counted(len(unread), 'storage')} that no pickle names left out: {{}}", unread, "warning")
+    storages = counted(len(unread), "storage")
+    archive.note_left_out(f"{storages} that no pickle names left out: {{}}", unread, level="warning")
     if len(values) == 1:
         (value,) = values.values()
         return value

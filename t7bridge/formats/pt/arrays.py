@@ -123,7 +123,7 @@ def numpy_value(array: NumpyArray) -> np.ndarray:
         CorruptError: the bytes do not fit its type and shape.
     """
     order = array.dtype.order if array.dtype.order in ("<", ">") else "="  # `|`: elements of one byte have none
-    code = array.dtype.code
+    code = array.dtype.code  # in a damaged file any text
     not_plain = UnsupportedError(f"a numpy array of type {code[:20]!r} is not an array of plain elements")
     has_size = array.dtype.itemsize > 0 or code == "?"  # the code of booleans that states no size
     if not isinstance(array.data, bytes) or not has_size:
@@ -177,18 +177,30 @@ def read_header(source: ByteSource, start: int, end: int, name: str) -> tuple[An
     if length > min(_LONGEST_HEADER, end - text_start) or version not in (1, 2, 3):
         raise wrong(f"version {version}, a header of {length} bytes")
     text = source.read_exact(text_start, length, "the header of an array")
-    import ast  # describing and converting most files needs none
-
     try:
-        header = ast.literal_eval(text.decode("utf-8" if version == 3 else "latin-1").strip())
-        descr = header["descr"]
-        fortran = header["fortran_order"]
-        shape = header["shape"]
-        # These two, as all errors of other lines, become the error below.
-        if set(header) != {"descr", "fortran_order", "shape"} or type(fortran) is not bool or type(shape) is not tuple:
-            raise ValueError("is not a header")
-        if any(type(extent) is not int or not 0 <= extent < 1 << 62 for extent in shape):
-            raise ValueError("is not a shape")
-    except (ValueError, SyntaxError, TypeError, KeyError, RecursionError, MemoryError) as error:
+        descr, fortran, shape = _parsed_header(text.decode("utf-8" if version == 3 else "latin-1"))
+    except _WRONG_HEADER as error:
         raise wrong(f"the header {text[:60]!r}") from error
     return descr, fortran, shape, text_start + length
+
+
+_WRONG_HEADER = (ValueError, SyntaxError, TypeError, KeyError, RecursionError, MemoryError)
+"""What parsing another text than a header raises."""
+
+
+def _parsed_header(text: str) -> tuple[Any, bool, tuple[int, ...]]:
+    """Return the element type in the text of a header, whether the order is Fortran's, and the shape.
+
+    Raises:
+        ValueError: the text is not a header; as any other of `_WRONG_HEADER`.
+    """
+    import ast  # describing and converting most files needs none
+
+    header = ast.literal_eval(text.strip())
+    fortran = header["fortran_order"]
+    shape = header["shape"]
+    if set(header) != {"descr", "fortran_order", "shape"} or type(fortran) is not bool or type(shape) is not tuple:
+        raise ValueError("is not a header")
+    if any(type(extent) is not int or not 0 <= extent < 1 << 62 for extent in shape):
+        raise ValueError("is not a shape")
+    return header["descr"], fortran, shape

@@ -14,7 +14,7 @@ from ...io.output import Output
 from ...io.source import ByteSource, PathLike, Readable
 from ...limits import DEFAULT_LIMITS, Limits
 from ...text import counted, one_line
-from ..table import HEAD_BYTES, Document, Written, ends_as_zip, identify, refuse_two
+from ..table import HEAD_BYTES, Document, Written, ends_as_zip, identify, refuse_two_formats
 from . import writer as writers
 from .members import CONSTANTS_MEMBER, DATA_MEMBER, MODEL_MEMBER, PACKAGE_MEMBER, PT2_MEMBERS, content_id
 from .pickle.context import Origin, PickleContext
@@ -79,12 +79,13 @@ class PtReader:
         folder = _folder_of(source)
         self.source: ByteSource
         if folder:
-            self.source = _part("unpacked").FolderSource(folder, limits)
+            self.source = _submodule("unpacked").FolderSource(folder, limits)
             self._start = 0
         else:
             self.source, self._start = ByteSource.open(source)
         # `_start` is the offset of the file in its source: a file object may be open in the middle.
-        self._origin = Origin(self.source, limits, forbid, partial(_value_of_nested_file, _depth), judge)
+        read_nested = partial(_value_of_nested_file, _depth)
+        self._origin = Origin(self.source, limits, forbid, read_nested, is_judged=judge)
         self._value: Any = _UNSET
         """The value; `_UNSET` until it is read, as it may be `None`."""
         self._archive: PtArchive | None = None
@@ -113,8 +114,8 @@ class PtReader:
 
     def _detect_folder(self) -> str:
         """Return the kind of an archive that was unpacked, and open it."""
-        members = _part("unpacked").FolderArchive(self.source, self._origin.limits)
-        self._archive = archive = _part("archive").PtArchive(self._origin, members)
+        members = _submodule("unpacked").FolderArchive(self.source, self._origin.limits)
+        self._archive = archive = _submodule("archive").PtArchive(self._origin, members)
         return self._kind_of_zip(archive)
 
     def _detect(self) -> str:
@@ -132,16 +133,16 @@ class PtReader:
         if self._start and kind in ("zip", "tar"):
             raise UnsupportedError("is in the middle of a file object", hint="Give the part as bytes.")
         if kind == "zip":
-            self._archive = _part("archive").PtArchive(self._origin)
+            self._archive = _submodule("archive").PtArchive(self._origin)
             return self._kind_of_zip(self._archive)
         if kind == "tar":
             if ends_as_zip(self.source):
-                refuse_two(self.source, title=signature.title if signature else "")
+                refuse_two_formats(self.source, title=signature.title if signature else "")
             return "tar"
         # Pickles of old protocols have no signature, only first bytes that few other files have.
         if kind == "pickle" or (not kind and head and head[:1] in _OLD_PICKLES):
-            refuse_two(self.source, self._start, "a pickle")
-            is_legacy = _part("streams").is_legacy(self.source, self._start, self._origin.limits)
+            refuse_two_formats(self.source, self._start, "a pickle")
+            is_legacy = _submodule("streams").is_legacy(self.source, self._start, self._origin.limits)
             return "legacy" if is_legacy else "pickle"
         expected = "a zip archive, a pickle or a tar archive of PyTorch"
         if signature is not None:
@@ -159,7 +160,7 @@ class PtReader:
         # Only archives of modules of C++ have constants; `unpickle` reports a `data.pkl` that is missing.
         if not archive.has(CONSTANTS_MEMBER):
             return "zip"
-        return "cpp" if _part("modules").is_cpp(archive) else "torchscript"
+        return "cpp" if _submodule("modules").is_cpp(archive) else "torchscript"
 
     # The value
 
@@ -190,22 +191,22 @@ class PtReader:
         if archive is None:
             return self._read_without_archive()
         value = self._read_archive(archive)
-        for notes in archive.notes_on_rests.values():
+        for notes in archive.trailing_notes.values():
             self.notes += notes
-        # The readers of these two have noted what is left out by themselves.
+        # `read_pt2` and `read_package` have noted themselves which members are left out.
         if self.kind not in ("pt2", "package"):
             archive.check_storages()
         return value
 
     def _read_without_archive(self) -> Any:
         """Return the value of a tar archive or of pickles one after another, and set kind and storages."""
-        streams = _part("streams")
+        streams = _submodule("streams")
         read = streams.read_tar if self.kind == "tar" else streams.read_stream
         try:
             value, self.kind, self._storages = read(self._origin, self._start)
         except FormatError as error:
             if self.foreign:
-                _part("programs").refuse_joblib(self.foreign, self.source.name, error)
+                _submodule("programs").refuse_joblib(self.foreign, self.source.name, error)
             raise
         if self.kind == "pickle":
             self._name_program(value)
@@ -213,7 +214,7 @@ class PtReader:
 
     def _name_program(self, value: Any) -> None:
         """Say which program wrote a plain pickle, if it was not PyTorch."""
-        programs = _part("programs")
+        programs = _submodule("programs")
         program = programs.program_of(self.foreign, value)
         self.title = f"a Python pickle{f' of {program}' if program else ''}"
         if program:
@@ -224,13 +225,13 @@ class PtReader:
         if self.kind == "zip":
             return archive.unpickle(DATA_MEMBER)
         if self.kind == "package":
-            return _part("archive").read_package(archive)
+            return _submodule("archive").read_package(archive)
         if self.kind == "pt2":
-            module = _part("pt2").read_pt2(archive)
+            module = _submodule("pt2").read_pt2(archive)
         elif self.kind == "json-archive":
-            module = _part("modules").read_json_archive(archive)
+            module = _submodule("modules").read_json_archive(archive)
         else:
-            module = _part("modules").read_modules(archive, is_cpp_api=self.kind == "cpp")
+            module = _submodule("modules").read_modules(archive, is_cpp_api=self.kind == "cpp")
         self.attributes = module.attributes
         self.constants = module.constants
         return module.state_dict
@@ -339,13 +340,13 @@ def _folder_of(source: Readable | ByteSource) -> str:
     if not isinstance(source, (str, os.PathLike)):
         return ""
     path = os.fspath(source)
-    if os.path.basename(path) != DATA_MEMBER and not os.path.isdir(path):
+    if os.path.basename(path) != DATA_MEMBER and not os.path.isdir(path):  # most files, which are spared the import
         return ""
-    return str(_part("unpacked").folder_of(path))
+    return str(_submodule("unpacked").folder_of(path))
 
 
-def _part(name: str) -> Any:
-    """Return a module of this folder that not every file needs, such as those that are written."""
+def _submodule(name: str) -> Any:
+    """Return a module of this folder, which is imported here as not every file needs it."""
     return import_module(f".{name}", __package__)
 
 
@@ -366,7 +367,7 @@ def _value_of_nested_file(depth: int, origin: Origin, source: ByteSource) -> Any
     try:
         return inner.read()
     finally:  # also of a file that cannot be read: it may be unsafe up to the damage
-        # Names are only collected from all members where they are not refused: for `scan`.
+        # Only `scan` collects names from all members; it does not refuse any.
         if not origin.forbid:
             inner.read_others()
         origin.unsafe_names.update(inner.judged)
@@ -380,7 +381,7 @@ def read_pickle_with(
 
     Args:
         data: the pickle.
-        storages: by key; the devices that the pickle names for them are set on these objects.
+        storages: by key; on these objects the devices are set that the pickle names for them.
         limits: resource limits.
         forbid: whether names that run code are refused.
 
@@ -395,8 +396,8 @@ def read_pickle_with(
 
     def storage_with_device(saved_id: Any) -> Any:
         """Return the storage of a persistent id, with the device that the id names."""
-        # The device of a storage is in the pickle only. The table refuses an id of another form, a key that is not
-        # text, and a location that is none.
+        # The device of a storage is in the pickle only. The ids of both formats begin with these five parts; the table
+        # refuses an id of another form, a key that is not text, and a location that is none.
         if isinstance(saved_id, tuple) and len(saved_id) >= ZIP_PARTS:
             _storage, _class, key, location, *_ = saved_id
             storage = storages.get(text(key) or "")
@@ -404,9 +405,11 @@ def read_pickle_with(
                 storage.device = text(location) or ""
         return table.storage_of_id(saved_id)
 
-    origin = Origin(ByteSource.from_bytes(data, "<record>"), limits, forbid, partial(_value_of_nested_file, 0))
+    depth = 0  # the record is counted as a file that is in no other
+    read_nested = partial(_value_of_nested_file, depth)
+    origin = Origin(ByteSource.from_bytes(data, "<record>"), limits, forbid, read_nested)
     context = PickleContext(origin, table, resolve_id=storage_with_device)
-    unpickler = _part("pickle.unpickler").Unpickler(origin.source, 0, len(data), context, member="record")
+    unpickler = _submodule("pickle.unpickler").Unpickler(origin.source, 0, len(data), context, member="record")
     value = unpickler.load()
     table.complete_untyped_and_views()
     return value, origin.foreign

@@ -17,7 +17,7 @@ import re
 import struct
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from attrs import evolve, field
 
@@ -42,6 +42,8 @@ BYTECODE_MEMBER = "bytecode.pkl"
 _CONSTANTS_FOLDER = "constants/"
 """Folder of the storages of the constants."""
 ATTRIBUTES_MEMBER = "attributes.pkl"
+_NO_FOLDER = ""
+"""In place of the folder of storages where their keys are whole names of members, below the root."""
 
 _CLASS = pattern(r"^class (\w+)(?:\(([\w.]*)\))?:[^\n]*\n((?:[ \t][^\n]*\n|\n)*)", re.MULTILINE)
 """A class: its name, its base, and its body, the indented lines."""
@@ -145,6 +147,34 @@ def is_cpp(archive: PtArchive) -> bool:
     return bool(files)
 
 
+class Entry(NamedTuple):
+    """A value in a module of an archive.
+
+    Attributes:
+        name: in its module; or the dotted name in the whole archive.
+        value: a tensor, or anything else that a module may hold.
+        in_state: whether PyTorch's state dict has it: parameters and buffers are there, other attributes are not.
+    """
+
+    name: str
+    value: Any
+    in_state: bool
+
+
+class Inside(NamedTuple):
+    """What is inside a module, for `VisitedModules.walk`.
+
+    Attributes:
+        content: what the module holds itself, in the form that the user of `walk` wants.
+        submodules: the modules in it, by name.
+        charged_entries: a number of entries, which is charged for if the module is met again.
+    """
+
+    content: Any
+    submodules: list[tuple[str, Any]]
+    charged_entries: int
+
+
 @define(eq=False)
 class VisitedModules:
     """Walks through the modules of a file, and charges modules that are met repeatedly to `Limits.work`.
@@ -165,13 +195,12 @@ class VisitedModules:
     def __attrs_post_init__(self) -> None:
         self._budget = Budget(self.limits, "writing modules that contain one another")
 
-    def walk(self, root: Any, inside: Callable[[Any], tuple[Any, list[tuple[str, Any]], int]]) -> Iterator[Any]:
+    def walk(self, root: Any, look_inside: Callable[[Any], Inside]) -> Iterator[tuple[str, Any]]:
         """Yield for each module the prefix of its names, `layers.0.`, and its content; before its submodules, in order.
 
         Args:
             root: the outermost module.
-            inside: returns the content of a module, which is passed through; its submodules by name; and a number of
-                entries, which is charged if the module is met again.
+            look_inside: returns what is inside a module.
 
         Raises:
             LimitError: modules are nested too deep, or repeated too often.
@@ -182,10 +211,10 @@ class VisitedModules:
             prefix, module, depth = stack.pop()
             if depth > limits.module_depth:
                 raise limits.exceeded("module_depth", "the modules are nested too deep")
-            content, submodules, count = inside(module)
+            content, submodules, charged_entries = look_inside(module)
             if id(module) in self._seen:
                 path = prefix[:-1]  # without the dot
-                self._budget.spend(STEPS_PER_NODE * (1 + count), path)
+                self._budget.spend(STEPS_PER_NODE * (1 + charged_entries), path)
             self._seen.add(id(module))
             yield prefix, content
             # The last one is taken from the stack first.
@@ -198,42 +227,50 @@ class ScriptModule:
     """The parameters, buffers, attributes and constants in an archive of TorchScript, the C++ API or torch.export.
 
     Attributes:
-        entries: everything but the modules themselves: of each module its parameters, its buffers and its other
-            attributes, then the same of its submodules. Each is the dotted name, the value, and whether it is in the
-            state dict: parameters and buffers are.
+        entries: everything but the modules themselves, under dotted names: of each module its parameters, its buffers
+            and its other attributes, then the same of its submodules.
         notes: the notes of the file, to which those on content that is not in the state dict are added.
         constants: the constants that its code refers to, as they are in the file; None if there are none.
         inlined: the tensors among the constants, `constants.0` and on: frozen and mobile modules have their weights
             there, and no names for them. Filled by `inline`, or by the readers of other archives.
-        held: the tensors in attributes that are neither parameters nor buffers, under `attributes.` and the path.
-            Filled by `carry_attributes`; empty if `with_attributes`.
-        with_attributes: whether the state dict has all entries, as that of the C++ API.
+        carried: the tensors in attributes that are neither parameters nor buffers, under `attributes.` and the path.
+            Filled by `carry_attributes`; empty if `state_has_attributes`.
+        state_has_attributes: whether the state dict has all entries under their own names, as that of the C++ API.
     """
 
-    entries: list[tuple[str, Any, bool]]
+    entries: list[Entry]
     notes: list[Note] = field(factory=list)
     constants: Any = None
     inlined: OrderedDict[str, Any] = field(factory=OrderedDict)
-    held: OrderedDict[str, Any] = field(factory=OrderedDict)
-    with_attributes: bool = False
+    carried: OrderedDict[str, Any] = field(factory=OrderedDict)
+    state_has_attributes: bool = False
 
     @classmethod
-    def of(cls, archive: PtArchive, root: Any, inside: Callable[[Any], Any]) -> ScriptModule:
-        """Return the content of the modules in an archive; `inside` as in `VisitedModules.walk`."""
+    def of(cls, archive: PtArchive, root: Any, look_inside: Callable[[Any], Inside]) -> ScriptModule:
+        """Return the content of the modules in an archive.
+
+        Args:
+            archive: the archive.
+            root: the outermost module.
+            look_inside: returns what is inside a module, with its `Entry`s as content.
+        """
         entries = []
-        for prefix, content in VisitedModules(archive.origin.limits).walk(root, inside):
+        for prefix, content in VisitedModules(archive.origin.limits).walk(root, look_inside):
             for name, value, in_state in content:
-                entries.append((prefix + name, value, in_state))
+                entries.append(Entry(prefix + name, value, in_state))
         return cls(entries, archive.origin.notes)
 
     @property
     def state_dict(self) -> OrderedDict[str, Any]:
-        """Return parameters and buffers, as `state_dict()` does: detached; then attributes and constants."""
+        """Return parameters and buffers, as `state_dict()` does: detached; then carried attributes and constants.
+
+        That of the C++ API has the attributes of each module among its parameters and buffers.
+        """
         state: OrderedDict[str, Any] = OrderedDict()
         for name, value, in_state in self.entries:
-            if in_state or self.with_attributes:
+            if in_state or self.state_has_attributes:
                 state[name] = detached(value)
-        _add_under_free_names(state, (*self.held.items(), *self.inlined.items()))
+        _add_under_free_names(state, (*self.carried.items(), *self.inlined.items()))
         return state
 
     @property
@@ -257,7 +294,7 @@ class ScriptModule:
 
     def note(self, text: str, count: int = 1) -> None:
         """Note tensors that are carried, although state dicts have no names for them."""
-        self.notes.append(Note("info", "", text, code="carried", count=count))
+        self.notes.append(Note("info", path="", message=text, code="carried", count=count))
 
     def note_inlined(self) -> None:
         """Note the inlined constants."""
@@ -276,24 +313,24 @@ class ScriptModule:
         To be called after the constants were added: a tensor that is one of them, or in the state dict, is carried
         once.
         """
-        views_in_state = {_view_identity(value) for _, value, in_state in self.entries if in_state}
-        views_in_state |= {_view_identity(tensor) for tensor in self.inlined.values()}
-        # One tensor may be the attribute of several modules: it has the name of the first.
+        views_elsewhere = {_view_identity(value) for _, value, in_state in self.entries if in_state}
+        views_elsewhere |= {_view_identity(tensor) for tensor in self.inlined.values()}
+        # By the identity of a view: one tensor may be the attribute of several modules, and has the name of the first.
         tensors: dict[Any, tuple[str, Any]] = {}
         for name, value, in_state in self.entries:
             if in_state:
                 continue
             for path, tensor in iter_tensors(value, name):
                 view_identity = _view_identity(tensor)
-                if view_identity not in views_in_state:
+                if view_identity not in views_elsewhere:
                     tensors.setdefault(view_identity, (f"attributes.{path}", detached(tensor)))
-        _add_under_free_names(self.held, tensors.values())
+        _add_under_free_names(self.carried, tensors.values())
         if tensors:
             what = "tensor is an attribute" if len(tensors) == 1 else "tensors are attributes"
             self.note(
-                f"{len(tensors)} {what} and no parameter or buffer; carried as {few(self.held, longest=70)}, "
+                f"{len(tensors)} {what} and no parameter or buffer; carried as {few(self.carried, longest=70)}, "
                 "which load_state_dict(strict=False) skips",
-                len(tensors),
+                count=len(tensors),
             )
 
 
@@ -392,24 +429,19 @@ def read_modules(archive: PtArchive, is_cpp_api: bool) -> ScriptModule:
     script.inline(constants, "constants")
     script.inline(bytecode, "bytecode")
     script.note_inlined()
-    script.with_attributes = is_cpp_api
+    script.state_has_attributes = is_cpp_api
     if not is_cpp_api:
         script.carry_attributes()
     return script
 
 
-def _content(module: PythonObject, code: _Code) -> Any:
-    """Return the content of a module of TorchScript, for `VisitedModules.walk`.
-
-    Returns:
-        Its entries (parameters, buffers, then others), each its name, its value, and whether it is in the state dict;
-        its submodules by name; and the number of all of these.
-    """
+def _content(module: PythonObject, code: _Code) -> Inside:
+    """Return what is inside a module of TorchScript: parameters, buffers, then other attributes; and its submodules."""
     cls = code.find(module.path)
     parameter_names = frozenset(cls.parameters) if cls else frozenset()
-    parameters: list[tuple[str, Any, bool]] = []
-    buffers: list[tuple[str, Any, bool]] = []
-    others: list[tuple[str, Any, bool]] = []
+    parameters: list[Entry] = []
+    buffers: list[Entry] = []
+    others: list[Entry] = []
     submodules: list[tuple[str, Any]] = []
     for name, value in module.state.items():
         if type(name) is not str:
@@ -417,12 +449,12 @@ def _content(module: PythonObject, code: _Code) -> Any:
         if _is_module(value, code):
             submodules.append((name, value))
         elif is_tensor(value) and name in parameter_names:
-            parameters.append((name, value, True))
+            parameters.append(Entry(name, value, in_state=True))
         elif is_tensor(value) and _is_buffer(name, cls):
-            buffers.append((name, value, True))
+            buffers.append(Entry(name, value, in_state=True))
         else:
-            others.append((name, value, False))
-    return [*parameters, *buffers, *others], submodules, len(module.state)
+            others.append(Entry(name, value, in_state=False))
+    return Inside([*parameters, *buffers, *others], submodules, charged_entries=len(module.state))
 
 
 def _is_module(value: Any, code: _Code) -> bool:
@@ -457,7 +489,8 @@ for _row in _DATA_TYPE_ROWS.split("  "):
     _number, _name, _element = _row.split(" ")
     _DATA_TYPES[int(_number)] = _element
     _DATA_TYPES[_name] = _element
-_QUANTIZED = {"uint8": "quint8", "int8": "qint8", "int32": "qint32"}
+_QUANTIZED_TYPES = {"uint8": "quint8", "int8": "qint8", "int32": "qint32"}
+"""The element type of a quantized tensor, by that of its integers."""
 
 
 def read_json_archive(archive: PtArchive) -> ScriptModule:
@@ -467,12 +500,12 @@ def read_json_archive(archive: PtArchive) -> ScriptModule:
         FormatError: it is damaged.
     """
     model = Fields.parse(archive.read_member(MODEL_MEMBER), MODEL_MEMBER)
-    context = archive.context("")  # not a folder: the keys of storages are whole names of members, below the root
+    context = archive.context(_NO_FOLDER)
     for definition in model.each("tensors"):
         context.tensors.append(_json_tensor(archive, context, definition))
     context.storages.complete_untyped_and_views()
     # The tensors come first: attributes refer to them (`build_tensor_from_id`).
-    values: Any = archive.unpickle(ATTRIBUTES_MEMBER, "") if archive.has(ATTRIBUTES_MEMBER) else ()
+    values: Any = archive.unpickle(ATTRIBUTES_MEMBER, _NO_FOLDER) if archive.has(ATTRIBUTES_MEMBER) else ()
     if not isinstance(values, (tuple, list)):
         raise CorruptError("the archive's attributes are not a list", found=type(values).__name__)
     root = model.inner("mainModule", {})
@@ -488,28 +521,25 @@ def read_json_archive(archive: PtArchive) -> ScriptModule:
     return script
 
 
-def _json_content(module: Fields, tensors: list[Any], values: Any) -> Any:
-    """Return the content of a module of `model.json`, for `VisitedModules.walk`: entries and submodules as `_content`.
-
-    Attributes of type Tensor were buffers in 1.2. The number of entries, which would be charged for a module that is
-    met again, is 0: JSON has no shared modules.
+def _json_content(module: Fields, tensors: list[Any], values: Any) -> Inside:
+    """Return what is inside a module of `model.json`, as `_content`. Attributes of type Tensor were buffers in 1.2.
 
     Args:
         module: its description.
         tensors: all tensors of the file, to which parameters refer by number.
         values: all attributes of the file, to which attributes refer by number.
     """
-    parameters: list[tuple[str, Any, bool]] = []
-    buffers: list[tuple[str, Any, bool]] = []
-    others: list[tuple[str, Any, bool]] = []
+    parameters: list[Entry] = []
+    buffers: list[Entry] = []
+    others: list[Entry] = []
     for definition in module.each("parameters"):
         name = definition.get("name", str, "")
-        entry = (name, _at(tensors, _integer(definition, "tensorId")), True)
+        entry = Entry(name, _at(tensors, _integer(definition, "tensorId")), in_state=True)
         if definition.values.get("isBuffer"):
             buffers.append(entry)
         else:
             parameters.append(entry)
-    listed_names = {name for name, *_ in (*parameters, *buffers)}
+    listed_names = {entry.name for entry in (*parameters, *buffers)}
     for definition in module.each("attributes"):
         name = definition.get("name", str, "")
         if name in listed_names:  # one name, one value: the parameter, which PyTorch adds first
@@ -517,11 +547,12 @@ def _json_content(module: Fields, tensors: list[Any], values: Any) -> Any:
         number = _integer(definition, "id")
         value = _at(values, number) if number >= 0 else None  # -1: the attribute is not set
         if definition.values.get("type") == "Tensor" and isinstance(value, (Tensor, QuantizedTensor)):
-            buffers.append((name, value, True))
+            buffers.append(Entry(name, value, in_state=True))
         else:
-            others.append((name, value, False))
+            others.append(Entry(name, value, in_state=False))
     submodules = [(submodule.get("name", str, ""), submodule) for submodule in module.each("submodules")]
-    return [*parameters, *buffers, *others], submodules, 0
+    # JSON has no shared modules, so that none is met again.
+    return Inside([*parameters, *buffers, *others], submodules, charged_entries=0)
 
 
 def _json_tensor(archive: PtArchive, context: PickleContext, entry: Fields) -> Any:
@@ -537,7 +568,7 @@ def _json_tensor(archive: PtArchive, context: PickleContext, entry: Fields) -> A
         raise UnsupportedError(f"a tensor is of type {shown(data_type)}, which PyTorch 1.2 did not have")
     quantized = bool(entry.values.get("isQuantized"))
     if quantized:
-        name = _QUANTIZED.get(name, name)  # the description has the type of the integers
+        name = _QUANTIZED_TYPES.get(name, name)  # the description has the type of the integers
     element = ELEMENT_TYPES[name]
     key = entry.inner("data", {}).get("key", str)  # the member with its elements
     # As many elements as the member has: the description says no number.
@@ -587,7 +618,7 @@ def _quantized_entries(module: PythonObject, attributes: dict[str, Any]) -> dict
     entries: dict[str, Any] = {}
     if not QUANTIZED_CLASS.match(module.path):
         return entries
-    if is_quantized_conv(module):
+    if is_quantized_conv(module):  # whose weights are not packed
         entries = {"weight": attributes["weight"], "bias": attributes["bias"]}
     for name, value in attributes.items():
         # Numbers of the module become tensors; if they are buffers, they are in the state dict already.
@@ -679,27 +710,26 @@ def unsaved_buffers(module: PythonObject) -> dict[str, Any]:
     return {name: buffer for name, buffer in buffers if name in listed and buffer is not None}
 
 
-def _pickled_content(module: PythonObject) -> Any:
-    """Return what the state dict has of a module itself, for `VisitedModules.walk`.
-
-    Returns:
-        Of each entry its name, its value, and whether `state_dict()` detaches it; the submodules by name; and the
-        number of parameters, buffers and submodules, including those that are `None`.
-    """
+def _pickled_content(module: PythonObject) -> Inside:
+    """Return what the state dict has of a pickled module: for each entry name, value, and whether it is detached."""
     attributes = attributes_of(module)
     unsaved_names = unsaved_buffers(module)
-    content = []
+    is_detached = True  # by `state_dict()`
+    content: list[tuple[str, Any, bool]] = []
     for name, parameter in attributes["_parameters"].items():
         if parameter is not None:
-            content.append((_text_name(name), parameter, True))
+            content.append((_text_name(name), parameter, is_detached))
     for name, buffer in attributes["_buffers"].items():
         if buffer is not None and name not in unsaved_names:
-            content.append((_text_name(name), buffer, True))
+            content.append((_text_name(name), buffer, is_detached))
     # A quantized module adds its weights to the state dict as they are.
-    content += [(name, value, False) for name, value in _quantized_entries(module, attributes).items()]
+    for name, value in _quantized_entries(module, attributes).items():
+        content.append((name, value, not is_detached))
     # PyTorch has `None` for a parameter, buffer or submodule that is off.
     submodules = [(_text_name(name), value) for name, value in attributes["_modules"].items() if is_module(value)]
-    return content, submodules, sum(len(attributes[part]) for part in MODULE_PARTS)
+    # Those that are `None` take time, too.
+    charged_entries = sum(len(attributes[part]) for part in MODULE_PARTS)
+    return Inside(content, submodules, charged_entries)
 
 
 def _text_name(name: Any) -> str:

@@ -50,11 +50,11 @@ def program_of(foreign: Iterable[str], value: Any) -> str:
 def note_on(program: str) -> Note:
     """Return the note for a user who converts the pickle of another program."""
     text = f"the file is a pickle of {program}, whose arrays and settings are data here; only {program} runs it"
-    if program == "PaddlePaddle":
+    if program == "PaddlePaddle":  # whose state dicts are used as they are, but for this
         text = (
             "the file is a state dict of PaddlePaddle: its linear layers have weights of (in, out), PyTorch's (out, in)"
         )
-    return Note("info", "", text, code="foreign-name", class_name=program)
+    return Note("info", path="", message=text, code="foreign-name", class_name=program)
 
 
 def refuse_joblib(foreign: Iterable[str], file: str, cause: Exception) -> None:
@@ -66,18 +66,19 @@ def refuse_joblib(foreign: Iterable[str], file: str, cause: Exception) -> None:
         cause: why it could not be read as a pickle.
 
     Raises:
-        UnsupportedError: it is one.
+        UnsupportedError: it is a file of joblib.
     """
     if any(name.partition(".")[0] == "joblib" for name in foreign):
+        first_class = _first_class_of_another(foreign)
         raise UnsupportedError(
-            f"is a file of joblib, as scikit-learn's models are stored, with arrays inside its pickle{_of(foreign)}",
+            f"is a file of joblib, as scikit-learn's models are stored, with arrays inside its pickle{first_class}",
             file=file,
             hint="Load it with joblib.load in the program that wrote it, and save its arrays with numpy.savez.",
         ) from cause
 
 
-def _of(foreign: Iterable[str]) -> str:
-    """Return the first class of another program, for a message."""
+def _first_class_of_another(foreign: Iterable[str]) -> str:
+    """Return `: CLASS`, the first class of another program, for the end of a message; empty if there is none."""
     for name in foreign:
         if name.partition(".")[0] not in ("joblib", "numpy"):
             return f": {name[:80]}"

@@ -30,6 +30,7 @@ from typing import Any
 from ...data import pattern
 from ...errors import CorruptError, UnsupportedError
 from ...graph.dtypes import ELEMENT_TYPES, ElementType
+from ...graph.tensor import Tensor
 from ...io.source import ByteSource
 from ...limits import Limits
 from ...report import Note
@@ -37,10 +38,11 @@ from ...text import few
 from ..fields import Fields, parse_json, shown
 from .archive import PtArchive
 from .members import PT2_MEMBERS
-from .modules import ScriptModule, detached, is_tensor
+from .modules import Entry, ScriptModule, detached, is_tensor
+from .pickle.context import PickleContext
 from .pickle.names import words
 from .pickle.tensors import has_gradient, view
-from .zip import ZipArchive
+from .zip import Member, ZipArchive
 
 _FORMAT_MEMBER, _ = PT2_MEMBERS
 """The member of archives of 2.7 and newer."""
@@ -64,7 +66,9 @@ _ELEMENTS = {**dict(enumerate(_FIRST.split(), 1)), **dict(enumerate(_LATER.split
 _STRIDED = 7
 """The number of the layout of plain tensors."""
 
-_PAYLOADS = ("weight_", "tensor_", "custom_obj_", "opaque_obj_")
+_TENSOR_MEMBERS = ("weight_", "tensor_")
+"""Beginnings of the names of members with one tensor."""
+_PAYLOADS = (*_TENSOR_MEMBERS, "custom_obj_", "opaque_obj_")
 """Beginnings of the names of members with one tensor or object."""
 
 
@@ -81,7 +85,7 @@ def read_pt2(archive: PtArchive) -> ScriptModule:
         FormatError: it is damaged.
         UnsupportedError: it holds unsupported tensors, or compiled code only.
     """
-    entries: list[tuple[str, Any, bool]] = []
+    entries: list[Entry] = []
     if archive.has(_FORMAT_MEMBER):
         programs = [name for name in archive.names() if name.startswith(_MODELS) and name.endswith(".json")]
         if not programs:
@@ -96,6 +100,7 @@ def read_pt2(archive: PtArchive) -> ScriptModule:
                 entries += _payloads(archive, name, folder, prefix)
     else:
         entries += _old_parts(archive)
+    # As after a pickle: now it is known which storages no tensor has claimed.
     for folder in (_WEIGHTS, _CONSTANTS):
         archive.context(folder).storages.complete_untyped_and_views()
     module = ScriptModule(entries, archive.origin.notes)
@@ -131,7 +136,7 @@ def _note_members(archive: PtArchive) -> None:
         names = [name for name in archive.names() if name.startswith(tuple(prefixes))]
         archive.note_left_out(f"{description} of the archive left out ({{}})", names)
     unread = [name for name in archive.unread() if _is_payload(name) and archive.zip.members[archive.root + name].size]
-    archive.note_left_out(f"{len(unread)} members that no tensor refers to are left out: {{}}", unread, "warning")
+    archive.note_left_out(f"{len(unread)} members that no tensor refers to are left out: {{}}", unread, level="warning")
 
 
 def _is_payload(name: str) -> bool:
@@ -140,8 +145,8 @@ def _is_payload(name: str) -> bool:
     return name.startswith((_WEIGHTS, _CONSTANTS)) and file.startswith(_PAYLOADS)
 
 
-def _payloads(archive: PtArchive, model: str, folder: str, prefix: str) -> Iterator[tuple[str, Any, bool]]:
-    """Yield the tensors of one program in one folder: name, tensor, whether it is in the state dict.
+def _payloads(archive: PtArchive, model: str, folder: str, prefix: str) -> Iterator[Entry]:
+    """Yield the tensors of one program in one folder.
 
     Args:
         archive: the archive.
@@ -159,13 +164,12 @@ def _payloads(archive: PtArchive, model: str, folder: str, prefix: str) -> Itera
     config = Fields.parse(archive.zip.read(archive.root + member), member).inner("config")
     for name, payload in config.items():
         _folder, _, file = str(payload.values.get("path_name")).rpartition("/")
-        # Pickled are objects, and tensors that are not plain memory, which have `tensor_meta` or such a member. Only
-        # objects are left out.
-        is_tensor_member = payload.values.get("tensor_meta") or file.startswith(("tensor_", "weight_"))
-        if payload.values.get("use_pickle") and not is_tensor_member:
+        # Pickled are objects, which are left out, and tensors that are not plain memory.
+        is_of_tensor = payload.values.get("tensor_meta") or file.startswith(_TENSOR_MEMBERS)
+        if payload.values.get("use_pickle") and not is_of_tensor:
             _note_left_out_object(archive, prefix + name, file)
         else:
-            yield prefix + name, _tensor_of_payload(archive, folder, payload), in_state
+            yield Entry(prefix + name, _tensor_of_payload(archive, folder, payload), in_state)
 
 
 def _tensor_of_payload(archive: PtArchive, folder: str, payload: Fields) -> Any:
@@ -177,24 +181,41 @@ def _tensor_of_payload(archive: PtArchive, folder: str, payload: Fields) -> Any:
         payload: its entry in the configuration, `PayloadMeta` of PyTorch's schema.
 
     Raises:
-        CorruptError: the member is missing, or the tensor does not lie in it.
+        CorruptError: the member is missing, holds another value, or the tensor does not lie in it.
         UnsupportedError: it is of an unknown type, or not strided.
     """
     key = payload.values.get("path_name")
     path = payload.path
-    member = archive.zip.members.get(f"{archive.root}{folder}{key}") if isinstance(key, str) else None
-    if member is None:
+    if not isinstance(key, str) or not archive.has(f"{folder}{key}"):
         raise CorruptError("a tensor's member is not in the archive", path=path, found=shown(key))
     if payload.values.get("use_pickle"):
         tensor = archive.value_of_nested_file(f"{folder}{key}")
         if not is_tensor(tensor):
             raise CorruptError("a tensor's member holds another value", path=path, found=shown(tensor))
         return tensor
-    meta = payload.inner("tensor_meta")
+    member = archive.zip.member(f"{archive.root}{folder}{key}")
+    tensor = _view_of_member(archive.context(folder), member, key, payload.inner("tensor_meta"), path)
+    tensor.is_parameter = bool(payload.values.get("is_param"))
+    return tensor
+
+
+def _view_of_member(context: PickleContext, member: Member, key: str, meta: Fields, path: str) -> Tensor:
+    """Return a tensor on the bytes of a member.
+
+    Args:
+        context: has the storages of the member's folder; receives that of this member.
+        member: the member.
+        key: its name in the folder, which is the key of its storage.
+        meta: the tensor's element type, layout, sizes, strides, offset and device: `TensorMeta` of PyTorch's schema.
+        path: of the entry in the configuration, for errors.
+
+    Raises:
+        CorruptError: the tensor does not lie in the member.
+        UnsupportedError: it is of an unknown type, or not strided.
+    """
     element = _element(meta.values.get("dtype"), path)
     if meta.values.get("layout", _STRIDED) != _STRIDED:
         raise UnsupportedError("a tensor is not strided", path=path, found=f"layout {shown(meta.values['layout'])}")
-    context = archive.context(folder)
     # Several tensors may share a member. Its storage has the element type of the first.
     root_storage = context.storages.roots.get(key)
     if root_storage is None:
@@ -207,7 +228,6 @@ def _tensor_of_payload(archive: PtArchive, folder: str, payload: Fields) -> Any:
     stride = [_integer(item, path) for item in meta.get("strides", list)]
     storage = context.storages.retype(root_storage, element)
     tensor = view(context, storage, _integer(meta.values.get("storage_offset"), path), size, stride)
-    tensor.is_parameter = bool(payload.values.get("is_param"))
     tensor.requires_grad = bool(meta.values.get("requires_grad")) and has_gradient(element)
     return tensor
 
@@ -227,10 +247,11 @@ def _device(meta: Fields) -> str:
 def _note_left_out_object(archive: PtArchive, name: str, description: str) -> None:
     """Note a constant that is not a tensor: an object of a class of C++ or of a custom one."""
     text = f"a constant is not a tensor and left out: {description[:60]}"
-    archive.origin.notes.append(Note("warning", f"constants.{name}", text, "type", code="left-out"))
+    note = Note("warning", path=f"constants.{name}", message=text, loss="type", code="left-out")
+    archive.origin.notes.append(note)
 
 
-def _old_parts(archive: PtArchive) -> Iterator[tuple[str, Any, bool]]:
+def _old_parts(archive: PtArchive) -> Iterator[Entry]:
     """Yield the tensors of an archive of 2.1 to 2.6."""
     for part, in_state in (("serialized_state_dict", True), ("serialized_constants", False)):
         # An empty member is as good as none.
@@ -241,10 +262,8 @@ def _old_parts(archive: PtArchive) -> Iterator[tuple[str, Any, bool]]:
             raise CorruptError(f"the archive has no member {part}.pt")
 
 
-def _tensors_of_dictionary(
-    archive: PtArchive, member: str, prefix: str, in_state: bool
-) -> Iterator[tuple[str, Any, bool]]:
-    """Yield the tensors of a dictionary written by `torch.save`: name, tensor, whether it is in the state dict.
+def _tensors_of_dictionary(archive: PtArchive, member: str, prefix: str, in_state: bool) -> Iterator[Entry]:
+    """Yield the tensors of a dictionary written by `torch.save`.
 
     Args:
         archive: the archive.
@@ -260,7 +279,7 @@ def _tensors_of_dictionary(
         if not isinstance(name, str):
             raise CorruptError("a tensor's name is not text", path=member, found=shown(name))
         if is_tensor(value):
-            yield prefix + name, value, in_state
+            yield Entry(prefix + name, value, in_state)
         elif in_state:
             raise UnsupportedError("a weight is not a tensor", path=f"{member}: {name}", found=shown(value))
         else:
@@ -318,7 +337,10 @@ _ARITHMETIC = pattern(r"[\w\s+\-*/%(),.<>=!&|~\[\]^]*\Z")
 
 
 def effects(archive: ZipArchive, limits: Limits) -> Iterator[tuple[str, str]]:
-    """Yield what the programs of an archive reach: a description of the kind, and its name.
+    """Yield what the programs of an archive do besides computing with tensors, each once.
+
+    Yields:
+        The kind (`compiled code`, `script operation`, `operator` or `expression`), and the name or text of it.
 
     Raises:
         FormatError: a member is damaged.
@@ -333,14 +355,18 @@ def effects(archive: ZipArchive, limits: Limits) -> Iterator[tuple[str, str]]:
 
 
 def _effects_of_member(archive: ZipArchive, name: str, limits: Limits) -> list[tuple[str, str]]:
-    """Return what one member reaches, judging by the suffix of its name: pairs as `effects` yields them.
+    """Return what the program in one member does besides computing with tensors: pairs as `effects` yields them.
 
-    Empty for members that only hold data. Raises `LimitError` for a graph that is too large.
+    What a member is, is judged by its name. Empty for members that only hold data.
+
+    Raises:
+        FormatError: the member is damaged.
+        LimitError: it is a graph that is too large.
     """
     lower_name = name.lower()
     if lower_name.endswith(_COMPILED_SUFFIXES):
         return [("compiled code", name)]
-    if lower_name.endswith((".py", "bytecode.pkl")):
+    if lower_name.endswith((".py", "bytecode.pkl")):  # a program of TorchScript: its source, or that of mobile modules
         operators = set()
         for match in _FILE_OPERATIONS.finditer(archive.read(name)):
             in_source, in_bytecode = match.groups()

@@ -40,8 +40,8 @@ from .writer import Place, PtWriter
 
 _STEPS_PER_MODULE = 64
 """Steps of `Limits.work` for writing a shared module again."""
-_BUFFERS = frozenset({"running_mean", "running_var", "num_batches_tracked"})
-"""Buffers of PyTorch's own modules that are floats, or that every reader treats as buffers."""
+_BUFFER_NAMES = frozenset({"running_mean", "running_var", "num_batches_tracked"})
+"""Names of PyTorch's own buffers, which are buffers whatever their element type."""
 _VERSION = "1.5.0"
 """The text that C++ writes as `pytorch_version`, and requires, since 1.5."""
 _FLOAT, _INT, _BOOL, _TENSOR, _PAIR = "float", "int", "bool", "Tensor", "Tuple[float, float]"
@@ -93,8 +93,9 @@ _OPTIMIZERS = {
         _kinds("step:int sum:tensor"),
     ),
 }
-_PYTHONS_OWN = frozenset({"foreach", "capturable", "differentiable", "fused", "decoupled_weight_decay"})
-"""Options of Python's optimizers that affect the computation, or, for `decoupled_weight_decay`, identify AdamW."""
+_ONLY_IN_PYTHON = frozenset({"foreach", "capturable", "differentiable", "fused", "decoupled_weight_decay"})
+"""Options of Python's optimizers that say how a step is computed, not what; and `decoupled_weight_decay`, which
+identifies AdamW."""
 _PICKLED_EMPTY_TUPLE = b"\x80\x02)."
 """By protocol 2."""
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
@@ -204,7 +205,8 @@ class ScriptWriter(PtWriter):
         # The classes of the modules, below `__torch__`, are foreign names: only C++ knows them.
         writer = PickleWriter(self._keys.key_and_device, allow_foreign=True)
         self._pickle = writer.dumps(root)
-        self.tensors = writer.tensors  # `plain` and `blocking` stay empty: there are no other foreign names
+        # There are no other foreign names: so `left_out_names` and `refused_names` stay empty.
+        self.tensors = writer.tensors
 
     def _modules_of_names(self, value: Any) -> _Module:
         """Return the root of the modules for nested dictionaries of tensors, whose names may have dots.
@@ -233,9 +235,7 @@ class ScriptWriter(PtWriter):
                     "TorchScript archives hold named tensors only", path=path, found=shown(content), expected="a tensor"
                 )
             for key, item in content.items():
-                if not isinstance(key, str) or not all(key.split(".")):  # no part may be empty
-                    raise ModelError("is not the name of a tensor", path=path, found=shown(key))
-                *parents, name = key.split(".")
+                *parents, name = _parts_of_name(key, path)
                 owner_depth = depth + len(parents)
                 if owner_depth > self._limits.module_depth:
                     raise self._limits.exceeded("module_depth", "modules are nested too deep", path=path)
@@ -255,10 +255,20 @@ class ScriptWriter(PtWriter):
         return module
 
     def _add_tensor(self, module: _Module, name: str, tensor: Tensor, path: str) -> None:
-        """Add a parameter or buffer to a module. Only floating-point and complex tensors can be parameters."""
+        """Add a parameter or buffer to a module. Only floating-point and complex tensors can be parameters.
+
+        Args:
+            module: receives it.
+            name: in the module.
+            tensor: the tensor.
+            path: of the tensor in the value, for errors.
+
+        Raises:
+            ModelError: the module has another value of this name.
+        """
         if name in module.modules or name in module.values:
             raise ModelError("two values have one name", path=path)
-        is_buffer = name in _BUFFERS or not tensor.element.name.startswith(("float", "bfloat", "complex"))
+        is_buffer = name in _BUFFER_NAMES or not tensor.element.name.startswith(("float", "bfloat", "complex"))
         if is_buffer:
             module.buffers.append(name)
         else:
@@ -360,6 +370,21 @@ class ScriptWriter(PtWriter):
         return members
 
 
+def _parts_of_name(key: Any, path: str) -> list[str]:
+    """Return the parts of a name with dots: those of the modules around it, then its own.
+
+    Args:
+        key: the name; of the user, who may have given anything.
+        path: of the dictionary that has it, for errors.
+
+    Raises:
+        ModelError: it is not text, or a part is empty.
+    """
+    if not isinstance(key, str) or not all(key.split(".")):
+        raise ModelError("is not the name of a tensor", path=path, found=shown(key))
+    return key.split(".")
+
+
 def _is_optimizer(value: Any) -> bool:
     """Return whether a value is an optimizer's state dict: `state`, and `param_groups` with parameter numbers."""
     if not isinstance(value, Mapping) or set(value) != {"state", "param_groups"}:
@@ -376,7 +401,7 @@ def _optimizer_of(value: Mapping[str, Any]) -> _Optimizer:
     Options that only Python has may be there too: `_refuse_rest` judges them.
 
     Raises:
-        UnsupportedError: there is none.
+        UnsupportedError: C++ has no optimizer with these options.
     """
     names = set.intersection(*(set(group) for group in value["param_groups"]))
     candidates = [optimizer for optimizer in _OPTIMIZERS.values() if set(optimizer.options) <= names]
@@ -399,12 +424,12 @@ def _refuse_rest(values: Mapping[Any, Any], written: Collection[str], path: str)
         path: of the values, for the message.
 
     Raises:
-        UnsupportedError: there is one.
+        UnsupportedError: one of the values is not written and not off.
     """
     for name, value in values.items():
         # PyTorch keeps options of groups that its optimizer does not have: Adam's may say that there is no momentum.
         is_off = value is None or value is False or (name == "momentum" and value == 0)
-        if name not in written and name not in _PYTHONS_OWN and not is_off:
+        if name not in written and name not in _ONLY_IN_PYTHON and not is_off:
             raise UnsupportedError("C++'s optimizer cannot hold this", path=f"{path}[{name!r}]", found=shown(value))
 
 
@@ -417,7 +442,7 @@ def _in_cpp_type(value: Any, kind: str, path: str) -> Any:
         path: of the value, for errors.
 
     Raises:
-        ModelError: it does not convert.
+        ModelError: the value does not convert to the type.
     """
     if kind == _TENSOR and isinstance(value, Tensor):
         return value

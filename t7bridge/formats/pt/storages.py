@@ -16,7 +16,8 @@ Locate = Callable[[Any, ElementType, int], Span]
 """From (key, element type, bytes) to the span of the bytes."""
 
 ZIP_PARTS, LEGACY_PARTS, NO_IDS = 5, 6, 0
-"""Number of parts of a persistent id in the two formats; 0 where a pickle has no persistent ids."""
+"""Number of parts of a persistent id in zip archives and in the legacy format, whose sixth part says which part of
+another storage is meant; 0 where a pickle has no persistent ids."""
 
 _UNTYPED = ("UntypedStorage", "_UntypedStorage")
 STORAGE_CLASSES = {
@@ -49,19 +50,19 @@ class StorageTable:
     Args:
         locate: finds the bytes of a key; None if they follow the pickle: then the reader of the file sets `data` of
             each root later.
-        one_type: whether to refuse a key named with two storage classes: PyTorch uses the first for both, in files that
-            Python wrote.
+        one_class_per_key: whether to refuse a key that is named with a second storage class: in files that Python wrote
+            PyTorch uses the first for both, so that a tensor would have other elements there.
 
     Attributes:
         roots: the storage of each key, with the element type that was used first. An untyped storage is not among them
             before a tensor claims it, or the pickle ends.
     """
 
-    def __init__(self, locate: Locate | None = None, *, one_type: bool = False) -> None:
+    def __init__(self, locate: Locate | None = None, *, one_class_per_key: bool = False) -> None:
         self.roots: dict[Hashable, Storage] = {}
         self._locate = locate
-        self._one_type = one_type
-        self._classes: dict[Hashable, ElementType | None] = {}
+        self._one_class_per_key = one_class_per_key
+        self._first_classes: dict[Hashable, ElementType | None] = {}
         """The element type with which the pickle named each key first; `None` for an untyped storage."""
         self._views: dict[tuple[int, str, int, int], Storage] = {}
         """Parts and retyped views of roots: identity of the root, element type, offset in bytes, and count."""
@@ -90,7 +91,13 @@ class StorageTable:
         return self.retype(self.roots[key], element)
 
     def untyped(self, key: Hashable, nbytes: int, device: str) -> UntypedStorage:
-        """Return the storage of a key without an element type: that of its tensor applies."""
+        """Return the storage of a key without an element type: that of its tensor applies.
+
+        Args:
+            key: of the storage.
+            nbytes: its size in bytes, if it is new.
+            device: PyTorch's name of its device, if it is new.
+        """
         if key not in self._untyped:
             # Its bytes are located when a tensor claims it: only then the element type is known.
             storage = UntypedStorage(Storage(UINT8, nbytes, Span(_NOWHERE, 0, 1), device))
@@ -132,12 +139,14 @@ class StorageTable:
                 first element and element count.
 
         Raises:
-            CorruptError: it is invalid, or the key was named with another class.
+            CorruptError: it is invalid; or the key was named with another class before, and the file may have one only.
         """
         saved = _parsed_id(saved_id)
-        first_element = self._classes.setdefault(saved.key, saved.element)
-        # An untyped storage may have the bytes of a typed one.
-        if self._one_type and saved.element not in (None, first_element):
+        first_element = self._first_classes.setdefault(saved.key, saved.element)
+        # An untyped name may follow any class, as its tensor states the element type. A class must not follow an
+        # untyped name: PyTorch would take the elements of its tensor for bytes.
+        is_other_class = saved.element is not None and saved.element is not first_element
+        if self._one_class_per_key and is_other_class:
             raise CorruptError(
                 "a storage is named with two classes",
                 expected="one, as PyTorch uses the first for both",
@@ -157,7 +166,7 @@ class StorageTable:
             return storage
         if storage.nbytes % element.itemsize:
             raise _not_whole_elements(storage.nbytes, element)
-        return self._view(storage, element, 0, storage.nbytes // element.itemsize)
+        return self._view(storage, element, offset=0, count=storage.nbytes // element.itemsize)
 
     def part(self, storage: Storage, start: int, count: int) -> Storage:
         """Return a part of a storage as a storage of its own, as PyTorch had them until 0.3.
@@ -178,7 +187,7 @@ class StorageTable:
             )
         if count == storage.count:  # all of it, so that `start` is 0
             return storage
-        return self._view(storage, storage.element, start * storage.element.itemsize, count)
+        return self._view(storage, storage.element, offset=start * storage.element.itemsize, count=count)
 
     def _view(self, storage: Storage, element: ElementType, offset: int, count: int) -> Storage:
         """Return a part of a storage as elements of a type: one object for equal parts.
@@ -216,7 +225,7 @@ class StorageTable:
         return Span(base.data.source, base.data.offset + offset, element.itemsize, base.data.order)
 
     def settle_untyped(self) -> None:
-        """Give each untyped storage its root: that of the tensors that claimed it, or one of bytes if none did."""
+        """Give each untyped storage its root: that of the tensors that claimed it; a new one of bytes if none did."""
         for key, untyped in self._untyped.items():
             root = self.roots.get(key)
             if root is None:

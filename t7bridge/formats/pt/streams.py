@@ -21,7 +21,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Hashable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...data import pattern
 from ...errors import (
@@ -52,8 +52,19 @@ _FEW_OPERATIONS = 64
 """Opcodes that another pickle of the magic number may have; PyTorch needs three."""
 _BLOCK = 512
 """Bytes of a tar header; members are padded to a multiple of it."""
+_NAME = slice(0, 100)
+_SIZE = slice(124, 136)
+_CHECKSUM = slice(148, 156)
+_KIND = slice(156, 157)
+_PREFIX = slice(345, 500)
+"""Fields of a tar header; the prefix is that of the name, in POSIX's form."""
+_FILE_KINDS = b"0\0"
+"""The kinds of files, one byte each; the zero byte is that of archives before POSIX."""
+_EXTENDED_HEADER = b"x"
+"""The kind of an extended header, which belongs to the entry after it."""
 _MAX_PAX_BYTES = 1 << 20
-_MEMBERS = frozenset({"sys_info", "pickle", "tensors", "storages"})
+"""Maximum size of an extended header."""
+_PYTORCH_MEMBERS = frozenset({"sys_info", "pickle", "tensors", "storages"})
 _LONGEST_KEY = 30
 """Characters of a number that is a key: of 64 bits at most."""
 _DIGITS = pattern(rb" *([0-7]+)[ \0]*")
@@ -92,7 +103,7 @@ def read_stream(origin: Origin, start: int) -> tuple[Any, str, StorageTable]:
         UnknownFormatError: it is not a pickle.
     """
     source = origin.source
-    table = StorageTable(one_type=True)
+    table = StorageTable(one_class_per_key=True)
     context = PickleContext(origin, table)  # which resolves no persistent ids yet: only the value may have any
     pickles = Unpickler(source, start, source.size, context)
     try:
@@ -225,65 +236,102 @@ def tar_members(source: ByteSource, limits: Limits = DEFAULT_LIMITS) -> dict[str
         FormatError: it is damaged, or ends early.
     """
     members: dict[str, tuple[int, int]] = {}
-    # Reason, offset of the header, and name of the first member that PyTorch does not write. Refused only at the end:
-    # an archive without storages is not of PyTorch, and may hold anything.
-    first_unlike: tuple[str, int, str] | None = None
-    position = 0
-    while position + _BLOCK <= source.size:
-        header_start = position
-        header = source.read_exact(header_start, _BLOCK, "a header of the archive")
-        if not header.strip(b"\0"):  # the end of the archive
-            break
-        name, size = _name_and_size(header_start, header)
-        kind = header[156:157]
-        reason = _unlike_pytorch(header, name, kind, is_duplicate=name in members)
-        data_start = header_start + _BLOCK
-        if data_start + size > source.size:
-            raise TruncatedError(
-                "ends inside a member of the archive",
-                offset=data_start,
-                path=name,
-                expected=f"{size} bytes",
-                found=f"{source.size - data_start}",
-            )
-        if kind == b"x":  # an extended header, of the member that follows
-            extended_header = _extended_header(source, data_start, size)
+    # The first entry that PyTorch does not write, and why. It is refused only at the end: an archive without storages
+    # is not of PyTorch, and may hold anything.
+    first_unlike: tuple[_TarEntry, str] | None = None
+    for entry in _tar_entries(source):
+        reason = _unlike_pytorch(entry, is_duplicate=entry.name in members)
+        if entry.kind == _EXTENDED_HEADER:
+            extended_header = _extended_header(source, entry)
             if not reason and not _is_plain_pax(extended_header):
                 reason = "an extended header that PyTorch does not write"
-        elif kind in b"0\0":  # a file; its kind is a zero byte in archives before POSIX
-            members[name] = (data_start, size)
+        elif entry.kind in _FILE_KINDS:
+            members[entry.name] = (entry.data_start, entry.size)
         if reason and first_unlike is None:
-            first_unlike = (reason, header_start, name)
-        padding = -size % _BLOCK
-        position = data_start + size + padding
+            first_unlike = (entry, reason)
         if len(members) > limits.archive_members:
-            raise limits.exceeded("archive_members", "the archive has too many members", offset=position)
+            raise limits.exceeded("archive_members", "the archive has too many members", offset=entry.end)
     if first_unlike is not None and "storages" in members:
-        reason, header_start, name = first_unlike
+        entry, reason = first_unlike
         raise CorruptError(
             f"has {reason}",
-            offset=header_start,
-            path=name,
+            offset=entry.header_start,
+            path=entry.name,
             expected="sys_info, pickle, tensors and storages",
             hint="Do not unpack it: such archives are made to deceive.",
         )
     return members
 
 
-def _extended_header(source: ByteSource, start: int, size: int) -> bytes:
-    """Return the content of an extended header.
+class _TarEntry(NamedTuple):
+    """One entry of a tar archive: a header, and bytes after it.
+
+    Attributes:
+        header: its bytes.
+        header_start: its offset in the archive.
+        name: of the member, without `./` before it.
+        kind: the type flag, one byte: `_FILE_KINDS`, `_EXTENDED_HEADER` or another.
+        size: number of bytes after the header.
+    """
+
+    header: bytes
+    header_start: int
+    name: str
+    kind: bytes
+    size: int
+
+    @property
+    def data_start(self) -> int:
+        """Offset of the first byte after the header."""
+        return self.header_start + _BLOCK
+
+    @property
+    def end(self) -> int:
+        """Offset of the next header, as the bytes are padded to whole blocks."""
+        padding = -self.size % _BLOCK
+        return self.data_start + self.size + padding
+
+
+def _tar_entries(source: ByteSource) -> Iterator[_TarEntry]:
+    """Yield the entries of a tar archive, up to a header of zeros or the end of the file.
+
+    Raises:
+        CorruptError: a header is damaged.
+        TruncatedError: the file ends inside an entry.
+    """
+    position = 0
+    while position + _BLOCK <= source.size:
+        header = source.read_exact(position, _BLOCK, "a header of the archive")
+        if not header.strip(b"\0"):
+            return
+        name, size = _name_and_size(position, header)
+        entry = _TarEntry(header, position, name, header[_KIND], size)
+        if entry.data_start + size > source.size:
+            raise TruncatedError(
+                "ends inside a member of the archive",
+                offset=entry.data_start,
+                path=name,
+                expected=f"{size} bytes",
+                found=f"{source.size - entry.data_start}",
+            )
+        yield entry
+        position = entry.end
+
+
+def _extended_header(source: ByteSource, entry: _TarEntry) -> bytes:
+    """Return the content of an extended header, which says more about the entry after it.
 
     Raises:
         LimitError: it is larger than any that is needed.
     """
-    if size > _MAX_PAX_BYTES:
+    if entry.size > _MAX_PAX_BYTES:
         raise LimitError(
             "the archive has an extended header of too many bytes",
-            offset=start,
+            offset=entry.data_start,
             expected=f"at most {_MAX_PAX_BYTES}, which is fixed",
-            found=f"{size}",
+            found=f"{entry.size}",
         )
-    return source.read_exact(start, size, "an extended header")
+    return source.read_exact(entry.data_start, entry.size, "an extended header")
 
 
 def _name_and_size(start: int, header: bytes) -> tuple[str, int]:
@@ -293,13 +341,13 @@ def _name_and_size(start: int, header: bytes) -> tuple[str, int]:
         CorruptError: the checksum does not match, or there is no size.
     """
     # The checksum is that of the header with spaces in its own place.
-    checksum = header[148:156]
+    checksum = header[_CHECKSUM]
     if _octal_number(checksum) != sum(header) - sum(checksum) + sum(b" " * len(checksum)):
         raise CorruptError("the archive has a damaged header", offset=start)
-    size = _octal_number(header[124:136])
+    size = _octal_number(header[_SIZE])
     if size is None:
         raise CorruptError("a member of the archive has no size", offset=start)
-    name = header[:100].partition(b"\0")[0].decode("utf-8", "replace")
+    name = header[_NAME].partition(b"\0")[0].decode("utf-8", "replace")
     return name.removeprefix("./"), size
 
 
@@ -309,28 +357,26 @@ def _octal_number(field: bytes) -> int | None:
     return int(digits[1], 8) if digits else None
 
 
-def _unlike_pytorch(header: bytes, name: str, kind: bytes, is_duplicate: bool) -> str:
+def _unlike_pytorch(entry: _TarEntry, is_duplicate: bool) -> str:
     """Return what PyTorch does not write in a header, for a message; empty if it could have written it.
 
     Args:
-        header: the 512 bytes.
-        name: of the member.
-        kind: its type flag, one byte.
+        entry: with the header.
         is_duplicate: whether an earlier member has the name.
     """
-    if name.startswith("/") or ".." in name.split("/"):
+    if entry.name.startswith("/") or ".." in entry.name.split("/"):
         return "a member that would be unpacked elsewhere"
-    if kind in b"12":  # hard and symbolic links
+    if entry.kind in b"12":  # hard and symbolic links
         return "a link, which PyTorch never writes"
-    if kind == b"x":
+    if entry.kind == _EXTENDED_HEADER:
         # `././@PaxHeader` or `PaxHeaders`: no pickle begins so, should a reader take the archive for one.
-        return "" if header[:1] in (b".", b"P") else "an extended header of an unusual name"
-    if kind not in b"0\0":
+        has_usual_name = entry.header[:1] in (b".", b"P")
+        return "" if has_usual_name else "an extended header of an unusual name"
+    if entry.kind not in _FILE_KINDS:
         return "a member that is not a file"
     if is_duplicate:
         return "a duplicate member"
-    prefix = header[345:500]  # of the name, in POSIX's form
-    if name not in _MEMBERS or prefix.strip(b"\0"):
+    if entry.name not in _PYTORCH_MEMBERS or entry.header[_PREFIX].strip(b"\0"):
         return "a member that PyTorch does not write"
     return ""
 
@@ -455,9 +501,17 @@ def _read_tensors(pickles: Unpickler, context: PickleContext, values: dict[Hasha
 
 
 def _value_or_class(values: dict[Hashable, Any], saved_id: Any) -> Any:
-    """Return a tensor or storage by its key, as text; or a class that comes with its source."""
+    """Return the value of a persistent id: a tensor or storage; or a class that comes with its source.
+
+    Args:
+        values: the tensors and storages by their keys.
+        saved_id: a key, as text; or a tuple of a class and its source code.
+
+    Raises:
+        CorruptError: there is no such value.
+    """
     if isinstance(saved_id, tuple):
-        cls = saved_id[0] if saved_id else None  # its source code follows
+        cls = saved_id[0] if saved_id else None
         if isinstance(cls, PythonGlobal):
             return cls
         raise CorruptError("a persistent id names no class")

@@ -87,7 +87,7 @@ class FolderSource(DerivedSource):
 
     Raises:
         T7BridgeError: a file cannot be read.
-        LimitError: there are too many.
+        LimitError: the folder has too many files.
     """
 
     def __init__(self, folder: PathLike, limits: Limits = DEFAULT_LIMITS) -> None:

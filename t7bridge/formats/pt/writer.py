@@ -130,8 +130,8 @@ class ValueWriter:
 
     Attributes, set by `write` and empty before:
         tensors: number of tensors in the value.
-        plain: the foreign names that were left out, and the values that would have them.
-        blocking: the names that `torch.load(weights_only=True)` refuses, and the first value that has each.
+        left_out_names: the foreign names that were left out, and the values that would have them.
+        refused_names: the names that `torch.load(weights_only=True)` refuses, and the first value that has each.
     """
 
     _is_legacy = False
@@ -146,19 +146,19 @@ class ValueWriter:
         allow_foreign: bool = False,
     ) -> None:
         self._output = target if isinstance(target, Output) else Output(target)
-        self._keys = StorageKeys(device_mapper(None, keep_device) if place is None else place)
+        self._keys = StorageKeys(device_mapper(map_location=None, keep_device=keep_device) if place is None else place)
         self._pickle = self._dumps(None)  # of a file whose value was never given: `write` replaces it
         self._allow_foreign = allow_foreign
         self.tensors = 0
-        self.plain: dict[str, list[Any]] = {}
-        self.blocking: dict[str, Any] = {}
+        self.left_out_names: dict[str, list[Any]] = {}
+        self.refused_names: dict[str, Any] = {}
 
     def storage_key(self, storage: Storage) -> str:
         """Return the key of a storage; a new one gets the next, and its elements will be written."""
         return self._keys.key(storage)
 
     def write(self, value: Any) -> None:
-        """Pickle the value. `finish` writes it, with the storages used by it and by `storage_key`.
+        """Pickle the value, and set the attributes. `finish` writes it, with the storages of it and of `storage_key`.
 
         Args:
             value: builtins, `OrderedDict`, `Tensor` and `Storage`, nested and shared in any way.
@@ -171,8 +171,8 @@ class ValueWriter:
         )
         self._pickle = pickle_writer.dumps(value)
         self.tensors = pickle_writer.tensors
-        self.plain = pickle_writer.plain
-        self.blocking = pickle_writer.blocking
+        self.left_out_names = pickle_writer.left_out_names
+        self.refused_names = pickle_writer.refused_names
 
     @property
     def storages(self) -> int:

@@ -101,8 +101,8 @@ class ZipArchive:
     Attributes:
         source: the argument.
         members: by name, in the order of the directory; folders are left out.
-        first: name of the directory's first entry, possibly a folder: PyTorch derives the root folder from it. Empty
-            for an archive without entries.
+        first_entry: name of the directory's first entry, possibly a folder: PyTorch derives the root folder from it.
+            Empty for an archive without entries.
         comment: the bytes after the end record, which may be any text.
 
     Raises:
@@ -117,8 +117,8 @@ class ZipArchive:
         """Limits the size of all inflated members together."""
         self._inflated: dict[str, ByteSource] = {}
         """The bytes of each deflated member that was read, by its name."""
-        # `_directory` sets both, and `FolderArchive`, which has no directory, neither.
-        self.first = ""
+        # Both are set by `_directory`; not by that of a `FolderArchive`, which has none to read.
+        self.first_entry = ""
         self.comment = b""
         with about_file(source.name):
             self.members = self._directory()
@@ -147,7 +147,7 @@ class ZipArchive:
             LimitError: it is too large for memory.
         """
         member = self.member(name)
-        if member.size > self._inflation.left:
+        if member.size > self._inflation.bytes_left:
             message = "is too large to be read into memory"
             raise self._limits.exceeded("inflate_bytes", message, **self._where(member), found=f"{member.size} bytes")
         self.check(name)
@@ -158,11 +158,12 @@ class ZipArchive:
         """Check the CRC-32 of one member, without holding it in memory. Deflated ones are checked when inflated.
 
         Raises:
-            CorruptError: it does not match.
+            CorruptError: the bytes have another CRC-32 than the directory says.
         """
         member = self.member(name)
         source, offset = self.span(name)
-        if member.method == STORED and member.crc:
+        was_crc_computed = member.crc != 0  # see `_compare_crc`
+        if member.method == STORED and was_crc_computed:
             self._compare_crc(member, self._computed_crc(member, source, offset))
 
     def _computed_crc(self, member: Member, source: ByteSource, offset: int) -> int:
@@ -182,7 +183,7 @@ class ZipArchive:
         """Check the CRC-32 of every member.
 
         Raises:
-            CorruptError: one does not match.
+            CorruptError: the bytes of one have another CRC-32 than the directory says.
         """
         for name in self.members:
             self.check(name)
@@ -223,7 +224,7 @@ class ZipArchive:
     # The directory
 
     def _directory(self) -> dict[str, Member]:
-        """Return the members by name, in the order of the directory, and set `first` and `comment`.
+        """Return the members by name, in the order of the directory; set `first_entry`, and by `_end_record` `comment`.
 
         Raises:
             CorruptError: names or places of members contradict one another, or readers would disagree about them.
@@ -245,23 +246,35 @@ class ZipArchive:
             raise CorruptError("two members have the same offset in the archive")
         members: dict[str, Member] = {}
         folded_names: set[bytes] = set()
-        self.first = entries[0].name if entries else ""
+        self.first_entry = entries[0].name if entries else ""
         for entry in entries:
             member = evolve(entry, limit=next_header[entry.header])
-            if member.name in members:
-                raise self._fault(member, "occurs twice in the archive")
-            if "\0" in member.name:
-                raise self._fault(member, "has a zero byte in its name, at which other readers stop")
-            folded_name = _without_case(member.name)
-            if folded_name in folded_names and not self._exact_case:
-                raise self._fault(member, "occurs twice in the archive for PyTorch, which ignores case in names")
-            folded_names.add(folded_name)
+            self._check_name(member, members, folded_names)
+            folded_names.add(_without_case(member.name))
             # The rest of the local header is read, and checked, with the member.
             if member.header + _LOCAL_HEADER.size + member.packed > member.limit:
                 raise self._fault(member, "overlaps what follows it in the archive")
             members[member.name] = member
         # Entries of folders have no bytes, and names that end with a slash. They were checked as all others.
         return {name: member for name, member in members.items() if member.size or not name.endswith("/")}
+
+    def _check_name(self, member: Member, members: dict[str, Member], folded_names: set[bytes]) -> None:
+        """Refuse a member whose name another one has, for this reader or for others.
+
+        Args:
+            member: the member.
+            members: those before it, by name.
+            folded_names: their names without case.
+
+        Raises:
+            CorruptError: another has the name, or has it for readers that stop at a zero byte or ignore case.
+        """
+        if member.name in members:
+            raise self._fault(member, "occurs twice in the archive")
+        if "\0" in member.name:
+            raise self._fault(member, "has a zero byte in its name, at which other readers stop")
+        if _without_case(member.name) in folded_names and not self._exact_case:
+            raise self._fault(member, "occurs twice in the archive for PyTorch, which ignores case in names")
 
     def _end(self) -> tuple[int, int, int]:
         """Return offset and length of the directory in bytes, and the number of its entries.
@@ -641,17 +654,19 @@ class ZipWriter:
         count = len(self.members)
         size = end - start
         record_length = _END64_RECORD.size - _END64_HEAD_BYTES
-        # As PyTorch does, small archives have the records of 64 bits too. The zeros are numbers of disks.
+        disk = 0  # the only one
+        disks = 1
+        # As PyTorch does, small archives have the records of 64 bits too.
         self._output.write(
-            _END64_RECORD.pack(_END64, record_length, _MADE_BY, _NEEDED, 0, 0, count, count, size, start)
+            _END64_RECORD.pack(_END64, record_length, _MADE_BY, _NEEDED, disk, disk, count, count, size, start)
         )
-        self._output.write(_LOCATOR64_RECORD.pack(_LOCATOR64, 0, end, 1))
+        self._output.write(_LOCATOR64_RECORD.pack(_LOCATOR64, disk, end, disks))
         # Numbers that do not fit are full: their values are in the record of 64 bits.
         short_count = min(count, _FULL_16)
         short_size = min(size, _FULL_32)
         short_start = min(start, _FULL_32)
         self._output.write(
-            _END_RECORD.pack(_END, 0, 0, short_count, short_count, short_size, short_start, len(comment))
+            _END_RECORD.pack(_END, disk, disk, short_count, short_count, short_size, short_start, len(comment))
         )
         self._output.write(comment)
 

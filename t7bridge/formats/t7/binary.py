@@ -131,7 +131,7 @@ class BinaryInput(Window):
             LimitError: they are more than a string may have.
         """
         self.require(length, 1, what)
-        if length > self.longest:
+        if length > self.longest:  # a call less for nearly all strings
             self.check_length(length, what)
         self._need(length, what)
         data = self._window[self._at : self._at + length]

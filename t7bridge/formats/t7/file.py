@@ -22,7 +22,7 @@ from ...graph.walk import objects
 from ...io.source import ByteSource, Readable
 from ...limits import DEFAULT_LIMITS, Limits
 from ...text import counted, printable_lines
-from ..table import Document, Written, refuse_two
+from ..table import Document, Written, refuse_two_formats
 from .layout import T7Layout
 from .reader import T7Reader
 
@@ -93,7 +93,8 @@ class _Values:
         reader: the reader.
         roots: the values.
         ends: of each value the offset after it, in bytes.
-        orders: of each value the byte order and the size of longs with which it was read, as arguments of `T7Reader`.
+        encodings: of each value the byte order and the size of longs with which it was read, as arguments of
+            `T7Reader`.
         reason: why the following bytes are not a value; empty if nothing follows, or the record of a `.pt`, and before
             `read_rest`.
     """
@@ -102,7 +103,7 @@ class _Values:
         self.reader = reader
         self.roots: list[Value] = []
         self.ends: list[int] = []
-        self.orders: list[dict[str, Any]] = []
+        self.encodings: list[dict[str, Any]] = []
         self._object_count = 0
         """Number of objects in these values."""
         self.reason = ""
@@ -119,7 +120,7 @@ class _Values:
         self.ends.append(self.reader.position)
         self._object_count = len(self.reader.objects)
         layout = self.reader.layout
-        self.orders.append({"byte_order": layout.byte_order, "long_size": layout.long_size})
+        self.encodings.append({"byte_order": layout.byte_order, "long_size": layout.long_size})
 
     def read_rest(self) -> _Values:
         """Read the values after the first one, up to the end or to bytes that are not a value; return this object."""
@@ -170,26 +171,37 @@ def read_t7(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> T
         CorruptError: the values read account for next to nothing of the file, or a value is in another byte order.
     """
     values = _Values.first_of(T7Reader(source, limits=limits)).read_rest()
-    if len(values.roots) > 1 and values.reader.layout.encoding == "binary":
-        # A value without numbers is the same in every layout, so that the reader may find the layout only at a later
-        # value. That of the last one applies to all: they are read again with it.
-        last_order = values.orders[-1]
-        if any(order != last_order for order in values.orders):
-            reader = T7Reader(source, encoding="binary", limits=limits, **last_order)
-            values_in_last_order = _Values.first_of(reader).read_rest()
-            same_end = values_in_last_order.ends[-1] == values.ends[-1]
-            if not same_end or len(values_in_last_order.roots) != len(values.roots):
-                raise CorruptError(
-                    "its values are in different byte orders",
-                    file=values.reader.source.name,
-                    offset=values.ends[0],
-                    hint="Write each to a file of its own.",
-                )
-            values = values_in_last_order
+    last_encoding = values.encodings[-1]
+    is_binary = values.reader.layout.encoding == "binary"
+    if is_binary and any(encoding != last_encoding for encoding in values.encodings):
+        values = _read_again(source, limits, values, last_encoding)
     _refuse_unexplained(values)
     if values.bytes_after:
-        refuse_two(values.reader.source, values.ends[-1], "a .t7")
-    return values.content(values.bytes_after)
+        refuse_two_formats(values.reader.source, values.ends[-1], "a .t7")
+    return values.content(rest_bytes=values.bytes_after)
+
+
+def _read_again(
+    source: Readable | ByteSource, limits: Limits, values: _Values, last_encoding: dict[str, Any]
+) -> _Values:
+    """Return the values of a binary file, read again with the byte order and the size of longs of the last one.
+
+    A value without numbers is the same in every layout, so that the reader may find the layout only at a later value.
+
+    Raises:
+        CorruptError: the earlier values are others with it.
+    """
+    reader = T7Reader(source, encoding="binary", limits=limits, **last_encoding)
+    values_in_last_encoding = _Values.first_of(reader).read_rest()
+    has_same_end = values_in_last_encoding.ends[-1] == values.ends[-1]
+    if not has_same_end or len(values_in_last_encoding.roots) != len(values.roots):
+        raise CorruptError(
+            "its values are in different byte orders",
+            file=values.reader.source.name,
+            offset=values.ends[0],
+            hint="Write each to a file of its own.",
+        )
+    return values_in_last_encoding
 
 
 def refuse_unexplained(reader: T7Reader, value: Value) -> None:
@@ -212,7 +224,7 @@ _REST_BYTES = 1 << 12
 
 def _is_explained(values: _Values) -> bool:
     """Return whether the values read, and what is known to follow them, are the whole file."""
-    if not values.bytes_after and len(values.roots) == 1:
+    if not values.bytes_after and len(values.roots) == 1:  # several may have been read by accident, also to the end
         return True
     rest_start = values.reader.source.read(values.ends[-1], _REST_BYTES)
     if rest_start.startswith(PT_RECORD_START):
@@ -226,7 +238,7 @@ def _refuse_unexplained(values: _Values) -> None:
     """Refuse a file of which the values read account for next to nothing: zeros, a table of text, a damaged count.
 
     Raises:
-        CorruptError: it is such a file.
+        CorruptError: they explain less than half of the file, or are nil.
     """
     if _is_explained(values):
         return
@@ -235,16 +247,16 @@ def _refuse_unexplained(values: _Values) -> None:
     first_end = values.ends[0]
     last_end = values.ends[-1]
     if _is_empty(first_value):
-        # What follows an empty table may be read as values by accident: it does not count. At least half of the file
-        # must be explained.
+        # What follows an empty table may be read as values by accident, and does not count. It is refused if that is
+        # more than half of the file.
         unexplained_bytes = source.size - first_end
         is_refused = unexplained_bytes > first_end
     else:
         unexplained_bytes = values.bytes_after
         are_scalars = all(value is None or isinstance(value, (bool, float, bytes)) for value in values.roots)
-        # At least half of the file again; but a nil explains nothing: zeros are read as nil.
-        is_most = first_value is None or unexplained_bytes > last_end
-        is_refused = bool(values.reason) and are_scalars and is_most
+        # More than half of the file again. A nil explains nothing, as zeros are read as nil.
+        is_mostly_unexplained = first_value is None or unexplained_bytes > last_end
+        is_refused = bool(values.reason) and are_scalars and is_mostly_unexplained
     if is_refused:
         raise CorruptError(
             f"its only readable part, {_in_words(first_value)}, accounts for next to nothing of the file",
@@ -293,7 +305,7 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
         content=content,
         layout=lambda: content().layout,
         warn=lambda stacklevel: content().warn(stacklevel + 1),
-        # The position of a file object may be another when the value is asked for again.
+        # From a file object in the middle it could not be read again: the position may be another by then.
         forget=lambda: None if start else content.cache_clear(),
     )
 

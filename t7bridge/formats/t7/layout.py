@@ -313,7 +313,15 @@ class Window:
             pass
 
     def _read_scalar(self, keys: list[Any], values: list[Any]) -> bool:
-        """Read the next key or value, unless it is an object; return whether it was read."""
+        """Read the next key or value, unless it is an object; return whether it was read.
+
+        Args:
+            keys: those read so far; receives a key, if there are as many values.
+            values: those read so far; receives a value otherwise.
+
+        Raises:
+            CorruptError: it is a boolean or a key that Lua does not have.
+        """
         start = self.position
         tag = self.read_int(self.entry)
         self._require_scalar(tag)
@@ -323,7 +331,7 @@ class Window:
         elif tag == STRING:
             item = self.read_raw(self.read_int("a string's length"), "a string")
         elif tag == BOOLEAN:
-            # In ascii the error is at the end of the number.
+            # In binary an error is at the number; in ascii after it, where the position is then.
             offset = None if self.is_text else self.position
             number = self.read_int("a boolean")
             if number not in (0, 1):

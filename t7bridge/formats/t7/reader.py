@@ -165,7 +165,7 @@ class T7Reader:
         """Read an integer that is 0 or 1.
 
         Raises:
-            CorruptError: it is neither.
+            CorruptError: it is another integer.
         """
         number = self._object_reader.stream.read_int("a boolean")
         if number not in (0, 1):
@@ -276,10 +276,12 @@ class T7Reader:
         return any(issubclass(kind, (Tensor, Storage, TdsHash, TdsVec)) for kind in types)
 
     def _explains_more(self, layout: T7Layout, reached: int) -> bool:
-        """Reject an accidental parse of a corrupt file: return whether another layout explains more of it.
+        """Return whether the value just read explains more of the file than the layouts before, which failed.
+
+        If not, the file is damaged, and the value read by accident.
 
         Args:
-            layout: the layout of the parse.
+            layout: the layout under which the value was read.
             reached: how far the earlier layouts came, in bytes.
         """
         # Lua Torch writes no sizes for a tensor without memory, and the zero halves of longs are not storages.
@@ -287,6 +289,7 @@ class T7Reader:
             return False
         if self.at_end or self.position >= reached:
             return True
+        # It ends before that: then all that follows must be values, too.
         rest = self._object_reader.restarted_at(self, self.position, layout)
         try:
             while rest.stream.remaining:
@@ -386,7 +389,7 @@ class ObjectReader:
         self._unnumbered_functions = 0
         """Functions so far that have no number."""
         self._unowned: list[int] = []
-        """See `T7Layout.unowned`."""
+        """The numbers of tensors of Torch5 that do not own their storages: `T7Layout.unowned`."""
         self._alike: Alike | None = None
         """Reads entries of a table that are alike; `None` before it pays: see `_put_entry`."""
         self._path: list[Any] = []
@@ -577,12 +580,13 @@ class ObjectReader:
         if not name.isprintable() or not name:
             found = repr(text[:40])[1:]  # without the `b`
             raise CorruptError("is not a class name", found=found, hint="The file is damaged.")
-        tensor_type = storage_for_class(name)
-        if tensor_type and name.endswith("Storage"):
-            return self._read_storage(number, version, *tensor_type), 0
-        if tensor_type:
-            element, device, alias = tensor_type
-            tensor = Tensor(element, None, device=device, version=version, alias=alias)
+        # Each object is remembered before its content is read, which may refer to it.
+        element_and_device = storage_for_class(name)  # None if it is a class of neither storages nor tensors
+        if element_and_device and name.endswith("Storage"):
+            return self._read_storage(number, version, *element_and_device), 0
+        if element_and_device:
+            element, device, alias = element_and_device
+            tensor = Tensor(element, storage=None, device=device, version=version, alias=alias)
             self._remember(number, tensor)
             return tensor, 1  # its storage
         if name in _TDS:
@@ -595,10 +599,10 @@ class ObjectReader:
         name = intern(name)  # one text for all objects of a class
         payload = payload_of(name, version, stream.layout.vintage)
         if payload is None:
-            obj = TorchObject(name, version, None)  # its fields are what is read next
+            obj = TorchObject(name, version, fields=None)
             self._remember(number, obj)
-            return obj, 1
-        obj = TorchObject(name, version)
+            return obj, 1  # the table of its fields
+        obj = TorchObject(name, version)  # with an empty table, which the payload may fill
         self._remember(number, obj)
         self._read_payload(obj, payload)
         return obj, 0
@@ -648,7 +652,7 @@ class ObjectReader:
             count: the number of values inside it; 0 if they are complete.
 
         Returns:
-            The tag of the next object, which was read; `None` if the content is complete.
+            The tag of the next object inside it, which was read already; `None` if the content is complete.
         """
         if not count:
             return None
@@ -662,7 +666,7 @@ class ObjectReader:
         elif isinstance(value, TorchObject):
             return self._fields_tag(value)
         elif isinstance(value, LuaFunction):
-            scalars = self._scalar()
+            scalars = self._scalar()  # a list of one, or of none before an object
             if scalars:  # nil, if it has no upvalues; otherwise they are a table, whose tag is read below
                 value.upvalues = scalars[0]
                 return None
@@ -741,13 +745,14 @@ class ObjectReader:
             from .releases_2010 import read_ownership
 
             if not read_ownership(stream):
-                # This tensor is the last object that was numbered.
+                # This tensor is the last object that was numbered: the last key, or the count if they count from 1.
                 number = len(self.objects) if self.numbers is None else next(reversed(self.numbers))
                 self._unowned.append(number)
         tag = stream.read_int("a type tag")
         if tag != tags.NIL:
             return tag
-        self._set_storage(tensor, None)  # as for any storage it is checked that the tensor lies inside: it is empty
+        # As for any storage it is checked that the tensor lies inside: it must be empty.
+        self._set_storage(tensor, storage=None)
         return None
 
     @staticmethod
@@ -793,7 +798,7 @@ class ObjectReader:
         depth_before = len(self._path)
         try:
             payload.read(owner, obj)
-            del self._path[depth_before:]  # what was being read when it caught an error
+            del self._path[depth_before:]  # values that failed, if the class caught the error of reading one
         except RecursionError:
             raise LimitError("objects with payloads of their own are nested deeper than Python allows") from None
         finally:

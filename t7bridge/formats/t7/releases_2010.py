@@ -49,6 +49,8 @@ _HEADLESS_FIELDS = ("modules", "gradInput", "output")
 """The fields that it has."""
 _HEAD_BYTES = 1 << 12
 """Bytes in which a file of that time names a first class."""
+_TAG_BYTES = 32
+"""Bytes in which a tag ends: four in binary; in ascii a word, after white space."""
 
 
 @define(frozen=True)
@@ -120,7 +122,7 @@ class _Item:
         return value is True or isinstance(value, Table)
 
 
-def _items(text: str) -> list[_Item]:
+def _items_of_row(text: str) -> list[_Item]:
     """Return the values in a row of the table: `kind name name …; kind name … if name`."""
     items = []
     for segment in text.split(";"):
@@ -133,7 +135,7 @@ def _items(text: str) -> list[_Item]:
 
 
 @define(frozen=True)
-class _Class:
+class _ClassLayout:
     """Layout of the objects of one class in a release: the values that its `write` method wrote.
 
     Attributes:
@@ -189,10 +191,10 @@ class _Class:
             table_value: that of the table.
 
         Raises:
-            CorruptError: they differ.
+            CorruptError: the values differ.
         """
         # An integer was truncated when it was written after the table, and may have become that for no field.
-        if isinstance(table_value, float) and item.kind.method == "int" and math.isfinite(table_value):
+        if isinstance(table_value, float) and item.kind.is_integer and math.isfinite(table_value):
             table_value = float(int(table_value))
             if table_value == item.kind.absent:
                 table_value = None
@@ -221,30 +223,48 @@ class _Class:
         if self.has_table:
             writer.write_object(fields)
         else:
-            written_names = {item.name.encode() for item in self.items if item.is_present(fields)}
-            for name in fields.raw_keys:
-                if name not in written_names and fields[name] is not None:
-                    raise WriteError(
-                        f"a {obj.class_name} of {writer.layout.vintage} cannot hold the field {name!r}",
-                        hint="Write the current layout: T7Layout(vintage='').",
-                    )
+            self._require_room(fields, obj.class_name, writer.layout.vintage)
         for item in self.items:
-            if not item.is_present(fields):
-                continue
-            value = fields.get(item.name)
-            # The field is missing, or has a type that cannot be written here.
-            if item.kind.absent is not None and not isinstance(value, item.kind.types):
-                value = item.kind.absent
-            # The table has the exact value of a number that is truncated here.
-            can_be_written = isinstance(value, item.kind.types) and (self.has_table or item.kind.holds(value))
-            if not can_be_written:
+            if item.is_present(fields):
+                item.kind.write(writer, self._value_to_write(item, fields, obj.class_name))
+
+    def _require_room(self, fields: Table, class_name: str, release: str) -> None:
+        """Check that the release writes each field of an object, where it writes no table of all fields.
+
+        Raises:
+            WriteError: there is another field, which would be lost.
+        """
+        written_names = {item.name.encode() for item in self.items if item.is_present(fields)}
+        for name in fields.raw_keys:
+            if name not in written_names and fields[name] is not None:
                 raise WriteError(
-                    f"the field {item.name} of a {obj.class_name} cannot be written", found=repr(value)[:40]
+                    f"a {class_name} of {release} cannot hold the field {name!r}",
+                    hint="Write the current layout: T7Layout(vintage='').",
                 )
-            item.kind.write(writer, value)
+
+    def _value_to_write(self, item: _Item, fields: Table, class_name: str) -> Value:
+        """Return the value of a field as it is written outside of the table.
+
+        Args:
+            item: the field.
+            fields: of the object.
+            class_name: of the object, for the error.
+
+        Raises:
+            WriteError: it would not be read as the same value, and no table has that.
+        """
+        value = fields.get(item.name)
+        # The field is missing, or has a type that cannot be written here: the table has it.
+        if item.kind.absent is not None and not isinstance(value, item.kind.types):
+            value = item.kind.absent
+        # If a number is truncated here, the table has its exact value.
+        can_be_written = isinstance(value, item.kind.types) and (self.has_table or item.kind.holds(value))
+        if not can_be_written:
+            raise WriteError(f"the field {item.name} of a {class_name} cannot be written", found=repr(value)[:40])
+        return value
 
 
-def _class(release: str, name: str) -> _Class:
+def _layout_of_class(release: str, name: str) -> _ClassLayout:
     """Return the layout of a class in a release: the values of its parents, from the outermost on, then its own."""
     rows = RELEASES[release]
     texts: list[str] = []
@@ -264,8 +284,8 @@ def _class(release: str, name: str) -> _Class:
         texts = texts[1:]
     items: list[_Item] = []
     for text in texts:
-        items += _items(text)
-    return _Class(has_table, tuple(items))
+        items += _items_of_row(text)
+    return _ClassLayout(has_table, tuple(items))
 
 
 @cache
@@ -273,7 +293,7 @@ def vintage_payload(release: str, class_name: str) -> Payload | None:
     """Return the layout of a class's objects in a release; `None` if they are a table of fields, as today."""
     if not release or not class_name.startswith("nn."):
         return None
-    layout = _class(release, class_name)
+    layout = _layout_of_class(release, class_name)
     if layout.has_table and not layout.items:  # a class without a `write` of its own
         return None
     return Payload(layout.read, layout.write)
@@ -310,7 +330,7 @@ def read_again(reader: Any, start: int, layouts: list[T7Layout], value: Value, f
         FormatError: no form explains the file; the error is that of the one that explains most.
     """
     furthest_failure = failure
-    # If several layouts failed, the objects seen by the last of them mean nothing.
+    # If several layouts failed, the objects are those of one that may be wrong.
     objects = list(reader.objects) if failure is None or len(layouts) == 1 else None
     try:
         releases = _possible_releases(reader, start, objects)
@@ -337,7 +357,7 @@ def _possible_releases(reader: Any, start: int, objects: list[Value] | None) -> 
     Args:
         reader: positioned after the bytes read so far.
         start: start of the file.
-        objects: the objects of the value in today's form; `None` if they mean nothing.
+        objects: the objects of the value in today's form, as far as it was read; `None` if they are not known.
     """
     _today, _torch5, *torch7_releases = VINTAGES
     head = reader.source.read(start, _HEAD_BYTES)
@@ -346,25 +366,29 @@ def _possible_releases(reader: Any, start: int, objects: list[Value] | None) -> 
     if objects is None:
         return tuple(torch7_releases) if b"nn." in head else ()
     if objects and isinstance(objects[0], Tensor):
-        # A network without its class starts with two tensors: for today's layout, two values. Only the first release
-        # of Torch7 wrote such files; later ones start with a table. Then the second tensor follows the first.
-        next_bytes = reader.source.read(reader.position, 32)
+        # For today's layout the first value is a tensor. A network without its class begins with two, if the first
+        # release of Torch7 wrote it; those of later releases begin with a table. So another tensor must follow.
+        next_bytes = reader.source.read(reader.position, _TAG_BYTES)
         if reader.layout.encoding == "ascii":
             has_tag = next_bytes.split(maxsplit=1)[:1] == [b"%d" % TORCH]
         else:
             has_tag = TORCH in next_bytes[:4]  # the tag, in either byte order
         return tuple(torch7_releases[:1]) if has_tag else ()
-    # Any other value: a release that has a class of it with values after its table, or instead of one.
+    # Any other value: the releases in which a class in it has values after its table, or instead of one.
     names = {item.class_name for item in objects if isinstance(item, TorchObject)}
     return tuple(release for release in torch7_releases if any(vintage_payload(release, name) for name in names))
 
 
 def _possible_headless(objects: list[Value] | None) -> tuple[bool, ...]:
-    """Return whether a file may start with the fields of a network without its class, the more likely first.
+    """Return whether a file may start with the fields of a network without its class.
 
     Args:
-        objects: the objects of the value in today's form; `None` if they mean nothing.
+        objects: as for `_possible_releases`.
+
+    Returns:
+        `True` or `False`; or both, to be tried in this order.
     """
+    # A table may be that of the network's fields, or any value with objects of that time in it.
     if not objects or isinstance(objects[0], Table):
         return (True, False)
     starts_with_class = isinstance(objects[0], TorchObject)
@@ -386,7 +410,7 @@ def _read_root(reader: Any) -> Value:
 def _read_headless(reader: Any) -> Value:
     """Read a network without its class."""
     network = TorchObject(_HEADLESS_CLASS)
-    _class(reader.layout.vintage, _HEADLESS_CLASS).read(reader, network)
+    _layout_of_class(reader.layout.vintage, _HEADLESS_CLASS).read(reader, network)
     modules = network.get("modules")
     children = modules.raw_values if isinstance(modules, Table) else []
     # Bytes of another kind could be read as fields by accident.
@@ -407,7 +431,7 @@ def can_be_headless(value: Value) -> bool:
 
 def write_headless(writer: Any, value: TorchObject) -> None:
     """Write the output of `network:write(file)`: the fields without the class."""
-    _class(writer.layout.vintage, _HEADLESS_CLASS).write(writer, value)
+    _layout_of_class(writer.layout.vintage, _HEADLESS_CLASS).write(writer, value)
 
 
 _PARAMETERS = "object weight bias gradWeight gradBias"

@@ -103,7 +103,7 @@ class Alike:
                 if end - at < size:
                     break
             key_tag, key, tag, index = unpack(window, at)
-            is_nan = key != key
+            is_nan = key != key  # an error, which the object reader raises
             if key_tag != tags.NUMBER or tag != form_tag or index != number or is_nan:
                 break
             result = make(window, at + size, index, base)
@@ -122,20 +122,20 @@ _Group = tuple[Callable[[bytes, int], tuple[Any, ...]], int, tuple[bytes, ...], 
 for each record."""
 
 
-def _group(code: str, fixed: list[bytes], booleans: list[int], ends_with_string: bool) -> _Group:
+def _group(code: str, fixed: list[bytes], boolean_places: list[int], ends_with_string: bool) -> _Group:
     """Return the form of the fields of a record up to a string.
 
     Args:
         code: of `struct`, for the bytes before each value and the values, in turn.
         fixed: the bytes before the values: the keys, encoded, and the values' tags.
-        booleans: which of the values are booleans, 0-based.
+        boolean_places: which of the values are booleans, 0-based.
         ends_with_string: whether the last value is the length of a string that follows.
 
     Returns:
         The function that unpacks them, their length in bytes, and the other three.
     """
     packed = struct.Struct(code)
-    return packed.unpack_from, packed.size, tuple(fixed), booleans, ends_with_string
+    return packed.unpack_from, packed.size, tuple(fixed), boolean_places, ends_with_string
 
 
 class Record:
@@ -165,9 +165,10 @@ class Record:
         if not 0 < count <= _MOST_FIELDS or len(table.raw_keys) != count:
             return None
         groups: list[_Group] = []
+        # Those of the present group, see `_group`.
         code = sign
         fixed: list[bytes] = []
-        booleans: list[int] = []
+        boolean_places: list[int] = []
         table_head = struct.pack(sign + "i", count)  # the number of entries, before the first key only
         for key, value in table.raw_items():
             value_form = _VALUE_FORMS.get(type(value))
@@ -179,14 +180,14 @@ class Record:
             table_head = b""
             code += f"{len(fixed[-1])}s{value_code}"
             if tag == tags.BOOLEAN:
-                booleans.append(len(fixed) - 1)
+                boolean_places.append(len(fixed) - 1)
             if tag == tags.STRING:  # what follows it is at another place in each table: a new group
-                groups.append(_group(code, fixed, booleans, ends_with_string=True))
+                groups.append(_group(code, fixed, boolean_places, ends_with_string=True))
                 code = sign
                 fixed = []
-                booleans = []
+                boolean_places = []
         if fixed:
-            groups.append(_group(code, fixed, booleans, ends_with_string=False))
+            groups.append(_group(code, fixed, boolean_places, ends_with_string=False))
         return cls(table.raw_keys, groups)
 
     def make(self, window: bytes, at: int, number: int, base: int) -> tuple[tuple[Any, ...], int] | None:
@@ -203,7 +204,7 @@ class Record:
         """
         end = len(window)
         fields: list[Any] = []
-        for unpack, length, fixed, booleans, ends_with_string in self._groups:
+        for unpack, length, fixed, boolean_places, ends_with_string in self._groups:
             stop = at + length
             if stop > end:
                 return None
@@ -212,7 +213,7 @@ class Record:
                 return None
             start = len(fields)
             fields += row[1::2]
-            for place in booleans:
+            for place in boolean_places:
                 flag = fields[start + place]
                 if flag != 0 and flag != 1:  # an error, which the object reader raises
                     return None
@@ -278,7 +279,7 @@ class View:
         return cls(tensor, storage, stream, sign)
 
     def make(self, window: bytes, at: int, number: int, base: int) -> tuple[tuple[Any, ...], int] | None:
-        """Return one tensor with its storage, and the end of its elements; otherwise as `Record.make`."""
+        """Return one tensor with its storage, and the end of its elements; arguments and `None` as of `Record.make`."""
         begin = at + self._row.size
         if begin > len(window):
             return None

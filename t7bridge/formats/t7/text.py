@@ -147,7 +147,7 @@ class TextInput(Window):
         if not _NUMBER.match(token):
             raise self._wrong(token, what)
         value = float(token)
-        if self.rounded is not False:
+        if self.rounded is not False:  # a number with more than 6 digits decides, whatever those before it showed
             self._learn_digits(token, value, exact_digits=tags.FULL_DIGITS)
         self._line_feed()
         return value
@@ -192,9 +192,10 @@ class TextInput(Window):
         end = self.position
         self._line_feed()
         is_float = element.code[0] == "f"
+        # Storages are searched until one number has shown the digits: a sample of each of many would take long.
         if self.rounded is None and is_float:
             self._learn_digits_of_elements(self.source.read(start, min(_SAMPLE_BYTES, end - start)), element)
-        return TextSpan(self.source, start, end - start, is_plain)
+        return TextSpan(self.source, start, end - start, is_plain=is_plain)
 
     def _learn_digits_of_elements(self, text: bytes, element: ElementType) -> None:
         """Set `rounded` by the first numbers of a storage that show it.
@@ -235,7 +236,7 @@ class TextInput(Window):
         """Move behind `count` numbers, looking only at where words end and which bytes there are.
 
         Returns:
-            Whether all of them are as Lua Torch reads them here.
+            Whether all are plain, as C on this system prints them; others are as `_OTHERS_NUMBER`.
         """
         is_plain = True
         while count:
@@ -257,16 +258,34 @@ class TextInput(Window):
                     continue
             # Anything else word by word, to the end of what was looked at: nothing is looked at again and again.
             stop = self._base + (end if end > self._at else len(self._window))
-            while count:
-                token = self._token(what)
-                if not _NUMBER.match(token):
-                    if not _OTHERS_NUMBER.match(token):
-                        raise self._wrong(token, what)
-                    is_plain = False  # it is converted when the elements are read
-                count -= 1
-                if self.position >= stop:
-                    break
+            words, are_plain = self._pass_words(count, stop, what)
+            count -= words
+            is_plain = is_plain and are_plain
         return is_plain
+
+    def _pass_words(self, most: int, stop: int, what: str) -> tuple[int, bool]:
+        """Move behind at least one number, and those that begin before an offset; look at each.
+
+        Args:
+            most: how many numbers are passed at most.
+            stop: the offset in the source.
+            what: the numbers, for errors.
+
+        Returns:
+            How many were passed, and whether all of them are plain, see `_pass_numbers`.
+        """
+        passed = 0
+        is_plain = True
+        while passed < most:
+            token = self._token(what)
+            if not _NUMBER.match(token):
+                if not _OTHERS_NUMBER.match(token):
+                    raise self._wrong(token, what)
+                is_plain = False  # it is converted when the elements are read
+            passed += 1
+            if self.position >= stop:
+                break
+        return passed, is_plain
 
 
 _NAN = struct.pack(">d", math.nan)

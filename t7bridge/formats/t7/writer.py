@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain, count
 from typing import IO, TYPE_CHECKING
 
 from ...data import collector_paused
@@ -46,7 +47,7 @@ def _step(value: Value, halves: int) -> str:
 
     Args:
         value: the object.
-        halves: how many keys and values, two an entry, are written or being written.
+        halves: how many keys and values, the two halves of an entry, are written or being written.
     """
     if not halves:
         return ""
@@ -100,15 +101,15 @@ class T7Writer:
         self._numbers: dict[Value, int] = {}
         """The number of each object, which is equal to itself only. Without references, of those being written only."""
         self.places: dict[int, Storage] = {}
-        self._count = 0
-        """Number of objects that have a number."""
+        self._has_numbered = False
+        """Whether an object has received a number."""
         self._inside: list[Value] = []
         """The values being written, each inside the one before."""
         self._halves: list[int] = []
-        """For each of them how many keys and values, two an entry, are written or being written."""
-        # The object after the last of the layout's has the number after the greatest of these: see `_new_number`.
-        self._number_offset = max(self.layout.numbers, default=0) - len(self.layout.numbers) + 1
-        """Added to the count of numbered objects."""
+        """For each of them how many keys and values, the two halves of an entry, are written or being written."""
+        first_free_number = max(self.layout.numbers, default=0) + 1
+        self._next_numbers = chain(self.layout.numbers, count(first_free_number))
+        """The numbers of the objects still to be written: the layout's, and after these the free ones."""
         self._payload_depth = 0
         """How many payloads, each inside another, are being written: their values are not values of the file."""
 
@@ -122,27 +123,27 @@ class T7Writer:
     def write_int(self, value: int) -> None:
         """Write a 4-byte integer."""
         self._stream.write_int(value)
-        self._done()
+        self._flush_own_output()
 
     def write_short(self, value: int) -> None:
         """Write a 2-byte integer."""
         self._stream.write_short(value)
-        self._done()
+        self._flush_own_output()
 
     def write_long(self, value: int) -> None:
         """Write a C long, of the layout's size."""
         self._stream.write_long(value)
-        self._done()
+        self._flush_own_output()
 
     def write_float(self, value: float) -> None:
         """Write a 4-byte float."""
         self._stream.write_float(value)
-        self._done()
+        self._flush_own_output()
 
     def write_double(self, value: float) -> None:
         """Write an 8-byte float."""
         self._stream.write_double(value)
-        self._done()
+        self._flush_own_output()
 
     def write_bool(self, value: bool) -> None:
         """Write a boolean as the integer 0 or 1."""
@@ -153,12 +154,12 @@ class T7Writer:
         data = data.encode() if isinstance(data, str) else data
         self._stream.write_int(len(data))
         self._stream.write_raw(data)
-        self._done()
+        self._flush_own_output()
 
     def write_raw(self, data: bytes) -> None:
         """Write bytes as they are."""
         self._stream.write_raw(data)
-        self._done()
+        self._flush_own_output()
 
     @property
     def objects(self) -> list[Value]:
@@ -169,8 +170,8 @@ class T7Writer:
         """Write everything buffered to the file object."""
         self._output.flush()
 
-    def _done(self) -> None:
-        """Write what is buffered after a value of its own, to a file object that may be used between values."""
+    def _flush_own_output(self) -> None:
+        """Write what is buffered, after a whole value, to a file object, which its owner may use before the next."""
         if self._is_own_output and not self._payload_depth:
             self._output.flush()
 
@@ -187,7 +188,7 @@ class T7Writer:
             WriteError: a number does not fit the layout, or the output cannot be written.
         """
         # Only the first value of a file can be without its class.
-        if self.layout.headless and not self._count and not self._payload_depth:
+        if self.layout.headless and not self._has_numbered and not self._payload_depth:
             from .releases_2010 import can_be_headless, write_headless
 
             if can_be_headless(value):
@@ -202,7 +203,7 @@ class T7Writer:
             if not error.path:
                 error.path = "root" + "".join(map(_step, self._inside, self._halves))
             raise
-        self._done()
+        self._flush_own_output()
 
     @collector_paused()
     def _write_tree(self, value: Value, outer_values: int) -> None:
@@ -221,7 +222,7 @@ class T7Writer:
                 # Without references an object is written again wherever it occurs; its number only shows cycles.
                 self._numbers.pop(value, None)
             # The innermost value continues with the next one inside it; those that have no more are complete.
-            next_value = None
+            next_value = None  # otherwise a tuple of it, as the value itself may be None
             while len(inside) > outer_values:
                 keys, values = _keys_and_values(inside[-1])
                 next_value = self._write_scalars(keys, values, halves[-1])
@@ -310,18 +311,19 @@ class T7Writer:
         return self._open_torch(value, name)
 
     def _new_number(self, value: Value) -> int:
-        """Return the number of an object that is written now: the layout's, and after these the next free one."""
-        numbers = self.layout.numbers
-        number = self._number_offset + self._count
-        if self._count < len(numbers):
-            number = numbers[self._count]
-        self._count += 1
+        """Return the number of an object that is written now, and keep it."""
+        number = next(self._next_numbers)
+        self._has_numbered = True
         self._numbers[value] = number
         return number
 
     @staticmethod
     def _class_name(value: Value) -> str:
-        """Return the class name of an object; a tensor or storage may have a type that Lua Torch does not have."""
+        """Return the class name of an object.
+
+        Raises:
+            UnsupportedError: it is a tensor or storage of a type that Lua Torch does not have.
+        """
         if isinstance(value, (Tensor, Storage)):
             name = value.lua_class
             if name is None:
@@ -397,7 +399,7 @@ class T7Writer:
         Args:
             keys: the keys; a text for an object without keys.
             values: the values.
-            halves: how many of the keys and values, two an entry, are written.
+            halves: how many of the keys and values, the two halves of an entry, are written.
 
         Returns:
             A tuple of the next one, which `_halves` counts as being written; `None` if all are written.

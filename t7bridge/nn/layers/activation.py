@@ -156,11 +156,13 @@ register_layer(
 @becomes("activation.CReLU", "activation.RowwiseSequential")
 def _concatenated(lua: Lua) -> Call:
     """Map a Sequential for rows, which the runtime computes at once if nobody changed it."""
-    parts = node("nn.JoinTable", ["x", node("nn.MulConstant", "x", -1.0, None)], 2.0, None)
-    dims = (lua.integer("nInputDims"),)
-    if recognized(lua.obj, "", "x", node("nn.ReLU", parts, 0.0, 0.0)) is not None:
-        return Call(f"{LAYERS}activation.CReLU", dims, childless=True)
-    return Call(f"{LAYERS}activation.RowwiseSequential", (), {"n_input_dims": dims[0]})
+    negated = node("nn.MulConstant", "x", constant_scalar=-1.0)
+    parts = node("nn.JoinTable", ["x", negated], dimension=2.0)
+    example_dims = lua.integer("nInputDims")
+    pattern = node("nn.ReLU", parts, threshold=0.0, val=0.0)
+    if recognized(lua.obj, start="", inputs="x", pattern=pattern) is not None:
+        return Call(f"{LAYERS}activation.CReLU", (example_dims,), childless=True)
+    return Call(f"{LAYERS}activation.RowwiseSequential", kwargs={"n_input_dims": example_dims})
 
 
 register_layer("nn.CReLU", children=modules, module=_concatenated, text=Printed(whole="CReLU()"))
@@ -169,7 +171,7 @@ _ALWAYS = flag("stochastic_inference")
 
 
 def _is_lazy(lua: Lua) -> bool:
-    """Map rnn's dropout: one mask for a whole sequence, until backward. Outside of sequences one for each call."""
+    """Return whether rnn's dropout has one mask for a whole sequence, until backward; otherwise one for each call."""
     if lua.flag("mono"):
         return True
     return lua.flag("lazy") and any("step" in obj or obj.class_name == "nn.Sequencer" for obj in lua.above)

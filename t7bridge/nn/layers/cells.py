@@ -89,7 +89,7 @@ def _gate(name: str, *inputs: str, transfer: str = "nn.Sigmoid") -> Node:
     for value in inputs:
         # The cell is multiplied by a vector (a peephole), the others by a matrix.
         layer = "nn.CMul" if value == "c" else "nn.Linear"
-        layers.append(node(layer, value, path=f"{value}{name}"))
+        layers.append(node(layer, value, name=f"{value}{name}"))
     return node(transfer, node("nn.CAddTable", layers))
 
 
@@ -105,9 +105,9 @@ def _lstm(peepholes: bool) -> Expression:
     added = _product(_gate("i", *inputs), _gate("g", "x", "h", transfer="nn.Tanh"))
     new_cell = node("nn.CAddTable", [forgotten, added])
     # The output gate sees the new cell, the others the last one.
-    output_layers = [node("nn.Linear", "x", path="xo"), node("nn.Linear", "h", path="ho")]
+    output_layers = [node("nn.Linear", "x", name="xo"), node("nn.Linear", "h", name="ho")]
     if peepholes:
-        output_layers.append(node("nn.CMul", new_cell, path="co"))
+        output_layers.append(node("nn.CMul", new_cell, name="co"))
     output_gate = node("nn.Sigmoid", node("nn.CAddTable", output_layers))
     return [_product(output_gate, node("nn.Tanh", new_cell)), new_cell]
 
@@ -115,13 +115,15 @@ def _lstm(peepholes: bool) -> Expression:
 def _joined_gates(count: int, size: float) -> list[Expression]:
     """Return the expressions of gates, before their functions, that have one matrix for x and one for h together.
 
+    The sum of both products is reshaped to a row for each gate.
+
     Args:
         count: number of gates.
         size: of the output, as Lua's field has it.
     """
-    total = node("nn.CAddTable", [node("nn.Linear", "x", path="x"), node("nn.Linear", "h", path="h")])
-    reshaped = node("nn.Reshape", total, (count, size))
-    return [row_of(reshaped, number) for number in range(count)]
+    total = node("nn.CAddTable", [node("nn.Linear", "x", name="x"), node("nn.Linear", "h", name="h")])
+    rows = node("nn.Reshape", total, size=(count, size))
+    return [row_of(rows, number) for number in range(count)]
 
 
 def _fast_lstm(size: float) -> Expression:
@@ -140,10 +142,10 @@ def _gru(size: float) -> Expression:
     """Return the expression of the output of a GRU: (1 - z) n + z h."""
     # r z in Lua as in PyTorch; the candidate n has matrices of its own.
     r, z = (node("nn.Sigmoid", gate) for gate in _joined_gates(2, size))
-    # h is reset before the product, in PyTorch's GRU after it.
-    sums = [node("nn.Linear", "x", path="xn"), node("nn.Linear", _product("h", r), path="hn")]
+    # h is reset before its product with a matrix, in PyTorch's GRU after it.
+    sums = [node("nn.Linear", "x", name="xn"), node("nn.Linear", _product("h", r), name="hn")]
     n = node("nn.Tanh", node("nn.CAddTable", sums))
-    one_minus_z = node("nn.SAdd", z, -1.0, True)  # negated after -1 is added
+    one_minus_z = node("nn.SAdd", z, addend=-1.0, negate=True)  # it is added before the sum is negated
     return node("nn.CAddTable", [_product(n, one_minus_z), _product(z, "h")])
 
 
@@ -156,17 +158,17 @@ def _operation(name: str, new: Expression) -> Expression:
     """
     both = ["h", new]
     if name in ("max", "min"):
-        rows = [node("nn.Unsqueeze", value, 1.0, None) for value in both]
-        joined = node("nn.JoinTable", rows, 1.0, None)
-        return node("nn.Max" if name == "max" else "nn.Min", joined, 1.0, None)
+        rows = [node("nn.Unsqueeze", value, pos=1.0) for value in both]
+        joined = node("nn.JoinTable", rows, dimension=1.0)
+        return node("nn.Max" if name == "max" else "nn.Min", joined, dimension=1.0)
     difference = node("nn.CSubTable", both)
     return {
         "keep": "h",
         "replace": new,
         "mul": _product(*both),
         "diff": difference,
-        "forget": node("nn.MulConstant", "h", 0.0, None),
-        "sqrt_diff": node("nn.MulConstant", node("nn.Sqrt", node("nn.Abs", difference)), 0.25, None),
+        "forget": node("nn.MulConstant", "h", constant_scalar=0.0),
+        "sqrt_diff": node("nn.MulConstant", node("nn.Sqrt", node("nn.Abs", difference)), constant_scalar=0.25),
     }[name]
 
 
@@ -177,16 +179,19 @@ def _mufuru(size: float, names: tuple[str, ...]) -> Expression:
         size: of the output, as Lua's field has it.
         names: of the operations, in Lua's order.
     """
-    reset_layers = [node("nn.Linear", "x", path="xr"), node("nn.Linear", "h", path="hr")]
+    reset_layers = [node("nn.Linear", "x", name="xr"), node("nn.Linear", "h", name="hr")]
     reset = node("nn.Sigmoid", node("nn.CAddTable", reset_layers))
-    joined = node("nn.JoinTable", ["x", _product(reset, "h")], 2.0, None)
-    new = node("nn.Sigmoid", node("nn.Linear", joined, path="xn"))
+    # Inputs are batches of vectors: their features are dimension 2.
+    joined = node("nn.JoinTable", ["x", _product(reset, "h")], dimension=2.0)
+    new = node("nn.Sigmoid", node("nn.Linear", joined, name="xn"))
     # How much of the result of each operation is used.
-    shares: Expression = node("nn.Linear", node("nn.JoinTable", ["x", "h"], 2.0, None), path="xs")
-    shares = node("nn.View", shares, (len(names), int(size)), 1.0)
-    shares = node("nn.SoftMax", node("nn.Transpose", shares, ((1.0, 2.0),), None))
-    rows = [node("nn.Unsqueeze", _operation(name, new), 1.0, None) for name in names]
-    return node("nn.Sum", _product(node("nn.JoinTable", rows, 1.0, 3.0), shares), 1.0, 3.0, None)
+    shares: Expression = node("nn.Linear", node("nn.JoinTable", ["x", "h"], dimension=2.0), name="xs")
+    shares = node("nn.View", shares, size=(len(names), int(size)), numInputDims=1.0)
+    shares = node("nn.SoftMax", node("nn.Transpose", shares, permutations=((1.0, 2.0),)))
+    # The results of the operations become one tensor, with a first dimension of as many elements.
+    rows = [node("nn.Unsqueeze", _operation(name, new), pos=1.0) for name in names]
+    results = node("nn.JoinTable", rows, dimension=1.0, nInputDims=3.0)
+    return node("nn.Sum", _product(results, shares), dimension=1.0, nInputDims=3.0)
 
 
 @define(frozen=True)
@@ -229,22 +234,22 @@ def _lstm_tensors() -> dict[str, tuple[str, str]]:
 
 CELLS = {
     "nn.LSTM": Cell(
-        "recurrent.LSTM",
-        "xhc",
-        _lstm_tensors(),
-        lambda size, _: [_lstm(peepholes=True), _lstm(peepholes=False)],
+        target="recurrent.LSTM",
+        inputs="xhc",
+        tensors=_lstm_tensors(),
+        patterns=lambda size, _: [_lstm(peepholes=True), _lstm(peepholes=False)],
     ),
     "nn.FastLSTM": Cell(
-        "recurrent.FastLSTM",
-        "xhc",
-        {"weight_ih": ("x", "4h i"), "bias": ("x", "4h"), "weight_hh": ("h", "4h h")},
-        lambda size, _: [_fast_lstm(size)],
+        target="recurrent.FastLSTM",
+        inputs="xhc",
+        tensors={"weight_ih": ("x", "4h i"), "bias": ("x", "4h"), "weight_hh": ("h", "4h h")},
+        patterns=lambda size, _: [_fast_lstm(size)],
         order="igfo",  # in PyTorch i f g o
     ),
     "nn.GRU": Cell(
-        "recurrent.GRU",
-        "xh",
-        {
+        target="recurrent.GRU",
+        inputs="xh",
+        tensors={
             "weight_ih": ("x", "2h i"),  # r z; the candidate n has matrices of its own
             "bias_ih": ("x", "2h"),
             "weight_hh": ("h", "2h h"),
@@ -252,12 +257,12 @@ CELLS = {
             "bias_in": ("xn", "h"),
             "weight_hn": ("hn", "h h"),
         },
-        lambda size, _: [_gru(size)],
+        patterns=lambda size, _: [_gru(size)],
     ),
     "nn.MuFuRu": Cell(
-        "recurrent.MuFuRu",
-        "xh",
-        {
+        target="recurrent.MuFuRu",
+        inputs="xh",
+        tensors={
             "input_reset.weight": ("xr", "h i"),
             "input_reset.bias": ("xr", "h"),
             "output_reset.weight": ("hr", "h h"),
@@ -267,7 +272,7 @@ CELLS = {
             "shares.weight": ("xs", "s j"),
             "shares.bias": ("xs", "s"),
         },
-        lambda size, names: [_mufuru(size, names)] if names else [],
+        patterns=lambda size, names: [_mufuru(size, names)] if names else [],
     ),
 }
 """The cells by their Lua classes."""
@@ -292,16 +297,14 @@ def cell_params(obj: TorchObject) -> tuple[Param, ...]:
     start = _step_path(obj)
     if masks_rows(obj):
         start += ".modules.1"  # the cell inside the mask
-    paths: dict[str, str] = {}
-    for pattern in cell.patterns(outputs, operations):
-        matched = recognized(obj, start, [*cell.inputs], pattern)
-        if matched is not None:
-            paths = matched
-            break
     shapes = shapes_by_extents(cell.extents, int(inputs), int(outputs), len(operations))
-    fields = _fields_of(Fields(obj), cell, paths, shapes)
     steps = (gates_to_torch(cell.order),) if cell.order else ()
-    return tuple(param(name, *steps, field=path) for name, path in fields.items())
+    for pattern in cell.patterns(outputs, operations):
+        module_paths = recognized(obj, start, [*cell.inputs], pattern)
+        if module_paths is not None:
+            tensor_paths = _tensor_paths(Fields(obj), cell, module_paths, shapes)
+            return tuple(param(name, *steps, field=path) for name, path in tensor_paths.items())
+    return ()
 
 
 def _is_size(value: Value) -> bool:
@@ -309,18 +312,19 @@ def _is_size(value: Value) -> bool:
     return isinstance(value, float) and value.is_integer() and value > 0
 
 
-def _fields_of(fields: Fields, cell: Cell, paths: dict[str, str], shapes: Tensors) -> dict[str, str]:
+def _tensor_paths(fields: Fields, cell: Cell, module_paths: dict[str, str], shapes: Tensors) -> dict[str, str]:
     """Return the paths of a cell's tensors by their names; none if one has another shape, or there are more biases.
 
     Args:
         fields: of the cell.
         cell: its class.
-        paths: of the modules that have tensors, by their names in the pattern; those of another form are missing.
+        module_paths: of the modules that have tensors, by their names in the pattern; those of another form are
+            missing.
         shapes: of its tensors.
     """
     tensor_paths: dict[str, str] = {}
     for name, (module_name, _) in cell.tensors.items():
-        path = paths.get(module_name)
+        path = module_paths.get(module_name)
         if path is None:
             continue
         tensor_paths[name] = f"{path}.{'bias' if 'bias' in name else 'weight'}"
@@ -328,7 +332,7 @@ def _fields_of(fields: Fields, cell: Cell, paths: dict[str, str], shapes: Tensor
         if tensor is None or tensor.shape != shapes[name]:
             return {}
     # PyTorch's class has no place for a second bias of a gate. Layers of the cell (c) are vectors, which have none.
-    biases = {f"{path}.bias" for module_name, path in paths.items() if not module_name.startswith("c")}
+    biases = {f"{path}.bias" for module_name, path in module_paths.items() if not module_name.startswith("c")}
     other_biases = biases.difference(tensor_paths.values())
     if any(fields.find_tensor(path) is not None for path in other_biases):
         return {}

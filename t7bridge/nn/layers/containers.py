@@ -36,7 +36,6 @@ from ..registry import (
     Layer,
     Param,
     Recording,
-    Source,
     Traits,
     children_at,
     declare_recordings,
@@ -92,7 +91,7 @@ def _dont_cast(lua: Lua) -> Call:
     if type_outside:
         kwargs["outside"] = type_outside
     casts = bool(kwargs)
-    return Call(f"{LAYERS}containers.DontCast" if casts else "torch.nn.Sequential", (), kwargs)
+    return Call(f"{LAYERS}containers.DontCast" if casts else "torch.nn.Sequential", kwargs=kwargs)
 
 
 def _element_type(class_name: str) -> str | None:
@@ -220,19 +219,24 @@ def are_clones(first: Value, *others: Value, sharing: bool = True) -> bool:
             return False
         if sharing and not _share_tensors(one, other, layer):
             return False
-        if layer.children is None:
-            continue
-        inside_one = [child.value for child in layer.children(one)]
-        inside_other = [child.value for child in layer.children(other)]
+        inside_one = _values_inside(one, layer)
+        inside_other = _values_inside(other, layer)
         if len(inside_one) != len(inside_other):
             return False
         stack += zip(inside_one, inside_other)
-    return not stack  # what is left was not compared
+    return not stack  # pairs that are left were not compared
+
+
+def _values_inside(obj: TorchObject, layer: Layer) -> list[Value]:
+    """Return what an object holds as the modules inside it, by the entry of its class."""
+    if layer.children is None:
+        return []
+    return [child.value for child in layer.children(obj)]
 
 
 def _share_tensors(one: TorchObject, other: TorchObject, layer: Layer) -> bool:
     """Return whether the tensors of two objects of one class are the same."""
-    for declared in layer.params_of(Fields(one, "", layer.defaults)):
+    for declared in layer.params_of(Fields(one, path="", defaults=layer.defaults)):
         for source in declared.sources:
             if not _are_one_tensor(lookup(one, source.path), lookup(other, source.path)):
                 return False
@@ -256,7 +260,7 @@ _MOST_COMPARED = 100_000
 def clones(obj: TorchObject) -> Iterator[Child]:
     """Yield the module of an `nn.MapTable`, and its clones for other elements if they have tensors of their own.
 
-    Lua uses `module` for the first element, whatever is first in `modules`.
+    The first is the field `module`, which Lua uses for the first element, whatever is first in `modules`.
     """
     elements = list(modules(obj))
     if elements and are_clones(*(child.value for child in elements)):
@@ -328,7 +332,7 @@ def _layout_of_weight(child: TorchObject) -> Layout:
     layer = layer_of(child.class_name)
     if layer is None:
         return ()
-    for entry in layer.params_of(Fields(child, "", layer.defaults)):
+    for entry in layer.params_of(Fields(child, path="", defaults=layer.defaults)):
         if entry.name == "weight" and entry.sources:
             return entry.sources[0].layout
     return ()
@@ -343,7 +347,6 @@ def _weight_norm_params(fields: Fields) -> tuple[Param, ...]:
         return learned
     rebuilt = Param(
         "0.weight",
-        sources=(Source("weight"),),
         kind="derived",
         make=_normalized_weight,
         note="the weight is not in the file: rebuilt from v and g",
@@ -351,25 +354,32 @@ def _weight_norm_params(fields: Fields) -> tuple[Param, ...]:
     return (*learned, rebuilt)
 
 
-def _steps_of_weight(lua: Lua) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
-    """Return the shape of Lua's weight and the order of its dimensions in PyTorch; each `None` if it is the same.
+def _layout_inside(lua: Lua) -> Layout:
+    """Return the layout of the weight of the layer inside, whose Lua layout is what Lua normalizes.
 
     Raises:
-        NotMappedError: Lua normalizes its own layout of the weight, from which PyTorch's follows in another way.
+        NotMappedError: it has other steps than reshapes, and at the end perhaps another order of dimensions, which are
+            what the runtime's class can follow.
     """
     child = lua.get("modules.1")
-    layout = _layout_of_weight(child) if isinstance(child, TorchObject) else ()
-    if not layout:
-        return None, None
-    # Reshapes, and at the end perhaps another order of dimensions, are what the runtime's class can follow.
-    order = None
-    reshapes = layout
-    if isinstance(layout[-1], Permute):
-        order = layout[-1].order
-        reshapes = layout[:-1]
+    if not isinstance(child, TorchObject):
+        return ()
+    layout = _layout_of_weight(child)
+    reshapes = layout[:-1] if layout and isinstance(layout[-1], Permute) else layout
     if not all(isinstance(step, (Reshape, Turn)) for step in reshapes):
         raise NotMappedError(f"normalizes the weight of a {child.class_name}", path=lua.path)
-    return lua.sizes("weightSize"), order
+    return layout
+
+
+def _shape_in_lua(lua: Lua) -> tuple[int, ...] | None:
+    """Return the shape of Lua's weight; `None` if it is that of PyTorch."""
+    return lua.sizes("weightSize") if _layout_inside(lua) else None
+
+
+def _order_in_torch(lua: Lua) -> tuple[int, ...] | None:
+    """Return the order of the dimensions of Lua's weight in PyTorch; `None` if it is the same."""
+    layout = _layout_inside(lua)
+    return layout[-1].order if layout and isinstance(layout[-1], Permute) else None
 
 
 def _weight_norm_shapes(
@@ -391,8 +401,8 @@ register_layer(
         dim=dim("outputDim", 1),
         length_shape=shape("g"),
         direction_shape=shape("v"),
-        lua_shape=lambda lua: _steps_of_weight(lua)[0],
-        order=lambda lua: _steps_of_weight(lua)[1],
+        lua_shape=_shape_in_lua,
+        order=_order_in_torch,
     ),
     traits=Traits(flow=walk.sequence, shapes=_weight_norm_shapes),
     text=Printed("decorator"),

@@ -123,9 +123,10 @@ INPUTS = made(lambda lua: lua.shape("weight")[1] * lua.integer("groups", 1))
 
 
 def _keyword_arguments(dims: int, groups: Read = _GROUPS) -> dict[str, Any]:
-    """Return the arguments of a convolution by keyword. Up to 2015-06 one `padding` applied to all axes."""
+    """Return the arguments of a convolution by keyword, for a number of dimensions of a kernel."""
     return {
         "stride": axes("d", dims, 1),
+        # Up to 2015-06 one field `padding` was for all axes.
         "padding": axes("padding|pad", dims, 0).unless((0,) * dims),
         "groups": groups.unless(1),
         "bias": _IF_BIAS,
@@ -146,8 +147,10 @@ def convolution(dims: int, target: str) -> Row:
 def _convolution_of_any_extent(dims: int) -> Choice:
     """Return the mapping of objects to torch.nn.Conv2d or Conv3d, or a class that accepts as small inputs as Lua.
 
-    Lua rounds the extent of the output towards zero: where less than a stride is missing, there is one output, of which
-    PyTorch has no class. Without padding and dilation Lua reads past the input then, and PyTorch refuses it.
+    Lua rounds the extent of the output towards zero: an input that is smaller than the kernel by less than a stride has
+    one output. PyTorch refuses such an input, so that a class of the runtime computes it: where a kernel is dilated, or
+    where an input can be that small although it is padded. Without padding and dilation Lua reads past such an input;
+    then PyTorch's class is right to refuse it.
     Source: THNN `SpatialDilatedConvolution.c`, `SpatialConvolutionMM.c`, `unfold.c`.
 
     Args:
@@ -158,11 +161,12 @@ def _convolution_of_any_extent(dims: int) -> Choice:
     paddings = axes("padding|pad", dims, 0)
 
     def is_dilated(lua: Lua) -> bool:
+        """Return whether a dilated kernel has a stride; with a stride of 1 nothing is rounded."""
         of_axes = zip(dilations.get(lua), strides.get(lua))
         return any(dilation > 1 and stride > 1 for dilation, stride in of_axes)
 
     def has_large_kernel(lua: Lua) -> bool:
-        """Return whether the kernel is larger than the smallest padded input, of one element."""
+        """Return whether inputs are padded, and the kernel is still larger than the smallest input, of one element."""
         if not any(paddings.get(lua)):
             return False
         of_axes = zip(KERNEL.get(lua), strides.get(lua), paddings.get(lua))
@@ -170,7 +174,7 @@ def _convolution_of_any_extent(dims: int) -> Choice:
 
     of_runtime_class = convolution(dims, f"{LAYERS}conv.DilatedConv{dims}d")
     of_torch_class = convolution(dims, f"torch.nn.Conv{dims}d")
-    # An input smaller than the kernel is an exception: a page has PyTorch's class, which refuses it.
+    # Such small inputs are rare: generated source has PyTorch's class (`ModuleSpec.plain`), which refuses them.
     plain_in_pages = evolve(of_runtime_class, plain=of_torch_class.target)
     return either(is_dilated, of_runtime_class, either(has_large_kernel, plain_in_pages, of_torch_class))
 
@@ -180,7 +184,7 @@ def _full_convolution(dims: int) -> Row:
     extra = axes("adj", dims, 0).unless((0,) * dims)
     args = (extent("weight"), INPUTS, KERNEL)
     kwargs = {**_keyword_arguments(dims), "output_padding": extra}
-    return Row(f"{LAYERS}conv.FullConvolution{dims}d", args, kwargs, f"torch.nn.ConvTranspose{dims}d")
+    return Row(f"{LAYERS}conv.FullConvolution{dims}d", args, kwargs, plain=f"torch.nn.ConvTranspose{dims}d")
 
 
 def _temporal(step: str, **kwargs: Any) -> Row:
@@ -289,7 +293,7 @@ def _one_each(channels: int, *_: Any) -> Tensors:
 # One factor and one offset for each plane. A tracker of 2011 keeps its factors as kernels, (planes, kH, kW), of which
 # the layer reads as many elements as there are planes.
 register_layer(
-    params=(param("weight", Reshape((REST,)), Narrow(0, 0, "nInputPlane")), BIAS),
+    params=(param("weight", Reshape((REST,)), Narrow(dim=0, start=0, length="nInputPlane")), BIAS),
     module={"nn.SpatialSubSampling": of_runtime("conv.SubSampling2d", extent("weight"), axes("k", 2), axes("d", 2, 1))},
     traits=Traits(shapes=_one_each, axes="bchw"),
 )

@@ -114,7 +114,7 @@ def _cross_entropy_average(lua: Lua) -> bool:
 
 
 def _volumetric_average(lua: Lua) -> bool:
-    """Return whether the loss of volumes is a mean, as that of the images that it makes of them.
+    """Return whether the loss of volumes is a mean, as that of the criterion of images inside is.
 
     Raises:
         NotMappedError: a program replaced a module inside.

@@ -39,7 +39,8 @@ def _crop(lua: Lua) -> tuple[int, int]:
     """
     if lua.number("scale", 2.0) != 2:
         raise NotMappedError("resamples its crops by another factor than 2", path=lua.path)
-    require(lua, "module", node("nn.SpatialAveragePooling", "x", 2.0, 2.0, 2.0, 2.0, 0.0, 0.0, None))
+    halved = node("nn.SpatialAveragePooling", "x", kW=2.0, kH=2.0, dW=2.0, dH=2.0, padW=0.0, padH=0.0)
+    require(lua, "module", halved)
     return lua.integer("height"), lua.integer("width")
 
 
@@ -61,11 +62,13 @@ def _entropy_scale(lua: Lua) -> float:
         NotMappedError: a program changed the modules.
     """
     factor = lua.get("module.modules.2.constant_scalar")
-    shares = node("nn.MulConstant", node("nn.Sum", "x", 1.0, None, None), factor, None)
-    logarithms = node("nn.Log", node("nn.AddConstant", shares, 1e-6, None))
-    product = node("nn.Sum", node("nn.CMulTable", [shares, logarithms]), 1.0, None, None)
-    require(lua, "module", node("nn.MulConstant", product, -1.0, None))
-    # Before each pass Lua sets the factor of `_mul` so that the shares sum to 1.
+    shares = node("nn.MulConstant", node("nn.Sum", "x", dimension=1.0), constant_scalar=factor)
+    # Lua adds 1e-6, so that a share of 0 has a logarithm.
+    logarithms = node("nn.Log", node("nn.AddConstant", shares, constant_scalar=1e-6))
+    product = node("nn.Sum", node("nn.CMulTable", [shares, logarithms]), dimension=1.0)
+    require(lua, "module", node("nn.MulConstant", product, constant_scalar=-1.0))
+    # Before each pass Lua sets the factor of `_mul` so that the shares sum to 1. With `sizeAverage`, which its
+    # constructor sets, it divides the gradient by the number of examples.
     if lua.get("_mul") is not lua.get("module.modules.2") or not lua.flag("sizeAverage", True):
         raise NotMappedError("its modules inside were changed", path=lua.path)
     gradient = lua.find_tensor("minusOne")
@@ -74,15 +77,15 @@ def _entropy_scale(lua: Lua) -> float:
     return float(-elements(gradient).reshape(-1)[0])
 
 
-def _reinforce(name: str, argument: str = "", field: str = "") -> Row:
+def _reinforce(name: str, **parameter: str) -> Row:
     """Map REINFORCE layers.
 
     Args:
         name: of the class.
-        argument: the name of the parameter of the distribution, if the layer has one; `None` where it is an input.
-        field: the field with that parameter in Lua, which is missing where it is an input.
+        **parameter: the parameter of the distribution, if it has one, and its field in Lua, which is missing where the
+            parameter is a second input.
     """
-    options: Any = {argument: optional_number(field)} if field else {}
+    options: Any = {argument: optional_number(field) for argument, field in parameter.items()}
     return of_runtime(f"training.{name}", **options, stochastic=flag("stochastic").unless(False))
 
 
@@ -106,8 +109,8 @@ register_layer(
         ),
         "nn.ReinforceBernoulli": _reinforce("ReinforceBernoulli"),
         "nn.ReinforceCategorical": _reinforce("ReinforceCategorical"),
-        "nn.ReinforceNormal": _reinforce("ReinforceNormal", "deviation", "stdev"),
-        "nn.ReinforceGamma": _reinforce("ReinforceGamma", "scale", "scale"),
+        "nn.ReinforceNormal": _reinforce("ReinforceNormal", deviation="stdev"),
+        "nn.ReinforceGamma": _reinforce("ReinforceGamma", scale="scale"),
     },
     traits={"training.CategoricalEntropy": Traits(own_gradient=True)},
 )
@@ -180,8 +183,8 @@ register_layer(
     children=children_at("criterion", "clones.1", name="criterion"),  # torch's rnn has it as the first of its clones
     scratch="clones",
     module={
-        "nn.SequencerCriterion": _sequencer_criterion(False),
-        "nn.RepeaterCriterion": _sequencer_criterion(True),
+        "nn.SequencerCriterion": _sequencer_criterion(repeats=False),
+        "nn.RepeaterCriterion": _sequencer_criterion(repeats=True),
     },
 )
 

@@ -93,7 +93,7 @@ def _partial_linear(lua: Lua) -> Call:
     Raises:
         NotMappedError: a program changed the modules inside, which look up rows r and multiply x by them, transposed.
     """
-    product = node("nn.MM", ["x", node("nn.LookupTable", "r")], None, True)
+    product = node("nn.MM", ["x", node("nn.LookupTable", "r")], transB=True)
     require(lua, "network", pattern=product, inputs=["x", "r"])
     rows, columns = lua.shape("weight")
     kwargs = {"bias": "bias" in lua.shapes}
@@ -157,7 +157,7 @@ def _weight_norm_shapes(in_features: int, out_features: int, bias: bool = True, 
 register_layer(
     "nn.LinearWeightNorm",
     params=(
-        Param("weight", (), "derived", _effective_weight),
+        Param("weight", kind="derived", make=_effective_weight),
         BIAS,
         param("weight_g", field="g"),
         param("weight_v", field="v"),

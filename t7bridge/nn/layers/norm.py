@@ -63,12 +63,12 @@ _RUNNING_STATISTICS = (
     buffer("running_mean", _FLAT),
     Param(
         "running_var",
+        kind="buffer",
         # nn before 2016-02 and cudnn.torch before its version 2 kept 1 / sqrt(variance + eps). Class versions do not
         # distinguish them: VolumetricBatchNormalization is at 1 and has running_var.
-        (Source("running_var", (_FLAT,)), Source("running_std", (_FLAT, DeviationToVariance()))),
-        "buffer",
+        sources=(Source("running_var", (_FLAT,)), Source("running_std", (_FLAT, DeviationToVariance()))),
     ),
-    Param("num_batches_tracked", (), "derived", _zero_batches_tracked),
+    Param("num_batches_tracked", kind="derived", make=_zero_batches_tracked),
 )
 # torch.nn.BatchNorm1d, 2d, 3d: all tensors (features).
 
@@ -149,7 +149,7 @@ register_layer(
     scratch="bn",
     note="normalizes, as it did with nn before August 2017; later releases of nn take "
     "the running statistics of the batch normalization inside instead",
-    module=either(  # those of AdaIN-style can be disabled
+    module=either(  # the class of AdaIN-style can be disabled
         lambda lua: lua.flag("disabled"),
         of_runtime("norm.NoInstanceNorm2d", made(_instance_norm_features), **_INSTANCE_NORM),
         of_torch("InstanceNorm2d", made(_instance_norm_features), **_INSTANCE_NORM),
@@ -166,22 +166,23 @@ def _layer_norm_paths(obj: TorchObject) -> dict[str, str] | None:
     """Return the paths of the layers with factor and offset, by the names `weight` and `bias`.
 
     Returns:
-        Nothing for a normalization without these; `None` for modules that compute something else.
+        An empty dict for a normalization without these; `None` for modules that compute something else.
     """
     features = lookup(obj, _FEATURES_PATH)
     factor = lookup(obj, "modules.4.constant_scalar")
     if not isinstance(features, float) or not isinstance(factor, float) or features < 0:
         return None
-    # The rows are divided by their lengths; times the root of their number of elements is by the deviation. Lua rounds
-    # the root to the default element type.
+    # Lua divides each row, less its mean, by its length, and multiplies it by the root of its number of elements:
+    # together that divides it by its deviation. Lua rounds the root to the default element type.
     if not isclose(factor, sqrt(features), rel_tol=1e-6):
         return None
-    means = node("nn.Replicate", node("nn.Mean", "x", 1.0, 1.0), features, 1.0, 1.0)
-    unit_rows = node("nn.Normalize", node("nn.CSubTable", ["x", means]), 2.0)
-    normalized = node("nn.MulConstant", unit_rows, factor, None)
-    with_weights = node("nn.Add", node("nn.CMul", normalized, path="weight"), path="bias")
+    mean = node("nn.Mean", "x", dimension=1.0, nInputDims=1.0)
+    means = node("nn.Replicate", mean, nfeatures=features, dim=1.0, ndim=1.0)
+    unit_rows = node("nn.Normalize", node("nn.CSubTable", ["x", means]), p=2.0)
+    normalized = node("nn.MulConstant", unit_rows, constant_scalar=factor)
+    with_weights = node("nn.Add", node("nn.CMul", normalized, name="weight"), name="bias")
     for pattern in (normalized, with_weights):
-        paths = recognized(obj, "", "x", pattern)
+        paths = recognized(obj, start="", inputs="x", pattern=pattern)
         if paths is not None:
             return paths
     return None
@@ -229,16 +230,17 @@ register_layer(
     in_lua=_FIRST_PRECISION,
     text=Printed("sequential"),
 )
-_LOCAL = (
+_LOCAL_NORMALIZATIONS = (
     "nn.SpatialSubtractiveNormalization",
     "nn.SpatialDivisiveNormalization",
     "nn.SpatialContrastiveNormalization",
 )
-_ESTIMATOR = {"nn.Sequential", "nn.SpatialZeroPadding", "nn.Square", "nn.Replicate", "nn.Sqrt", "nn.CDivTable"}
-_WEIGHTED = {"nn.SpatialConvolution", "nn.SpatialConvolutionMap", "nn.SpatialConvolutionMM"}
+# What the constructors of these classes put into the modules that estimate mean and deviation of the surroundings.
+_CONVOLUTIONS = {"nn.SpatialConvolution", "nn.SpatialConvolutionMap", "nn.SpatialConvolutionMM"}
+_WITHOUT_KERNEL = {"nn.Sequential", "nn.SpatialZeroPadding", "nn.Square", "nn.Replicate", "nn.Sqrt", "nn.CDivTable"}
 
 
-def _local(subtract: bool, divide: bool) -> Row:
+def _local_normalization(subtract: bool, divide: bool) -> Row:
     """Map a normalization by the surroundings: Lua computes with modules that its constructor made of the kernel.
 
     Args:
@@ -272,21 +274,26 @@ def _local_kernel(lua: Lua) -> tuple[int, ...]:
     return lua.shape("kernel")
 
 
-_PARTS = {"subtractor": "nn.CSubTable", "divider": "nn.CDivTable", "thresholder": "nn.Threshold"}
-"""The classes of the modules in these fields."""
+_PARTS = {
+    "subtractor": "nn.CSubTable",
+    "divider": "nn.CDivTable",
+    "thresholder": "nn.Threshold",
+    "normalizer": "nn.CDivTable",
+}
+"""The classes of the modules that use the estimators, by the fields of a layer that subtracts or divides."""
 
 
 def _check_parts(lua: Lua) -> None:
-    """Check the classes of the modules that use the estimators, also inside, and that one threshold is used.
+    """Check the classes of the modules that use the estimators.
 
     Raises:
-        NotMappedError: a program changed them.
+        NotMappedError: a program changed them. A missing module is as it was made.
     """
-    # The field has a division in one class, and in the one that does both a Sequential of two normalizations.
+    # In a layer that subtracts and divides, this field holds a Sequential of a layer for each.
     allowed: dict[str, tuple[str, ...]] = {"normalizer": ("nn.CDivTable", "nn.Sequential")}
     for inside in ("", "normalizer.modules.1.", "normalizer.modules.2."):
-        allowed |= {inside + name: (class_name,) for name, class_name in _PARTS.items()}
-        allowed.setdefault(f"{inside}normalizer", ("nn.CDivTable",))
+        for name, class_name in _PARTS.items():
+            allowed.setdefault(inside + name, (class_name,))
     for path, class_names in allowed.items():
         module = lua.get(path)
         if isinstance(module, TorchObject) and stock_name(module) not in class_names:
@@ -312,8 +319,10 @@ def _check_estimator(lua: Lua, start: str, kernel: np.ndarray) -> None:
             continue
         seen.add(id(module))
         fields = Fields(module)
+        # A normalization inside the module has estimators of its own.
         estimators = [fields.get(field) for field in ("meanestimator", "stdestimator", "normalizer")]
-        stack += [child.value for child in modules(module)] + estimators
+        stack += estimators
+        stack += [child.value for child in modules(module)]
         if not _is_of_estimator(fields, estimators, kernel):
             raise NotMappedError("its modules inside were changed", path=f"{lua.path}.{start}")
 
@@ -323,20 +332,33 @@ def _is_of_estimator(fields: Fields, estimators: list[Value], kernel: np.ndarray
 
     Args:
         fields: of the module.
-        estimators: the modules in its fields of these.
+        estimators: its own, if it is a normalization by the surroundings itself; `None` for missing ones.
         kernel: the elements of the kernel, in a row.
     """
     name = stock_name(fields.obj)
-    weight = fields.find_tensor("weight")
-    if name in _WEIGHTED and weight is not None and weight.numel % len(kernel) == 0:
-        bias = fields.find_tensor("bias")
-        if bias is not None and elements(bias).any():
-            return False
-        rows = elements(weight).astype("f8").reshape(-1, len(kernel))
-        return _are_multiples(rows, kernel)
-    if name in _LOCAL:
+    if name in _CONVOLUTIONS:
+        return _has_kernel(fields, kernel)
+    if name in _LOCAL_NORMALIZATIONS:
+        # Its kernel is that of its estimators, which are checked too.
         return any(isinstance(estimator, TorchObject) for estimator in estimators)
-    return name in _ESTIMATOR
+    return name in _WITHOUT_KERNEL
+
+
+def _has_kernel(convolution: Fields, kernel: np.ndarray) -> bool:
+    """Return whether a convolution has a multiple of the kernel, or several, and no bias.
+
+    Args:
+        convolution: its fields.
+        kernel: the elements of the kernel, in a row.
+    """
+    weight = convolution.find_tensor("weight")
+    bias = convolution.find_tensor("bias")
+    if weight is None or weight.numel % len(kernel):
+        return False
+    if bias is not None and elements(bias).any():
+        return False
+    rows = elements(weight).astype("f8").reshape(-1, len(kernel))
+    return _are_multiples(rows, kernel)
 
 
 def _are_multiples(rows: np.ndarray, kernel: np.ndarray) -> bool:
@@ -350,14 +372,14 @@ def _are_multiples(rows: np.ndarray, kernel: np.ndarray) -> bool:
 
 # The kernel, of one or two dimensions, from which Lua built the convolutions inside.
 register_layer(
-    *_LOCAL,
+    *_LOCAL_NORMALIZATIONS,
     params=(buffer("kernel"),),
     scratch="meanestimator stdestimator normalizer divider subtractor thresholder coef ones localsums localstds "
     "adjustedsums adjustedstds thresholdedstds",
     module={
-        "nn.SpatialSubtractiveNormalization": _local(subtract=True, divide=False),
-        "nn.SpatialDivisiveNormalization": _local(subtract=False, divide=True),
-        "nn.SpatialContrastiveNormalization": _local(subtract=True, divide=True),
+        "nn.SpatialSubtractiveNormalization": _local_normalization(subtract=True, divide=False),
+        "nn.SpatialDivisiveNormalization": _local_normalization(subtract=False, divide=True),
+        "nn.SpatialContrastiveNormalization": _local_normalization(subtract=True, divide=True),
     },
     traits=Traits(output=same, shapes=lambda shape, *_, **__: {"kernel": shape}, axes="bchw"),
     in_lua=_FIRST_PRECISION,
@@ -399,11 +421,8 @@ def _kernel_shapes(lua: Lua) -> tuple[Literal, ...]:
     Raises:
         NotMappedError: there is none.
     """
-    if "kernel2" in lua.shapes and "kernel" not in lua.shapes:
-        return (lua.shape("kernel2"),)
-    if "kernel2" in lua.shapes:
-        return (lua.shape("kernel"), lua.shape("kernel2"))
-    return (lua.shape("kernel"),)
+    names = [name for name in ("kernel", "kernel2") if name in lua.shapes]
+    return tuple(map(lua.shape, names or ["kernel"]))  # a missing one is refused
 
 
 _NORMALIZATION = of_runtime(

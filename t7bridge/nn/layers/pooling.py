@@ -35,7 +35,7 @@ from ..mapping import (
 from ..registry import InLua, Traits, register_layer
 from ..texts import window
 
-_WHERE = "pooling ones random_samples randomSamples"
+_SCRATCH = "pooling ones random_samples randomSamples"
 
 
 def windows(dims: int) -> dict[str, Any]:
@@ -80,22 +80,23 @@ def _may_begin_after_input(dims: int, dilation: Read | None = None) -> Callable[
             return False
         steps = dilation.get(fields) if dilation else (1,) * dims
         spans = [step * (size - 1) + 1 for size, step in zip(kernel, steps)]
-        # Between two windows are elements of neither: the next one may begin behind the last element.
+        # If a stride is larger than a window, elements between two windows are in neither. Where the input ends among
+        # these, the next window begins after it.
         return any(stride > span > 0 for stride, span in zip(strides, spans))
 
     return may_begin_after
 
 
 def _ceiled(dims: int, usual: Row | Choice, dilation: Read | None = None, **kwargs: Any) -> Choice:
-    """Map poolings, those whose windows may begin after the end of the input to a class that has such windows.
+    """Map poolings; where windows may begin after the end of the input, to a class that has such windows.
 
-    PyTorch omits these.
+    PyTorch omits these windows.
 
     Args:
         dims: dimensions of a window.
         usual: the mapping of all others.
         dilation: the distances of a window's elements, if the layers have them.
-        **kwargs: arguments of the class by keyword.
+        **kwargs: further arguments of that class by keyword.
     """
     arguments = windows(dims)
     if dilation is not None:
@@ -142,7 +143,7 @@ register_layer(
         "nn.VolumetricMaxPooling": _max_pool(3),
         "nn.VolumetricDilatedMaxPooling": _max_pool(3),
     },
-    # Unpooling refers to them.
+    # An unpooling refers to its pooling, which then has to remember the indices.
     traits={
         **{f"torch.nn.MaxPool{dims}d": Traits(remembering=f"pooling.IndexedMaxPool{dims}d") for dims in (2, 3)},
         **{
@@ -163,7 +164,7 @@ register_layer(
 
 
 _DIVIDE = flag("divide", True)
-# cuDNN's class has it in `mode`.
+# Whether means count the padding: nn has a field for it, cuDNN's class says it in `mode`.
 _COUNT = made(lambda lua: lua.flag("count_include_pad", True) and "EXCLUDE" not in lua.text("mode")).unless(True)
 
 
@@ -177,7 +178,8 @@ def _average_pool(dims: int, cudnn: bool = False) -> Choice:
 
 
 _WINDOW = ("kW", "kH", "dW", "dH", "padW", "padH", "ceil_mode")
-# Before 2015-03 there was no `divide`, and pooling was a sum; the other two never had the field, and average.
+# Before 2015-03 there was no `divide`, and this pooling was a sum. The other two classes never had the field: they
+# average.
 register_layer(
     "nn.SpatialAveragePooling",
     defaults={"divide": False},
@@ -200,7 +202,7 @@ register_layer(
         "cudnn.VolumetricAveragePooling": _average_pool(3, cudnn=True),
     },
     traits={f"pooling.SumPool{dims}d": Traits(like=f"AvgPool{dims}d") for dims in (2, 3)},
-    # They differ at the border, and without padding there is none.
+    # In the patterns of compounds, which have no padding, the class computes as nn's: they differ at the border only.
     in_lua={"cudnn.SpatialAveragePooling": InLua(like="nn.SpatialAveragePooling", options=_WINDOW)},
 )
 
@@ -213,9 +215,25 @@ def _max_unpool(dims: int) -> Choice:
         pooling = lua.get("pooling")
         if not isinstance(pooling, TorchObject):
             raise lua.wrong("pooling", "the pooling module", pooling)
-        return Call(f"{LAYERS}pooling.MaxUnpool", (), {"dims": dims}, refers={"pooling": pooling})
+        return Call(f"{LAYERS}pooling.MaxUnpool", kwargs={"dims": dims}, refers={"pooling": pooling})
 
     return module
+
+
+def _kept_samples(lua: Lua, dims: int) -> Literal:
+    """Return the random numbers of fractional max pooling, if the module keeps them, and ran and was not cleared since.
+
+    Args:
+        lua: the layer.
+        dims: dimensions of a window.
+    """
+    numbers = lua.find_tensor("randomSamples")
+    # `newRandomPool` is true after `fixPoolingRegions`, which makes Lua use the same numbers again.
+    if numbers is None or not lua.flag("newRandomPool"):
+        return None
+    # For images both have the numbers in the order w, h; for volumes Lua t, w, h, and PyTorch t, h, w.
+    order = [0, 2, 1] if dims == 3 else [0, 1]
+    return nested(elements(numbers)[..., order].tolist())
 
 
 def _fractional_max_pool(axes: str) -> Row:
@@ -225,16 +243,6 @@ def _fractional_max_pool(axes: str) -> Row:
         axes: the ends of the names of its fields, in the order of PyTorch's dimensions.
     """
     first_ratio = f"ratio{axes[0]}"
-
-    def samples(lua: Lua) -> Literal:
-        """Return the random numbers, if the module keeps them, and ran and was not cleared since."""
-        numbers = lua.find_tensor("randomSamples")
-        # `newRandomPool` is true after `fixPoolingRegions`, which makes Lua use the same numbers again.
-        if numbers is None or not lua.flag("newRandomPool"):
-            return None
-        # For volumes, Lua has the numbers in the order t, w, h, and PyTorch t, h, w.
-        order = [0, 2, 1] if len(axes) == 3 else [0, 1]
-        return nested(elements(numbers)[..., order].tolist())
 
     def of_axes(prefix: str, read: Callable[[Lua, str], Any]) -> Callable[[Lua], Literal]:
         """Return a function of the fields that reads one of each axis."""
@@ -247,14 +255,14 @@ def _fractional_max_pool(axes: str) -> Row:
         of_axes("poolSize", Lua.integer),
         output_ratio=lambda lua: ratio(lua) if lua.has(first_ratio) else None,
         output_size=lambda lua: None if lua.has(first_ratio) else size(lua),
-        samples=samples,
+        samples=lambda lua: _kept_samples(lua, len(axes)),
         keep=flag("newRandomPool").unless(False),
     )
 
 
 register_layer(
     "cudnn.Pooling",
-    scratch=_WHERE,
+    scratch=_SCRATCH,
     module={
         "nn.FeatureLPPooling": of_runtime(
             "pooling.FeatureLPPool",

@@ -123,6 +123,7 @@ def _cell(class_name: str, *args: Any, **kwargs: Any) -> Choice:
     state = _OUTPUT_AND_CELL_STATE if has_cell_state else _OUTPUT_STATE
     kwargs = {"mask_zero": made(lambda lua: masks_rows(lua.obj)).unless(False), **state, **kwargs}
     as_class = of_runtime(cell.target, integer("inputSize"), integer("outputSize"), *args, **kwargs)
+    # The output of such an LSTM is as large as its cell.
     as_modules = of_runtime("recurrent.RecLSTM", _SIZE, _SIZE, **state) if has_cell_state else _REC_GRU
     return either(lambda lua: cell_params(lua.obj), as_class, as_modules)
 
@@ -155,7 +156,10 @@ _CLONES_OF_FIRST_STEP = {"initialModule.modules.1": 1, "initialModule.modules.3"
 
 
 def _parts_of_recurrent(obj: TorchObject) -> Iterator[Child]:
-    """Yield the modules of a Recurrent: those that Lua runs, where a program put others into `modules`."""
+    """Yield the modules of a Recurrent: those that Lua runs, where a program put others into `modules`.
+
+    `run_from` does this for modules in fields; here they are deeper inside. Further ones in `modules` are never run.
+    """
     listed = list(listed_modules(obj))
     for place, path in enumerate(_RUNNING_MODULES):
         child = listed[place] if place < len(listed) else None
@@ -175,9 +179,9 @@ def _recurrent(lua: Lua) -> Call:
     """
     parts = [child.value for child in _parts_of_recurrent(lua.obj)]
     for path, place in _CLONES_OF_FIRST_STEP.items():
-        first = lua.get(path)
-        # Their weights are not compared: PyTorch's class has those of `modules` for all steps.
-        if first is not None and place < len(parts) and not are_clones(first, parts[place], sharing=False):
+        clone = lua.get(path)
+        # The weights of clones are not compared: PyTorch's class uses those of `modules` for all steps.
+        if clone is not None and place < len(parts) and not are_clones(clone, parts[place], sharing=False):
             raise NotMappedError("its modules inside were changed", path=f"{lua.path}.initialModule")
     for name, form in _FORMS_OF_RECURRENT.items():
         if _form(lua.get(name)) not in (None, form):  # a missing container is as it was made
@@ -222,7 +226,7 @@ def _needs_mask(obj: TorchObject) -> bool:
         module = stack.pop()
         if isinstance(module, TorchObject):
             masks_steps = module.class_name == "nn.MaskZero" or module.get("maskzero") is True
-            receives_mask = module.get("v2") is True  # in the first version they found the zeros themselves
+            receives_mask = module.get("v2") is True  # in their first version, modules find the zeros themselves
             if masks_steps and receives_mask:
                 return True
             stack += items_of(module.get("modules")) or []
@@ -236,7 +240,7 @@ _SEQUENCER = either(
     of_runtime("sequence.Sequencer", remember=_REMEMBER),
 )
 _RECURSOR = either(
-    # Containers of a Recursor make all modules forget, so that it adds nothing.
+    # These containers make all modules inside forget, so that a Recursor in one adds nothing.
     lambda lua: lua.above and lua.above[0].class_name in _SEQUENCERS,
     of_torch("Sequential"),
     of_runtime("recurrent.Recursor"),
@@ -284,7 +288,7 @@ def _is_sequence(lua: Lua) -> bool:
     return False
 
 
-# Element-Research's classes hold the modules that they run in fields, too.
+# Element-Research's classes run modules from fields; `modules` lists the same ones.
 run_elsewhere(
     {
         **dict.fromkeys(("nn.Recursor", "nn.Recurrence", *CELLS), run_from("recurrentModule")),
@@ -315,7 +319,7 @@ declare_recordings(
             Recording(over_sequences=True),
         ),
         "nn.BiSequencerLM": Recording(flow=walk.both_ways, inputs={"2": "_mergeInput"}, over_sequences=True),
-        # It removes the examples that are zeros before it runs the module inside.
+        # A TrimZero removes the examples that are zeros before it runs the module inside.
         "nn.TrimZero": Recording(flow=walk.unknown),
     }
 )
@@ -390,8 +394,8 @@ def _mufuru_shapes(input_size: int, hidden_size: int, operations: tuple[str, ...
     return shapes_by_extents(CELLS["nn.MuFuRu"].extents, input_size, hidden_size, len(operations))
 
 
-def _has_layer_in_torch(kind: str, *rows: tuple[str, ...]) -> RecurrentLayer:
-    """Return the facts about a layer that torch.nn has, or a cell of one, by its kind.
+def _like_layer_of_torch(kind: str, *rows: tuple[str, ...]) -> RecurrentLayer:
+    """Return the facts about a layer that computes as torch.nn's of a kind, or about a cell that runs as one.
 
     Args:
         kind: `LSTM`, `GRU` or `RNN`.
@@ -400,7 +404,7 @@ def _has_layer_in_torch(kind: str, *rows: tuple[str, ...]) -> RecurrentLayer:
     return RecurrentLayer(kind, layer=f"sequence.Outputs{kind}", stateful=f"sequence.Stateful{kind}", rows=rows)
 
 
-_FAST_LSTM = _has_layer_in_torch("LSTM", ("weight_ih",), ("weight_hh",), ("bias",))
+_FAST_LSTM = _like_layer_of_torch("LSTM", ("weight_ih",), ("weight_hh",), ("bias",))
 for _name, _args, _facts in (
     (
         "nn.FastLSTM",
@@ -448,7 +452,7 @@ _GATES = gates_to_torch("ifog")
 
 
 def _mask(lua: Lua) -> str:
-    """Return which examples return zeros in torch's rnn: those that are `zeros`, or that a `mask` marks, or none."""
+    """Return for which examples torch's rnn returns zeros: those that are `zeros` or that a `mask` marks, or none."""
     if not lua.flag("maskzero"):
         return ""
     return "mask" if lua.flag("v2") else "zeros"
@@ -470,10 +474,10 @@ def _params_of_torch(*steps: BlockOrder) -> tuple[Param, ...]:
         *steps: the order of gates, if that is not PyTorch's.
     """
     return (
-        Param("weight_ih_l0", (Source("weight", _weight_of_input(*steps)),)),
-        Param("weight_hh_l0", (Source("weight", _weight_of_output(*steps)),)),
+        Param("weight_ih_l0", sources=(Source("weight", _weight_of_input(*steps)),)),
+        Param("weight_hh_l0", sources=(Source("weight", _weight_of_output(*steps)),)),
         param("bias_ih_l0", *steps, field="bias"),
-        Param("bias_hh_l0", (), "derived", _zeros_like_bias, adds_to="bias_ih_l0"),
+        Param("bias_hh_l0", kind="derived", make=_zeros_like_bias, adds_to="bias_ih_l0"),
     )
 
 
@@ -555,11 +559,12 @@ def _reset_gru(name: str, **kwargs: Any) -> Row:
     """
 
     def sizes_of(lua: Lua) -> tuple[int, int]:
-        rows, columns = lua.shape("weight")[:2]
+        """Return the sizes of input and state, the first two arguments of the class."""
+        rows, columns = lua.shape("weight")
         hidden = columns // 3
         return rows - hidden, hidden
 
-    return of_runtime(name, made(sizes_of).each, **kwargs)
+    return of_runtime(name, made(sizes_of).each, **kwargs)  # two arguments
 
 
 _BUFFERS = (
@@ -575,7 +580,7 @@ register_layer(
     scratch=_BUFFERS,
     module=dict.fromkeys(("nn.SeqLSTM", "nn.SequenceLSTM", "nn.SeqLSTMP"), _SEQ_LSTM),
     traits={
-        "sequence.SeqLSTM": Traits(like="LSTM", written=("outputs",), recurrent=_has_layer_in_torch("LSTM")),
+        "sequence.SeqLSTM": Traits(like="LSTM", written=("outputs",), recurrent=_like_layer_of_torch("LSTM")),
         "sequence.SteppedLSTM": Traits(
             shapes=_shapes(
                 weight_ih_l0="4h i", weight_hh_l0="4h p", bias_ih_l0="4h", bias_hh_l0="4h", weight_hr_l0="r h"
@@ -628,7 +633,7 @@ _ROWS_OF_LSTM = (
 )
 
 
-def _has_peepholes(arguments: Arguments) -> str:
+def _why_not_lstm_of_torch(arguments: Arguments) -> str:
     """Return why an LSTM is none of torch.nn, in the words of a note; empty if it is one, as its gates see no cell."""
     return "" if arguments.kwargs.get("peephole") is False else "its gates see the cell"
 
@@ -647,8 +652,8 @@ register_layer(
     traits=Traits(
         shapes=_lstm_shapes,
         by_step=True,
-        recurrent=_has_layer_in_torch("LSTM", *_ROWS_OF_LSTM),
-        not_in_torch=_has_peepholes,
+        recurrent=_like_layer_of_torch("LSTM", *_ROWS_OF_LSTM),
+        not_in_torch=_why_not_lstm_of_torch,
     ),
 )
 
@@ -659,8 +664,8 @@ register_layer(
 register_layer(
     "nn.StepLSTM",
     params=(
-        Param("weight_ih", (Source("weight", _weight_of_input(_GATES)),)),
-        Param("weight_hh", (Source("weight", _weight_of_output(_GATES)),)),
+        Param("weight_ih", sources=(Source("weight", _weight_of_input(_GATES)),)),
+        Param("weight_hh", sources=(Source("weight", _weight_of_output(_GATES)),)),
         param("bias", _GATES),
         param("weight_hr", Permute((1, 0)), field="weightO"),
     ),
@@ -696,11 +701,11 @@ def _peephole_shapes(input_size: int, hidden_size: int, bias: bool = True) -> Te
 
 # Cells recognized in graphs, and layers that return their state (`workshop/cells`); no class of Lua is one.
 def _cell_of_torch(kind: str, **facts: Any) -> Traits:
-    """Return the traits of a cell that takes and returns its state: of an LSTM output and cell, of others the output.
+    """Return the traits of a cell whose input is a list with its state, which it returns anew.
 
     Args:
-        kind: `LSTM`, `GRU` or `RNN`.
-        **facts: further ones.
+        kind: `LSTM`, whose state is output and cell; or `GRU` or `RNN`, whose state is the output.
+        **facts: further traits.
     """
     of_every_cell: Any = {"takes_list": True, "by_step": True, "recurrent": RecurrentLayer(kind), **facts}
     if kind == "LSTM":
@@ -759,11 +764,11 @@ def _shapes_in_torch(fields: Fields) -> Tensors:
     hidden = fields.integer("hiddenSize", 0)
     layers = fields.integer("numLayers", 1)
     directions = fields.integer("numDirections", 1)
+    if directions not in (1, 2):
+        return {}
     try:
         shapes = constructed(_kind(fields), (inputs, hidden, layers), {"bidirectional": directions == 2})
     except Refused:
-        return {}
-    if directions not in (1, 2):
         return {}
     if _skips_input(fields):
         for name in ("weight_ih_l0", "weight_ih_l0_reverse"):
@@ -785,18 +790,18 @@ def _cudnn_params(fields: Fields) -> tuple[Param, ...]:
     start = 0
     for name in matrices + biases:
         count = prod(shapes[name])
-        layouts[name] = (Narrow(0, start, count),)
+        layouts[name] = (Narrow(dim=0, start=start, length=count),)
         if name in matrices:
             layouts[name] += (Reshape(shapes[name]),)
         start += count
     if flat.numel != start:
         note = "the flat weights of a cuDNN layer do not have the length that its fields imply: left as they are"
         return (param("weight", note=note),)
-    return tuple(Param(name, (Source("weight", layouts[name]),)) for name in shapes)
+    return tuple(Param(name, sources=(Source("weight", layouts[name]),)) for name in shapes)
 
 
 def _cudnn_state(lua: Lua) -> Any:
-    """Return the initial state of the next sequence: that of the file, or the last one's final state if it is kept.
+    """Return the initial state of the next sequence: that of the file, or the final state of the last one, if kept.
 
     Returns:
         Elements of the sizes (layers * directions, batch, hidden), of an LSTM of output and cell; `None` for zeros.
@@ -818,12 +823,12 @@ def _nonlinearity(lua: Lua) -> str:
     return "relu" if is_relu else "tanh"
 
 
-_OPTIONS: dict[str, Any] = {
+_CUDNN_OPTIONS: dict[str, Any] = {
     "bidirectional": made(lambda lua: lua.integer("numDirections", 1) == 2).unless(False),
     "batch_first": flag("batchFirst").unless(False),
     "nonlinearity": made(_nonlinearity).unless("tanh"),
 }
-_ROWS = {
+_CUDNN_LAYERS = {
     kind: of_runtime(
         f"sequence.Outputs{kind}",
         integer("inputSize"),
@@ -832,15 +837,15 @@ _ROWS = {
         dropout=number("dropout", 0.0).unless(0.0),
         remember=flag("rememberStates").unless(False),
         hidden=_cudnn_state,
-        **_OPTIONS,
+        **_CUDNN_OPTIONS,
     )
     for kind in ("LSTM", "GRU", "RNN")
 }
 # Without matrices for its input, as in DeepSpeech after a batch normalization.
-_BARE = of_runtime("sequence.BareRNN", integer("hiddenSize"), **_OPTIONS)
+_BARE_RNN = of_runtime("sequence.BareRNN", integer("hiddenSize"), **_CUDNN_OPTIONS)
 
 
-@becomes(*(f"sequence.Outputs{kind}" for kind in _ROWS), "sequence.BareRNN")
+@becomes(*(f"sequence.Outputs{kind}" for kind in _CUDNN_LAYERS), "sequence.BareRNN")
 def _cudnn_layer(lua: Lua) -> Call:
     """Map to torch.nn.LSTM, GRU or RNN, returning the outputs only, or to a class without weights for the input.
 
@@ -851,11 +856,11 @@ def _cudnn_layer(lua: Lua) -> Call:
     if "weight_hh_l0" not in lua.shapes:
         raise NotMappedError("its flat weights do not have the length that its fields imply", path=lua.path)
     if not _skips_input(lua):
-        return _ROWS[_kind(lua)](lua)
+        return _CUDNN_LAYERS[_kind(lua)](lua)
     remembers = lua.flag("rememberStates") or lua.find_tensor("hiddenInput") is not None
     if _kind(lua) != "RNN" or lua.integer("numLayers", 1) != 1 or remembers:
         raise NotMappedError("has no weights for its input", path=lua.path)
-    return _BARE(lua)
+    return _BARE_RNN(lua)
 
 
 def _outputs(kind: str) -> Traits:
@@ -864,12 +869,12 @@ def _outputs(kind: str) -> Traits:
     def shapes(*sizes: int, remember: bool = False, hidden: Any = None, **options: Any) -> Tensors:
         return constructed(kind, sizes, options)
 
-    return Traits(shapes=shapes, written=("outputs",), recurrent=_has_layer_in_torch(kind))
+    return Traits(shapes=shapes, written=("outputs",), recurrent=_like_layer_of_torch(kind))
 
 
 def _bare_shapes(hidden_size: int, nonlinearity: str = "", bidirectional: bool = False, *_: Any, **__: Any) -> Tensors:
     extents = {"weight_hh_l0": "h h", "bias_ih_l0": "h", "bias_hh_l0": "h"}
-    shapes = shapes_by_extents(extents, 0, positive(hidden_size))
+    shapes = shapes_by_extents(extents, inputs=0, hidden=positive(hidden_size))
     if bidirectional:
         shapes.update([(f"{name}_reverse", shape) for name, shape in shapes.items()])
     return shapes
@@ -879,7 +884,7 @@ register_layer(
     params=_cudnn_params,
     module=dict.fromkeys(_KINDS, _cudnn_layer),
     traits={
-        **{f"sequence.Outputs{kind}": _outputs(kind) for kind in _ROWS},
+        **{f"sequence.Outputs{kind}": _outputs(kind) for kind in _CUDNN_LAYERS},
         "sequence.BareRNN": Traits(shapes=_bare_shapes),
     },
     scratch="reserve hiddenOutput cellOutput hiddenInput cellInput gradHiddenInput gradCellInput gradHiddenOutput "

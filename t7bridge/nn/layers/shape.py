@@ -140,14 +140,18 @@ def _unsqueezed(fields: Fields, output: Node) -> Expression:
 
     Lua's layer remembers that number from its first input, which in a compound is a batch of vectors, of 2.
     """
-    position, input_dims = output.options
-    return evolve(output, options=(position, None)) if input_dims == 2 else output
+    if output.options.get("numInputDims") != 2:
+        return output
+    return evolve(output, options={"pos": output.options.get("pos")})
 
 
 def _averaged(fields: Fields, output: Node) -> Expression:
-    """Return the output of a mean in a compound; refuse one that a program made a sum.
+    """Return the output of a mean in a compound, which has the field `sizeAverage` only in later releases.
 
-    Releases before `sizeAverage` do not have the field, so that it is not an option of the node.
+    It is no option of the node, so that the means of all releases are equal.
+
+    Raises:
+        LookupError: a program made it a sum.
     """
     if fields.get("sizeAverage") is False:
         raise LookupError("a sum")
@@ -163,9 +167,9 @@ def _rows(fields: Fields, output: Node) -> Expression:
     value = output.input
     size: tuple[Any, ...] = ()
     if isinstance(value, Node) and value.layer == "nn.Reshape":
-        (size,) = value.options
+        size = value.options.get("size", ())
     # The rows are the first dimension of an example of 2, or the second where the dimension of batches is counted.
-    splits_rows = output.options in ((1, 2), (2, None))
+    splits_rows = output.options in ({"dimension": 1, "nInputDims": 2}, {"dimension": 2})
     if not splits_rows or len(size) != 2 or size[0] > _MOST_ROWS:
         raise LookupError("splits something else")
     return [row_of(value, row) for row in range(size[0])]
@@ -310,9 +314,9 @@ register_layer(
             f"table.C{name}Table": Traits(takes_list=True, written=written, polynomial=polynomial, output=out.fold)
             for name, written, polynomial in (
                 ("Add", ("fold", "+"), ("combined", "add")),
-                ("Sub", ("fold", "-", 2), ("combined", "subtract")),
+                ("Sub", ("fold", "-"), ("combined", "subtract")),
                 ("Mul", ("fold", "*"), ("combined", "multiply")),
-                ("Div", ("fold", "/", 2), ()),
+                ("Div", ("fold", "/"), ()),
                 ("Max", ("extreme", "gt"), ()),
                 ("Min", ("extreme", "lt"), ()),
             )

@@ -21,8 +21,8 @@ _MAX_DEPTH = 20
 """Maximum nesting of lists in a state."""
 _MOST_ELEMENTS = 1 << 22
 """Maximum number of elements of a state that becomes an argument of a constructor."""
-_LIST_ELEMENTS = 64
-"""Elements for which a list, or an element of one, counts."""
+_ELEMENTS_PER_ITEM = 64
+"""As how many elements a list counts, and each of its items, which cost more than numbers of a tensor."""
 
 
 def remembered(obj: TorchObject) -> str:
@@ -121,7 +121,7 @@ def state_after_batch_first_sequence(lua: Lua, *states: str) -> Literal:
 
 
 def _nested_literals(value: Value, leaf: Callable[[Value, list[Value] | None], Literal]) -> Any:
-    """Return the literal of a value, or for a list the list of those of its elements, and so on.
+    """Return the literal of a value; of a list without one, the list of the literals of its elements, and so on.
 
     Args:
         value: the value.
@@ -143,7 +143,7 @@ def _nested_literals(value: Value, leaf: Callable[[Value, list[Value] | None], L
         if isinstance(value, Tensor):
             remaining -= value.numel
         else:
-            remaining -= _LIST_ELEMENTS * (1 + len(items or ()))
+            remaining -= _ELEMENTS_PER_ITEM * (1 + len(items or ()))
         if remaining < 0:
             raise NotMappedError("holds a state with too many elements")
         literal = leaf(value, items)

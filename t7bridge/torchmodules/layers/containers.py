@@ -231,12 +231,15 @@ class MapTable(nn.Sequential):
         self._add_statistics(buffers)
         states = self.state or []
         stateful = self._states_inside()
-        state_before = [getattr(module, name) for module, name in stateful]
+        # A new element begins like a clone of the first module as it is before this
+        # call: at the very first, with the state in the file.
+        state_of_new = [getattr(module, name) for module, name in stateful]
+        if states:
+            state_of_new = states[0]
         outputs = []
         for index, input in enumerate(inputs):
             if index == len(states):
-                # An element that is new begins with the state in the file.
-                states.append(state_before)
+                states.append(state_of_new)
             for (module, name), state in zip(stateful, states[index]):
                 vars(module)[name] = state
             outputs.append(self._output(index, input, buffers))
@@ -271,6 +274,7 @@ class MapTable(nn.Sequential):
         # An exported program has no place for more than the statistics of the module.
         if torch.compiler.is_compiling():
             return
+        # In evaluation no statistics change, and those of the first will do.
         if any(module.training for module, _ in buffers):
             for _ in range(len(self) + len(self.statistics), self.most):
                 copies = [module.get_buffer(name).clone() for module, name in buffers]
@@ -391,9 +395,9 @@ class WeightNorm(nn.Sequential):
         dim: the dimension of the outputs in the weight.
         length_shape: of g: (outputs) or (outputs, 1).
         direction_shape: of v: (outputs, all other extents together).
-        lua_shape: of the weight if it differs from the module's, before it is viewed
-            and permuted into that.
-        order: the dimensions of the module's weight then.
+        lua_shape: the shape of Lua's weight; `None` if it is that of the module's.
+        order: the permutation that makes the module's weight of Lua's, after this is
+            viewed in the shape that it has then; `None` if the view is the weight.
     """
 
     def __init__(
@@ -421,22 +425,25 @@ class WeightNorm(nn.Sequential):
         """Return the output of the module with the weight computed from g and v."""
         buffer = self[0].weight
         assert isinstance(buffer, Tensor)
-        length = (self.v.square().sum(1) + 1e-4).sqrt()  # as in Lua, never 0
-        rows = self.v * (self.g.reshape(-1) / length)[:, None]
-        # A row of v is what belongs to one output in Lua's weight.
-        shape = self.lua_shape or buffer.shape
-        others = [extent for dim, extent in enumerate(shape) if dim != self.dim]
-        weight = rows.reshape(shape[self.dim], *others).movedim(0, self.dim)
-        if self.order is not None:
-            # The shape that becomes the module's by the permutation.
-            before = [buffer.size(self.order.index(dim)) for dim in range(buffer.dim())]
-            weight = weight.reshape(before).permute(self.order)
+        shape = buffer.shape
+        lua_weight = self._lua_weight(self.lua_shape or tuple(shape))
+        if self.order is None:
+            weight = lua_weight.reshape(shape)
         else:
-            weight = weight.reshape(buffer.shape)
+            # The shape that becomes the module's by the permutation.
+            unpermuted = [shape[self.order.index(dim)] for dim in range(len(shape))]
+            weight = lua_weight.reshape(unpermuted).permute(self.order)
         # As in Lua, the weight is kept, though it is computed.
         with torch.no_grad():
             buffer.copy_(weight)
         return torch.func.functional_call(self[0], {"weight": weight}, (input,))
+
+    def _lua_weight(self, shape: tuple[int, ...]) -> Tensor:
+        """Return the weight in Lua's shape; a row of v has what is of one output."""
+        length = (self.v.square().sum(1) + 1e-4).sqrt()  # as in Lua, never 0
+        rows = self.v * (self.g.reshape(-1) / length)[:, None]
+        others = [extent for dim, extent in enumerate(shape) if dim != self.dim]
+        return rows.reshape(shape[self.dim], *others).movedim(0, self.dim)
 
 
 class SpatialClassifier(nn.Sequential):

@@ -670,7 +670,8 @@ class _Nearest(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
         input, points, nearest = ctx.saved_tensors
-        # As Lua's layer, which returns numbers, it passes none of the gradient.
+        # As in Lua, the gradient of the output is not used: the input gets none, and a
+        # point its mean distance from the inputs nearest to it.
         is_member = nn.functional.one_hot(nearest, len(points)).to(points.dtype)
         total = is_member.t() @ (points[nearest] - input) * ctx.scale
         # A point without members stays where it is: 0 / 1e-7.

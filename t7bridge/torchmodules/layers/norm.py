@@ -174,6 +174,7 @@ class SpatialNormalization(nn.Module):
         self, *kernel_shapes: tuple[int, int], threshold: float | None = None
     ) -> None:
         super().__init__()
+        # Two of a separable kernel, of which Lua has a list: its row and its column.
         self.names = ["kernel", "kernel2"][: len(kernel_shapes)]
         self.threshold = threshold
         for name, shape in zip(self.names, kernel_shapes):
@@ -194,6 +195,7 @@ class SpatialNormalization(nn.Module):
         # As in Lua, the root of the sum, not of the mean.
         deviation = square_root(self._weighted_sum(centred.square())) / coverage
         if self.threshold is None:
+            # The mean deviation of each image, 0.001 where it has hardly any.
             least = deviation.detach().mean((1, 2, 3), keepdim=True).clamp(min=1e-3)
         else:
             least = torch.full_like(deviation[:1, :1, :1, :1], self.threshold)

@@ -76,9 +76,14 @@ class CeiledPool(Layer):
         else:
             largest = F.max_pool2d if dims == 2 else F.max_pool3d
             output = largest(
-                input, self.kernel_size, self.stride, 0, dilation, ceil_mode=True
+                input,
+                self.kernel_size,
+                self.stride,
+                padding=0,
+                dilation=dilation,
+                ceil_mode=True,
             )
-        count, is_behind = self._windows(input, dilation)
+        count, is_behind = self._elements_of_windows(input, dilation)
         if self.average:
             empty = torch.zeros_like(count) / count  # NaN where the count is 0
         else:
@@ -90,11 +95,14 @@ class CeiledPool(Layer):
         output = torch.where(is_behind, empty, F.pad(output, borders))
         return output if self.divide else output * prod(self.kernel_size)
 
-    def _windows(
+    def _elements_of_windows(
         self, input: Tensor, dilation: tuple[int, ...]
     ) -> tuple[Tensor, Tensor]:
-        """Return, for each window, the number of its elements, negative behind the
-        input, and whether it begins there.
+        """Return, for each window, the number of its elements, and whether it begins
+        behind the input.
+
+        There the number is Lua's: the product of what the window spans of each
+        dimension, 0 or negative where that begins behind it.
         """
         dims = len(self.kernel_size)
         count = input.new_ones(())
@@ -187,15 +195,15 @@ class DilatedMaxPool(nn.Module):
     def _elements_to_cut(
         count: int, kernel: int, stride: int, padding: int, step: int
     ) -> Tensor:
-        """Return which elements of which windows Lua leaves out, (count, kernel): a
-        window that begins before the input ends as many elements earlier, dilated or
-        not.
+        """Return which elements of which windows Lua leaves out, (count, kernel).
+
+        A window that begins n positions before the input has n elements less, dilated
+        or not: the last ones, as Lua counts from its first element in the input.
         """
-        # How much of the padding before the input each window spans.
         before = (padding - torch.arange(count) * stride).clamp(min=0)
-        # Its own elements that are there, and those that follow, less as many.
-        used = (before + step - 1) // step + kernel - before
-        return torch.arange(kernel) >= used.unsqueeze(1)
+        first_inside = (before + step - 1) // step  # rounded up
+        end = first_inside + kernel - before
+        return torch.arange(kernel) >= end.unsqueeze(1)
 
 
 class DilatedMaxPool2d(DilatedMaxPool, nn.MaxPool2d):

@@ -80,7 +80,7 @@ class Masked(nn.Module):
         return with_zeros(state, is_zero)
 
 
-def uniform(hidden_size: int, *shape: int) -> nn.Parameter:
+def uniform_parameter(shape: tuple[int, ...], *, hidden_size: int) -> nn.Parameter:
     """Return a parameter between ±1 / sqrt(hidden_size), as in torch.nn.LSTM."""
     bound = hidden_size**-0.5
     return nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
@@ -192,9 +192,11 @@ class FastLSTM(Cell):
         size = self.hidden_size
         self.sizes = (size, size)  # of output and cell
         # i g f o in Lua; i f g o in PyTorch, and here.
-        self.weight_ih = uniform(size, 4 * size, self.input_size)
-        self.weight_hh = uniform(size, 4 * size, size)
-        self.bias = uniform(size, 4 * size)
+        self.weight_ih = uniform_parameter(
+            (4 * size, self.input_size), hidden_size=size
+        )
+        self.weight_hh = uniform_parameter((4 * size, size), hidden_size=size)
+        self.bias = uniform_parameter((4 * size,), hidden_size=size)
 
     def step(self, input: Tensor, *state: Tensor) -> Any:
         """Return output and cell."""
@@ -222,11 +224,23 @@ class LSTM(Cell):
         self.sizes = (size, size)  # of output and cell
         # Of the input gate, the forget gate, the cell candidate and the output gate.
         for gate in "ifgo":
-            setattr(self, f"weight_i{gate}", uniform(size, size, self.input_size))
-            setattr(self, f"bias_{gate}", uniform(size, size))
-            setattr(self, f"weight_h{gate}", uniform(size, size, size))
+            setattr(
+                self,
+                f"weight_i{gate}",
+                uniform_parameter((size, self.input_size), hidden_size=size),
+            )
+            setattr(self, f"bias_{gate}", uniform_parameter((size,), hidden_size=size))
+            setattr(
+                self,
+                f"weight_h{gate}",
+                uniform_parameter((size, size), hidden_size=size),
+            )
             if self.peephole and gate != "g":  # the candidate does not see the cell
-                setattr(self, f"weight_c{gate}", uniform(size, size))
+                setattr(
+                    self,
+                    f"weight_c{gate}",
+                    uniform_parameter((size,), hidden_size=size),
+                )
 
     def step(self, input: Tensor, *state: Tensor) -> Any:
         """Return output and cell."""
@@ -269,15 +283,17 @@ class GRU(Cell):
 
     def __post_init__(self) -> None:
         size = self.hidden_size
-        self.sizes = (size,)
+        self.sizes = (size,)  # of the output
         # r z in Lua as in PyTorch.
-        self.weight_ih = uniform(size, 2 * size, self.input_size)
-        self.bias_ih = uniform(size, 2 * size)
-        self.weight_hh = uniform(size, 2 * size, size)
+        self.weight_ih = uniform_parameter(
+            (2 * size, self.input_size), hidden_size=size
+        )
+        self.bias_ih = uniform_parameter((2 * size,), hidden_size=size)
+        self.weight_hh = uniform_parameter((2 * size, size), hidden_size=size)
         # The candidate n.
-        self.weight_in = uniform(size, size, self.input_size)
-        self.bias_in = uniform(size, size)
-        self.weight_hn = uniform(size, size, size)
+        self.weight_in = uniform_parameter((size, self.input_size), hidden_size=size)
+        self.bias_in = uniform_parameter((size,), hidden_size=size)
+        self.weight_hn = uniform_parameter((size, size), hidden_size=size)
 
     def step(self, input: Tensor, *state: Tensor) -> Any:
         """Return the output, in a list."""
@@ -308,7 +324,7 @@ class MuFuRu(Cell):
     def __post_init__(self) -> None:
         size = self.hidden_size
         input_and_output = self.input_size + size
-        self.sizes = (size,)
+        self.sizes = (size,)  # of the output
         self.input_reset = nn.Linear(self.input_size, size)
         self.output_reset = nn.Linear(size, size)
         # The candidate, and the share of each operation in each element.
@@ -319,29 +335,29 @@ class MuFuRu(Cell):
         """Return the output, in a list."""
         (last,) = state
         reset = (self.input_reset(input) + self.output_reset(last)).sigmoid()
-        new = self.new(torch.cat((input, reset * last), 1)).sigmoid()
+        candidate = self.new(torch.cat((input, reset * last), 1)).sigmoid()
         shares = self.shares(torch.cat((input, last), 1))
         shares = shares.unflatten(1, (-1, self.hidden_size)).softmax(1)
         output = torch.zeros_like(last)
         for number, name in enumerate(self.operations):
-            output = output + shares[:, number] * self._operate(name, last, new)
+            output = output + shares[:, number] * self._operate(name, last, candidate)
         return [output]
 
-    def _operate(self, name: str, last: Tensor, new: Tensor) -> Tensor:
+    def _operate(self, name: str, last: Tensor, candidate: Tensor) -> Tensor:
         """Return the result of an operation on the last output and the candidate."""
         if name == "sqrt_diff":
             # The gradient of a square root is infinite at 0. The quarter is Lua's.
-            return (last - new).abs().clamp(min=1e-30).sqrt() / 4
+            return (last - candidate).abs().clamp(min=1e-30).sqrt() / 4
         if name == "max":
-            return torch.maximum(last, new)
+            return torch.maximum(last, candidate)
         if name == "min":
-            return torch.minimum(last, new)
+            return torch.minimum(last, candidate)
         return {
             "keep": last,
-            "replace": new,
+            "replace": candidate,
             "forget": torch.zeros_like(last),
-            "diff": last - new,
-            "mul": last * new,
+            "diff": last - candidate,
+            "mul": last * candidate,
         }[name]
 
 
@@ -366,10 +382,14 @@ class StepLSTM(Masked, Layer):
     def __post_init__(self) -> None:
         size, proj = self.hidden_size, self.proj_size
         # i f o g in Lua; i f g o in PyTorch, and here.
-        self.weight_ih = uniform(size, 4 * size, self.input_size)
-        self.weight_hh = uniform(size, 4 * size, proj or size)
-        self.bias = uniform(size, 4 * size)
-        self.weight_hr = uniform(size, proj, size) if proj else None
+        self.weight_ih = uniform_parameter(
+            (4 * size, self.input_size), hidden_size=size
+        )
+        self.weight_hh = uniform_parameter((4 * size, proj or size), hidden_size=size)
+        self.bias = uniform_parameter((4 * size,), hidden_size=size)
+        self.weight_hr = (
+            uniform_parameter((proj, size), hidden_size=size) if proj else None
+        )
 
     def forward(self, inputs: list[Tensor]) -> list[Tensor]:
         """Take input (batch, in), last output (batch, out) and last cell (batch,
@@ -400,8 +420,10 @@ class StepGRU(Masked, Layer):
     def __post_init__(self) -> None:
         size = self.hidden_size
         # Rows of the input, then of the output; columns of the gates r z n.
-        self.weight = uniform(size, self.input_size + size, 3 * size)
-        self.bias = uniform(size, 3 * size)
+        self.weight = uniform_parameter(
+            (self.input_size + size, 3 * size), hidden_size=size
+        )
+        self.bias = uniform_parameter((3 * size,), hidden_size=size)
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take input (batch, in) and last output (batch, hidden); return the output
@@ -432,9 +454,9 @@ class PeepholeLSTMCell(nn.RNNCellBase):
 
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
         super().__init__(input_size, hidden_size, bias, num_chunks=4)
-        self.weight_ci = uniform(hidden_size, hidden_size)
-        self.weight_cf = uniform(hidden_size, hidden_size)
-        self.weight_co = uniform(hidden_size, hidden_size)
+        self.weight_ci = uniform_parameter((hidden_size,), hidden_size=hidden_size)
+        self.weight_cf = uniform_parameter((hidden_size,), hidden_size=hidden_size)
+        self.weight_co = uniform_parameter((hidden_size,), hidden_size=hidden_size)
 
     def forward(self, inputs: list[Tensor]) -> list[Tensor]:
         """Take input, last output and last cell; return output and cell."""

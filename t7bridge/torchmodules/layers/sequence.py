@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .base import FromList, Layer, map_nested
-from .recurrent import Masked, Resuming, gru_step, lstm_step, uniform
+from .recurrent import Masked, Resuming, gru_step, lstm_step, uniform_parameter
 
 
 class Remembering(Resuming):
@@ -69,8 +69,8 @@ class Sequence(Remembering):
         """Return the sequence and the state before it.
 
         Args:
-            input: a sequence; or a list that ends with one, after the output before it,
-                or the cell and the output, (batch, …).
+            input: a sequence, or a list that begins with the state before it, each part
+                (batch, …): [output, sequence] or [cell, output, sequence].
         """
         given: list[Any] = []
         if isinstance(input, (list, tuple)):
@@ -127,13 +127,14 @@ class SeqLSTM(Sequence, nn.LSTM):
         super().__init__(
             input_size, hidden_size, batch_first=batch_first, proj_size=proj_size
         )
-        self.sizes = (proj_size or hidden_size, hidden_size)
+        self.sizes = (proj_size or hidden_size, hidden_size)  # of output and cell
         self.remember = remember
         self.state = state
 
     def forward(self, input: Any, hx: Any = None) -> Any:
-        """Take (time, batch, in), or a list of first output, or cell and output,
-        (batch, …) and that. As in Lua, a state comes in the list: `hx` is not used.
+        """Take a sequence (time, batch, in), or a list that begins with the state
+        before it, each part (batch, …): [output, sequence] or [cell, output, sequence].
+        As in Lua, a state comes in this list: `hx` is not used.
 
         Returns:
             (time, batch, out).
@@ -153,8 +154,8 @@ class Stepped(Masked, Sequence, Layer):
         raise NotImplementedError
 
     def forward(self, input: Any) -> Tensor:
-        """Take (time, batch, in), or a list of first output, or cell and output,
-        (batch, …) and that.
+        """Take a sequence (time, batch, in), or a list that begins with the state
+        before it, each part (batch, …): [output, sequence] or [cell, output, sequence].
 
         Returns:
             (time, batch, out).
@@ -196,14 +197,21 @@ class SteppedLSTM(Stepped):
     state: Any = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        size, proj = self.hidden_size, self.proj_size
-        self.sizes = (proj or size, size)
+        size = self.hidden_size
+        proj = self.proj_size
+        self.sizes = (proj or size, size)  # of output and cell
         # Gates i f g o, as in torch.nn.LSTM.
-        self.weight_ih_l0 = uniform(size, 4 * size, self.input_size)
-        self.weight_hh_l0 = uniform(size, 4 * size, proj or size)
-        self.bias_ih_l0 = uniform(size, 4 * size)
-        self.bias_hh_l0 = uniform(size, 4 * size)
-        self.weight_hr_l0 = uniform(size, proj, size) if proj else None
+        self.weight_ih_l0 = uniform_parameter(
+            (4 * size, self.input_size), hidden_size=size
+        )
+        self.weight_hh_l0 = uniform_parameter(
+            (4 * size, proj or size), hidden_size=size
+        )
+        self.bias_ih_l0 = uniform_parameter((4 * size,), hidden_size=size)
+        self.bias_hh_l0 = uniform_parameter((4 * size,), hidden_size=size)
+        self.weight_hr_l0 = (
+            uniform_parameter((proj, size), hidden_size=size) if proj else None
+        )
 
     def step(self, input: Tensor, *state: Tensor) -> Any:
         """Return output and cell."""
@@ -240,10 +248,12 @@ class SeqGRU(Stepped):
 
     def __post_init__(self) -> None:
         size = self.hidden_size
-        self.sizes = (size,)
+        self.sizes = (size,)  # of the output
         # Rows of the input, then of the output; columns of the gates r z n.
-        self.weight = uniform(size, self.input_size + size, 3 * size)
-        self.bias = uniform(size, 3 * size)
+        self.weight = uniform_parameter(
+            (self.input_size + size, 3 * size), hidden_size=size
+        )
+        self.bias = uniform_parameter((3 * size,), hidden_size=size)
 
     def step(self, input: Tensor, *state: Tensor) -> Any:
         """Return the output, in a list."""
@@ -271,9 +281,7 @@ class Sequencer(Remembering, nn.Sequential):
         self.enter(self.training)
         if not self.remembers():
             self.forget()
-        for module in self.modules():
-            if vars(module).get("as_sequence"):  # a `Repeater`, with as many steps
-                vars(module)["steps"] = len(inputs)
+        self._set_steps(len(inputs))
         outputs = []
         for number in range(len(inputs)):
             self.prepare(number)
@@ -283,17 +291,31 @@ class Sequencer(Remembering, nn.Sequential):
                 # returns its input.
                 output = map_nested(torch.clone, output)
             outputs.append(output)
-        for module in self.modules():
-            if "state" in vars(module):
-                # The next sequence has no gradient for this one.
-                vars(module)["state"] = map_nested(_detached, vars(module)["state"])
+        self._detach_states()
         return torch.stack(outputs) if isinstance(inputs, Tensor) else outputs
 
     def prepare(self, number: int) -> None:
-        """Notify the modules inside of a step."""
+        """Notify the modules inside of the step that comes next; here none needs it."""
+
+    # The modules inside are of any classes: the fields of those that have them are set.
+
+    def _set_steps(self, count: int) -> None:
+        """Let each `Repeater` inside that asks for it call its module as often."""
+        for module in self.modules():
+            fields = vars(module)
+            if fields.get("as_sequence"):
+                fields["steps"] = count
+
+    def _detach_states(self) -> None:
+        """Let the next sequence have no gradient for this one."""
+        for module in self.modules():
+            fields = vars(module)
+            if "state" in fields:
+                fields["state"] = map_nested(_detached, fields["state"])
 
 
 def _detached(value: Any) -> Any:
+    """Return a tensor without its history, anything else as it is."""
     return value.detach() if isinstance(value, Tensor) else value
 
 
@@ -495,17 +517,17 @@ class OutputsOnly(nn.RNNBase):
         self.hidden = hidden
 
     def forward(self, input: Any, hx: Any = None) -> Any:
-        """Take (time, batch, in), or of one layer that is no LSTM a list of the first
-        outputs (batch, hidden) and that. As in Lua, a state comes in the list: `hx` is
-        not used.
+        """Take a sequence (time, batch, in), or a list of the output before it, (batch,
+        hidden), and the sequence, if this is one layer and no LSTM. As in Lua, a state
+        comes in this list: `hx` is not used.
 
         Returns:
             (time, batch, hidden * directions).
         """
         state = self.hidden
         if isinstance(input, (list, tuple)):
-            first, input = input[:2]
-            state = first[None]  # with the dimension of the layers, of which it has one
+            output_before, input = input[:2]  # as in Lua, others are ignored
+            state = output_before[None]  # with the dimension of the layers
         output, last = super().forward(input, self._initial_state(state, input))
         if self.remember and self.mode == "LSTM":
             self.hidden = tuple(part.detach() for part in last)
@@ -579,9 +601,17 @@ class BareRNN(Layer):
         size = self.hidden_size
         suffixes = ("_l0", "_l0_reverse") if self.bidirectional else ("_l0",)
         for suffix in suffixes:
-            setattr(self, f"weight_hh{suffix}", uniform(size, size, size))
-            setattr(self, f"bias_ih{suffix}", uniform(size, size))
-            setattr(self, f"bias_hh{suffix}", uniform(size, size))
+            setattr(
+                self,
+                f"weight_hh{suffix}",
+                uniform_parameter((size, size), hidden_size=size),
+            )
+            setattr(
+                self, f"bias_ih{suffix}", uniform_parameter((size,), hidden_size=size)
+            )
+            setattr(
+                self, f"bias_hh{suffix}", uniform_parameter((size,), hidden_size=size)
+            )
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (time, batch, hidden); return (time, batch, hidden * directions)."""
@@ -619,6 +649,7 @@ class BatchRNN(nn.Sequential):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (time, batch, in); return (time, batch, out)."""
+        # The first and the fourth are views, which the batch's own shape replaces.
         _, linear, normalize, _, *others = self
         of_all_steps = normalize(linear(input.flatten(0, 1)))
         output: Tensor = of_all_steps.unflatten(0, input.shape[:2])

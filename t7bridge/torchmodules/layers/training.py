@@ -178,7 +178,7 @@ class ReinforceNormal(_Reinforce):
             return (difference / float(self.deviation) ** 2,)
         by_mean = difference / deviation.square()
         excess = difference.square() - deviation.square()
-        by_deviation = excess / (deviation**3 + 1e-8)
+        by_deviation = excess / (deviation**3 + 1e-8)  # as in Lua, only here
         return by_mean, by_deviation
 
 

@@ -45,18 +45,19 @@ class Cell:
 
 def _highways() -> list[Cell]:
     """Return the kinds of highway layers: with each function, whichever of the two values the gate lets pass."""
+    negated_by_formula = {
+        "sigmoid(t) * {}(n) + (1 - sigmoid(t)) * x": "",
+        # 1 - sigmoid(t) = sigmoid(-t)
+        "(1 - sigmoid(t)) * {}(n) + sigmoid(t) * x": "t",
+    }
     cells = []
     for function in ("relu", "tanh"):
-        for text, negated in (
-            ("sigmoid(t) * {}(n) + (1 - sigmoid(t)) * x", ""),
-            # 1 - sigmoid(t) = sigmoid(-t)
-            ("(1 - sigmoid(t)) * {}(n) + sigmoid(t) * x", "t"),
-        ):
+        for formula, negated in negated_by_formula.items():
             cell = Cell(
-                "highway",
-                "linear.Highway",
-                {"H": text.format(function)},
-                "tn",
+                name="highway",
+                target="linear.Highway",
+                formulas={"H": formula.format(function)},
+                gates="tn",
                 negated=negated,
                 options={"nonlinearity": function},
                 layers={"n": "transform", "t": "gate"},
@@ -72,16 +73,16 @@ CELLS = (
         "LSTM",
         "recurrent.LSTMCell",
         {"C": "sigmoid(f) * c + sigmoid(i) * tanh(g)", "H": "sigmoid(o) * tanh(C)"},
-        "ifgo",
-        "HC",
+        gates="ifgo",
+        returns="HC",
         peepholes={"i": "c", "f": "c", "o": "C"},
         peephole_target="recurrent.PeepholeLSTMCell",
     ),
     Cell("GRU", "recurrent.GRUCell", {"H": "(1 - sigmoid(z)) * tanh(n) + sigmoid(z) * h"}, **_GRU),
     # 1 - sigmoid(z) = sigmoid(-z)
     Cell("GRU", "recurrent.GRUCell", {"H": "(1 - sigmoid(z)) * h + sigmoid(z) * tanh(n)"}, negated="z", **_GRU),
-    Cell("RNN", "recurrent.RNNCell", {"H": "tanh(n)"}, "n"),
-    Cell("RNN", "recurrent.RNNCell", {"H": "relu(n)"}, "n", options={"nonlinearity": "relu"}),
+    Cell("RNN", "recurrent.RNNCell", {"H": "tanh(n)"}, gates="n"),
+    Cell("RNN", "recurrent.RNNCell", {"H": "relu(n)"}, gates="n", options={"nonlinearity": "relu"}),
 )
 """In the order in which they are tried: a highway layer is also a sum of products, an RNN any function of a sum."""
 GATE_WORDS = {

@@ -13,7 +13,7 @@ from attrs import evolve
 from ...data import define
 from ...graph.tensor import place_of
 from ...nn.layouts import overlapping
-from ...nn.mapping import LAYERS, GraphNode, GraphSpec, Link, ModuleSpec, Plan, specs_in, way_to
+from ...nn.mapping import GraphNode, GraphSpec, Link, ModuleSpec, Plan, specs_in, way_to
 from ...nn.memory import MemoryEffects
 from ...nn.pieces import CLASS_IN_TORCH_OF_CELL, Lifted, Piece, content_of_piece, replace_tensors
 from ...nn.plan import graph_arguments
@@ -84,18 +84,9 @@ def _accepted(root: ModuleSpec, state: StateDict, only_torch: bool) -> tuple[lis
         state: its state dict.
         only_torch: whether cells that `torch.nn` lacks are left out.
     """
-    graphs = _graphs(root)
-    carried_over = _carried_over(graphs, state)
-    cells: list[GraphCell] = []
-    notes: dict[str, list[str]] = {}
-    """The paths of graphs, by the obstacle to cells there: the same for each step of an unrolled model."""
-    for spec, prefix in graphs.values():
-        search = Search(spec, prefix, state, frozenset(carried_over[id(spec)])).run()
-        cells += [cell for cell in search.cells if not only_torch or cell.module.target in CLASS_IN_TORCH_OF_CELL]
-        for message in search.obstacles:
-            notes.setdefault(message, []).append(spec.path)
+    cells, notes = _cells_and_notes(root, state, only_torch)
     groups = _groups(cells, state)
-    obstacles = {**_tensors_of_others(cells, root, state), **_changed_values(cells, root)}
+    obstacles = {**_obstacles_by_tensors(cells, root, state), **_obstacles_by_changes(cells, root)}
     # After all others: a cell that stays can keep those from being modules with which it shares layers.
     _add_obstacles_between_cells(groups, obstacles)
     for cell in cells:
@@ -103,6 +94,27 @@ def _accepted(root: ModuleSpec, state: StateDict, only_torch: bool) -> tuple[lis
             message = f"{cell.kind.name} stays as it is: {obstacles[id(cell)]}"
             notes.setdefault(message, []).append(cell.graph.path)
     return [cell for group in groups for cell in group if id(cell) not in obstacles], notes
+
+
+def _cells_and_notes(
+    root: ModuleSpec, state: StateDict, only_torch: bool
+) -> tuple[list[GraphCell], dict[str, list[str]]]:
+    """Return the cells of all graphs of a model, each graph searched by itself; arguments as for `_accepted`.
+
+    Returns:
+        The cells; and the paths of graphs, by the obstacle to cells there, which is the same for each step of an
+        unrolled model.
+    """
+    graphs = _graphs(root)
+    carried_over = _carried_over(graphs, state)
+    cells: list[GraphCell] = []
+    notes: dict[str, list[str]] = {}
+    for spec, prefix in graphs.values():
+        search = Search(spec, prefix, state, frozenset(carried_over[id(spec)])).run()
+        cells += [cell for cell in search.cells if not only_torch or cell.module.target in CLASS_IN_TORCH_OF_CELL]
+        for message in search.obstacles:
+            notes.setdefault(message, []).append(spec.path)
+    return cells, notes
 
 
 def _graphs(root: ModuleSpec) -> dict[int, tuple[ModuleSpec, str]]:
@@ -140,17 +152,15 @@ def _carried_over(graphs: Mapping[int, tuple[ModuleSpec, str]], state: StateDict
         tensors_of[graph] = tuple(view for key, view in views.items() if key.startswith(prefix))
     pairs: dict[Any, set[tuple[int, int]]] = {tensors: set() for tensors in tensors_of.values()}
     for spec, _ in graphs.values():
-        nodes = graph_of(spec).nodes
-        tensors_of_nodes: list[tuple[Any, ...]] = []  # none of a node that is not a graph with tensors
-        for node in nodes:
-            child = spec.children[node.module] if node.module else None
-            tensors_of_nodes.append(tensors_of.get(id(child), ()))
-        for node, tensors in zip(nodes, tensors_of_nodes):
+        tensors_of_nodes: dict[int, tuple[Any, ...]] = {}
+        """The tensors of each node that is a graph with tensors, by its number."""
+        for number, node in enumerate(graph_of(spec).nodes, 1):
+            tensors = tensors_of.get(id(spec.children[node.module]), ()) if node.module else ()
             if not tensors:
                 continue
+            tensors_of_nodes[number] = tensors
             for place, (source, path) in enumerate(node.takes):
-                is_node = source != 0  # 0 is the input of the graph around
-                if is_node and tensors_of_nodes[source - 1] == tensors:
+                if tensors_of_nodes.get(source) == tensors:
                     output = path[0] if path else 0  # without a path it is the only output
                     pairs[tensors].add((place, output))
     return {graph: pairs[tensors] for graph, tensors in tensors_of.items()}
@@ -160,13 +170,17 @@ def _carried_over(graphs: Mapping[int, tuple[ModuleSpec, str]], state: StateDict
 
 
 def _identity(cell: GraphCell, state: StateDict) -> tuple[Any, tuple[Any, ...]]:
-    """Return what is equal for cells of one kind whose tensors are in the same memory: the kind, and the memory."""
+    """Return what is equal for cells of one kind whose tensors are in the same memory.
+
+    Returns:
+        The class with its options, and for each piece the memory of its tensor, and the piece without its key.
+    """
     kind = cell.module.target, *cell.module.kwargs.items()
     return kind, tuple(content_of_piece(piece, state[cell.prefix + piece.key]) for piece in cell.pieces)
 
 
 def _groups(cells: list[GraphCell], state: StateDict) -> list[list[GraphCell]]:
-    """Return the cells in groups that have all tensors in common; those of a group get one module."""
+    """Return the cells in groups that have all tensors in common, and give those of a group one module."""
     groups: dict[Any, list[GraphCell]] = {}
     for cell in cells:
         group = groups.setdefault(_identity(cell, state), [])
@@ -175,22 +189,25 @@ def _groups(cells: list[GraphCell], state: StateDict) -> list[list[GraphCell]]:
     return list(groups.values())
 
 
-def _tensors_of_others(cells: list[GraphCell], root: ModuleSpec, state: StateDict) -> _Obstacles:
+def _obstacles_by_tensors(cells: list[GraphCell], root: ModuleSpec, state: StateDict) -> _Obstacles:
     """Return the obstacles to cells whose tensors share memory with others than those of equal cells."""
     obstacles: _Obstacles = {}
     users: dict[tuple[int, str], Any] = {}
-    """The cell that has a tensor, and the tensor's number in it, by the graph and the key there."""
-    first_of: dict[Any, GraphCell] = {}
+    """The identity of the cell that has a tensor, and the tensor's number in it, by the graph and the key there."""
+    first_of_identity: dict[Any, GraphCell] = {}
+    """Of equal cells the first: `_add_obstacles_between_cells` adds its obstacle to the others."""
     for cell in cells:
         identity = _identity(cell, state)
-        first_of.setdefault(identity, cell)
+        first_of_identity.setdefault(identity, cell)
+        # Equal cells have the same tensors in the same order. A cell with some of another's stays as it is, and so does
+        # the other, whose layers are then used outside of it.
         for number, key in enumerate(dict.fromkeys(piece.key for piece in cell.pieces)):
             user = identity, number
             if users.setdefault((id(cell.graph), key), user) != user:
                 obstacles[id(cell)] = "another cell has the same tensors"
     shared = _shared_memory(users, root, state) if cells else set()
-    for (_, views), cell in first_of.items():
-        if any(memory in shared for memory, _ in views):
+    for (_, contents), cell in first_of_identity.items():
+        if any(memory in shared for memory, _ in contents):
             obstacles[id(cell)] = "its tensors are also those of something else"
     return obstacles
 
@@ -199,7 +216,7 @@ def _shared_memory(users: Mapping[tuple[int, str], Any], root: ModuleSpec, state
     """Return the memory of tensors that overlap others, unless they are the same tensor of the same user.
 
     Args:
-        users: the cell that has a tensor, by the graph and the key there.
+        users: the cell and number of a tensor, equal for equal cells, by the graph and the key there.
         root: the model.
         state: its state dict.
 
@@ -264,7 +281,7 @@ def _layers_used_outside(spec: ModuleSpec, cells: list[GraphCell]) -> _Obstacles
     return obstacles
 
 
-def _changed_values(cells: list[GraphCell], root: ModuleSpec) -> _Obstacles:
+def _obstacles_by_changes(cells: list[GraphCell], root: ModuleSpec) -> _Obstacles:
     """Return the obstacles to cells whose values a layer changes in place.
 
     Lua computes gradients with the changed values, PyTorch's cells keep others than Lua's layers.
@@ -416,21 +433,21 @@ class _Rewritten:
 def _rewrite(result: Lifted, cells: list[GraphCell]) -> None:
     """Make each cell one node, and its tensors those of the state dict."""
     graphs: dict[int, _Rewritten] = {}
-    steps: dict[Any, list[str]] = {}
-    """The paths of graphs with equal cells, as the steps of an unrolled layer have, by the text of their note and the
-    modules of the cells: one note is for all."""
+    paths_of_notes: dict[tuple[str, tuple[int, ...]], list[str]] = {}
+    """The paths of graphs, by a note and the modules that it is about: the steps of an unrolled layer have one note."""
     for spec in {id(cell.graph): cell.graph for cell in cells}.values():
         inside = [cell for cell in cells if cell.graph is spec]
         rewritten = _replace_nodes(spec, inside)
         graphs[id(spec)] = rewritten
-        texts = []
+        names_and_classes = []
         for cell in inside:
             name = rewritten.names[id(cell.module)]
-            class_name = cell.module.target.removeprefix(LAYERS).partition(".")[2]
-            texts.append(f"{name} ({class_name})")
+            *_, class_name = cell.module.target.split(".")
+            names_and_classes.append(f"{name} ({class_name})")
+        text = ", ".join(dict.fromkeys(names_and_classes))  # each once: several cells may have one module
         modules = tuple(id(cell.module) for cell in inside)
-        steps.setdefault((", ".join(dict.fromkeys(texts)), modules), []).append(spec.path)
-    for (text, _), paths in steps.items():
+        paths_of_notes.setdefault((text, modules), []).append(spec.path)
+    for (text, _), paths in paths_of_notes.items():
         result.note(paths[0], f"recognized: {text}{and_elsewhere(len(paths) - 1)}", len(paths))
     _replace_tensors(result, graphs)
 

@@ -26,7 +26,7 @@ from ...nn.walk import FLOW_ERRORS, Domain
 # Polynomials
 
 Poly = tuple[tuple[tuple[Any, ...], float], ...]
-"""A sum of products: sorted pairs of sorted atoms and their factor."""
+"""A sum of products, its terms: sorted pairs of the atoms of a product, sorted, and its factor, a number."""
 _MOST_TERMS = 32
 """Maximum terms of a polynomial, and parts of a value; nothing is known of a larger one."""
 _MOST_ADDED = 16.0
@@ -38,10 +38,11 @@ class UnknownValue(Exception):
 
 
 def polynomial(terms: Iterable[tuple[tuple[Any, ...], float]]) -> Poly:
-    """Return a polynomial.
+    """Return the sum of terms, each a pair of atoms and a factor; those of the same atoms become one.
 
     Raises:
-        UnknownValue: terms cancel each other, which rounding and infinite numbers do not.
+        UnknownValue: terms cancel each other. What a model computes is then not exactly 0: numbers are rounded, and
+            may be infinite.
     """
     factors: dict[tuple[Any, ...], float] = {}
     for atoms, factor in terms:
@@ -49,6 +50,16 @@ def polynomial(terms: Iterable[tuple[tuple[Any, ...], float]]) -> Poly:
     if 0.0 in factors.values():
         raise UnknownValue
     return tuple(sorted(factors.items()))
+
+
+def atom_alone(atom: Any) -> Poly:
+    """Return an atom, as others refer to it, as a polynomial."""
+    return (((atom,), 1.0),)
+
+
+def number_alone(number: float) -> Poly:
+    """Return a number as a polynomial: the factor of no atoms."""
+    return (((), number),)
 
 
 def times(one: Poly, other: Poly) -> Poly:
@@ -60,6 +71,7 @@ def times(one: Poly, other: Poly) -> Poly:
 
 
 def _scaled(poly: Poly, scale: float) -> Poly:
+    """Return a polynomial times a number."""
     return polynomial((atoms, factor * scale) for atoms, factor in poly)
 
 
@@ -95,10 +107,10 @@ def _polynomial_of(node: Any) -> Poly:
     if isinstance(node, ast.Call):
         function: Any = node.func
         argument: Any = node.args[0]
-        return ((((function.id, argument.id),), 1.0),)
+        return atom_alone((function.id, argument.id))
     if isinstance(node, ast.Name):
-        return (((("", node.id),), 1.0),)
-    return (((), float(ast.literal_eval(node))),)
+        return atom_alone(("", node.id))
+    return number_alone(float(ast.literal_eval(node)))
 
 
 def graph_of(spec: ModuleSpec) -> GraphSpec:
@@ -179,7 +191,7 @@ class Values:
         number = self._numbers.setdefault(atom, len(self.atoms))
         if number == len(self.atoms):
             self.atoms.append(atom)
-        return (((number,), 1.0),)
+        return atom_alone(number)
 
     def value(self, link: Link, size: int | None = None) -> Rows:
         """Return the value of a link as an atom of which nothing else is known, except perhaps its size.
@@ -322,7 +334,7 @@ class Values:
         if operation == "add":
             if abs(number) > _MOST_ADDED:
                 raise UnknownValue
-            return evolve(rows, poly=polynomial((*rows.poly, ((), number))))
+            return evolve(rows, poly=polynomial((*rows.poly, *number_alone(number))))
         # Any other factor rounds.
         if abs(number) != 1:
             raise UnknownValue
@@ -398,7 +410,7 @@ class Values:
         """Return a range of the features of a value: that of each factor of each product."""
         terms: list[Any] = []
         for atoms, factor in rows.poly:
-            sliced: Poly = (((), factor),)
+            sliced = number_alone(factor)
             for number in atoms:
                 sliced = times(sliced, self._slice_of_atom(self.atoms[number], start, length))
             terms += sliced

@@ -27,9 +27,11 @@ from .polynomials import (
     Poly,
     UnknownValue,
     Values,
+    atom_alone,
     formula,
     functions_in,
     graph_of,
+    number_alone,
     number_of_atom,
     polynomial,
     times,
@@ -189,55 +191,69 @@ class Search:
         for number, value in self._values.run():
             reasons: list[str] = []
             with suppress(UnknownValue):  # terms of a reading cancel each other: it is not a cell
-                if self._is_new_value_of_cell(number, value.poly, reasons):
-                    self._values.replace_by_atom(number)
+                self._read_node(number, value.poly, reasons)
             # A value that is like several kinds of cells is listed as the first.
             self.obstacles += reasons[:1]
         return self
 
-    def _is_new_value_of_cell(self, number: int, poly: Poly, reasons: list[str]) -> bool:
-        """Return whether the value of a node is one of a cell, and should be an atom from now on.
+    def _read_node(self, number: int, poly: Poly, reasons: list[str]) -> None:
+        """Bind the value of a node to the first formula of a cell that it is; then it is an atom from now on.
 
         The values of a cell follow from one another: the new cell state of an LSTM is bound first, and its output, a
-        function of that, continues the same binding. The last one completes the cell.
+        function of that, continues the same binding. The last one adds the cell to `cells`.
 
         Args:
             number: of the node.
             poly: its value.
             reasons: receives the obstacles to cells that the value is like; emptied if it is one.
         """
-        incomplete = [self._bindings[atom] for atom in self._atoms_in(poly) if atom in self._bindings]
+        is_atom = number_of_atom(poly) is not None  # an RNN's `tanh(n)`, which needs no further one
+        for letter, start in self._formulas_to_read(poly):
+            binding = self._read(start.cell.formulas[letter], poly, start)
+            if binding is None:
+                continue
+            value = poly if is_atom else self._values.atom(Atom("value", (number, ())))
+            binding = binding.defined(letter, value, number)
+            *_, last_letter = start.cell.formulas
+            # The checks of a complete cell may fail: then another reading, or kind of cell, may still fit.
+            if letter == last_letter and not self._add_cell(binding, reasons):
+                continue
+            reasons.clear()
+            atom = number_of_atom(value)
+            assert atom is not None
+            self._bindings[atom] = binding
+            if not is_atom:
+                self._values.replace_by_atom(number)
+            return
+
+    def _formulas_to_read(self, poly: Poly) -> Iterator[tuple[str, _Binding]]:
+        """Yield the formulas that a value may be, by their letters, each with the cell that it would begin or continue.
+
+        Args:
+            poly: the value.
+        """
+        begun_cells = [self._bindings[atom] for atom in self._atoms_in(poly) if atom in self._bindings]
         kinds_of_atoms = {self._values.atoms[atom].kind for atoms, _ in poly for atom in atoms}
         for cell in CELLS:
-            *_, last = cell.formulas
-            for position, (letter, text) in enumerate(cell.formulas.items()):
+            first_letter, *_ = cell.formulas
+            for letter, text in cell.formulas.items():
                 # A formula need not be read if the value has not all functions in it.
                 if not functions_in(text) <= kinds_of_atoms:
                     continue
-                if position == 0:  # the first formula begins a cell, any other continues one
-                    starts = [_Binding(cell)]
-                else:
-                    starts = [start for start in incomplete if start.cell is cell and letter not in start.values]
-                for start in starts:
-                    binding = self._read(text, poly, start)
-                    if binding is None:
-                        continue
-                    # An RNN's `tanh(n)` is an atom already, and needs no further one.
-                    is_atom = number_of_atom(poly) is not None
-                    value = poly if is_atom else self._values.atom(Atom("value", (number, ())))
-                    binding = binding.defined(letter, value, number)
-                    # The checks of a complete cell may fail: then another reading, or kind of cell, may still fit.
-                    if letter == last and not self._adds_cell(binding, reasons):
-                        continue
-                    reasons.clear()
-                    atom = number_of_atom(value)
-                    assert atom is not None
-                    self._bindings[atom] = binding
-                    return not is_atom
-        return False
+                if letter == first_letter:
+                    yield letter, _Binding(cell)
+                    continue
+                for begun in begun_cells:
+                    if begun.cell is cell and letter not in begun.values:
+                        yield letter, begun
 
-    def _adds_cell(self, binding: _Binding, reasons: list[str]) -> bool:
-        """Add a cell all of whose formulas are read; return whether it is one, or add the obstacle to the reasons."""
+    def _add_cell(self, binding: _Binding, reasons: list[str]) -> bool:
+        """Add a cell, all of whose formulas are read, unless a check refuses it; return whether it was added.
+
+        Args:
+            binding: the cell.
+            reasons: receives the obstacle if it was not, and is worth a note.
+        """
         cell = binding.cell
         try:
             self.cells.append(self._stateless_cell(binding) if cell.layers else self._recurrent_cell(binding))
@@ -308,9 +324,8 @@ class Search:
         for gate in dict.fromkeys(self._sigmoids(number for term, _ in poly for number in term)):
             for total in self._values_times_matrices(self._values.atoms[gate].of):
                 atom = self._values.atom(Atom("value", total))  # told from others by the sum, as it has no link
-                gate_itself: Poly = (((gate,), 1.0),)
-                one_minus_gate: Poly = (((), 1.0), ((gate,), -1.0))
-                for factor in (gate_itself, one_minus_gate):
+                one_minus_gate = polynomial((*number_alone(1.0), ((gate,), -1.0)))
+                for factor in (atom_alone(gate), one_minus_gate):
                     terms = times(total, factor)
                     if len(total) > 1 and set(terms) <= set(poly):
                         others = [term for term in poly if term not in terms]
@@ -364,7 +379,7 @@ class Search:
             if function and atom.kind != function:
                 return None
             # tanh(g) binds g to the argument of tanh; c alone is bound to the atom itself.
-            value = atom.of if function else (((number,), 1.0),)
+            value = atom.of if function else atom_alone(number)
             if bound.setdefault(letter, value) != value:
                 return None
         return bound
@@ -399,21 +414,30 @@ class Search:
         gate = _Gate()
         for numbers, factor in poly:
             atoms = [self._values.atoms[number] for number in numbers]
-            # Of a peephole, a vector times a value, the vector comes first.
-            atoms.sort(key=lambda atom: atom.kind != "vector")
-            kinds = [atom.kind for atom in atoms]
+            vectors = [atom for atom in atoms if atom.kind == "vector"]
+            others = [atom for atom in atoms if atom.kind != "vector"]
             if not atoms:
                 gate.constant = factor
-            elif factor == 1 and kinds == ["matrix"] and atoms[0].of not in gate.products:
-                gate.products[atoms[0].of] = atoms[0]
-            elif factor == 1 and kinds == ["vector"]:
-                gate.vectors.append(atoms[0])
-            elif factor == 1 and len(atoms) == 2 and kinds[0] == "vector" and kinds[1] != "vector":
-                vector, value = atoms
+            elif factor == 1 and len(vectors) == 1 and not others:
+                gate.vectors += vectors
+            elif factor == 1 and len(vectors) == 1 and len(others) == 1:
+                # A peephole: the vector times a value, element by element.
+                (vector,) = vectors
+                (value,) = others
                 gate.peepholes[self._values.atom(value)] = vector
+            elif factor == 1 and not vectors and self._is_new_product(others, gate):
+                (matrix,) = others
+                gate.products[matrix.of] = matrix
             else:
                 raise _NotACell(f"the {GATE_WORDS[letter]} is more than a sum of products with matrices")
         return gate
+
+    def _is_new_product(self, atoms: list[Atom], gate: _Gate) -> bool:
+        """Return whether a product is a matrix alone, times a value that no other matrix of the gate multiplies."""
+        if len(atoms) != 1:
+            return False
+        (atom,) = atoms
+        return atom.kind == "matrix" and atom.of not in gate.products
 
     def _reset(self, poly: Poly, h: Poly) -> _Reset:
         """Find the reset gate in the sum of a GRU's new value: before or after the product with the last output.
@@ -428,25 +452,23 @@ class Search:
         atoms = self._values.atoms
         terms_without_reset: list[Any] = []
         scaled: list[Atom] = []
-        """The blocks of a matrix, times the last output, and of biases that the gate multiplies."""
+        """The block of a matrix, times the last output, and the blocks of biases that the gate multiplies."""
         gates: set[int] = set()
         """The sigmoids that are reset gates, by their atoms; of a GRU it is one."""
         for numbers, factor in poly:
-            multiplied = self._product_in_matrix(numbers)
-            resets_state = number_of_atom(h) in multiplied
-            sigmoids = self._sigmoids(multiplied if resets_state else numbers)
-            if len(sigmoids) == 1 and len(numbers) == 2:
-                # sigmoid(r) * W h, or sigmoid(r) * bias
-                number = numbers[1] if numbers[0] == sigmoids[0] else numbers[0]
-                scaled.append(atoms[number])
-                terms_without_reset.append(((number,), factor))
-                gates.add(sigmoids[0])
-            elif len(sigmoids) == 1 and len(multiplied) == 2:
-                # W (sigmoid(r) * h)
+            scaled_block = self._times_sigmoid(numbers)  # sigmoid(r) * W h, or sigmoid(r) * bias
+            scaled_state = self._times_sigmoid(self._product_in_matrix(numbers))  # W (sigmoid(r) * h)
+            if scaled_block is not None:
+                gate, block = scaled_block
+                scaled.append(atoms[block])
+                terms_without_reset.append(((block,), factor))
+                gates.add(gate)
+            elif scaled_state is not None and scaled_state[1] == number_of_atom(h):
+                gate, _ = scaled_state
                 (matrix,) = numbers
-                unscaled = evolve(atoms[matrix], of=h)
-                terms_without_reset += times(self._values.atom(unscaled), (((), factor),))
-                gates.add(sigmoids[0])
+                matrix_times_h = evolve(atoms[matrix], of=h)
+                terms_without_reset += times(self._values.atom(matrix_times_h), number_alone(factor))
+                gates.add(gate)
             else:  # not reset: a matrix times the input, a bias
                 terms_without_reset.append((numbers, factor))
         if len(gates) != 1:
@@ -457,6 +479,19 @@ class Search:
                 raise _NotACell("its reset gate does not multiply the product with the last output, or more than that")
             biases = [atom for atom in scaled if atom.kind == "vector"]
         return _Reset(gate=atoms[gates.pop()].of, new=polynomial(terms_without_reset), biases=biases)
+
+    def _times_sigmoid(self, numbers: tuple[int, ...]) -> tuple[int, int] | None:
+        """Return the sigmoid and the other factor of a product of these two; `None` for any other product.
+
+        Args:
+            numbers: the atoms of the product.
+        """
+        sigmoids = self._sigmoids(numbers)
+        if len(numbers) != 2 or len(sigmoids) != 1:
+            return None
+        (sigmoid,) = sigmoids
+        (other,) = (number for number in numbers if number != sigmoid)
+        return sigmoid, other
 
     def _product_in_matrix(self, numbers: tuple[int, ...]) -> tuple[int, ...]:
         """Return the atoms of what a matrix multiplies, if a term is a matrix times a single product; empty otherwise.
@@ -493,28 +528,20 @@ class Search:
                 target = cell.reset_first_target
         gates = {letter: self._gate(binding.values[letter], letter) for letter in cell.gates}
         x, h = self._input_and_state(binding, gates)
-        input_size, size = _checked_sizes(gates, x, h)
+        sizes = _checked_sizes(gates, x, h)
         if reset_biases is not None:
-            # PyTorch's GRU has one of each: n = tanh(W x + b + r * (U h + c)).
-            other_biases = len(gates["n"].vectors) - len(reset_biases)
-            if len(reset_biases) > 1 or other_biases > 1:
-                raise _NotACell("its new value has two biases that are reset, or two that are not")
-        pieces = _peepholes(binding, gates)
-        if pieces:
+            _check_reset_biases(gates["n"], reset_biases)
+        peepholes = _peepholes(binding, gates)
+        if peepholes:
             target = cell.peephole_target
-        for number, (letter, gate) in enumerate(gates.items()):
-            # The reset gate is inside of the new value alone.
-            biases = reset_biases if letter == "n" else None
-            # The rows of all gates follow one another in each tensor.
-            for piece in _pieces(gate, (x, h), first_row=number * size, reset_biases=biases):
-                pieces.append(evolve(piece, negated=letter in cell.negated))
+        pieces = [*peepholes, *_pieces_of_gates(cell, gates, (x, h), reset_biases)]
         self._check_sources(pieces)
         inputs = [x, h]
         if "c" in binding.values:
             inputs.append(binding.values["c"])
         has_bias = any(gate.vectors for gate in gates.values())
         options = {} if has_bias else {"bias": False}
-        graph_cell = self._graph_cell(binding, target, inputs, (input_size, size), options, pieces)
+        graph_cell = self._graph_cell(binding, target, inputs, sizes, options, pieces)
         _check_covered(pieces, graph_cell.shapes)
         return graph_cell
 
@@ -531,29 +558,26 @@ class Search:
             gates[letter] = self._gate(binding.values[letter], letter)
             if set(gates[letter].products) != {x}:
                 raise _NotACell  # without a message: it is not even like one
-        # Its rows; that there are as many columns is checked below.
-        size = gates["n"].products[x].size[0]
+        size, _ = gates["n"].products[x].size  # its rows; that there are as many columns is checked below
         pieces: list[Piece] = []
         for letter, name in cell.layers.items():
             gate = gates[letter]
             matrix = gate.products[x]
             _check_gate(letter, gate, (x,), size)
-            if matrix.size[1] != size or gate.peepholes:
+            if matrix.size != (size, size) or gate.peepholes:
                 raise _NotACell(f"the {GATE_WORDS[letter]} is not a layer of as many outputs as inputs")
             is_negated = letter in cell.negated
-            weight = f"{name}.weight"
-            bias = f"{name}.bias"
-            pieces.append(Piece(matrix.key, matrix.start, matrix.size, weight, at=(0, 0), negated=is_negated))
+            pieces.append(_piece(matrix, f"{name}.weight", first_row=0, negated=is_negated))
             for vector in gate.vectors:
-                pieces.append(Piece(vector.key, vector.start, vector.size, bias, at=(0,), negated=is_negated))
+                pieces.append(_piece(vector, f"{name}.bias", first_row=0, negated=is_negated))
+        # The class has one argument for the biases of both layers.
         if {len(gate.vectors) for gate in gates.values()} not in ({0}, {1}):
             raise _NotACell("its layers do not have one bias each")
         self._check_sources(pieces)
-        constant = gates["t"].constant
-        if cell.negated:  # of a highway layer, the gate t alone may be
-            constant = 0.0 - constant  # never -0.0, which a page would show
-        # One argument for the biases of both layers, which is why both have one or none.
-        options = {"gate_bias": constant, "bias": bool(gates["t"].vectors)}
+        gate_bias = gates["t"].constant
+        if "t" in cell.negated:
+            gate_bias = 0.0 - gate_bias  # never -0.0, which a page would show
+        options = {"gate_bias": gate_bias, "bias": bool(gates["t"].vectors)}
         return self._graph_cell(binding, cell.target, [x], (size,), options, pieces)
 
     def _graph_cell(
@@ -571,7 +595,7 @@ class Search:
             binding: what its letters stand for.
             target: its class.
             inputs: the values that it takes, in order.
-            sizes: the numbers of features with which the class is called.
+            sizes: the numbers of features, the first arguments of the class.
             options: further arguments, besides those that all cells of its kind have.
             pieces: what its tensors are made of.
 
@@ -584,7 +608,7 @@ class Search:
         module = ModuleSpec(LAYERS + target, sizes, options, class_name=cell.name, obj=spec.obj, path=spec.path)
         links = tuple(self._link(value) for value in inputs)
         outputs = tuple(binding.nodes[letter] for letter in cell.returns)
-        return GraphCell(cell, module, spec, self._prefix, links, outputs, pieces)
+        return GraphCell(cell, module, graph=spec, prefix=self._prefix, inputs=links, outputs=outputs, pieces=pieces)
 
     def _link(self, value: Poly) -> Link:
         """Return the link of a value.
@@ -661,31 +685,51 @@ class Search:
         is_continued = self._continues(value, binding, gates)
         if is_continued is not None:
             return _CERTAIN if is_continued else _POSSIBLE
-        has_cell = "c" in binding.values
-        states = [(value, "H")]
-        if has_cell:
-            states.append((binding.values["c"], "C"))
+        has_cell_state = "c" in binding.values
+        states = {"H": value}
+        """What the cell takes as its state, by the letter of the new state."""
+        if has_cell_state:
+            states["C"] = binding.values["c"]
         shifts: set[int | None] = set()
-        """The places of the values among the inputs, minus those of their successors among the outputs."""
-        for state, letter in states:
-            number, path = self._link(state)
-            if number != 0 or not path:
+        """The place of each state among the inputs, minus that of the new one among the outputs; `None` without one."""
+        for letter, state in states.items():
+            input_place = self._place_among_inputs(state)
+            if input_place is None:
                 return _UNLIKELY
-            successor = (binding.nodes[letter], ())
-            output = self._graph.outputs.index(successor) if successor in self._graph.outputs else None
-            if (path[0], output) in self._carried_over:
+            output_place = self._place_among_outputs(binding.nodes[letter])
+            if (input_place, output_place) in self._carried_over:
                 return _SHOWN_BY_GRAPH
-            shifts.add(None if output is None else path[0] - output)
-        shift = shifts.pop()
-        if shifts or shift is None:
+            shifts.add(None if output_place is None else input_place - output_place)
+        if len(shifts) > 1 or None in shifts:
             return _POSSIBLE
-        # The input of a simple cell comes before its state.
-        return _SHOWN_BY_GRAPH if shift > 0 or has_cell else _POSSIBLE
+        (shift,) = shifts
+        # Two states that are shifted alike show it. A single one is always shifted like itself: then an input that
+        # comes before it has to show it.
+        is_after_input = shift is not None and shift > 0
+        return _SHOWN_BY_GRAPH if has_cell_state or is_after_input else _POSSIBLE
+
+    def _place_among_inputs(self, value: Poly) -> int | None:
+        """Return the place of a value in the list that is the input of the graph; `None` if it is not from there.
+
+        Raises:
+            _NotACell: see `_link`.
+        """
+        source, path = self._link(value)
+        return path[0] if source == 0 and path else None  # 0 is the input of the graph
+
+    def _place_among_outputs(self, node: int) -> int | None:
+        """Return the place of a node's output among those of the graph; `None` if it is not one."""
+        link = (node, ())
+        return self._graph.outputs.index(link) if link in self._graph.outputs else None
 
     def _continues(self, value: Poly, binding: _Binding, gates: dict[str, _Gate]) -> bool | None:
-        """Return whether a value is the output of a cell that this one continues; `None` if it is not one of a cell.
+        """Return whether a value is the output of a cell that this one continues.
 
-        A cell continues another if it takes both states of that; one without a cell state, if it has the same weights.
+        A cell with a cell state continues another if it takes both states of that, a simple one if it has weights of
+        that.
+
+        Returns:
+            `None` if no cell returns the value, or the cell that does has another cell state than this one takes.
         """
         atom = number_of_atom(value)
         before = None if atom is None else self._bindings.get(atom)
@@ -789,7 +833,7 @@ def _peepholes(binding: _Binding, gates: dict[str, _Gate]) -> list[Piece]:
         for value, vector in gate.peepholes.items():
             if letter not in cell.peepholes or value != binding.values[cell.peepholes[letter]]:
                 raise _NotACell(f"the {GATE_WORDS[letter]} sees another value")
-            pieces.append(Piece(vector.key, vector.start, vector.size, target=f"weight_c{letter}", at=(0,)))
+            pieces.append(_piece(vector, f"weight_c{letter}", first_row=0))
     if pieces and len(pieces) != len(cell.peepholes):
         raise _NotACell("only some of its gates see the cell")
     return pieces
@@ -806,7 +850,7 @@ def _resolved_blocks(products: Mapping[Poly, Atom], x: Poly, h: Poly, is_proven:
         is_proven: whether it is proven which of the two is the last output.
 
     Raises:
-        _NotACell: it is not, and their widths differ.
+        _NotACell: it is not proven, and their widths differ, so that it matters.
     """
     rows, negative_width = products[h].size
     columns = -negative_width
@@ -821,6 +865,44 @@ def _resolved_blocks(products: Mapping[Poly, Atom], x: Poly, h: Poly, is_proven:
     return blocks
 
 
+def _check_reset_biases(new_value: _Gate, reset_biases: list[Atom]) -> None:
+    """Refuse a GRU that has more biases than PyTorch's, `n = tanh(W x + b + r * (U h + c))`.
+
+    Args:
+        new_value: the sum of the new value, with all its biases.
+        reset_biases: those that the reset gate scales.
+    """
+    count_of_others = len(new_value.vectors) - len(reset_biases)
+    if len(reset_biases) > 1 or count_of_others > 1:
+        raise _NotACell("its new value has two biases that are reset, or two that are not")
+
+
+def _pieces_of_gates(
+    cell: Cell, gates: Mapping[str, _Gate], inputs: tuple[Poly, Poly], reset_biases: list[Atom] | None
+) -> Iterator[Piece]:
+    """Yield what a recurrent cell's matrices and biases are made of; the gates' rows follow one another in each.
+
+    Args:
+        cell: the kind of cell.
+        gates: the gates by letter, in the order of their rows, all of one size.
+        inputs: the input and the last output.
+        reset_biases: see `_pieces`, of the new value.
+    """
+    _, h = inputs
+    for number, (letter, gate) in enumerate(gates.items()):
+        size, _ = gate.products[h].size
+        # The reset gate is inside of the new value alone.
+        biases = reset_biases if letter == "n" else None
+        for piece in _pieces(gate, inputs, first_row=number * size, reset_biases=biases):
+            yield evolve(piece, negated=letter in cell.negated)
+
+
+def _piece(block: Atom, target: str, first_row: int, negated: bool = False, second_bias: str = "") -> Piece:
+    """Return the piece of a cell's tensor that a block of a tensor of the graph becomes, from a row on."""
+    at = (first_row, *[0] * (len(block.size) - 1))
+    return Piece(block.key, block.start, block.size, target, at=at, negated=negated, second_bias=second_bias)
+
+
 def _pieces(gate: _Gate, inputs: tuple[Poly, Poly], first_row: int, reset_biases: list[Atom] | None) -> Iterator[Piece]:
     """Yield what the rows of a gate are made of, in the tensors `weight_ih`, `weight_hh`, `bias_ih` and `bias_hh`.
 
@@ -833,12 +915,12 @@ def _pieces(gate: _Gate, inputs: tuple[Poly, Poly], first_row: int, reset_biases
     """
     input_matrix, state_matrix = (gate.products[value] for value in inputs)
     for target, matrix in (("weight_ih", input_matrix), ("weight_hh", state_matrix)):
-        yield Piece(matrix.key, matrix.start, matrix.size, target, at=(first_row, 0))
+        yield _piece(matrix, target, first_row)
     if reset_biases is not None:
         # The two have different effects, and neither can be zero for want of the other: `_check_covered` refuses that.
         for vector in gate.vectors:
             target = "bias_hh" if vector in reset_biases else "bias_ih"
-            yield Piece(vector.key, vector.start, vector.size, target, at=(first_row,))
+            yield _piece(vector, target, first_row)
         return
     input_module = _module_of(input_matrix)
     state_module = _module_of(state_matrix)
@@ -853,7 +935,7 @@ def _pieces(gate: _Gate, inputs: tuple[Poly, Poly], first_row: int, reset_biases
     # PyTorch adds two biases. If Lua has one, the second is zero; in a file for Lua, the sum of both becomes the one.
     second_bias = "bias_hh" if len(gate.vectors) == 1 else ""
     for target, vector in zip(("bias_ih", "bias_hh"), sorted(gate.vectors, key=order)):
-        yield Piece(vector.key, vector.start, vector.size, target, at=(first_row,), second_bias=second_bias)
+        yield _piece(vector, target, first_row, second_bias=second_bias)
 
 
 def _check_covered(pieces: list[Piece], shapes: Mapping[str, tuple[int, ...]]) -> None:

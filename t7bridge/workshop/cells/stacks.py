@@ -24,12 +24,12 @@ from ...nn.state_dict import StateDict
 from .lift import lifted
 
 _DROPOUT = "torch.nn.Dropout"
-_BY_ROW = {f"torch.nn.{name}" for name in ("Linear", "Dropout", "Tanh", "Sigmoid", "ReLU", "Identity")}
+_STEPWISE = {f"torch.nn.{name}" for name in ("Linear", "Dropout", "Tanh", "Sigmoid", "ReLU", "Identity")}
 """Layers that treat each step of each sequence by itself, however many there are."""
 _STATE_ARGUMENTS = ("remember", "state", "hidden", "start", "mask_zero")
 """Arguments of recurrent layers about states, and about steps that are left out."""
-_VISITS_PER_LINK = 4
-"""Bound on the work where modules are shared: how often each link to a child is followed on average."""
+_LAST_STATES = ("state", "hidden")
+"""Arguments of recurrent layers with the state after the last sequence, which the file has."""
 _NO_MODULE = 0
 """Instead of the id of a module."""
 
@@ -57,23 +57,19 @@ def recognized(plan: Plan, state: StateDict, only_torch: bool = False) -> Lifted
 def _modules_at_one_place(root: ModuleSpec) -> dict[int, tuple[str, ModuleSpec]]:
     """Return the modules that occur at one place only, each with the prefix of its tensors, by their ids.
 
-    Modules that contain each other at several places have exponentially many: then none counts as having one.
+    A container comes before the modules in it.
     """
-    places: dict[int, list[tuple[str, ModuleSpec]]] = {}
+    holder_counts = Counter(id(child) for spec in specs_in(root) for child in spec.children.values())
+    modules: dict[int, tuple[str, ModuleSpec]] = {}
     stack = [("", root)]
-    budget = _VISITS_PER_LINK * sum(1 + len(spec.children) for spec in specs_in(root))
     while stack:
-        if budget == 0:
-            return {}
-        budget -= 1
         prefix, spec = stack.pop()
-        places.setdefault(id(spec), []).append((prefix, spec))
-        stack += [(f"{prefix}{name}.", child) for name, child in spec.children.items()]
-    modules_at_one_place = {}
-    for ident, places_of_module in places.items():
-        if len(places_of_module) == 1:
-            (modules_at_one_place[ident],) = places_of_module
-    return modules_at_one_place
+        modules[id(spec)] = prefix, spec
+        for name, child in spec.children.items():
+            # What is inside of a module of several places has several, too.
+            if holder_counts[id(child)] == 1:
+                stack.append((f"{prefix}{name}.", child))
+    return modules
 
 
 def _prefixes_of_tied(state: StateDict) -> set[str]:
@@ -89,12 +85,14 @@ def _prefixes_of_tied(state: StateDict) -> set[str]:
 # Sequencers
 
 
-_NO_LIST = "recognized: layers over sequences, which take a tensor (steps, batch, features) and no list"
-_LIST = "recognized: layers over sequences, which take a list of steps of one shape"
+_NOTE_OF_TENSOR = "recognized: layers over sequences, which take a tensor (steps, batch, features) and no list"
+_NOTE_OF_LIST = "recognized: layers over sequences, which take a list of steps of one shape"
 
 
-class _Inputs(Kinds):
+class _InputKinds(Kinds):
     """Follows the data flow of a model, and notes what each layer over sequences takes: a tensor, a list, or either.
+
+    Called with the model and the kind of its input.
 
     Attributes:
         kinds: the kinds of the inputs of each sequencer and recurrent layer that the flow reaches, by its id.
@@ -105,7 +103,7 @@ class _Inputs(Kinds):
         self.kinds: dict[int, set[Kind]] = {}
 
     def __call__(self, spec: ModuleSpec, kind: Kind) -> Kind:
-        """Return the kind of the output of a module."""
+        """Return the kind of the output of a module, and note that of its input; called for each module inside, too."""
         if traits_of(spec.target).stacking or _class_of_torch(spec):
             self.kinds.setdefault(id(spec), set()).add(kind)
         return super().__call__(spec, kind)
@@ -133,27 +131,27 @@ class _Stacks:
         """Whether every module has one place."""
         self._tied = _prefixes_of_tied(result.state)
         """The prefixes of tensors that are another key's too, as before all changes."""
-        self._homes = {key: self._home(key) for key in result.state}
-        """The module of each tensor, by its id, and the tensor's name in it."""
+        self._owners = {key: self._owner(key) for key in result.state}
+        """The module of each tensor before all changes, by its id, and the tensor's name in it."""
         self._cells: dict[tuple[int, str], Piece] = {}
         """What becomes of the tensors of cells that `unroll` turned into layers, by module and name."""
         self._levels: dict[int, list[ModuleSpec]] = {}
         """The layers that one layer is made of, by its id."""
-        self._unrolled: set[int] = set()
-        """The ids of sequencers that are Sequentials."""
-        self._stacked: set[int] = set()
-        """The ids of sequencers that call their modules for all steps of a list at once."""
+        self._sequentials: set[int] = set()
+        """The ids of sequencers that `unroll` made Sequentials."""
+        self._for_lists: set[int] = set()
+        """The ids of sequencers that `unroll` made containers which stack a list, for all its steps at once."""
 
-    def _home(self, key: str) -> tuple[int, str]:
-        """Return the innermost module around a tensor that has one place, by its id, and the tensor's name in it.
+    def _owner(self, key: str) -> tuple[int, str]:
+        """Return the innermost module of one place around a tensor, by its id, and the tensor's name in it.
 
         Without such a module it is `_NO_MODULE`, and the whole key.
         """
-        home = _NO_MODULE, key
+        owner = _NO_MODULE, key
         for spec, _, rest in way_to(self._result.plan.root, key):
             if id(spec) in self._places:
-                home = id(spec), rest
-        return home
+                owner = id(spec), rest
+        return owner
 
     def _has_ties(self, specs: Iterable[ModuleSpec]) -> bool:
         """Return whether another layer has the same weights as one of these modules."""
@@ -173,19 +171,21 @@ class _Stacks:
         specs = [*specs_in(root)]
         sequencers = [spec for spec in specs if _is_over_steps(spec)]
         layers = [spec for spec in specs if _class_of_torch(spec) and self._is_at_one_place(spec)]
-        inputs = _Inputs()
-        if sequencers or layers:
-            inputs(root, ANY)
+        input_kinds = _InputKinds()
+        if sequencers or layers:  # of other models nobody asks
+            input_kinds(root, ANY)
         for spec in layers:
-            if not _keeps_state(spec) and inputs.names(spec) == {"tensor"}:
+            if not _keeps_state(spec) and input_kinds.names(spec) == {"tensor"}:
                 spec.plain = f"torch.nn.{_class_of_torch(spec)}"
         for spec in sequencers:
-            message = self._unroll(spec, inputs.names(spec))
+            message = self._unroll(spec, input_kinds.names(spec))
             if message:
                 self._result.note(spec.path, message)
 
     def _unroll(self, spec: ModuleSpec, kinds: set[str]) -> str:
         """Turn a sequencer into a container over sequences, if possible; return the note about it, empty for none.
+
+        It becomes a Sequential for tensors, or a container that stacks the steps of a list for the modules inside.
 
         Args:
             spec: the sequencer, modified.
@@ -199,11 +199,11 @@ class _Stacks:
         self._replace_by_layers(spec)
         if _takes_list(spec, kinds):
             spec.target = LAYERS + traits_of(spec.target).stacking
-            self._stacked.add(id(spec))
-            return _LIST
+            self._for_lists.add(id(spec))
+            return _NOTE_OF_LIST
         spec.target = SEQUENTIAL
-        self._unrolled.add(id(spec))
-        return "" if kinds == {"tensor"} else _NO_LIST
+        self._sequentials.add(id(spec))
+        return "" if kinds == {"tensor"} else _NOTE_OF_TENSOR
 
     def _obstacle_to_unrolling(self, spec: ModuleSpec, kinds: set[str]) -> str:
         """Return why the modules of a sequencer cannot take whole sequences; empty if they can.
@@ -218,7 +218,7 @@ class _Stacks:
         if obstacle:
             return obstacle
         layers = [_unmasked(layer) for layer in _inside(spec)]
-        if self._has_ties(filter(_rows_of, layers)):
+        if self._has_ties(filter(_is_cell_of_torch, layers)):
             return "another layer has the same weights"
         return ""
 
@@ -226,12 +226,12 @@ class _Stacks:
         """Turn the modules of a sequencer into layers that take whole sequences, and drop Sequentials around them."""
         modules = [*_inside(spec)]
         for layer in map(_unmasked, modules):
-            over_dim = traits_of(layer.target).over_dim
-            if _rows_of(layer):
+            class_over_dim = traits_of(layer.target).over_dim  # of `SoftMax` and the like, which see a matrix
+            if _is_cell_of_torch(layer):
                 self._cells |= {(id(layer), piece.key): piece for piece in _turn_into_layer(layer)}
-            elif over_dim:
-                layer.target = over_dim
-                layer.args = (-1,)  # the features, of a step as of a sequence
+            elif class_over_dim:
+                layer.target = class_over_dim
+                layer.args = (-1,)  # along the features, of a step as of a sequence
                 layer.plain = ""
         # Its arguments are about states, and say that there is none.
         spec.kwargs = {}
@@ -250,21 +250,22 @@ class _Stacks:
     def _may_merge(self, spec: ModuleSpec) -> bool:
         """Return whether the modules inside a module are those of a row in which layers may be merged.
 
-        Those of an unrolled sequencer are in the row of the Sequential around it, unless it is the whole model.
+        Those of a sequencer that is a Sequential now are in the row of the one around it, unless it is the whole model.
         """
-        if spec.target != SEQUENTIAL and id(spec) not in self._stacked:
+        if spec.target != SEQUENTIAL and id(spec) not in self._for_lists:
             return False
-        if id(spec) in self._unrolled and spec is not self._result.plan.root:
+        if id(spec) in self._sequentials and spec is not self._result.plan.root:
             return False
+        # The tensors of a module of several places could not follow it to one level of a layer.
         for child in spec.children.values():
             if any(id(inside) not in self._places for inside in (child, *child.children.values())):
                 return False
         return True
 
     def _modules_in_row(self, spec: ModuleSpec) -> Iterator[ModuleSpec]:
-        """Yield the modules of a Sequential, those of unrolled sequencers instead of these."""
+        """Yield the modules of a Sequential; those of a sequencer that is one now instead of itself."""
         for child in spec.children.values():
-            if id(child) in self._unrolled:
+            if id(child) in self._sequentials:
                 yield from child.children.values()
             else:
                 yield child
@@ -279,7 +280,8 @@ class _Stacks:
         if len(group) == 1 or any(map(_keeps_state, group)) or self._has_ties(group):
             return group
         merged = self._merged(group, _recurrent(group[0]).layer)
-        if not merged.plain:  # its input may be a list
+        # `unroll` gave the first layer no class of torch.nn, as its input may be a list. Only that class has levels.
+        if not merged.plain:
             class_name = _class_of_torch(merged)
             merged.plain = f"torch.nn.{class_name}"
             message = f"recognized: {class_name} layers in a row, which take a tensor and no list"
@@ -317,6 +319,7 @@ class _Stacks:
         The layers that remember become layers of torch.nn that take a state and return it.
         """
         root = self._result.plan.root
+        # `move` follows modules of one place only.
         layers = _layers_of(root) if self._is_tree else []
         if not any(map(_remembers, layers)):
             return
@@ -328,7 +331,7 @@ class _Stacks:
         self._result.plan.root = model
         names = [name for name, spec in model.children.items() if spec.target in CLASS_IN_TORCH_WITH_STATE]
         message = f"recognized: {', '.join(names)}; the model takes the state and returns it"
-        if any(spec.kwargs.get(name) is not None for spec in layers for name in ("state", "hidden")):
+        if any(spec.kwargs.get(name) is not None for spec in layers for name in _LAST_STATES):
             message += "; that of the last sequence, which is in the file, is left out"
         self._result.note(root.path, message)
 
@@ -352,74 +355,103 @@ class _Stacks:
         groups = list(_groups(layers))
         count_of_states = sum(bool(_class_of_torch(group[0])) for group in groups)
         first_input = "tokens" if traits_of(layers[0].target).takes_tokens else "x"
-        names = [first_input, "state", *(f"state{number}" for number in range(2, count_of_states + 1))]
-        # The first nodes only name the elements of the graph's input (link 0).
-        nodes = [GraphNode(None, ((0, (number,)),), name) for number, name in enumerate(names)]
+        nodes = _nodes_of_inputs(first_input, count_of_states)
+        value, *states = [_output_of(number) for number in range(1, len(nodes) + 1)]
         new_states: list[Link] = []
         counts = Counter[str]()
-        value: Link = (1, ())  # node 1 is the input, node 2 the first state, and so on
         for group in groups:
-            if _class_of_torch(group[0]):
+            is_recurrent = bool(_class_of_torch(group[0]))
+            if is_recurrent:
                 spec = self._merged(group, _recurrent(group[0]).stateful)
-                state: Link = (2 + len(new_states), ())
-                name = _name_in_graph(spec, counts)
-                nodes.append(GraphNode(name, (value, state)))
-                # A layer returns its outputs and its state.
-                value = len(nodes), (0,)
-                new_states.append((len(nodes), (1,)))
+                takes: tuple[Link, ...] = (value, states[len(new_states)])
             else:
-                spec = group[0]
-                name = _name_in_graph(spec, counts)
-                nodes.append(GraphNode(name, (value,)))
-                value = len(nodes), ()
+                (spec,) = group
+                takes = (value,)
+            name = _name_in_graph(spec, counts)
             model.children[name] = spec
+            nodes.append(GraphNode(name, takes))
+            number = len(nodes)
+            if is_recurrent:  # it returns its outputs and its state
+                value = _output_of(number, element=0)
+                new_states.append(_output_of(number, element=1))
+            else:
+                value = _output_of(number)
         model.graph = GraphSpec(tuple(nodes), outputs=(value, *new_states), returns_list=True)
         model.kwargs = graph_arguments(model.graph)
         return model
 
     def move(self) -> None:
         """Give the tensors of the state dict the keys of their modules' new places, and make those of new layers."""
-        root = self._result.plan.root
         homes = self._homes_in_new_plan()
         pieces: list[Piece] = []
         shapes: dict[str, dict[str, tuple[int, ...]]] = {}
         """The shapes of the tensors that are made, by the prefix of their module and their names there."""
         for key, tensor in self._result.state.items():
-            owner, name = self._homes[key]
-            # Without a module of its own a tensor stays where it is: its name is the whole key.
-            home, level, spec = homes.get(owner, ("", 0, root))
-            if home + name == key and not level and (owner, name) not in self._cells:
-                continue  # a tensor that stays as it was, mostly all of them
+            owner, name = self._owners[key]
+            home = homes.get(owner)
+            if home is None:  # in modules of several places, which stay where they are
+                continue
             if (owner, name) in self._cells:
                 piece = self._cells[owner, name]
-                own_shapes = tensor_shapes(spec.target, spec.args, spec.kwargs)
+                layer = home.module
+                shapes_of_module = tensor_shapes(layer.target, layer.args, layer.kwargs)
+            elif home.key(name) == key:  # most tensors stay where they are
+                continue
             else:
                 piece = _whole(name, tensor)
-                own_shapes = {name: tensor.shape}
-            # The tensors of each level have its number: weight_ih_l1. Those of level 0 have it already.
-            names = {own: own.replace("_l0", f"_l{level}") if level else own for own in own_shapes}
-            target = home + names[piece.target]
-            if target == key:
-                continue
-            second_bias = home + names[piece.second_bias] if piece.second_bias else ""
-            pieces.append(evolve(piece, key=key, target=target, second_bias=second_bias))
-            for own, shape in own_shapes.items():
-                shapes.setdefault(home, {})[names[own]] = shape
+                shapes_of_module = {name: tensor.shape}
+            second_bias = home.key(piece.second_bias) if piece.second_bias else ""
+            pieces.append(evolve(piece, key=key, target=home.key(piece.target), second_bias=second_bias))
+            for own_name, shape in shapes_of_module.items():
+                shapes.setdefault(home.prefix, {})[home.name_of(own_name)] = shape
         if pieces:
             replace_tensors(self._result, pieces, shapes)
 
-    def _homes_in_new_plan(self) -> dict[int, tuple[str, int, ModuleSpec]]:
-        """Return where the tensors of each module belong in the changed plan, by the module's id.
-
-        Returns:
-            The prefix of their keys, the module's level in a layer that several became (0 of any other), and the
-            module, by its id. Modules of several places are not among them.
-        """
-        homes: dict[int, tuple[str, int, ModuleSpec]] = {}
+    def _homes_in_new_plan(self) -> dict[int, _Home]:
+        """Return where the tensors of each module of one place belong in the changed plan, by the module's id."""
+        homes: dict[int, _Home] = {}
         for ident, (prefix, spec) in _modules_at_one_place(self._result.plan.root).items():
             for level, layer in enumerate(self._levels.get(ident, [spec])):
-                homes[id(layer)] = prefix, level, layer
+                homes[id(layer)] = _Home(layer, prefix, level)
         return homes
+
+
+@define(frozen=True)
+class _Home:
+    """Where the tensors of a module belong in the changed plan.
+
+    Attributes:
+        module: the module, perhaps one of several that became one layer.
+        prefix: that of their keys, which ends in a dot.
+        level: of the module in that layer; 0 of any other.
+    """
+
+    module: ModuleSpec
+    prefix: str
+    level: int
+
+    def name_of(self, name: str) -> str:
+        """Return the new name of a tensor of the module: of level 1, `weight_ih_l0` becomes `weight_ih_l1`."""
+        return name.replace("_l0", f"_l{self.level}") if self.level else name
+
+    def key(self, name: str) -> str:
+        """Return the new key of a tensor of the module."""
+        return self.prefix + self.name_of(name)
+
+
+def _nodes_of_inputs(first_input: str, count_of_states: int) -> list[GraphNode]:
+    """Return the nodes that name the elements of a graph's input, the first one and `state`, `state2`, …"""
+    names = [first_input, "state", *(f"state{number}" for number in range(2, count_of_states + 1))]
+    nodes = []
+    for place, name in enumerate(names):
+        element = _output_of(0, place)  # 0 is the input of the graph
+        nodes.append(GraphNode(None, takes=(element,), name=name))
+    return nodes
+
+
+def _output_of(node: int, element: int | None = None) -> Link:
+    """Return the link to the output of a node, given by its number from 1, or to an element of it."""
+    return node, () if element is None else (element,)
 
 
 def _whole(name: str, tensor: Tensor) -> Piece:
@@ -456,10 +488,10 @@ def _is_recurrent(spec: ModuleSpec) -> bool:
     return facts.by_step or (facts.recurrent is not None and not facts.recurrent.layer)
 
 
-def _rows_of(spec: ModuleSpec) -> tuple[tuple[str, ...], ...]:
-    """Return the tensors of a cell of torch.nn.LSTM in the order of their rows there; none for another module."""
+def _is_cell_of_torch(spec: ModuleSpec) -> bool:
+    """Return whether a module is a cell that a layer of torch.nn repeats for each step."""
     recurrent = traits_of(spec.target).recurrent
-    return recurrent.rows if recurrent is not None else ()
+    return recurrent is not None and bool(recurrent.rows)
 
 
 def _recurrent(spec: ModuleSpec) -> RecurrentLayer:
@@ -469,7 +501,7 @@ def _recurrent(spec: ModuleSpec) -> RecurrentLayer:
     return recurrent
 
 
-def _not_in_torch(spec: ModuleSpec) -> str:
+def _why_not_in_torch(spec: ModuleSpec) -> str:
     """Return why torch.nn has no such layer; empty if it has."""
     reason = traits_of(spec.target).not_in_torch
     return "" if reason is None else reason(Arguments(spec.args, spec.kwargs))
@@ -498,20 +530,24 @@ def _obstacle_inside(spec: ModuleSpec, kinds: set[str]) -> str:
         spec: the sequencer.
         kinds: the names of the kinds of its inputs.
     """
-    if _not_in_torch(spec):
-        return _not_in_torch(spec)
+    why_not_sequencer = _why_not_in_torch(spec)
+    if why_not_sequencer:
+        return why_not_sequencer
     layers = [_unmasked(layer) for layer in _inside(spec)]
-    # A cell that torch.nn repeats itself, or a layer that treats each step by itself, however many there are.
     for layer in layers:
-        is_by_row = layer.target in _BY_ROW or traits_of(layer.target).over_dim
-        if not _rows_of(layer) and not is_by_row:
+        # Those with a class over a dimension treat each step by itself, along its features.
+        is_stepwise = layer.target in _STEPWISE or bool(traits_of(layer.target).over_dim)
+        if not _is_cell_of_torch(layer) and not is_stepwise:
             return f"it has {layer.class_name}"
-    cells = [layer for layer in layers if _rows_of(layer)]
+    cells = [layer for layer in layers if _is_cell_of_torch(layer)]
+    # With a cell all steps have one shape, as its state has a batch. Without, a list may have steps of several shapes,
+    # which no tensor holds.
     if not cells and kinds != {"tensor"}:
         return "its input may be a list"
     for cell in cells:
-        if _not_in_torch(cell):
-            return _not_in_torch(cell)
+        why_not_cell = _why_not_in_torch(cell)
+        if why_not_cell:
+            return why_not_cell
     for layer in (spec, *cells):
         if _has_state_argument(layer):
             return "it remembers a state, or skips steps"
@@ -526,7 +562,7 @@ def _turn_into_layer(spec: ModuleSpec) -> list[Piece]:
 
     Returns:
         What the layer's tensors are made of: PyTorch stacks the rows of all gates in one tensor, where rnn's LSTM has
-        one for each gate. Keys and targets are names in the cell and in the layer.
+        one for each gate. Keys are names of tensors in the cell, targets in the layer.
     """
     recurrent = _recurrent(spec)
     input_size, hidden_size = spec.args[:2]
@@ -538,15 +574,21 @@ def _turn_into_layer(spec: ModuleSpec) -> list[Piece]:
     shapes = tensor_shapes(spec.target, spec.args, spec.kwargs)
     pieces = []
     for target, names_of_gates in zip(("weight_ih_l0", "weight_hh_l0", "bias_ih_l0"), recurrent.rows):
-        all_rows, *columns = shapes[target]
-        rows = all_rows // len(names_of_gates)
-        start = (0, *(0 for _ in columns))
+        rows_of_all, *columns = shapes[target]
+        rows = rows_of_all // len(names_of_gates)
         # Lua has one bias where PyTorch adds two.
-        is_bias = not columns
-        second_bias = "bias_hh_l0" if is_bias else ""
+        second_bias = "bias_hh_l0" if target == "bias_ih_l0" else ""
+        first_columns = [0] * len(columns)  # of a matrix one, of a bias none
         for number, name in enumerate(names_of_gates):
-            place = (number * rows, *start[1:])
-            pieces.append(Piece(name, start, (rows, *columns), target=target, at=place, second_bias=second_bias))
+            piece = Piece(
+                key=name,
+                start=(0, *first_columns),
+                size=(rows, *columns),
+                target=target,
+                at=(number * rows, *first_columns),
+                second_bias=second_bias,
+            )
+            pieces.append(piece)
     return pieces
 
 
@@ -654,13 +696,13 @@ def _options(spec: ModuleSpec) -> dict[str, Any]:
 def _layers_of(root: ModuleSpec) -> list[ModuleSpec]:
     """Return the layers of a model that is a sequence of them; empty for others.
 
-    A class that is a Sequential without some of its modules names the argument with their places: layers of torch.nn
-    need no views that merge steps with examples, and split them again.
+    It is a Sequential, or of a class that is one without the views that merge steps with examples and split them again,
+    which layers of torch.nn do not need. An argument of such a class has the places of the views.
     """
-    omitted = traits_of(root.target).sequential_without
-    if root.target != SEQUENTIAL and not omitted:
+    argument = traits_of(root.target).sequential_without
+    if root.target != SEQUENTIAL and not argument:
         return []
-    places_of_views = root.kwargs.get(omitted, ())
+    places_of_views = root.kwargs.get(argument, ())
     return [spec for place, spec in enumerate(root.children.values()) if place not in places_of_views]
 
 
@@ -672,11 +714,12 @@ def _remembers(spec: ModuleSpec) -> bool:
 def _obstacle_in_layer(spec: ModuleSpec) -> str:
     """Return why a layer cannot be in a model with its state outside; empty if it can."""
     if not _class_of_torch(spec):
-        # Of other layers only those that have none, whatever the steps.
-        is_by_row = spec.target in _BY_ROW or traits_of(spec.target).takes_tokens
-        return "" if is_by_row else f"it has {spec.class_name}"
+        # Other layers must have no state: those that treat each step, or each token, by itself.
+        is_stepwise = spec.target in _STEPWISE or traits_of(spec.target).takes_tokens
+        return "" if is_stepwise else f"it has {spec.class_name}"
     if not _remembers(spec):
         return f"{spec.class_name} forgets"
+    # `_merged` makes layers without one.
     return f"{spec.class_name} has a projection" if spec.kwargs.get("proj_size") else ""
 
 
@@ -687,7 +730,8 @@ def _name_in_graph(spec: ModuleSpec, counts: Counter[str]) -> str:
         spec: the layer.
         counts: how many of each kind there are so far; this one is added.
     """
-    base = short_name(like_of(spec.target)).rpartition(".")[2].lower()
+    *_, class_name = short_name(like_of(spec.target)).split(".")
+    base = class_name.lower()
     counts[base] += 1
     return f"{base}{counts[base]}" if counts[base] > 1 else base
 
@@ -726,7 +770,10 @@ class Recurrence:
 
 
 def recurrence(root: ModuleSpec) -> Recurrence | None:
-    """Return what a model is, from its plan; `None` if no layer of it is recurrent, or they are of several kinds."""
+    """Return the kind and sizes of a recurrent model, from its plan.
+
+    It is `None` if no layer is recurrent, or they are of several kinds.
+    """
     specs = [*specs_in(root)]
     layers: list[ModuleSpec] = []
     kinds: set[str] = set()
@@ -737,7 +784,8 @@ def recurrence(root: ModuleSpec) -> Recurrence | None:
             kinds.add(recurrent.kind)
     if len(kinds) != 1:
         return None
-    # The first layer that has a number of features, or of tokens, takes the input.
+    # The input goes to the first recurrent layer, or to a linear layer or table of tokens before it. The first argument
+    # of each is the number of features, or of tokens, that it takes.
     first = next(spec for spec in specs if spec is layers[0] or traits_of(spec.target).features is not None)
     linear_sizes = [spec.args[1] for spec in specs if spec.target == "torch.nn.Linear"]
     # A graph of cells is one step, the graph that `take_state` makes is over sequences.
@@ -760,14 +808,16 @@ def _states_of_step(root: ModuleSpec) -> Iterator[tuple[int, int, int]]:
     graph = root.graph
     assert graph is not None
     for number, node in enumerate(graph.nodes, 1):
-        spec = root.children[node.module] if node.module else root
+        if node.module is None:
+            continue
+        spec = root.children[node.module]
         facts = traits_of(spec.target)
         if not facts.by_step or facts.recurrent is None:
             continue
         _, *states = node.takes  # the first is the input
         for index, (source, path) in enumerate(states):
             # A cell with several states returns a list of them.
-            new_state = number, (index,) if len(states) > 1 else ()
+            new_state = _output_of(number, element=index if len(states) > 1 else None)
             if source == 0 and path and new_state in graph.outputs:  # 0 is the input of the graph
                 _, hidden_size, *_ = spec.args
                 yield path[0], graph.outputs.index(new_state), hidden_size

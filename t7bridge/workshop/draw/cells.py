@@ -51,61 +51,94 @@ def with_cells(model: DrawnModel) -> list[Block]:
 def _enclose(graph: Block, kind: str, spec: ModuleSpec, members: set[int]) -> None:
     """Put blocks of a graph into one block, in the place of the last of them.
 
-    Inside it an end stands for all its inputs, and one for its outputs.
-
     Args:
         graph: the block of the graph, which is modified.
         kind: of the cell, `LSTM`.
         spec: the module that the members are.
         members: the ids of their blocks.
     """
+    # Below, a number is that of a block among those in the graph as it is.
+    numbers_of_members = [number for number, block in enumerate(graph.inside) if id(block) in members]
+    cell = _cell_of(graph, numbers_of_members, kind, spec)
+    # The graph keeps the order in which its blocks run: the cell stands where its last block was.
+    blocks: list[Block] = []
+    places: dict[int, int] = {}
+    """The place in the changed graph of each other block, by its number."""
+    place_of_cell = 0
+    for number, block in enumerate(graph.inside):
+        if number == numbers_of_members[-1]:
+            place_of_cell = len(blocks)
+            blocks.append(cell)
+        elif id(block) not in members:
+            places[number] = len(blocks)
+            blocks.append(block)
+    places.update((number, place_of_cell) for number in numbers_of_members)
+    places_in_cell = {number: place for place, number in enumerate(numbers_of_members)}
+    cell.flows = _flows_in_cell(graph.flows, places_in_cell)
+    graph.flows = _flows_around_cell(graph.flows, places, place_of_cell)
+    graph.inside = blocks
+
+
+def _cell_of(graph: Block, numbers_of_members: list[int], kind: str, spec: ModuleSpec) -> Block:
+    """Return the block of a cell, without flows: its members, then an end for all inputs and one for all outputs."""
     title = kind
     # The numbers of features of its input and its output; a highway layer has only one.
     sizes = [str(argument) for argument in spec.args[:2] if isinstance(argument, int)]
     if len(sizes) == 2:
         title += f" {' → '.join(sizes)}"
     cell = Block(name="", title=title, kind="graph", mark=CELL, target=spec.target, path=graph.path)
-    places = [number for number, block in enumerate(graph.inside) if id(block) in members]
-    cell.inside = [graph.inside[number] for number in places]
+    cell.inside = [graph.inside[number] for number in numbers_of_members]
     cell.parameters = sum(block.parameters for block in cell.inside)
     cell.shape = cell.inside[-1].shape
-    inner = {number: place for place, number in enumerate(places)}
-    """The place in the cell of each member, by its number in the graph."""
-    input_end = len(cell.inside)
+    cell.inside += [Block(name="", title="", kind="end", lines=[name]) for name in ("input", "output")]
+    return cell
+
+
+def _flows_in_cell(flows: list[Flow], places: dict[int, int]) -> list[Flow]:
+    """Return the flows between the blocks of a cell, and from and to its ends, which are behind the blocks.
+
+    Args:
+        flows: of the graph.
+        places: the place in the cell of each of its blocks, by its number in the graph.
+    """
+    input_end = len(places)
     output_end = input_end + 1
-    cell.inside += [Block("", "", "end", lines=["input"]), Block("", "", "end", lines=["output"])]
-    # The graph keeps the order in which its blocks run: the cell stands where its last block was.
-    outer: dict[int, int] = {}
-    """The new number of each other block, by the old one."""
-    new_inside: list[Block] = []
-    for number, block in enumerate(graph.inside):
-        if number == places[-1]:
-            cell_place = len(new_inside)
-            new_inside.append(cell)
-        elif number not in inner:
-            outer[number] = len(new_inside)
-            new_inside.append(block)
     # The labels of the flows between two blocks, which become one flow.
-    outside: dict[tuple[int, int], list[str]] = {}
-    within: dict[tuple[int, int], list[str]] = {}
-    for flow in graph.flows:
-        start_inside = flow.start in inner
-        end_inside = flow.end in inner
-        if start_inside and end_inside:
-            within.setdefault((inner[flow.start], inner[flow.end]), []).append(flow.label)
+    labels: dict[tuple[int, int], list[str]] = {}
+    for flow in flows:
+        start = places.get(flow.start, input_end)
+        end = places.get(flow.end, output_end)
+        if end != output_end:
+            labels.setdefault((start, end), []).append(flow.label)
+        elif start != input_end:
+            labels.setdefault((start, end), []).append("")  # its label is around the cell, at the block that takes it
+    return _joined(labels)
+
+
+def _flows_around_cell(flows: list[Flow], places: dict[int, int], place_of_cell: int) -> list[Flow]:
+    """Return the flows of a graph without those inside a cell in it.
+
+    Args:
+        flows: of the graph, between the numbers that its blocks had before.
+        places: the place of each block, by its number; that of a member of the cell is the cell's.
+        place_of_cell: the place of the cell.
+    """
+    labels: dict[tuple[int, int], list[str]] = {}
+    for flow in flows:
+        start = places[flow.start]
+        end = places[flow.end]
+        if start == end == place_of_cell:
             continue
-        start = cell_place if start_inside else outer[flow.start]
-        end = cell_place if end_inside else outer[flow.end]
-        # The label says which part of the value is taken: inside the cell it says by whom.
-        outside.setdefault((start, end), []).append("" if end_inside else flow.label)
-        if end_inside:
-            within.setdefault((input_end, inner[flow.end]), []).append(flow.label)
-        if start_inside:
-            within.setdefault((inner[flow.start], output_end), []).append("")
-    cell.flows = [Flow(start, end, _joined(labels)) for (start, end), labels in within.items()]
-    graph.inside = new_inside
-    graph.flows = [Flow(start, end, _joined(labels)) for (start, end), labels in outside.items()]
+        # A label says which part of a value is taken. That of an input of the cell is inside it, at the block that
+        # takes the part.
+        labels.setdefault((start, end), []).append("" if end == place_of_cell else flow.label)
+    return _joined(labels)
 
 
-def _joined(labels: list[str]) -> str:
-    return ", ".join(dict.fromkeys(filter(None, labels)))
+def _joined(labels: dict[tuple[int, int], list[str]]) -> list[Flow]:
+    """Return a flow for each start and end, with its labels, each once."""
+    flows = []
+    for (start, end), labels_of_flow in labels.items():
+        distinct = dict.fromkeys(filter(None, labels_of_flow))
+        flows.append(Flow(start, end, ", ".join(distinct)))
+    return flows

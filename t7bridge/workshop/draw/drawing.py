@@ -25,7 +25,7 @@ from ...graph.walk import Path, step_name
 from ...io.output import FileOutput
 from ...io.source import PathLike, inputs_protected
 from ...limits import Limits
-from ...nn.blocks import Block, Weight, drawn_model, group_of, models_in, structure_blocks
+from ...nn.blocks import Block, DrawnModel, Weight, drawn_model, group_of, models_in, structure_blocks
 from ...nn.mapping import OURS
 from ...nn.places import choose_module
 from ...nn.torch_nn import TORCH
@@ -107,7 +107,7 @@ class Drawing:
         Raises:
             LimitError: the content exceeds a page.
         """
-        # Long texts are cut before a page is large; for statistics of weights, which go with them, it may be.
+        # A page becomes brief before it is large; with statistics, which were asked for and are left out then, later.
         most_uncut = MAX_CHARS if self.weights else ROOMY
         data = {**self._graph(self.pictured), "contents": self.contents}
         graph = as_data(data)
@@ -193,7 +193,7 @@ class Drawing:
         for name, text in (("input", self.shapes.input), ("output", self.shapes.output)):
             if text:
                 lines.append(f"{name} {clean(text, _FACT_CHARS)}")
-        if "guess" in self.shapes.source:
+        if self.shapes.is_guess:
             lines.append("shapes are a guess from the layers")
         return blocks
 
@@ -287,10 +287,10 @@ def _node(
 
 
 def _shorten(nodes: list[dict[str, Any]], blocks: list[Block]) -> None:
-    """Leave out fields of objects and statistics of a graph that is too large, and cut long keys and paths.
+    """Make a graph that is too large brief: leave out fields, names of arguments and statistics, cut keys and paths.
 
     Args:
-        nodes: of the graph.
+        nodes: of the graph, which are changed.
         blocks: the block of each.
     """
     for node, block in zip(nodes, blocks):
@@ -447,7 +447,7 @@ def _drawn(value: Any, name: str, request: Draw) -> Drawing:
     if at is None:
         models = models_in(value, "root", limits)
     else:
-        path, module = choose_module(value, at, "")
+        path, module = choose_module(value, at, file="")  # `about_file` names the file in errors
         models = [drawn_model(module, path, limits)]
     shapes = shapes_of(models, request.input_shape, limits)
     if not models:
@@ -456,19 +456,28 @@ def _drawn(value: Any, name: str, request: Draw) -> Drawing:
         model = models[0]
         prefix = _prefix(value, model.path)
         return Drawing(model.blocks, name, model.path, weights, prefix, shapes, pictured=with_cells(model))
-    group = group_of(models, printable(name))
+    blocks = group_of(models, printable(name))
+    _prefix_keys(models)
+    pictures = [with_cells(model) for model in models]
+    group, *_ = blocks
+    pictured = [evolve(group, inside=[picture[0] for picture in pictures])]
+    for picture in pictures:
+        pictured += picture
+    return Drawing(blocks, name, "root", weights, shapes=shapes, pictured=pictured)
+
+
+def _prefix_keys(models: list[DrawnModel]) -> None:
+    """Give the blocks of several models the keys that they have in files made of the whole file: behind a prefix.
+
+    Args:
+        models: whose first blocks have names, see `group_of`.
+    """
     for model in models:
-        # Keys are those of the file, in which each model has a prefix.
         prefix = model.blocks[0].name
         for block in model.blocks:
             block.key = f"{prefix}.{block.key}" if block.key else prefix
             if block.mark == "again" and block.same:
                 block.same = f"{prefix}.{block.same}"
-    pictures = [with_cells(model) for model in models]
-    pictured = [evolve(group[0], inside=[picture[0] for picture in pictures])]
-    for picture in pictures:
-        pictured += picture
-    return Drawing(group, name, "root", weights, pictured=pictured)
 
 
 def _prefix(value: Any, path: str) -> str:

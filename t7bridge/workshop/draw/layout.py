@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from math import ceil, fsum, inf, sqrt
 
 from attrs import field
@@ -55,7 +55,9 @@ _FILLING = 1.04
 _MARGINS = 60
 """Pixels of a picture besides its columns."""
 _EVERY_COUNT = 8
-"""Up to this number of columns each number is tried, then one 1.3 times as large as the last."""
+"""Up to this number of columns each number is tried, then larger steps are taken, as each trial lays out all groups."""
+_STEP_OF_COUNTS = 1.3
+"""How many times as large as the last number of columns the next one is then."""
 SCREEN = (1880.0, 960.0)
 """Intended width and height of pictures, in pixels."""
 _BROAD = 1200.0
@@ -307,7 +309,7 @@ class _Group:
     port: float = 0.0
 
     def measure(self, box: Box) -> Point:
-        """Determine the extent of the content; return its upper left corner."""
+        """Set `width`, `height` and `port` by where the boxes and arrows are; return the upper left corner of all."""
         boxes = [box.inside[number] for number in self.members]
         corners = [point for line in self.lines for point in line.extent()]
         for member in boxes:
@@ -315,8 +317,8 @@ class _Group:
         left = min(x for x, _ in corners)
         top = min(y for _, y in corners)
         self.port = boxes[0].middle - left
-        # The label of the arrow from above begins beside the arrow, and has some space behind it.
-        self.width = max(max(x for x, _ in corners) - left, self.port + 6 + width_of(self.label))
+        # The label of the arrow from above begins beside the arrow, and has 2 pixels behind it.
+        self.width = max(max(x for x, _ in corners) - left, self.port + (_BESIDE_ARROW + 2) + width_of(self.label))
         self.height = max(y for _, y in corners) - top
         return left, top
 
@@ -353,7 +355,7 @@ def _columns(groups: list[_Group]) -> _Columns:
             best = columns
         if len(columns.starts) < count - 1:
             break  # groups that stay together do not fill as many
-        count = count + 1 if count < _EVERY_COUNT else ceil(count * 1.3)
+        count = count + 1 if count < _EVERY_COUNT else ceil(count * _STEP_OF_COUNTS)
     return best
 
 
@@ -364,8 +366,28 @@ def _packed(groups: list[_Group], limit: float) -> _Columns:
         groups: in order.
         limit: height at which a new column begins, unless its group stays below the one before.
     """
+    firsts, tops = _stacked(groups, limit)
+    # Arrows between columns run above and below them, and need some space there.
+    lift = _GAP / 2 if len(firsts) > 1 else 0.0
+    places: list[Point] = []
+    starts: dict[int, float] = {}
+    x = 0.0  # the left edge of the column
+    for first, end in pairwise([*firsts, len(groups)]):
+        # Groups are placed by their ports, so that the arrows from group to group are in one line.
+        column = groups[first:end]
+        width_before_ports = max(group.port for group in column)
+        width_behind_ports = max(group.width - group.port for group in column)
+        for group, top in zip(column, tops[first:end]):
+            places.append((x + width_before_ports - group.port, top + lift))
+        starts[first] = x
+        x += width_before_ports + width_behind_ports + 2 * _GAP
+    lowest = max(top + group.height for top, group in zip(tops, groups))
+    return _Columns(places, starts, x - 2 * _GAP, lowest + 2 * lift)
+
+
+def _stacked(groups: list[_Group], limit: float) -> tuple[list[int], list[float]]:
+    """Return the number of the first group of each column, and the top of each group in its column; see `_packed`."""
     firsts = [0]
-    """The first group of each column."""
     tops: list[float] = []
     y = 0.0
     heights = _heights_together(groups)
@@ -378,21 +400,7 @@ def _packed(groups: list[_Group], limit: float) -> _Columns:
             y += _GAP
         tops.append(y)
         y += group.height
-    # Arrows between columns run above and below them, and need some space there.
-    lift = _GAP / 2 if len(firsts) > 1 else 0.0
-    ports = [group.port for group in groups]
-    widths_behind_ports = [group.width - group.port for group in groups]
-    places: list[Point] = []
-    starts: dict[int, float] = {}
-    x = 0.0
-    for first, end in pairwise([*firsts, len(groups)]):
-        # The arrows from group to group are in one line.
-        left = max(ports[first:end])
-        places += [(x + left - port, top + lift) for port, top in zip(ports[first:end], tops[first:end])]
-        starts[first] = x
-        x += left + max(widths_behind_ports[first:end]) + 2 * _GAP
-    lowest = max(top + group.height for top, group in zip(tops, groups))
-    return _Columns(places, starts, x - 2 * _GAP, lowest + 2 * lift)
+    return firsts, tops
 
 
 def _heights_together(groups: list[_Group]) -> list[float]:
@@ -441,7 +449,7 @@ def _arrow_between(box: Box, group: _Group, column: float | None) -> Line:
     end_y = first.y
     end = end_x, end_y
     middle = (start_y + end_y) / 2
-    above_end = end_x + _BESIDE_ARROW, end_y - 4
+    above_end = end_x + _BESIDE_ARROW, end_y - 4  # a label's letters reach 3 pixels below this
     if column is not None:  # from the bottom of a column to the top of the next
         low = start_y + _GAP / 3
         side = column - _GAP
@@ -463,14 +471,13 @@ def _label(label: str, source: Box) -> str:
 def _lay_out_chain(box: Box) -> None:
     """Stack blocks, each with an arrow to the next; in columns if they would be too tall."""
     groups: list[_Group] = []
-    together = 0
+    together = 0  # the number of blocks up to here that stay in one column
     for number, inner in enumerate(box.inside):
-        block = inner.block
-        follows = number > 0 and block.category in _FOLLOWING and not inner.inside
-        stays = follows and together < _MOST_TOGETHER
+        is_first = number == 0
+        is_following = not is_first and inner.block.category in _FOLLOWING and not inner.inside
+        stays = is_following and together < _MOST_TOGETHER
         together = together + 1 if stays else 1
-        # The first has no block above it: `_NONE` is one less than its number, 0.
-        groups.append(_Group([number], above=number - 1, stays=stays))
+        groups.append(_Group([number], above=_NONE if is_first else number - 1, stays=stays))
     _place_groups(box, groups)
 
 
@@ -525,7 +532,7 @@ def _lay_out_graph(box: Box) -> None:
 
 
 def _levels(count: int, flows: list[Flow]) -> tuple[list[list[int]], list[list[Flow]], list[int]]:
-    """Return the nodes of each layer, the flows that leave it, and the layers of one node that all flow passes.
+    """Return the nodes of each layer, the flows that leave it, and the cuts: layers of one node that all flow passes.
 
     Args:
         count: number of nodes.
@@ -534,8 +541,10 @@ def _levels(count: int, flows: list[Flow]) -> tuple[list[list[int]], list[list[F
     ranks = ranks_of(count, flows)
     levels = _by_level(ranks)
     leaving: list[list[Flow]] = [[] for _ in levels]
-    changes = [0] * (len(levels) + 2)
-    """How many more flows pass beside the nodes of a layer than beside those of the layer before."""
+    # How many more flows pass beside the nodes of a layer than beside those of the layer before: a flow passes the
+    # layers between its ends, from the one after its start to the one before its end. A flow back from the last layer
+    # begins and ends behind all.
+    changes = [0] * (len(levels) + 1)
     for flow in flows:
         first = ranks[flow.start]
         last = max(ranks[flow.end], first + 1)  # a flow back passes no layer
@@ -543,8 +552,8 @@ def _levels(count: int, flows: list[Flow]) -> tuple[list[list[int]], list[list[F
         changes[last] -= 1
         leaving[first].append(flow)
     cuts = []
-    for rank, (level, beside) in enumerate(zip(levels, accumulate(changes))):
-        if beside == 0 and len(level) == 1:
+    for rank, (level, flows_beside) in enumerate(zip(levels, accumulate(changes))):
+        if flows_beside == 0 and len(level) == 1:
             cuts.append(rank)
     return levels, leaving, cuts
 
@@ -564,36 +573,41 @@ def _groups(box: Box, levels: list[list[int]], leaving: list[list[Flow]], cuts: 
         box: of the graph.
         levels: the nodes of each layer.
         leaving: the flows that leave each layer.
-        cuts: the layers of one node that all flow passes through.
+        cuts: the layers of one node that all flow passes through, one at least.
     """
+    # What is above the first cut is laid out together with its node.
+    first_cut = cuts[0]
+    (first_node,) = levels[first_cut]
+    groups = [_Group([first_node])]
+    nodes_above = list(chain.from_iterable(levels[:first_cut]))
+    if nodes_above:
+        _attach(box, groups, first_node, nodes_above, list(chain.from_iterable(leaving[:first_cut])), inf)
+    # Then from cut to cut; the last part ends behind all layers.
+    height_of_column = _height_that_fills_screen(box, levels)
+    for cut, next_cut in pairwise([*cuts, len(levels)]):
+        (node_of_cut,) = levels[cut]
+        nodes = list(chain.from_iterable(levels[cut + 1 : next_cut + 1]))
+        flows = list(chain.from_iterable(leaving[cut:next_cut]))
+        is_single_arrow = len(nodes) == 1 and len(flows) == 1 and next_cut < len(levels)
+        if is_single_arrow:
+            groups.append(_Group(nodes, above=node_of_cut, label=flows[0].label))
+            # Centred at 0, as the nodes of a group are placed relative to each other.
+            next_node = box.inside[nodes[0]]
+            next_node.x = -next_node.width / 2
+        elif nodes:
+            _attach(box, groups, node_of_cut, nodes, flows, height_of_column)
+    return groups
+
+
+def _height_that_fills_screen(box: Box, levels: list[list[int]]) -> float:
+    """Return the height of columns of a graph with which these fill the screen."""
     height = 0.0
     for level in levels:
         height += max((box.inside[number].height for number in level), default=0) + _GAP
     # Branches make a column somewhat wider than a node.
     width = 1.6 * fsum(node.width for node in box.inside) / len(box.inside) + _MARGINS
-    # Columns of this height fill the screen; a column that is taller ends at the next cut.
     screen_width, screen_height = SCREEN
-    enough = max(_HEIGHT_OF_COLUMN, sqrt(height * width * screen_height / screen_width))
-    groups: list[_Group] = []
-    # From cut to cut; the first part begins before layer 0, the last one ends behind all.
-    for cut, next_cut in zip([-1, *cuts], [*cuts, len(levels)]):
-        nodes = [number for level in levels[cut + 1 : next_cut + 1] for number in level]
-        flows = [flow for level in leaving[max(cut, 0) : next_cut] for flow in level]
-        if cut < 0:
-            # What is above the first cut is laid out together with its node.
-            groups.append(_Group([nodes.pop()]))
-            if nodes:
-                _attach(box, groups, groups[0].members[0], nodes, flows, inf)
-            continue
-        (node_of_cut,) = levels[cut]
-        is_single_arrow = len(nodes) == 1 and len(flows) == 1 and next_cut < len(levels)
-        if is_single_arrow:
-            groups.append(_Group(nodes, above=node_of_cut, label=flows[0].label))
-            # Centred at 0, as the nodes of a group are placed relative to each other.
-            box.inside[nodes[0]].x = -box.inside[nodes[0]].width / 2
-        elif nodes:
-            _attach(box, groups, node_of_cut, nodes, flows, enough)
-    return groups
+    return max(_HEIGHT_OF_COLUMN, sqrt(height * width * screen_height / screen_width))
 
 
 def _shortened(box: Box, flows: list[Flow]) -> list[Flow]:
@@ -612,28 +626,32 @@ def _shortened(box: Box, flows: list[Flow]) -> list[Flow]:
             continue
         degree[end] -= 1
         # The copy has the first line of the end, and what the arrow carried.
-        lines = [f"{line} {carried_text(flow.label, ())}".strip() for line in box.inside[end].block.lines[:1]]
+        without_shape = ()
+        carried = carried_text(flow.label, without_shape)
+        lines = [f"{line} {carried}".strip() for line in box.inside[end].block.lines[:1]]
         number = len(box.inside)
-        box.inside.append(_box(Block("", "", "end", lines=lines), []))
+        box.inside.append(_box(Block(name="", title="", kind="end", lines=lines), inside=[]))
         shortened.append(Flow(number, flow.end) if end == flow.start else Flow(flow.start, number))
     return shortened
 
 
-def _attach(box: Box, groups: list[_Group], top: int, added: list[int], flows: list[Flow], enough: float) -> None:
-    """Lay nodes out below one of the last group; in a new column, with the node repeated, if that is tall.
+def _attach(
+    box: Box, groups: list[_Group], top: int, added: list[int], flows: list[Flow], height_of_column: float
+) -> None:
+    """Lay nodes out around one of the last group; in a new column, with that node repeated, if the group is tall.
 
     Args:
         box: of the graph.
         groups: those so far; the last one gets the nodes, or a new one.
-        top: number of the node of the last group that the flow to the others comes from.
+        top: number of the node of the last group that is laid out with the others, and stays where it is.
         added: numbers of the nodes to lay out.
         flows: between all of them.
-        enough: height at which a column ends.
+        height_of_column: at which a column ends.
     """
     above = box.inside[top]
-    if above.y > enough:
+    if above.y > height_of_column:
         number = len(box.inside)
-        box.inside.append(_box(Block(above.block.name, above.block.title, mark="again"), []))
+        box.inside.append(_box(Block(above.block.name, above.block.title, mark="again"), inside=[]))
         groups.append(_Group([number], above=top))
         flows = [Flow(number, flow.end, flow.label) if flow.start == top else flow for flow in flows]
         top = number
@@ -663,72 +681,138 @@ def _layered(box: Box, members: list[int], flows: list[Flow], *, keep_order: boo
         keep_order: whether the nodes of a layer stay in their order.
     """
     _widen(box, flows)
-    # Below, a node is its place among the members, and an edge a pair of these.
+    # Below, a node is its place among the members.
     places = {number: place for place, number in enumerate(members)}
     nodes = [box.inside[number] for number in members]
     edges = [(places[flow.start], places[flow.end]) for flow in flows]
     levels = ranks_of(len(nodes), [Flow(*edge) for edge in edges])
-    # Numbers behind those of the nodes are bends: places where an edge passes through a layer.
-    links, bends = _with_bends(levels, edges)
+    links, bends = _with_bends(levels, edges)  # the levels are those of the bends, too, from here on
     layers = _by_level(levels)
-    labels = [""] * len(flows)
-    if len(flows) <= _MOST_LABELLED:
-        labels = [_label(flow.label, box.inside[flow.start]) for flow in flows]
-    # A label of an arrow that passes layers is beside its line, in the middle of its way, which gets room for it. A
-    # place is symmetric: there is as much room on the other side.
-    label_bends = [passed[len(passed) // 2] if passed and label else _NONE for passed, label in zip(bends, labels)]
-    widths = [node.width for node in nodes] + [_BEND_WIDTH] * (len(levels) - len(nodes))
-    for bend, label in zip(label_bends, labels):
-        if bend != _NONE:
-            widths[bend] = 2 * (_BESIDE_ARROW + width_of(label)) + _BEND_WIDTH
+    arrows: list[_Arrow] = []
+    for flow, (start, end), bends_of_edge, label in zip(flows, edges, bends, _labels_of(box, flows)):
+        arrows.append(_Arrow(flow, start, end, bends_of_edge, label))
+    widths = [node.width for node in nodes] + _widths_of_bends(arrows, first=len(nodes), end=len(levels))
     middles = _across(layers, links, nodes, widths, keep_order=keep_order)
-    leaving, entering = _ends(nodes, edges, bends, middles)
-    levels_of_labels = [levels[start] for start, _ in edges]
-    labels_beside = ["" if bend != _NONE else label for bend, label in zip(label_bends, labels)]
-    # Where each arrow is at the next layer: what passes that goes down first.
-    below = [leaving[number] if passed else entering[number] for number, passed in enumerate(bends)]
-    rows, lefts = _rows(labels_beside, leaving, below, levels_of_labels)
-    extents = _down(nodes, layers, list(zip(levels_of_labels, rows)))
-    lines: list[Line] = []
-    for number, flow in enumerate(flows):
-        start, end = edges[number]
-        _, bottom = extents[levels[start]]
-        points = [(leaving[number], nodes[start].bottom), (leaving[number], bottom)]
-        for bend in bends[number]:
-            upper, lower = extents[levels[bend]]
-            points += [(middles[bend], upper), (middles[bend], lower)]
-        points.append((entering[number], nodes[end].y))
-        line = Line(flow.start, flow.end, _without_straight(points))
-        bend = label_bends[number]
-        if bend != _NONE:
-            line.label = labels[number]
-            upper, lower = extents[levels[bend]]
-            # Half of the letters' height below the middle, as it is the base line.
-            line.at = (middles[bend] + _BESIDE_ARROW, (upper + lower + SMALL) / 2 - 1)
-        elif rows[number] != _NONE:
-            line.label = labels[number]
-            # Beside the arrow, a pixel above the next row.
-            line.at = (lefts[number], bottom + (rows[number] + 1) * _ROW - 1)
-        lines.append(line)
-    return lines
+    _set_ends(arrows, nodes, middles)
+    _set_rows(arrows, levels)
+    extents = _down(nodes, layers, [(levels[arrow.start], arrow.row) for arrow in arrows])
+    return [_line_of(arrow, nodes, levels, middles, extents) for arrow in arrows]
 
 
-def _ends(
-    nodes: list[Box], edges: list[tuple[int, int]], bends: list[list[int]], middles: list[float]
-) -> tuple[list[float], list[float]]:
-    """Return where each arrow leaves a node and where it enters one, across.
+@define(eq=False)
+class _Arrow:
+    """An arrow of a graph that is laid out in layers.
+
+    Attributes:
+        flow: the edge that it shows.
+        start: the place of its first node.
+        end: the place of its last one.
+        bends: its bends, one in each layer that it passes. They have the numbers behind the places of all nodes.
+        label: its text; empty for none.
+        leaving: where it leaves its first node, across.
+        entering: where it enters its last one.
+        row: the row of its label in the space below the layer that it leaves, from 0; `_NONE` if it has no row.
+        left: the left end of its label, if that has a row.
+    """
+
+    flow: Flow
+    start: int
+    end: int
+    bends: list[int]
+    label: str
+    leaving: float = 0.0
+    entering: float = 0.0
+    row: int = _NONE
+    left: float = 0.0
+
+    @property
+    def bend_of_label(self) -> int:
+        """The bend beside which the label is, in the middle of its line; `_NONE` if it begins beside the arrow."""
+        return self.bends[len(self.bends) // 2] if self.bends and self.label else _NONE
+
+
+def _widths_of_bends(arrows: list[_Arrow], first: int, end: int) -> list[float]:
+    """Return the widths of the bends with the numbers from `first` to before `end`: a label at one has room.
+
+    A label is beside its line. A place is symmetric: there is as much room on the other side.
+    """
+    widths = [_BEND_WIDTH] * (end - first)
+    for arrow in arrows:
+        if arrow.bend_of_label != _NONE:
+            widths[arrow.bend_of_label - first] = 2 * (_BESIDE_ARROW + width_of(arrow.label)) + _BEND_WIDTH
+    return widths
+
+
+def _set_rows(arrows: list[_Arrow], levels: list[int]) -> None:
+    """Set `row` and `left` of arrows with labels beside them.
 
     Args:
+        arrows: the arrows of a graph.
+        levels: the layer of each node.
+    """
+    labels = [arrow.label if arrow.bend_of_label == _NONE else "" for arrow in arrows]
+    leaving = [arrow.leaving for arrow in arrows]
+    # Where each arrow is at the next layer: what passes that goes down first.
+    below = [arrow.leaving if arrow.bends else arrow.entering for arrow in arrows]
+    rows, lefts = _rows(labels, leaving, below, [levels[arrow.start] for arrow in arrows])
+    for arrow, row, left in zip(arrows, rows, lefts):
+        arrow.row = row
+        arrow.left = left
+
+
+def _line_of(arrow: _Arrow, nodes: list[Box], levels: list[int], middles: list[float], extents: list[Point]) -> Line:
+    """Return an arrow as a line, with its label.
+
+    Args:
+        arrow: the arrow.
+        nodes: the nodes, in their positions.
+        levels: the layer of each node and bend.
+        middles: their centres.
+        extents: upper and lower edge of each layer.
+    """
+    # Straight down to the lower edge of its layer, and straight through each that it passes.
+    _, bottom = extents[levels[arrow.start]]
+    points = [(arrow.leaving, nodes[arrow.start].bottom), (arrow.leaving, bottom)]
+    for bend in arrow.bends:
+        upper, lower = extents[levels[bend]]
+        points += [(middles[bend], upper), (middles[bend], lower)]
+    points.append((arrow.entering, nodes[arrow.end].y))
+    line = Line(arrow.flow.start, arrow.flow.end, _without_straight(points))
+    bend = arrow.bend_of_label
+    if bend != _NONE:
+        line.label = arrow.label
+        upper, lower = extents[levels[bend]]
+        # Half of the letters' height below the middle, as it is the base line.
+        line.at = (middles[bend] + _BESIDE_ARROW, (upper + lower + SMALL) / 2 - 1)
+    elif arrow.row != _NONE:
+        line.label = arrow.label
+        # Beside the arrow, a pixel above the next row.
+        line.at = (arrow.left, bottom + (arrow.row + 1) * _ROW - 1)
+    return line
+
+
+def _labels_of(box: Box, flows: list[Flow]) -> list[str]:
+    """Return the text of each arrow of a graph; no text if there are so many that they would only hide each other."""
+    if len(flows) > _MOST_LABELLED:
+        return [""] * len(flows)
+    return [_label(flow.label, box.inside[flow.start]) for flow in flows]
+
+
+def _set_ends(arrows: list[_Arrow], nodes: list[Box], middles: list[float]) -> None:
+    """Set where arrows leave a node and where they enter one, across.
+
+    Args:
+        arrows: the arrows of a graph.
         nodes: the nodes, in their positions across.
-        edges: the nodes that each arrow connects.
-        bends: the bends of each.
         middles: the centres of nodes and bends.
     """
-    first_bends = [middles[bends_of_edge[0]] if bends_of_edge else None for bends_of_edge in bends]
-    last_bends = [middles[bends_of_edge[-1]] if bends_of_edge else None for bends_of_edge in bends]
-    leaving = _ports(nodes, edges, first_bends)
-    entering = _ports(nodes, [(end, start) for start, end in edges], last_bends)
-    return leaving, entering
+    first_bends = [middles[arrow.bends[0]] if arrow.bends else None for arrow in arrows]
+    last_bends = [middles[arrow.bends[-1]] if arrow.bends else None for arrow in arrows]
+    leaving = _ports(nodes, [(arrow.start, arrow.end) for arrow in arrows], first_bends)
+    entering = _ports(nodes, [(arrow.end, arrow.start) for arrow in arrows], last_bends)
+    for arrow, arrow_leaving, arrow_entering in zip(arrows, leaving, entering):
+        arrow.leaving = arrow_leaving
+        arrow.entering = arrow_entering
 
 
 def _widen(box: Box, flows: list[Flow]) -> None:

@@ -36,7 +36,7 @@ svg .page{fill:var(--bg)}
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _MOST_PIXELS = 16_000
 """Maximum pixels of a side in browsers."""
-_SECONDS = 120
+_SECONDS_OF_BROWSER = 120
 """What a browser gets for a picture."""
 _RADIUS = 8.0
 """Radius of corners of arrows, in pixels."""
@@ -131,7 +131,9 @@ def _theme() -> tuple[str, dict[str, str]]:
 def _box(box: Box, colours: dict[str, str]) -> list[str]:
     """Return a box as markup, without what is inside."""
     block = box.block
-    size = f'width="{box.width:.1f}" height="{box.height:.1f}" rx="{10 if block.kind == "end" else 6}"'
+    # The numbers of pixels are those of pages, see `page.js`.
+    radius = 10 if block.kind == "end" else 6
+    size = f'width="{box.width:.1f}" height="{box.height:.1f}" rx="{radius}"'
     frame = f'<rect class="b" x="{box.x:.1f}" y="{box.y:.1f}" {size}/>'
     lines = [f'<g class="{" ".join(_classes_of(box))}">']
     if block.hint:
@@ -146,7 +148,7 @@ def _box(box: Box, colours: dict[str, str]) -> list[str]:
         stripe = f'x="{box.x:.1f}" y="{box.y + 3:.1f}" width="4" height="{box.height - 6:.1f}" rx="2"'
         lines.append(frame.replace('class="b"', f'class="tint" fill="{fill}"'))
         lines.append(f'<rect {stripe} fill="{fill}"/>')
-    # Text is where pages have it, which show a sign beside it.
+    # Where it is in pages: these have a sign at the right of some texts, which make room for it.
     middle = box.middle - SIGN / 2 if has_sign(block) else box.middle
     for number, text in enumerate(texts_of(block), 1):
         is_title = number == 1 and block.kind != "end"
@@ -330,7 +332,7 @@ def _by_browser(program: str, svg: bytes, width: int, height: int) -> bytes:
             flags.append("--no-sandbox")
         command = [program, *flags, f"--window-size={width},{height}", f"--screenshot={target}", f"file://{source}"]
         try:
-            subprocess.run(command, capture_output=True, check=False, timeout=_SECONDS)
+            subprocess.run(command, capture_output=True, check=False, timeout=_SECONDS_OF_BROWSER)
             with open(target, "rb") as file:
                 return file.read()
         except (OSError, subprocess.TimeoutExpired):
@@ -355,10 +357,11 @@ def _without_markup(text: str) -> str:
 def places_of(blocks: list[Block], folds: dict[int, list[Fold]], opened: set[int], root: Box) -> str:
     """Return the positions that a page needs, see `as_data`: of the content of each container, equal ones once.
 
-    `of` has up to three for each container: with those inside closed, with repeated blocks one by one, and, of those
-    open at first, this. Content is `[width, height, columns, boxes, arrows]`; a box `[number in the container or -1, x,
-    y, width, height, text, lines of it about hidden content, repetitions, content of a sequence that repeats, or class
-    of a block that is named once more]`; an arrow `[start, end, points, label, its place]`.
+    `contents` is a list, and `of` has the indexes in it of up to three for each container: with those inside closed,
+    with repeated blocks one by one, and, of those open at first, as they are then. Content is `[width, height, columns,
+    boxes, arrows]`; a box `[number in the container or -1, x, y, width, height, text, lines of it about hidden content,
+    repetitions, content of a sequence that repeats, or class of a block that is named once more]`; an arrow `[start,
+    end, points, label, its place]`.
 
     Args:
         blocks: all of them, each before those inside it.
@@ -366,18 +369,12 @@ def places_of(blocks: list[Block], folds: dict[int, list[Fold]], opened: set[int
         opened: the containers that are open at first, by id.
         root: what is seen first.
     """
-    indexes: dict[str, int] = {}
-    """The index of each content in the list, in its order, by its JSON, which equal ones have in common."""
+    contents = _Contents()
     indexes_of: dict[int, list[int]] = {}
-    """Those of each container, by its number."""
+    """The indexes of the contents of each container, by its number."""
     numbers = {id(block): number for number, block in enumerate(blocks)}
-
-    def add(box: Box, block: Block) -> int:
-        """Add the content of a block, as it is laid out in a box, unless there is an equal one; return its index."""
-        content = _content(box, {id(inner): number for number, inner in enumerate(block.inside)})
-        return indexes.setdefault(_compact(content), len(indexes))
-
-    for block in blocks:
+    lines_of_model = root.block.lines  # those about its input and output, too, which the view of a block does not have
+    for number, block in enumerate(blocks):
         if not block.inside:
             continue
         views = [view_of(block, folds, {id(block)})]
@@ -385,26 +382,42 @@ def places_of(blocks: list[Block], folds: dict[int, list[Fold]], opened: set[int
             no_folds: dict[int, list[Fold]] = {}
             views.append(view_of(block, no_folds, {id(block)}))
         if block is blocks[0]:
-            # The first block of a picture has lines about the model's input and output.
             for view in views:
-                view[0].lines = root.block.lines
-        indexes_of[numbers[id(block)]] = [add(lay_out(view), block) for view in views]
+                view[0].lines = lines_of_model
+        indexes_of[number] = [contents.add(lay_out(view), block) for view in views]
     for box in _boxes_in(root):
-        source = box.block.source
-        if box.inside and source is not None:
-            indexes_of_source = indexes_of[numbers[id(source)]]
-            if len(indexes_of_source) == 1:  # without repeated blocks, both views are one
-                indexes_of_source.append(indexes_of_source[0])
-            indexes_of_source.append(add(box, source))
+        container = box.block.source
+        if box.inside and container is not None:
+            indexes = indexes_of[numbers[id(container)]]
+            if len(indexes) == 1:  # without repeated blocks, both views are one
+                indexes.append(indexes[0])
+            indexes.append(contents.add(box, container))
     closed_view = view_of(blocks[0], folds, set())
-    closed_view[0].lines = root.block.lines
+    closed_view[0].lines = lines_of_model
     closed = lay_out(closed_view)
     data = {
         "root": _entry(closed, outer=closed, number=0, content=""),
         "open": sorted(numbers[ident] for ident in opened),
         "of": indexes_of,
     }
-    return _without_markup(f'{_compact(data)[:-1]},"contents":[{",".join(indexes)}]}}')
+    # The contents are JSON already: they become the last entry of the object.
+    return _without_markup(f'{_compact(data)[:-1]},"contents":[{",".join(contents.indexes)}]}}')
+
+
+class _Contents:
+    """A list of contents of containers as JSON, equal ones once.
+
+    Attributes:
+        indexes: the index of each in the list, by the content; in the order of the list.
+    """
+
+    def __init__(self) -> None:
+        self.indexes: dict[str, int] = {}
+
+    def add(self, box: Box, container: Block) -> int:
+        """Add the content of a container as it is laid out in a box, unless there is an equal one; return its index."""
+        content = _content(box, {id(inner): number for number, inner in enumerate(container.inside)})
+        return self.indexes.setdefault(_compact(content), len(self.indexes))
 
 
 _NOT_IN_CONTAINER = -1
@@ -421,11 +434,13 @@ def _content(box: Box, numbers: dict[int, int]) -> list[Any]:
     boxes = []
     for inner in box.inside:
         source = inner.block.source
-        number = _NOT_IN_CONTAINER if source is None else numbers.get(id(source), _NOT_IN_CONTAINER)
-        if inner.inside and number == _NOT_IN_CONTAINER:  # one repetition of a sequence
-            boxes.append(_entry(inner, box, number, _content(inner, numbers)))
-        else:
-            boxes.append(_entry(inner, box, number, _ghost_classes(inner)))
+        number = _NOT_IN_CONTAINER
+        if source is not None:
+            number = numbers.get(id(source), _NOT_IN_CONTAINER)
+        # The block around one repetition of a sequence is only in the picture; those inside it are the container's.
+        is_repetition = bool(inner.inside) and number == _NOT_IN_CONTAINER
+        content = _content(inner, numbers) if is_repetition else _ghost_classes(inner)
+        boxes.append(_entry(inner, box, number, content))
     arrows = []
     for line in box.lines:
         coordinates: list[float] = []
@@ -436,7 +451,8 @@ def _content(box: Box, numbers: dict[int, int]) -> list[Any]:
             x, y = line.at
             arrow += [printable(line.label), *_rounded((x - box.x, y - box.y))]
         arrows.append(arrow)
-    return [*_rounded((box.width, box.height)), _rounded(x - box.x for x in box.columns), boxes, arrows]
+    columns = _rounded(left - box.x for left in box.columns)
+    return [*_rounded((box.width, box.height)), columns, boxes, arrows]
 
 
 def _entry(box: Box, outer: Box, number: int, content: Any) -> list[Any]:
@@ -446,7 +462,7 @@ def _entry(box: Box, outer: Box, number: int, content: Any) -> list[Any]:
         box: the box.
         outer: the one around it.
         number: in the container, or `_NOT_IN_CONTAINER`.
-        content: of a sequence that repeats, or the class of a block that is named once more.
+        content: of the block around one repetition of a sequence, what is inside it; else `_ghost_classes` of the box.
     """
     block = box.block
     sizes = _rounded((box.x - outer.x, box.y - outer.y, box.width, box.height))

@@ -83,43 +83,59 @@ def export_onnx(
         raise UnsupportedError(f"{error.name} is not installed", hint=hint) from error
     values, arguments, wanted = _prepared(module, inputs, dynamic)
     exported_module = _with_layers_of_onnx(module)
-    names = [item.name for item in _flat(inputs)]
     shapes = _dynamic_shapes(arguments, dynamic)
-    # Empty if no height or width is dynamic.
-    arguments_of_other_sizes: tuple[Any, ...] = ()
+    other_arguments: tuple[Any, ...] = ()  # of other heights and widths; empty if these are not dynamic
     if not _OF_IMAGES.keys().isdisjoint(dynamic):
         # The program itself checks which sizes it is for; what becomes of it in ONNX does not.
         with _quiet():
             program = _exported(_to_program, exported_module, arguments, shapes)
-            arguments_of_other_sizes = _of_other_sizes(program, arguments, dynamic)
+            other_arguments = _of_other_sizes(program, arguments, dynamic)
+    names = [item.name for item in _flat(inputs)]
     to_onnx = _onnx_exporter(exported_module, names, list(outputs), _translations(opset18))
     with _quiet():
         onnx_program = _exported(to_onnx, exported_module, arguments, shapes)
-        ids_of_inputs = {id(value) for value in onnx_program.model.graph.inputs}
-        for value in onnx_program.model.graph.outputs:
-            # The exporter gives an output that is an input the name of the argument of `forward`.
-            if value.name in names and id(value) not in ids_of_inputs:
-                value.name += "_out"
+        _rename_outputs(onnx_program.model.graph, names)
         onnx_program.save(path)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _ONLY_ERRORS
-
-    def run(values: Any) -> list[torch.Tensor]:
-        arrays = session.run(None, {name: value.numpy() for name, value in zip(names, _flat(values))})
-        return [torch.from_numpy(array) for array in arrays]
-
     try:
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        computed = run(values)
-        computed_of_others = run(list(arguments_of_other_sizes)) if arguments_of_other_sizes else []
+        computed = _computed_by_onnx(session, names, values)
+        computed_of_others = _computed_by_onnx(session, names, list(other_arguments)) if other_arguments else []
     except Exception as error:  # onnxruntime raises classes of its own, without a common base
         raise ModelError(f"onnxruntime cannot run the exported model: {_first_line(error)}", file=path) from error
     difference = _largest_difference(computed, wanted, path)
-    if arguments_of_other_sizes:
-        wanted_of_others = _computed(module, arguments_of_other_sizes)
-        difference = max(difference, _largest_difference(computed_of_others, wanted_of_others, path))
+    if other_arguments:
+        difference = max(difference, _largest_difference(computed_of_others, _computed(module, other_arguments), path))
     names_of_outputs = [output.name for output in session.get_outputs()]
     return Exported(names, names_of_outputs, difference, f"onnxruntime {onnxruntime.__version__}")
+
+
+def _rename_outputs(graph: Any, names_of_inputs: list[str]) -> None:
+    """Rename those outputs of an ONNX graph that have the name of an input, and are another value.
+
+    The exporter gives an output that is an input the name of the argument of `forward`.
+
+    Args:
+        graph: the graph, which is changed.
+        names_of_inputs: the names of the inputs.
+    """
+    ids_of_inputs = {id(value) for value in graph.inputs}
+    for value in graph.outputs:
+        if value.name in names_of_inputs and id(value) not in ids_of_inputs:
+            value.name += "_out"
+
+
+def _computed_by_onnx(session: Any, names: list[str], values: Any) -> list[torch.Tensor]:
+    """Return the outputs that onnxruntime computes.
+
+    Args:
+        session: of onnxruntime.
+        names: of the inputs.
+        values: the inputs, in lists if the model takes tables.
+    """
+    arrays = session.run(None, {name: value.numpy() for name, value in zip(names, _flat(values))})
+    return [torch.from_numpy(array) for array in arrays]
 
 
 def _onnx_exporter(
@@ -174,10 +190,10 @@ def export_pt2(module: nn.Module, inputs: Examples, path: str, dynamic: Sequence
             program_of_file = torch.export.load(path)
             with torch.no_grad():
                 computed = program_of_file.module()(*arguments)
-                arguments_of_other_sizes = _of_other_sizes(program_of_file, arguments, dynamic)
+                other_arguments = _of_other_sizes(program_of_file, arguments, dynamic)
                 computed_of_others: Any = []
-                if arguments_of_other_sizes:
-                    computed_of_others = program_of_file.module()(*arguments_of_other_sizes)
+                if other_arguments:
+                    computed_of_others = program_of_file.module()(*other_arguments)
         except ModelError:  # the program takes no other sizes
             raise
         except Exception as error:  # any exception of PyTorch's writer or reader
@@ -185,8 +201,8 @@ def export_pt2(module: nn.Module, inputs: Examples, path: str, dynamic: Sequence
                 f"PyTorch cannot write and run the exported model: {_first_line(error)}", file=path
             ) from error
     difference = _largest_difference(_tensors_in(computed), wanted, path)
-    if arguments_of_other_sizes:
-        wanted_of_others = _computed(module, arguments_of_other_sizes)
+    if other_arguments:
+        wanted_of_others = _computed(module, other_arguments)
         difference = max(difference, _largest_difference(_tensors_in(computed_of_others), wanted_of_others, path))
     names_of_outputs = [spec.arg.name for spec in program.graph_signature.output_specs]
     names = [item.name for item in _flat(inputs)]

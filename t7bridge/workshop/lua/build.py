@@ -356,7 +356,8 @@ class Builder(Emitter):
             part = self._part_of_open_count(value, axis, start, count)
             if part is not None:
                 return part
-        if axis == 0 and isinstance(value, Stored) and value.whole:  # rows, which a layer can hold as its weight
+        # Rows, which a layer can hold as its weight.
+        if axis == 0 and isinstance(value, Stored) and value.is_contiguous:
             return _part_of_stored(value, *make_static(start, count))
         return self._narrow_by_layer(value, axis, start, count)
 
@@ -441,7 +442,7 @@ class Builder(Emitter):
         count_of_ranges = len(cuts) - 1
         # A single range of a parameter needs no layer, see `narrow`; several are rows of an nn.LookupTable, which holds
         # the whole parameter as its weight, a matrix.
-        is_table = not others and is_parameter(value) and value.whole and len(value.ref.size) <= 2
+        is_table = not others and is_parameter(value) and value.is_contiguous and len(value.ref.size) <= 2
         if is_table and axis == 0 and count_of_ranges > 1:
             return self._rows_of_table(value, indices)
         if count_of_ranges < MOST_RANGES:

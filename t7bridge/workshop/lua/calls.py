@@ -24,10 +24,32 @@ select unbind slice narrow split split_with_sizes chunk tensor_split unsafe_spli
 transpose permute t mT unfold cat stack clone repeat roll flip index_select add sub neg sum mean
 """
 """Names of operations that act on the two parts of complex numbers alike."""
-OF_ANY_SIZE = ("zeros", "ones", "full", "new_zeros", "new_ones", "new_full", "empty", "new_empty", "arange")
-"""Names of operations without inputs whose values may have the size of the batch."""
+_BUILT_FOR_OPEN_EXTENTS = (
+    *("zeros", "ones", "full", "new_zeros", "new_ones", "new_full", "empty", "new_empty", "arange"),
+    "slice",
+)
+"""Names of operations that have builders for an open extent: values without inputs, which may have the size of the
+batch, and parts of constants."""
 UNKNOWN = "Lua has no such operation, and no composition is known"
 RANDOM = "draws random numbers, which no layer of nn does"
+
+
+@define(frozen=True)
+class _Problem:
+    """An operation or output that Lua cannot express.
+
+    Attributes:
+        line: in the user's source; empty if it is not known.
+        operation: `aten.sort.default`, or what else it is, in words.
+        reason: why not.
+    """
+
+    line: str
+    operation: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.operation} at {self.line or 'an unknown line'}: {self.reason}"
 
 
 @define(eq=False)
@@ -35,14 +57,14 @@ class ProgramBuilder(Builder):
     """Builds all calls of a program as steps of a Lua graph, and collects what Lua cannot express.
 
     Attributes:
-        problems: inexpressible operations and outputs: line in the user's source (empty if it is not known), operation
-            and reason. `run` raises one error for all.
-        scalars: the outputs without dimensions, counted from 1, which have one of extent 1 in Lua.
+        problems: what Lua cannot express; `run` raises one error for all.
+        scalar_outputs: numbers of the outputs without dimensions, from 1, which have one of extent 1 in Lua; `run` sets
+            it.
         used: names of the values that calls take or the program returns; `run` sets it before it builds any call.
     """
 
-    problems: list[tuple[str, str, str]] = field(factory=list)
-    scalars: list[int] = field(factory=list)
+    problems: list[_Problem] = field(factory=list)
+    scalar_outputs: list[int] = field(factory=list)
     used: set[str] = field(factory=set)
 
     def run(self) -> tuple[list[LuaNode], list[LuaNode]]:
@@ -78,9 +100,10 @@ class ProgramBuilder(Builder):
 
     def _error_of_problems(self) -> UnsupportedError:
         """Return the error that lists all problems, each once."""
-        lines = dict.fromkeys(f"\n  {op} at {line or 'an unknown line'}: {why}" for line, op, why in self.problems)
-        count = f"{len(lines)} operation{'s' if len(lines) > 1 else ''}"
-        return UnsupportedError(f"{count} of the module cannot be expressed with nn and nngraph{''.join(lines)}")
+        texts = dict.fromkeys(map(str, self.problems))
+        count = f"{len(texts)} operation{'s' if len(texts) > 1 else ''}"
+        lines = "".join(f"\n  {text}" for text in texts)
+        return UnsupportedError(f"{count} of the module cannot be expressed with nn and nngraph{lines}")
 
     def _inputs(self) -> list[LuaNode]:
         """Return the steps of the inputs, and set their values: floats, behind a copy where an input has others."""
@@ -110,22 +133,23 @@ class ProgramBuilder(Builder):
             dtype = ""
             if isinstance(item, CallRef):
                 dtype = self.program.dtypes.get(item.name, "")
-                value = _returned(self.env[item.name], dtype)
+                value = _output_or_missing(self.env[item.name], dtype)
             if isinstance(value, Missing):
                 if value.reason:  # if not, it is among the problems already
-                    self.problems.append(("", "the output", value.reason))
+                    self.problems.append(_Problem(line="", operation="the output", reason=value.reason))
                 continue
             if value is None:
                 self.remark("an output that is None is left out: those after it move up")
                 continue
+            number = len(outputs) + 1  # as Lua counts
             if isinstance(value, (int, float)):
-                self.remark(f"output {len(outputs) + 1} is a number: a tensor of one element in Lua")
+                self.remark(f"output {number} is a number: a tensor of one element in Lua")
                 value = self.constant(np.array(float(value)))
-            if dtype.startswith("int"):
-                self.remark(f"output {len(outputs) + 1} has whole numbers as floats, exact up to {whole.EXACT_FLOAT}")
+            if dtype.startswith("int"):  # uint8 and masks are floats, too, but never beyond what is exact
+                self.remark(f"output {number} has whole numbers as floats, exact up to {whole.EXACT_FLOAT}")
             outputs.append(self.wire(value).step)
             if value.shape == ():
-                self.scalars.append(len(outputs))
+                self.scalar_outputs.append(number)
         return outputs
 
     # Calls
@@ -173,14 +197,14 @@ class ProgramBuilder(Builder):
                 reasons.append(value.reason)
         return reasons
 
-    def _problem(self, reason: str) -> tuple[str, str, str]:
-        """Return the line and the operation of the source, and a reason.
+    def _problem(self, reason: str) -> _Problem:
+        """Return the current call as a problem.
 
         Of an operation that PyTorch has decomposed, the reason names the part that fails.
         """
         if self.call.origin:
-            return self.call.line, self.call.origin, f"{self.call.op}: {reason}"
-        return self.call.line, self.call.op, reason
+            return _Problem(self.call.line, self.call.origin, f"{self.call.op}: {reason}")
+        return _Problem(self.call.line, self.call.op, reason)
 
     def _refusal(self, entry: Operation | None) -> str:
         """Return why an operation cannot be expressed, whatever its arguments; empty if it can."""
@@ -234,8 +258,8 @@ class ProgramBuilder(Builder):
         if any(isinstance(value, (Wire, Stored, Scaled, Complex)) for value in values):
             return None
         extents = [value for value in [*values, *tree_leaves(call.shape)] if isinstance(value, Extent)]
-        # These have builders for an open extent; others are computed for that of the example.
-        if extents and self.kind in (*OF_ANY_SIZE, "slice"):
+        # Other operations are computed for the extents of the example.
+        if extents and self.kind in _BUILT_FOR_OPEN_EXTENTS:
             return None
         # The builders keep a constant as small as it is; PyTorch would need all of its elements.
         is_broadcast = any(isinstance(value, Const) and value.shape != tuple(value.value.shape) for value in values)
@@ -281,7 +305,7 @@ class ProgramBuilder(Builder):
         """
         extents: list[Any] = []
         for item in tree_leaves(first_operand):
-            if isinstance(item, CallRef):
+            if isinstance(item, CallRef):  # a tensor; any other operand is one number
                 shape = self.env[item.name].shape
                 extents += shape[-1:] if self.kind in whole.MATRIX_PRODUCTS else shape
         return prod(extents) if is_static(extents) else inf
@@ -362,7 +386,7 @@ def _imaginary(value: Any) -> Any:
     return 0.0 if isinstance(value, (Wire, Const, Stored)) else value
 
 
-def _returned(value: Any, dtype: str) -> Any:
+def _output_or_missing(value: Any, dtype: str) -> Any:
     """Return an output, or a `Missing` for one that Lua does not have: complex numbers, or without elements."""
     if isinstance(value, Const) and 0 in value.shape:
         return Missing(EMPTY)

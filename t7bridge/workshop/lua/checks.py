@@ -108,6 +108,11 @@ class Check:
         return self.step == 1 and self.low <= 1 and self.high is None and self.equal is None
 
     @property
+    def is_fixed(self) -> bool:
+        """Whether there is only one size, `rest`."""
+        return self.step == 0
+
+    @property
     def _has_low(self) -> bool:
         """Whether the least size is more than the form of the sizes says: the first multiple is `step` itself."""
         return self.low > max(self.step, 1)
@@ -117,7 +122,7 @@ class Check:
 
         That the size equals another one, `equal`, is not checked by these: see `guard`.
         """
-        if self.step == 0:
+        if self.is_fixed:
             # With batchMode false, nn.Reshape takes exactly as many elements.
             return [first_row_along(rank, self.axis) >> make("nn.Reshape", self.rest, False)]
         layers = []
@@ -140,7 +145,7 @@ class Check:
         Args:
             name: of the number that is free; empty for a size without limits that no other has to equal.
         """
-        if self.step == 0:
+        if self.is_fixed:
             return str(self.rest)
         if not name:
             return "any"
@@ -215,7 +220,7 @@ def _linear_check(axis: int, expr: Any, symbol: Any, sizes: Sizes) -> Check | No
     is_linear = step.is_Integer and step > 0 and sympy.expand(step * symbol + rest - expr) == 0
     if not is_linear:
         return None
-    check = Check(axis, int(step), int(rest), low=int(step * sizes.low.get(symbol, 1) + rest))
+    check = Check(axis, int(step), int(rest), low=int(step * sizes.low_of(symbol) + rest))
     if symbol in sizes.high:
         check.high = int(step * sizes.high[symbol] + rest)
     return check
@@ -224,19 +229,20 @@ def _linear_check(axis: int, expr: Any, symbol: Any, sizes: Sizes) -> Check | No
 def texts_of(checks: list[list[Check]]) -> list[str]:
     """Return the sizes of each input: `any x 3 x 224 x 224`, `any x 3 x n x n`."""
     names = iter("nmkpqrstuvwxyzabcdefghijl" * 9)  # without o, which looks like 0; more than a model has sizes
-    compared = {check.equal for dimensions in checks for check in dimensions}
+    equal_to_others = {check.equal for dimensions in checks for check in dimensions}
     name_of: dict[InputAxis, str] = {}
     texts = []
     for number, dimensions in enumerate(checks):
         extents = []
         for check in dimensions:
             dimension = (number, check.axis)
+            is_any = check.is_free and dimension not in equal_to_others
             if check.equal is not None:
                 name_of[dimension] = name_of[check.equal]  # of an earlier dimension
-            elif check.step and (dimension in compared or not check.is_free):
-                name_of[dimension] = next(names)
-            else:
+            elif check.is_fixed or is_any:
                 name_of[dimension] = ""  # a number, or `any`, needs no name
+            else:
+                name_of[dimension] = next(names)
             extents.append(check.text(name_of[dimension]))
         texts.append(" x ".join(extents))
     return texts

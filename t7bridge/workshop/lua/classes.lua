@@ -25,6 +25,13 @@ local function add_at(tensor, dim, index, elements)
    return tensor
 end
 
+-- [from_one]
+-- Indices from 1 of a dimension of so many elements, of those from 0, or from -1 for the last one.
+local function from_one(index, extent)
+   index = index:long()
+   return index + 1 + index:lt(0):long() * extent
+end
+
 -- [Function]
 -- A function of each element: `pt.Function('sin')`.
 do
@@ -229,12 +236,12 @@ do
          self.dim, self.gradInput = dim, {}
       end
       function Gather:updateOutput(input)
-         self.output = input[1]:gather(self.dim, input[2]:long() + 1)
+         self.output = input[1]:gather(self.dim, from_one(input[2], input[1]:size(self.dim)))
          return self.output
       end
       function Gather:updateGradInput(input, gradOutput)
          local slope = input[1].new():resizeAs(input[1]):zero()
-         add_at(slope, self.dim, input[2]:long() + 1, gradOutput)
+         add_at(slope, self.dim, from_one(input[2], slope:size(self.dim)), gradOutput)
          self.gradInput = {slope, input[2].new():resizeAs(input[2]):zero()}
          return self.gradInput
       end
@@ -252,16 +259,18 @@ do
       end
       function Scatter:updateOutput(input)
          local made = input[1]:clone()
+         local places = from_one(input[2], made:size(self.dim))
          if self.adds then
-            add_at(made, self.dim, input[2]:long() + 1, input[3])
+            add_at(made, self.dim, places, input[3])
          else
-            made:scatter(self.dim, input[2]:long() + 1, input[3])
+            made:scatter(self.dim, places, input[3])
          end
          self.output = made
          return self.output
       end
       function Scatter:updateGradInput(input, gradOutput)
-         local places, slope = input[2]:long() + 1, gradOutput:clone()
+         local slope = gradOutput:clone()
+         local places = from_one(input[2], slope:size(self.dim))
          if not self.adds then slope:scatter(self.dim, places, 0) end
          local zeros = input[2].new():resizeAs(input[2]):zero()
          self.gradInput = {slope, zeros, gradOutput:gather(self.dim, places)}

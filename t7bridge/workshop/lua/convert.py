@@ -13,6 +13,7 @@ from ...extensions import LUA, load_extensions
 from ...graph.dtypes import FLOAT32, FLOAT64
 from ...graph.lua import Table, TorchObject
 from ...graph.tensor import Tensor, covered
+from ...nn.state_dict import ROOT_FIELD
 from ...report import Note, Report
 from . import operations as _operations
 from .build import OPERATIONS
@@ -20,7 +21,7 @@ from .calls import ProgramBuilder
 from .checks import Check, checked_by_layers, checks_of, guard, guard_of_pair, texts_of
 from .exporting import Freedom
 from .layers import LuaLayer, LuaNode, walk
-from .objects import ROOT_FIELD, ObjectMaker
+from .objects import ObjectMaker
 from .sizes import ChangedError
 from .source import PACKAGE, classes_source, flatten, lua_source
 from .structure import structured
@@ -81,7 +82,7 @@ def convert_module(
     element = FLOAT64 if program.is_double else FLOAT32
     maker = ObjectMaker(element, arrays, is_training, has_gradients=not inference)
     root = maker.make(layer)
-    root[ROOT_FIELD] = _state_record(layer, program, arrays, steps.builder.scalars)
+    root[ROOT_FIELD] = _state_record(layer, program, arrays, steps.builder.scalar_outputs)
     notes = _notes(layer, program, steps, arrays, has_guards)
     return LuaModel(layer, root, program, notes, len(arrays))
 
@@ -250,8 +251,8 @@ def _notes(layer: LuaLayer, program: Program, steps: _Steps, arrays: dict[str, A
 
 def _note_sizes(report: Report, program: Program, checks: list[list[Check]], has_guards: bool) -> None:
     """Note which sizes the model refuses."""
-    # An input without dimensions has no batch; a `step` of 0 means one size.
-    has_fixed_batch = any(dimensions and dimensions[0].step == 0 for dimensions in checks)
+    # An input without dimensions has no batch.
+    has_fixed_batch = any(dimensions and dimensions[0].is_fixed for dimensions in checks)
     if has_fixed_batch:
         text = "the size of the batch is fixed: the module does not let its first dimension vary"
         report.note("info", text, code="fixed-batch")
@@ -285,14 +286,14 @@ def _names_of_outputs(program: Program) -> list[str]:
 # The record of the state dict
 
 
-def _state_record(layer: LuaLayer, program: Program, arrays: dict[str, Any], scalars: list[int]) -> Table:
+def _state_record(layer: LuaLayer, program: Program, arrays: dict[str, Any], scalar_outputs: list[int]) -> Table:
     """Return the record that the root object has for the way back to PyTorch.
 
     Args:
         layer: the whole model.
         program: has the keys in the order of the state dict, and which are names of one tensor.
         arrays: the tensors of the state dict.
-        scalars: numbers of the outputs without dimensions, 1-based.
+        scalar_outputs: numbers of the outputs without dimensions, from 1.
     """
     keys_of_layers = _held_whole(layer, arrays)
     not_in_layers = {key: array for key, array in arrays.items() if key not in keys_of_layers}
@@ -301,8 +302,8 @@ def _state_record(layer: LuaLayer, program: Program, arrays: dict[str, Any], sca
         "tied": Table.of(list(program.aliases.items())),
         "other": Table.of([(key, _recordable(array)) for key, array in not_in_layers.items()]),
     }
-    if scalars:  # Lua's numbers are doubles
-        fields["scalars"] = Table.from_list([float(number) for number in scalars])
+    if scalar_outputs:  # Lua's numbers are doubles
+        fields["scalars"] = Table.from_list([float(number) for number in scalar_outputs])
     return Table.of(fields)
 
 

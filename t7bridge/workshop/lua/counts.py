@@ -38,8 +38,8 @@ def _value_at_runtime(b: Emitter, symbol: Any) -> Wire | None:
             step = current.expr.coeff(symbol)
             rest = current.expr - step * symbol
             if step.is_Integer and step != 0 and rest.is_Integer:
-                count = _ones_along(b, b.env[name], axis) >> make("nn.Sum", 1)
-                count = Wire(b, count.step, (1,))
+                # As all sums of vectors, the count is a tensor of one element in Lua.
+                count = b.emit(make("nn.Sum", 1), _ones_along(b, b.env[name], axis), shape=(1,))
                 return (count - float(rest)) / float(step)
     return None
 

@@ -102,7 +102,7 @@ def export_module(
         return with_fixed_batch
     own_backwards.clear()  # those of attempts that failed: the last one applies the same classes
     try:
-        return export_plainly(runner, inputs, None, own_backwards)
+        return export_plainly(runner, inputs, dynamic_shapes=None, own_backwards=own_backwards)
     except Exception as error:
         raise untraceable(error) from error
 
@@ -179,7 +179,7 @@ def _open_extents(value: Any, freedom: Freedom) -> dict[int, Any] | None:
     rank = value.dim()
     if freedom == Freedom.BATCH:
         rank = min(rank, 1)
-    # The first dimension is the batch, and open though it is 1.
+    # The first dimension is the batch, and open though it is 1; see `export_open`.
     return {axis: Dim.AUTO for axis in range(rank) if axis == 0 or value.shape[axis] > 1}
 
 
@@ -230,11 +230,8 @@ def copy_program(exported: ExportedProgram) -> ExportedProgram:
     return copied
 
 
-def check_program_inputs(exported: ExportedProgram, inputs: tuple[Any, ...]) -> bool:
-    """Check example inputs against those of a program; return whether all its extents but the batch are numbers.
-
-    If they are, the program is read as it is; if not, it is traced again with the example. The batch may be open in
-    both cases.
+def check_program_inputs(exported: ExportedProgram, inputs: tuple[Any, ...]) -> None:
+    """Check example inputs against those of a program.
 
     Args:
         exported: the program.
@@ -251,10 +248,17 @@ def check_program_inputs(exported: ExportedProgram, inputs: tuple[Any, ...]) -> 
         raise ModelError("the program has other inputs", expected=text, found=f"{example_shapes}")
     if not all(_fits(example, shape) for example, shape in zip(example_shapes, shapes)):
         raise ModelError("the sizes of the program's inputs are fixed", expected=text, found=f"{example_shapes}")
-    has_fixed_sizes = all(_has_fixed_examples(shape) for shape in shapes)
-    if not has_fixed_sizes and not example_shapes:
+    if not example_shapes and not has_fixed_examples(exported):
         raise ModelError("the sizes of the program's inputs are open", found=text, hint="State them: --input SIZES.")
-    return has_fixed_sizes
+
+
+def has_fixed_examples(exported: ExportedProgram) -> bool:
+    """Return whether all extents of a program's inputs are numbers, but perhaps those of the batch."""
+    extents_of_examples: list[Any] = []
+    for value in inputs_of(exported):
+        if is_tensor(value):
+            extents_of_examples += value.shape[1:]
+    return not any(map(_is_open, extents_of_examples))
 
 
 def _shape_for_message(value: Any) -> tuple[int | str, ...]:
@@ -265,11 +269,6 @@ def _shape_for_message(value: Any) -> tuple[int | str, ...]:
 def _fits(example: tuple[int, ...], shape: tuple[int | str, ...]) -> bool:
     """Return whether an input has the extents of a program's that are numbers."""
     return all(isinstance(wanted, str) or wanted == extent for extent, wanted in zip(example, shape))
-
-
-def _has_fixed_examples(shape: tuple[int | str, ...]) -> bool:
-    """Return whether all extents behind the batch are numbers."""
-    return all(isinstance(extent, int) for extent in shape[1:])
 
 
 def inputs_of(exported: ExportedProgram) -> list[Any]:
@@ -348,28 +347,37 @@ def sizes_of(exported: ExportedProgram, inputs: tuple[Any, ...], is_ours: bool) 
         is_ours: whether it was exported here, and not by the user, who may have stated ranges.
     """
     sizes = Sizes()
-    values = inputs_of(exported)
-    examples = [*inputs, *[None] * len(values)]  # the user's program needs no example
-    environment: Any = None  # PyTorch's `ShapeEnv`, which all open extents of a program have in common
-    for value, example in zip(values, examples):
-        if not is_tensor(value):
-            continue
-        for axis, extent in enumerate(value.shape):
-            if not _is_open(extent):
-                continue
-            environment = extent.node.shape_env
-            # Without an example, the size in the user's own trace; PyTorch may not know one.
-            size = example.shape[axis] if is_tensor(example) else extent.node.hint
-            # Symbols that are only parts of expressions have their values from the trace, below.
-            if extent.node.expr.is_Symbol and size is not None:
-                sizes.example.setdefault(extent.node.expr, int(size))
-    if environment is None:  # all extents are fixed
+    sizes_of_extents = _sizes_of_open_extents(exported, inputs)
+    if not sizes_of_extents:
         return sizes
+    for extent, size in sizes_of_extents:
+        # Symbols that are only parts of expressions have their values from the trace, below.
+        if extent.node.expr.is_Symbol and size is not None:
+            sizes.example.setdefault(extent.node.expr, int(size))
+    first_extent, _ = sizes_of_extents[0]
+    environment: Any = first_extent.node.shape_env  # PyTorch's `ShapeEnv`, which all extents have in common
     for symbol, size in _sizes_in_trace(environment).items():
         sizes.example.setdefault(symbol, int(size))
     sizes.conditions += _conditions(environment)
     if not is_ours:  # ours are exported without ranges
         sizes.conditions += _stated_ranges(exported, sizes)
+    return sizes
+
+
+def _sizes_of_open_extents(exported: ExportedProgram, inputs: tuple[Any, ...]) -> list[tuple[Any, Any]]:
+    """Return the open extents of a program's inputs, each with its size in the example.
+
+    Without an example, it is the size in the user's own trace; `None` if PyTorch does not know one.
+    """
+    values = inputs_of(exported)
+    examples = [*inputs, *[None] * len(values)]  # the user's program needs no example
+    sizes: list[tuple[Any, Any]] = []
+    for value, example in zip(values, examples):
+        if not is_tensor(value):
+            continue
+        for axis, extent in enumerate(value.shape):
+            if _is_open(extent):
+                sizes.append((extent, example.shape[axis] if is_tensor(example) else extent.node.hint))
     return sizes
 
 
@@ -392,7 +400,7 @@ def _conditions(environment: Any) -> list[Any]:
     """
     # Symbols that PyTorch found to be equal to others, and replaced, are relations of sizes as well.
     conditions: list[Any] = [sympy.Eq(symbol, other) for symbol, other in environment.replacements.items()]
-    read_by_user = vars(environment).get(_READ_BY_USER, ())
+    read_by_user = vars(environment).get(_READ_BY_USER, ())  # there only if any was read, see `open_sizes`
     for guard in environment.guards:
         condition = environment.replace(guard.expr)
         is_read_by_user = str(guard.expr) in read_by_user
@@ -419,7 +427,7 @@ def _stated_ranges(exported: ExportedProgram, sizes: Sizes) -> list[Any]:
     return conditions
 
 
-_COMPARE_COUNTS = (
+_COMPARE_NUMBERS_OF_ELEMENTS = (
     ("_prims_common/__init__.py", "infer_size"),
     ("fake_impls.py", "_view_unbacked_meta"),
     ("_refs/__init__.py", "_reshape_view_helper"),
@@ -429,9 +437,10 @@ _COMPARE_COUNTS = (
 
 
 def _is_internal(guard: Any, condition: Any, is_read_by_user: bool) -> bool:
-    """Return whether a condition was made by PyTorch itself, for the layout of memory or to refuse what is too small.
+    """Return whether a condition was made by PyTorch itself, and is not needed in Lua.
 
-    Lua's layers refuse that too. Comparisons for equality of extents count wherever they are made.
+    PyTorch makes some for the layout of memory, others to refuse what is too small, as Lua's layers do too, and it
+    compares numbers of elements, as Lua's views do. Any other equation of extents is needed wherever it is made.
 
     Args:
         guard: PyTorch's, with the line that made it.
@@ -448,7 +457,7 @@ def _is_internal(guard: Any, condition: Any, is_read_by_user: bool) -> bool:
         return True
     if len(condition.free_symbols) < 2:  # that an extent equals a number, for whatever reason
         return False
-    return any(path.endswith(file) and frame.name == name for file, name in _COMPARE_COUNTS)
+    return any(path.endswith(file) and frame.name == name for file, name in _COMPARE_NUMBERS_OF_ELEMENTS)
 
 
 # What PyTorch does while it exports

@@ -32,9 +32,9 @@ def make_functional(exported: ExportedProgram, operations: frozenset[str]) -> tu
     """
     graph = exported.graph
     _inline_blocks(exported.graph_module)  # first: what follows looks at one graph
-    _keep_learned(exported)
+    _undetach_parameters(exported)
     notes = []
-    # Changes of the data of parameters are gone now; those that are left are of other values.
+    # Values that are detached and changed are now other ones than parameters.
     if any(_changes_argument(node) and node.args[0].target is DETACH for node in graph.nodes):
         notes.append("forward changes values by their data: these have no gradient in Lua")
     for node in [*graph.nodes]:
@@ -125,8 +125,8 @@ _ALWAYS_NEW = frozenset(
 """Composed operations that return a new value always."""
 
 
-def _keep_learned(exported: ExportedProgram) -> None:
-    """Let parameters whose `data` is changed, as by a mask, have their gradients.
+def _undetach_parameters(exported: ExportedProgram) -> None:
+    """Replace the `data` of parameters, where it is changed as by a mask, by the parameters: they have gradients.
 
     In the graph, `data` is the detached parameter: the parameter itself takes its place, there and in all else that
     detaches it.

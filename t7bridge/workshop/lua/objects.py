@@ -22,13 +22,10 @@ from ...graph.dtypes import ElementType
 from ...graph.lua import Table, TorchObject, Value
 from ...graph.storage import Storage
 from ...graph.tensor import Tensor, contiguous
+from ...nn.state_dict import FIELD as RECORD_FIELD
 from .fields import CLASSES, CONTAINERS, fields_of
 from .layers import LuaLayer, WeightRef
 
-FIELD = "t7bridge"
-"""Field of an object with the record of its weights; see `weight_entry`."""
-ROOT_FIELD = "t7bridge_state_dict"
-"""Field of the outermost object with the record of the whole state dict."""
 GRADIENTS = {"weight": "gradWeight", "bias": "gradBias"}
 """Fields of weights → those of their gradients."""
 
@@ -57,7 +54,7 @@ class ObjectMaker:
     def make(self, layer: LuaLayer) -> TorchObject:
         """Return the object of a layer, with everything inside it."""
         obj = self._new_object(layer)
-        if layer.name == "nn.SeqLSTM":
+        if layer.name == "nn.SeqLSTM":  # whose tensors are put together of several
             self._fill_lstm(obj, layer.weights)
         else:
             self._set_weights(obj, layer.weights)
@@ -68,7 +65,7 @@ class ObjectMaker:
             obj["train"] = False  # which `evaluate()` sets in every module
         if layer.weights:
             entries = {name: weight_entry(ref, self.weights[ref.key].shape) for name, ref in layer.weights.items()}
-            obj[FIELD] = Table.of(entries)
+            obj[RECORD_FIELD] = Table.of(entries)
         if layer.name == "nn.gModule":
             _make_gmodule(layer, obj, self.make)
         elif layer.name in CONTAINERS:

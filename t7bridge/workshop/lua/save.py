@@ -113,9 +113,9 @@ def save_module(request: SaveModule) -> Report:
         module: the module, a script module, or a `torch.export.ExportedProgram`; it is not changed.
         target: of the `.t7` to write.
         example_inputs: a tensor, or a tuple of the inputs; or their shapes, in any form of
-            `t7bridge.conversion.inputs`. The first dimension is treated as the batch if the module lets it vary, all
-            other extents are fixed by the example. An exported program has its sizes, and needs them only where other
-            dimensions than the first are open.
+            `t7bridge.conversion.inputs`. Sizes that the module lets vary stay open, first of all that of the batch, the
+            first dimension; the others are fixed by the example. An exported program has its sizes, and needs them only
+            where other dimensions than the first are open.
         allow: what the model may need besides nn and nngraph: `layers` for classes of PyTorch's functions that nn lacks
             (sine, sorting, sampling of images), which are written to `layers.lua` beside the model; `rnn`,
             Element-Research's, for `nn.SeqLSTM`, without which recurrent layers are unrolled.

@@ -230,7 +230,7 @@ class Sizes:
     Attributes:
         example: symbol → its value in the example. A symbol that is not here depends on the values of inputs.
         replaced: symbol → what it is known to be: a number, another symbol, or a multiple of another one plus a rest.
-        low: symbol → its least value, if that is not 1.
+        low: symbol → its least value, if that is not 1; see `low_of`.
         high: symbol → its largest value, if there is one.
         conditions: relations that the example meets and that the model needs, not yet taken into account in the others;
             `settle` does that, and empties it.
@@ -241,6 +241,10 @@ class Sizes:
     low: dict[Any, int] = field(factory=dict)
     high: dict[Any, int] = field(factory=dict)
     conditions: list[Any] = field(factory=list)
+
+    def low_of(self, symbol: Any) -> int:
+        """Return the least value of a symbol: 1 if nothing is known of it, as Lua has no tensor without elements."""
+        return self.low.get(symbol, 1)
 
     def of(self, expr: Any) -> Any:
         """Return an expression of symbols as an extent, or as a number if it is one."""
@@ -285,7 +289,7 @@ class Sizes:
     def _bounds(self, expr: Any) -> Any:
         """Return the range of an expression by those of its symbols, with `lower` and `upper`."""
         ranges = {
-            symbol: ValueRanges(self.low.get(symbol, 1), self.high.get(symbol, int_oo)) for symbol in expr.free_symbols
+            symbol: ValueRanges(self.low_of(symbol), self.high.get(symbol, int_oo)) for symbol in expr.free_symbols
         }
         return bound_sympy(sympy.expand(expr), ranges)
 
@@ -327,7 +331,8 @@ class Sizes:
             ChangedError: it was not known before.
         """
         self.conditions.append(condition)
-        if self.settle():
+        has_changed = self.settle()
+        if has_changed:
             raise ChangedError
 
     def in_example(self, expr: Any) -> Any:
@@ -378,21 +383,21 @@ class Sizes:
 
         If not, the caller fixes the symbol as in the example.
         """
-        sizes = _sizes_that_meet(condition, example=self.example[symbol], least=self.low.get(symbol, 1))
+        sizes = _sizes_that_meet(condition, example=self.example[symbol], least=self.low_of(symbol))
         if sizes is None:
             return False
-        if sizes.low > self.low.get(symbol, 1):
+        if sizes.low > self.low_of(symbol):
             self.low[symbol] = sizes.low
         if sizes.high is not None and (symbol not in self.high or sizes.high < self.high[symbol]):
             self.high[symbol] = sizes.high
-        if self.low.get(symbol, 1) == self.high.get(symbol):  # one size is left, which is that of the example
+        if self.low_of(symbol) == self.high.get(symbol):  # one size is left, which is that of the example
             return False
         if sizes.step > 1:
             self._divide(symbol, sizes.step)
         return True
 
     def _unify(self, condition: Any, first: Any, second: Any) -> bool:
-        """Replace the second symbol by the first; return whether the condition is that both are equal, and did so."""
+        """Replace the second symbol by the first if a condition is that both are equal; return whether it is."""
         if not isinstance(condition, sympy.Eq):
             return False
         # The equation may be written as n + 1 = m + 1.
@@ -400,10 +405,12 @@ class Sizes:
         if difference not in (first - second, second - first):
             return False
         self.replaced[second] = first
+        # The first one has the limits of both.
         if second in self.low:
-            self.low[first] = max(self.low.get(first, 1), self.low.pop(second))
+            self.low[first] = max(self.low_of(first), self.low.pop(second))
         if second in self.high:
-            self.high[first] = min(self.high.get(first, self.high[second]), self.high.pop(second))
+            high = self.high.pop(second)
+            self.high[first] = min(self.high.get(first, high), high)
         return True
 
     def _divide(self, symbol: Any, step: int) -> None:

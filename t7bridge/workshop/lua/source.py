@@ -270,7 +270,7 @@ def flatten(root: LuaLayer, program: Program) -> None:
         program: the traced program, for the names of functions.
     """
     writer = Writer(program)
-    writer.group(root)  # which containers will be functions: those of the layers before they are merged
+    writer.find_blocks(root)  # which containers will be functions: those of the layers before they are merged
     for outer in reversed(walk(root)):  # inner ones first
         if outer.name != "nn.Sequential":
             continue

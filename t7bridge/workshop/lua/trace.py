@@ -22,6 +22,7 @@ from .exporting import (
     copy_for_evaluation,
     copy_program,
     export_module,
+    has_fixed_examples,
     open_sizes,
     sizes_of,
 )
@@ -159,10 +160,12 @@ def trace(
         ModelError: the inputs are not those of a program.
     """
     inputs = tuple(value.detach().cpu() if isinstance(value, torch.Tensor) else value for value in inputs)
-    if isinstance(module, ExportedProgram) and check_program_inputs(module, inputs):
-        # All its extents but the batch are numbers: it is read as it is.
-        with open_sizes():
-            return _read_functional(copy_program(module), None, operations, inputs)
+    if isinstance(module, ExportedProgram):
+        check_program_inputs(module, inputs)
+        # If only the batch is open, it is read as it is; if not, it is traced again with the example.
+        if has_fixed_examples(module):
+            with open_sizes():
+                return _read_functional(copy_program(module), module=None, operations=operations, inputs=inputs)
     # Programs and script modules have the graph of one mode only.
     has_modes = not isinstance(module, (ExportedProgram, torch.jit.ScriptModule))
     module = module.module() if isinstance(module, ExportedProgram) else copy_for_evaluation(module)
@@ -330,13 +333,15 @@ def _add_inputs(program: Program, exported: ExportedProgram, keys: dict[Any, str
             _add_user_input(program, node)
             continue
         value = _held_value(spec, exported)
+        if not isinstance(value, torch.Tensor):
+            program.constants[node.name] = value
+            continue
         key = keys.get(_identity(value), program.aliases.get(spec.target, spec.target))
+        # Layers hold floats: whole numbers and masks of the state dict are constants of the graph.
         if key in program.state and value.is_floating_point():
             program.stored[node.name] = (key, key in parameters)
-        elif isinstance(value, torch.Tensor):
-            program.constants[node.name] = value.detach().clone()
         else:
-            program.constants[node.name] = value
+            program.constants[node.name] = value.detach().clone()
 
 
 def _add_user_input(program: Program, node: Any) -> None:

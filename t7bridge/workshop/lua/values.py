@@ -40,8 +40,8 @@ class Stored:
     learned: bool = True
 
     @property
-    def whole(self) -> bool:
-        """Whether it has the layout of the tensor, and is not broadcast."""
+    def is_contiguous(self) -> bool:
+        """Whether it has the elements of the reference in order: neither transposed nor broadcast."""
         return self.ref.size == self.shape and not self.ref.transposed
 
 

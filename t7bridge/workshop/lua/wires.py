@@ -137,13 +137,13 @@ class Emitter:
             # Layers other than nn.Linear need a contiguous weight: it is transposed when the model runs.
             size = value.ref.size[::-1]
             contiguous = Stored(WeightRef(value.ref.key, value.ref.start, size), size, value.learned)
-            return self.expand(self._transpose(contiguous, (1, 0)), value.shape, like)
+            return self.expand(self._transpose(contiguous, (1, 0)), value.shape, like=like)
         return self._node_of_stored(value, like or self._any_input())
 
     def wires(self, *values: Any) -> list[Any]:
         """Return values as wires; those that are not computed are attached to one that is."""
         like = first_wire(values)
-        return [self.wire(value, like) for value in values]
+        return [self.wire(value, like=like) for value in values]
 
     def _product(self, scaled: Scaled) -> Any:
         """Return a learned tensor times its scale as a wire."""
@@ -178,24 +178,31 @@ class Emitter:
         own_size = own_size[len(batch) :] or (1,)  # Lua has no tensor without dimensions
         # Extents behind the batch that depend on the inputs are repeated last, by those of the source.
         static_size = tuple(1 if isinstance(extent, Extent) else extent for extent in shape[len(batch) :]) or (1,)
-        if isinstance(value, Const):
-            array = self._constant_array(value, own_size, static_size)
-            wire = self.emit(make("nn.Constant", array, rank_of_examples), source, shape=batch + array.shape)
-            wire = self.expand(wire, batch + static_size)
-        elif value.learned:
-            # nn.Constant learns nothing: the parameter is the weight of an nn.CMul of ones.
-            ones = make("nn.Constant", np.ones(static_size, "f4"), rank_of_examples)
+        elements, weights = self._elements_of_node(value, own_size, static_size)
+        layer = make("nn.Constant", elements, rank_of_examples, **weights)
+        wire = self.emit(layer, source, shape=batch + elements.shape)
+        if isinstance(value, Stored) and value.learned:
             # nn.CMul repeats its weight along dimensions of extent 1, the batch among them.
-            weight_size = (1,) * len(batch) + own_size
-            weight = make("nn.CMul", *weight_size, weight=value.ref.resized(weight_size))
-            wire = self.emit(ones, source, shape=batch + static_size) >> weight
-        else:
-            buffer = value.ref.resized(own_size)
-            layer = make("nn.Constant", np.zeros(own_size, "f4"), rank_of_examples, value=buffer)
-            wire = self.expand(self.emit(layer, source, shape=batch + own_size), batch + static_size)
+            size = (1,) * len(batch) + own_size
+            wire = wire >> make("nn.CMul", *size, weight=value.ref.resized(size))
+        wire = self.expand(wire, batch + static_size)
         if not is_static(shape[len(batch) :]):
-            return self.expand(wire, shape, source)
+            return self.expand(wire, shape, like=source)
         return self.reshape(wire, shape)
+
+    def _elements_of_node(self, value: Any, own_size: Shape, static_size: Shape) -> tuple[Any, dict[str, WeightRef]]:
+        """Return the elements of the nn.Constant of a value as an array, and its field if that is of the state dict.
+
+        Args:
+            value: see `_node_of_stored`.
+            own_size: of the constant or tensor itself, with all dimensions of the value but the batch.
+            static_size: what it is broadcast to, apart from extents that depend on the inputs.
+        """
+        if isinstance(value, Const):
+            return self._constant_array(value, own_size, static_size), {}
+        if value.learned:  # nn.Constant learns nothing: the parameter is the weight of an nn.CMul of ones
+            return np.ones(static_size, "f4"), {}
+        return np.zeros(own_size, "f4"), {"value": value.ref.resized(own_size)}
 
     def _constant_array(self, value: Const, own_size: Shape, broadcast_size: Shape) -> Any:
         """Return the elements of a constant as an array of floats or doubles, broadcast unless they become too many."""
@@ -235,9 +242,8 @@ class Emitter:
                 return wire
         shape = broadcast(first.shape or (1,), second.shape or (1,))
         like = first_wire((first, second), shape)
-        return self.emit(
-            make(name, *args), self.broadcast_to(first, shape, like), self.broadcast_to(second, shape, like)
-        )
+        operands = [self.broadcast_to(value, shape, like=like) for value in (first, second)]
+        return self.emit(make(name, *args), *operands)
 
     def _combine_with_parameter(self, name: str, first: Any, second: Any) -> Any:
         """Apply a layer that holds one of two values as its weight; return `None` if none can.
@@ -271,11 +277,9 @@ class Emitter:
             shape: of the result.
             like: a value with the batch of the result in its first dimension; `None` if there is none.
         """
-        if not isinstance(value, Wire):
-            # Without a value of the batch, one that has its dimension keeps its own extent.
-            has_batch = like is None and isinstance(shape[0], Extent) and len(value.shape) == len(shape)
-            value = self.wire(value if has_batch else self.expand(value, shape), like)
-        return self.expand(value, shape, like)
+        if isinstance(value, Wire):
+            return self.expand(value, shape, like=like)
+        return self.wire(self.expand(value, shape), like=like)
 
     # Shapes
 
@@ -310,7 +314,7 @@ class Emitter:
         return self.emit(make("nn.View", *shape[1:]), wire, shape=shape)
 
     def _split_first(self, wire: Wire, shape: Shape) -> Any:
-        """Return a value whose first dimension becomes two, where others depend on the inputs, too.
+        """Return a value of the shape, whose first two dimensions its first one becomes, where others are open, too.
 
         A view infers one extent behind those that it keeps (see `view_layer`): the dimension is moved behind the others
         for it, and the two are moved back.
@@ -321,7 +325,7 @@ class Emitter:
         return self.permute(split, (rank - 2, rank - 1, *range(rank - 2)))
 
     def _merge_first_two(self, wire: Wire, shape: Shape) -> Any:
-        """Return a value whose first two dimensions become one, where others depend on the inputs, too.
+        """Return a value of the shape, whose first dimension its first two become, where others are open, too.
 
         A view infers one extent behind those that it keeps (see `view_layer`): the two are moved behind the others for
         it, and the merged one is moved back.
@@ -353,7 +357,7 @@ class Emitter:
             return Const(value.value.expand(value.shape).permute(order), shape)
         # Dimensions of extent 1 may move without any element doing so.
         longer = [axis for axis in order if value.shape[axis] != 1]
-        if longer == sorted(longer) and (not isinstance(value, Stored) or value.whole):
+        if longer == sorted(longer) and (not isinstance(value, Stored) or value.is_contiguous):
             return self.reshape(value, shape)
         if isinstance(value, Stored) and len(longer) == 2 and all(extent == 1 for extent in shape[:-2]):
             transposed = self._transposed_matrix(value, shape)
@@ -370,10 +374,13 @@ class Emitter:
         """
         ref = value.ref
         matrix = shape[-2:]
-        if ref.transposed and ref.size == value.shape:  # exchanged twice: as it is in the state dict
+        is_exchanged = ref.transposed and ref.size == value.shape
+        if is_exchanged:  # once more, it is as it is in the state dict
             return Stored(WeightRef(ref.key, ref.start, matrix), shape, value.learned)
-        if value.whole and tuple(self.program.state[ref.key].shape) == matrix[::-1]:
-            return Stored(WeightRef(ref.key, 0, matrix, transposed=True), shape, value.learned)
+        # Layers hold all of a tensor of the state dict exchanged, and no part of one.
+        is_all_of_tensor = value.is_contiguous and tuple(self.program.state[ref.key].shape) == matrix[::-1]
+        if is_all_of_tensor:
+            return Stored(WeightRef(ref.key, start=0, size=matrix, transposed=True), shape, value.learned)
         return None
 
     def _transpose(self, value: Any, order: Shape) -> Wire:
@@ -484,6 +491,6 @@ def _reshape_stored(value: Any, shape: Shape) -> Any:
         return Const(value.value.reshape((1,) * len(shape)), shape)
     if isinstance(value, Const) and is_static(shape) and is_static(value.shape):
         return Const(value.value.expand(value.shape).reshape(shape), shape)
-    if isinstance(value, Stored) and is_static(shape) and value.whole:
+    if isinstance(value, Stored) and is_static(shape) and value.is_contiguous:
         return Stored(value.ref.resized(shape), shape, value.learned)
     return None

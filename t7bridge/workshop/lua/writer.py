@@ -175,11 +175,11 @@ class Writer:
 
     # Blocks
 
-    def group(self, root: LuaLayer) -> None:
-        """Find the blocks of a model, and which of them are functions."""
+    def find_blocks(self, root: LuaLayer) -> None:
+        """Set the blocks of a model, and `inline` of each: whether it is written where it is used, and no function."""
         for layer in dict.fromkeys(walk(root)):
             if layer.name == "nn.gModule" or (layer is not root and _is_large(layer)):
-                self._add(layer)
+                self._add_to_block(layer)
         # A function is written once, from the first layer of its block: it is the caller of the containers in that.
         callers = [block.layers[0] for block in self.blocks.values()]
         if root not in self.block_of:
@@ -198,7 +198,7 @@ class Writer:
         has_function = block is not None and not block.inline
         return inner.name == into.name and not inner.label and not has_function
 
-    def _add(self, layer: LuaLayer) -> None:
+    def _add_to_block(self, layer: LuaLayer) -> None:
         """Add a container to the block of those with the same structure."""
         parts = walk(layer)  # itself, too
         keys: list[str] = []
@@ -246,7 +246,7 @@ class Writer:
 
     def source(self, root: LuaLayer) -> tuple[str, str]:
         """Return the source of the functions, and the expression of the whole model, which calls them."""
-        self.group(root)
+        self.find_blocks(root)
         # Called functions before their callers, which contain more layers: Lua has to know them, and their names and
         # parameters are known when a call is written.
         blocks = sorted((block for block in self.blocks.values() if not block.inline), key=lambda block: block.height)
@@ -261,7 +261,7 @@ class Writer:
         bodies = [self._body(layer) for layer in block.layers]
         # Before the parameters, so that none of them has the name of the function.
         block.name = self._function_name(block.layers[0])
-        used_names = self._reserved
+        used_names = self._reserved_names()
         for part in bodies[0]:
             if isinstance(part, str):
                 used_names.update(re.findall(r"\w+", part))
@@ -288,11 +288,10 @@ class Writer:
         name = "".join(word[:1].upper() + word[1:] for word in words) or "Block"
         if not name[0].isalpha():
             name = f"Block{name}"
-        return _unused(name, self._reserved)
+        return _unused(name, self._reserved_names())
 
-    @property
-    def _reserved(self) -> set[str]:
-        """The names that others cannot have: the page's own, and its functions'."""
+    def _reserved_names(self) -> set[str]:
+        """Return a new set of the names that others cannot have: the page's own, and its functions'."""
         return {*_WORDS.split(), *(block.name for block in self.blocks.values())}
 
     def _body(self, layer: LuaLayer) -> _Parts:
@@ -314,7 +313,7 @@ class Writer:
             declaration = ""
             table = "x."
         variables: dict[int, str] = {}  # by the id of a step
-        used_names = self._reserved
+        used_names = self._reserved_names()
         for step in layer.steps:
             name = _unused(_node_name(step, layer.path), used_names)
             used_names.add(name)
@@ -501,15 +500,19 @@ def _node_name(step: LuaNode, path: str) -> str:
     return kind.lower() if kind.isupper() else kind[0].lower() + kind[1:]
 
 
-def _is_large(layer: LuaLayer) -> bool:
-    """Return whether a container is worth a function if it is repeated.
+_FEWEST_IN_MODULE = 4
+_FEWEST_WITH_WEIGHTS = 3
+_FEWEST_WITHOUT_MODULE = 9
+"""Layers of a container, itself included, from which on it is a function if it is repeated: one of a PyTorch module,
+any with weights, and one that is only a part of a module, which has no good name. Smaller ones read as easily."""
 
-    That of a PyTorch module is from 4 layers on, itself included, and others from 9 on; with weights also from 3.
-    """
+
+def _is_large(layer: LuaLayer) -> bool:
+    """Return whether a container is worth a function if it is repeated."""
     layers = walk(layer)
-    least = 4 if layer.path else 9
+    fewest = _FEWEST_IN_MODULE if layer.path else _FEWEST_WITHOUT_MODULE
     has_weights = any(inner.weights for inner in layers)
-    return len(layers) >= least or (len(layers) == 3 and has_weights)
+    return len(layers) >= fewest or (len(layers) == _FEWEST_WITH_WEIGHTS and has_weights)
 
 
 def _common_prefix(keys: list[str]) -> str:

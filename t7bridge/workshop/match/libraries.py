@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from inspect import signature as arguments_of
 from math import prod
@@ -56,8 +56,9 @@ def signature(tensors: Mapping[str, Any], derived: Iterable[str] = ()) -> Signat
     layers: Signature = Counter()
     for part in parts_of(tensors, derived):
         shapes = {shape for name, shape in part.shapes.items() if name not in part.optional}
+        # A kernel counts as its matrix, since a linear layer on patches is a convolution.
         texts = {f"{shape[0]}x{prod(shape[1:])}" for shape in shapes if len(shape) > 1}
-        if not texts:
+        if not texts:  # a normalization, say
             texts = {"x".join(map(str, shape)) for shape in shapes}
         layers[",".join(sorted(texts))] += 1
     return layers
@@ -102,6 +103,11 @@ class Candidate:
     equal: int
     only_wanted: Signature = field(factory=Counter)
     only_own: Signature = field(factory=Counter)
+
+    @property
+    def has_same_layers(self) -> bool:
+        """Whether it has all the layers of the state dict, and no others but those that classify."""
+        return not self.only_wanted and not self.only_own
 
     @property
     def share(self) -> float:
@@ -156,19 +162,13 @@ class Library:
         others: list[Candidate] = []
         for name, variants in self.models.items():
             for arguments, variant in zip(_VARIANTS, variants):
-                layers = variant.layers
-                equal = (layers & wanted).total()
-                if not equal:
+                if not variant.layers & wanted:
                     continue
-                factory = Factory.parse(name).calling(**arguments)
-                if layers == wanted:
-                    same.append(Candidate(factory, variant.classes, equal))
-                    continue
-                classes = None if variant.classes is None else other_classes(wanted, layers)
-                if classes is not None:
-                    same.append(Candidate(factory.calling(num_classes=classes), classes, equal))
+                candidate = _candidate_of(Factory.parse(name).calling(**arguments), variant, wanted)
+                if candidate.has_same_layers:
+                    same.append(candidate)
                 else:
-                    others.append(Candidate(factory, variant.classes, equal, wanted - layers, layers - wanted))
+                    others.append(candidate)
 
         def plainness(candidate: Candidate) -> tuple[int, str]:
             text = str(candidate.factory)
@@ -177,6 +177,23 @@ class Library:
         same.sort(key=plainness)
         others.sort(key=lambda candidate: (-candidate.share, *plainness(candidate)))
         return same, others
+
+
+def _candidate_of(factory: Factory, variant: Variant, wanted: Signature) -> Candidate:
+    """Return a model as a candidate for a state dict; with its number of classes, if nothing else differs.
+
+    Args:
+        factory: makes the model.
+        variant: what is known of it.
+        wanted: the layers of the state dict.
+    """
+    layers = variant.layers
+    equal = (layers & wanted).total()
+    if layers != wanted and variant.classes is not None:
+        classes = other_classes(wanted, layers)
+        if classes is not None:
+            return Candidate(factory.calling(num_classes=classes), classes, equal)
+    return Candidate(factory, variant.classes, equal, only_wanted=wanted - layers, only_own=layers - wanted)
 
 
 def library(home: str) -> Library:
@@ -267,29 +284,49 @@ def _compute(factories: list[Factory], models: dict[str, list[Variant]]) -> None
     for number, factory in enumerate(factories):
         count_steps(number, len(factories))
         variants = []
-        for arguments in _VARIANTS:
-            try:
-                module = torchmodules.skeleton(factory.calling(**arguments))
-            except T7BridgeError:
-                break  # it needs arguments, or data
+        for module in _modules_of(factory):
             class_ = type(module)
             class_name = f"{class_.__module__}.{class_.__qualname__}"
             if factory.attribute == class_.__qualname__:
                 names_of_classes[str(factory)] = class_name
             else:
                 returned.add(class_name)
-            arguments_taken = {*arguments_of(class_).parameters, *arguments_of(factory.load()).parameters}
-            tensors = {key: item for key, item in module.state_dict().items() if hasattr(item, "shape")}
-            matrices = [tensor for tensor in tensors.values() if len(tensor.shape) > 1]
-            # The last matrix is that of the layer that classifies.
-            classes = matrices[-1].shape[0] if matrices and "num_classes" in arguments_taken else None
-            variants.append(Variant(signature(tensors), classes))
-            if not arguments_taken.intersection(_VARIANTS[-1]):
-                break  # it has no such argument
+            variants.append(_variant_of(module, _arguments_taken(factory, module)))
         models[str(factory)] = variants
     for factory_name, class_name in names_of_classes.items():
         if class_name in returned:
             models[factory_name] = []
+
+
+def _modules_of(factory: Factory) -> Iterator[Any]:
+    """Yield the modules that a factory makes with the arguments of `_VARIANTS`; none if it needs others, or data."""
+    for arguments in _VARIANTS:
+        try:
+            module = torchmodules.skeleton(factory.calling(**arguments))
+        except T7BridgeError:
+            return
+        yield module
+        if not _arguments_taken(factory, module).intersection(_VARIANTS[-1]):
+            return  # it has no such argument
+
+
+def _arguments_taken(factory: Factory, module: Any) -> set[str]:
+    """Return the names of the arguments of a factory, and of the class of the module that it makes."""
+    return {*arguments_of(type(module)).parameters, *arguments_of(factory.load()).parameters}
+
+
+def _variant_of(module: Any, arguments_taken: set[str]) -> Variant:
+    """Return what is kept of a module of a library.
+
+    Args:
+        module: made without memory for weights.
+        arguments_taken: the names of the arguments with which it can be made.
+    """
+    tensors = {key: item for key, item in module.state_dict().items() if hasattr(item, "shape")}
+    matrices = [tensor for tensor in tensors.values() if len(tensor.shape) > 1]
+    # The last matrix is that of the layer that classifies.
+    classes = matrices[-1].shape[0] if matrices and "num_classes" in arguments_taken else None
+    return Variant(signature(tensors), classes)
 
 
 def _read(path: str) -> Library:

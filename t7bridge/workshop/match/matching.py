@@ -18,7 +18,7 @@ A file has one pair a line, source first, with white space between; `#` begins a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from attrs import evolve
@@ -181,39 +181,54 @@ def _best_of_libraries(source: Side, request: MatchKeys) -> Match:
     nearest: list[Candidate] = []  # models with other layers, for the message if nothing matches
     for home in request.among or LIBRARIES:
         # Libraries are asked until one has a complete match; packages that the user names are all asked.
-        has_complete_match = any(result.open_keys == 0 for result, _ in matches)
+        has_complete_match = any(result.complete for result, _ in matches)
         if has_complete_match and not request.among:
             break
         models = _library(home, request)
         if models is None:
             continue
         asked.append(f"{home} {models.release}".strip())
-        # Some models have the same shapes, or most of them: matching their keys tells which is meant.
         same, others = models.candidates(layers)
+        matches += _matches_of(same, others, source, lines, request)
         nearest += others[:_MOST_NEAR]
-        for candidate in same[:_MOST_CANDIDATES]:
-            matches.append((_match_with(candidate, source, lines, request), candidate))
-        # Those with almost the same layers count only if all keys match nevertheless.
-        for candidate in others[:_MOST_NEAR]:
-            if candidate.share >= NEAR:
-                result = _match_with(candidate, source, lines, request)
-                if result.complete:
-                    matches.append((result, candidate))
     if not asked:
         raise UnsupportedError(
             "no library of models is installed",
             expected=" or ".join(home.partition(".")[0] for home in LIBRARIES),
             hint="pip install torchvision timm, or name a package or file: --among nets.py",
         )
-    if matches:
-        best = _best_of(matches)
-    else:
-        # No model has these layers: a match without pairs, which names the nearest model.
-        best = Match(unmatched_source=list(source.tensors), report=Report(source.name), source_side=source)
-        nearest.sort(key=lambda candidate: -candidate.share)
-        best.nearest = str(nearest[0]) if nearest else ""
+    best = _best_of(matches) if matches else _match_with_none(source, nearest)
     best.asked = asked
     return best
+
+
+def _matches_of(
+    same: list[Candidate], others: list[Candidate], source: Side, lines: list[Line], request: MatchKeys
+) -> Iterator[tuple[Match, Candidate]]:
+    """Yield the matches with models of a library: some have the same shapes, and matching keys tells which is meant.
+
+    Args:
+        same: those with all the layers of the source, the plainest first.
+        others: those with other layers, the nearest first; they count only if all keys match nevertheless.
+        source: the source.
+        lines: the user's mapping.
+        request: that of the match.
+    """
+    for candidate in same[:_MOST_CANDIDATES]:
+        yield _match_with(candidate, source, lines, request), candidate
+    for candidate in others[:_MOST_NEAR]:
+        if candidate.share >= NEAR:
+            result = _match_with(candidate, source, lines, request)
+            if result.complete:
+                yield result, candidate
+
+
+def _match_with_none(source: Side, nearest: list[Candidate]) -> Match:
+    """Return a match without pairs, for a source whose layers no model has; it names the nearest of some models."""
+    result = Match(unmatched_source=list(source.tensors), report=Report(source.name), source_side=source)
+    nearest.sort(key=lambda candidate: -candidate.share)
+    result.nearest = str(nearest[0]) if nearest else ""
+    return result
 
 
 def _library(home: str, request: MatchKeys) -> Library | None:
@@ -228,7 +243,12 @@ def _library(home: str, request: MatchKeys) -> Library | None:
 
 def _best_of(matches: list[tuple[Match, Candidate]]) -> Match:
     """Return the match that leaves the fewest keys open, of equal ones the first, with all others in `candidates`."""
-    matches.sort(key=lambda pair: pair[0].open_keys)
+
+    def open_keys(match_and_candidate: tuple[Match, Candidate]) -> int:
+        result, _ = match_and_candidate
+        return result.open_keys
+
+    matches.sort(key=open_keys)
     best, _ = matches[0]
     best.candidates = [result for result, _ in matches]
     for result, candidate in matches:
@@ -238,7 +258,7 @@ def _best_of(matches: list[tuple[Match, Candidate]]) -> Match:
 
 def _match_with(candidate: Candidate, source: Side, lines: list[Line], request: MatchKeys) -> Match:
     """Return the match with a model of a library."""
-    return _Matching(source, side_of(candidate.factory, ""), request.order).run(lines)
+    return _Matching(source, side_of(candidate.factory, name=""), request.order).run(lines)
 
 
 @define(frozen=True)
@@ -429,6 +449,11 @@ class _Matching:
         self._pairs[target] = Pair(source, target, source_shape, target_shape, why)
         self._used_sources.add(source)
 
+    def _settle_without_source(self, target: str, why: str) -> None:
+        """Note of a key of the target that it gets no value of the source; see `Pair` for the reasons."""
+        shape = self._target.tensors[target].shape
+        self._pairs[target] = Pair(source=None, target=target, source_shape=None, target_shape=shape, why=why)
+
     def _leave_open(self, pairs: Sequence[tuple[str, str]], reason: str) -> None:
         """Undo pairs of keys, and list them as ambiguous."""
         for source, target in pairs:
@@ -447,7 +472,7 @@ class _Matching:
         Raises:
             ModelError: a mapped pair has gates whose order is not known.
         """
-        stated: dict[str, str] = {}
+        stated: dict[str, str] = {}  # by the keys of the target
         for line in lines:
             if line.gates:
                 stated.update(dict.fromkeys(_under(line.target, self._target.tensors), line.gates))
@@ -455,19 +480,12 @@ class _Matching:
         for key, pair in list(self._pairs.items()):
             if pair.source is None:
                 continue
-            # 1 for a key that is not of a recurrent module of PyTorch.
-            source_count = gate_count(pair.source, self._source.tensors)
-            target_count = gate_count(key, self._target.tensors)
-            # Both are in PyTorch's order, or neither has gates (0 of one with too few rows).
-            if source_count == target_count or max(source_count, target_count) == 1:
+            count, into_pytorch = self._gates_of(pair.source, key)
+            if count == 0:
                 continue
-            count = max(source_count, target_count)
-            # The side whose key is of a recurrent module is PyTorch's; the order of the other one has to be known.
-            into_pytorch = target_count == count
             side = self._source if into_pytorch else self._target
             other_key = pair.source if into_pytorch else key
-            prefix = sibling(other_key, "")
-            letters = stated.get(key) or side.gates.get(prefix)
+            letters = stated.get(key) or side.gates.get(sibling(other_key, ""))
             if letters is None:
                 self._leave_gates_open(pair, pair.source, other_key, count)
                 continue
@@ -477,6 +495,20 @@ class _Matching:
                 reordered.setdefault(gates, []).append(key)
         for gates, keys in reordered.items():
             self._note(f"gates {gates.words} in {listed(keys)}")
+
+    def _gates_of(self, source: str, target: str) -> tuple[int, bool]:
+        """Return the number of gates of a pair of which one side is PyTorch's, and whether that is the target.
+
+        The order of the gates on the other side has to be known. The number is 0 if no order has to be.
+        """
+        # Of a key that is not of a recurrent module of PyTorch it is 1; 0 of one with fewer rows than features.
+        source_count = gate_count(source, self._source.tensors)
+        target_count = gate_count(target, self._target.tensors)
+        count = max(source_count, target_count)
+        # Both are in PyTorch's order, or neither has gates.
+        if source_count == target_count or count == 1:
+            return 0, False
+        return count, target_count == count
 
     def _leave_gates_open(self, pair: Pair, source: str, other_key: str, count: int) -> None:
         """List a pair as ambiguous, as the order of gates is not known.
@@ -511,7 +543,7 @@ class _Matching:
         targets = self._keys_of(line, line.target, self._target, "target")
         if line.source == NOTHING:
             for key in targets:
-                self._pairs[key] = Pair(None, key, None, self._target.tensors[key].shape, "kept")
+                self._settle_without_source(key, "kept")
         elif line.target == NOTHING:
             self._used_sources.update(keys)
         elif line.target.endswith("."):
@@ -636,7 +668,9 @@ class _Matching:
 
     def _list_as_ambiguous(self, source: list[Part], target: list[Part], reason: str) -> None:
         """List ambiguous parts, tensor by tensor, without the batch counters, whose values do not matter."""
-        for name in target[0].keys:
+        # Some parts may lack a bias.
+        names = dict.fromkeys(name for part in target for name in part.keys)
+        for name in names:
             keys = tuple(part.keys[name] for part in source if name in part.keys)
             others = tuple(part.keys[name] for part in target if name in part.keys)
             if name == BATCHES:
@@ -665,7 +699,7 @@ class _Matching:
         """
         filled = [key for key in self._unpaired() if name_of(key) == name and is_missing(key)]
         for key in filled:
-            self._pairs[key] = Pair(None, key, None, self._target.tensors[key].shape, "zero")
+            self._settle_without_source(key, "zero")
         if filled:
             self._note(f"{len(filled)} {note}: {listed(filled)}")
 
@@ -798,7 +832,8 @@ def _line_of(words: Sequence[str], place: str) -> Line:
             expected="two keys, or two modules, whose names end in a dot",
             found=" ".join(words[:2]),
         )
-    return Line(words[0], words[1], place, *words[2:])
+    source, target, *gates = words
+    return Line(source, target, place, *gates)
 
 
 def _under(prefix: str, keys: Iterable[str]) -> list[str]:

@@ -79,11 +79,11 @@ def pair_parts(
         by_order: whether what nothing decides is paired in the order of both sides.
     """
     classify(source, target)  # numbers and classes of the parts, by which all else tells them apart
-    unlisted = set()
+    incomplete = set()
     for part in (*source, *target):
         if any(key in repeated for key in part.keys.values()):
-            unlisted.add(part.cls)
-    solver = _Solver(source, target, graphs, defined, unlisted)
+            incomplete.add(part.cls)
+    solver = _Solver(source, target, graphs, defined, incomplete)
     solver.solve()
     conclusions = Conclusions(solver.pairs)
     paired_sources = {number for number, _ in solver.pairs.values()}
@@ -167,11 +167,11 @@ class _GroupList:
 
     Attributes:
         groups: the parts of each container in the list, or of each number that several layers have in their names.
-        is_list: whether numbers alone are its order, as in `layers.0`, and not names with numbers, `layer1`.
+        has_bare_numbers: whether numbers alone are its order, as in `layers.0`, and not names with numbers, `layer1`.
     """
 
     groups: list[PartList] = field(kw_only=False)
-    is_list: bool = True
+    has_bare_numbers: bool = True
 
     @classmethod
     def of_layers(cls, parts: PartList) -> _GroupList:
@@ -198,14 +198,15 @@ class _Solver:
         target: those of the other.
         graphs: the data flow of both models.
         defined: whether the parts of each side are in the order of their definition.
-        unlisted: classes of which parts are left out: only names and uniqueness tell the others apart.
+        incomplete: classes of which parts are left out, being tied to others. Their lists and graphs have holes, so
+            that only names and uniqueness tell the others apart.
 
     Attributes:
         pairs: the number of the source part, and the reason, by the number of the target part; `solve` fills it.
     """
 
     def __init__(
-        self, source: PartList, target: PartList, graphs: Graphs, defined: tuple[bool, bool], unlisted: set[Class]
+        self, source: PartList, target: PartList, graphs: Graphs, defined: tuple[bool, bool], incomplete: set[Class]
     ) -> None:
         self._source = source
         self._target = target
@@ -213,7 +214,7 @@ class _Solver:
         self._graphs: tuple[Graph | None, Graph | None] = (None, None)
         """Those of both sides, loaded when something depends on them."""
         self._defined = defined
-        self._unlisted = unlisted
+        self._incomplete = incomplete
         self._refused: dict[Class, str] = {}
         """Classes that no later rule pairs, and the reason."""
         self.pairs: dict[int, tuple[int, str]] = {}
@@ -297,19 +298,19 @@ class _Solver:
             cls = sources[0].cls
             source_places = _colors_of(sources, source_colors)
             target_places = _colors_of(targets, target_colors)
-            if cls in self._unlisted or source_places is None or target_places is None:
+            if cls in self._incomplete or source_places is None or target_places is None:
                 continue  # later rules may tell them apart
             if sorted(source_places) != sorted(target_places):
                 self._refused[cls] = _OTHER_GRAPH
                 continue
-            # Parts of one color are at places that look alike.
+            # Parts of one color are at places that look alike: only those alone at their place are paired here.
             counts = Counter(source_places)
             alone = {place: part for place, part in zip(source_places, sources) if counts[place] == 1}
             pairs = [(alone[place], part) for place, part in zip(target_places, targets) if place in alone]
             if _names_differ(pairs, scope.depths):
                 self._refused[cls] = _OTHER_NAMES
-                continue
-            self._pair([left for left, _ in pairs], [right for _, right in pairs], "graph")
+            else:
+                self._pair([left for left, _ in pairs], [right for _, right in pairs], "graph")
 
     def _runs_in_order(self, source: list[PartList], target: list[PartList]) -> bool:
         """Return whether lists of groups run in that order, as far as graphs are known.
@@ -370,7 +371,7 @@ class _Solver:
         Of several such classes the first: what it pairs may decide about the others. Returns whether it paired any.
         """
         for sources, targets in self._pairable(scope):
-            if sources[0].cls in self._unlisted:
+            if sources[0].cls in self._incomplete:
                 continue
             rows = self._in_order(scope, sources, targets)
             if rows is not None:
@@ -514,7 +515,7 @@ class _Solver:
         if groups != target_groups:
             return False
         inside: Counter[Label] = sum(groups, Counter())
-        if not self._refused.keys().isdisjoint(inside) or not self._unlisted.isdisjoint(inside):
+        if not self._refused.keys().isdisjoint(inside) or not self._incomplete.isdisjoint(inside):
             return False
         outside = self._labels_outside(scope, inside)
         if len(outside) == len(inside):
@@ -522,7 +523,7 @@ class _Solver:
         for label in outside:
             if all(label in group for group in groups):
                 return False  # the one outside may be the first of a group that begins one layer earlier
-        if not self._are_groups_certain(source, target, outside):
+        if not self._begin_at_same_layers(source, target, outside):
             return False
         are_all_different = len({frozenset(group.items()) for group in groups}) == len(groups)
         if are_all_different:
@@ -550,11 +551,11 @@ class _Solver:
         """Return whether the numbers of both lists are an order, and graphs do not say another one."""
         for rows, is_defined in zip((source, target), self._defined):
             # `up4` may run before `up1`: names with numbers count only if layer by layer is defined in that order.
-            if not rows.is_list and not (is_defined and rows.is_defined_in_order):
+            if not rows.has_bare_numbers and not (is_defined and rows.is_defined_in_order):
                 return False
         return self._runs_in_order(source.groups, target.groups)
 
-    def _are_groups_certain(self, source: _GroupList, target: _GroupList, outside: set[Label]) -> bool:
+    def _begin_at_same_layers(self, source: _GroupList, target: _GroupList, outside: set[Label]) -> bool:
         """Return whether no group might begin one layer later on one side.
 
         A norm may be the first layer of a group on one side, and its last one on the other, where others of its class
@@ -567,6 +568,7 @@ class _Solver:
         """
         for left, right in zip(source.groups, target.groups):
             labels = self._labels_of(left, _SOURCE)
+            # A single layer begins nowhere else, and layers of which no others are outside have no other place.
             if len(labels) < 2 or outside.isdisjoint(labels):
                 continue
             if not all(self._defined) or labels != self._labels_of(right, _TARGET):
@@ -691,7 +693,7 @@ def _group_lists_of(parts: PartList) -> list[_GroupList]:
         # Containers of one part are no groups.
         groups = [members[number] for number in sorted(members) if len(members[number]) > 1]
         if len(groups) > 1:
-            rows.append(_GroupList(groups, is_list=not name))
+            rows.append(_GroupList(groups, has_bare_numbers=not name))
     for names in layers.values():
         rows += _with_equal_numbers(names)
     return sorted(rows, key=lambda row: -sum(row.lengths))
@@ -719,4 +721,4 @@ def _with_equal_numbers(names: Mapping[str, Mapping[int, PartList]]) -> Iterator
         for number in numbers:
             group = [part for row in rows for part in row[number]]
             groups.append(sorted(group, key=lambda part: part.number))
-        yield _GroupList(groups, is_list=False)
+        yield _GroupList(groups, has_bare_numbers=False)

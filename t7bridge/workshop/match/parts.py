@@ -92,6 +92,7 @@ def trimmed(shape: Shape) -> Shape:
     others = tuple(extent for extent in shape if extent != 1)
     if len(others) <= 1:
         return others or (1,)
+    # The first dimension stays: a kernel with one output has 1 there.
     while shape[-1] == 1:
         shape = shape[:-1]
     return shape

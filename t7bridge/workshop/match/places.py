@@ -92,31 +92,45 @@ def graph_of(side: Side, parts: Sequence[Part]) -> Graph | None:
     wired = wiring_of(side)
     if wired is None:
         return None
-    wiring, paths = wired
-    names = {name for name, _ in wiring.calls}
+    wiring, keys_in_model = wired
+    modules = {name for name, _ in wiring.calls}
     nodes: dict[int, str] = {}
     layers: dict[str, list[str]] = {}
     """The nodes of the layers of each recurrent module, in order."""
     for part in parts:
-        owners = {_owner(paths.get(key, key), names) for name, key in part.keys.items() if name not in part.optional}
-        node = owners.pop() if len(owners) == 1 else ""
-        if not node:
+        module = _module_of(part, modules, keys_in_model)
+        if not module:
             continue
         if part.path and _RECURRENT_LAYER.fullmatch(part.path[-1]):
             # Both directions of a layer are one node.
-            layer = f"{node} {part.path[-1].removesuffix('_reverse')}"
-            layers.setdefault(node, []).append(layer)
-            node = layer
-        nodes[part.number] = node
+            layer = f"{module} {part.path[-1].removesuffix('_reverse')}"
+            layers.setdefault(module, []).append(layer)
+            nodes[part.number] = layer
+        else:
+            nodes[part.number] = module
+    # What takes the output of a recurrent module takes that of its last layer.
     last_layers = {module: own[-1] for module, own in layers.items()}
     graph = Graph(nodes, inputs={}, outputs=_renamed(wiring.outputs, last_layers), before={}, bits={})
-    for name, inputs in wiring.calls:
+    for module, inputs in wiring.calls:
         segments = _renamed(inputs, last_layers)
         # Each layer of a recurrent module takes the outputs of the one below.
-        for node in dict.fromkeys(layers.get(name, [name])):
+        for node in dict.fromkeys(layers.get(module, [module])):
             graph.add_call(node, segments)
             segments = (frozenset((node,)),)
     return graph
+
+
+def _module_of(part: Part, modules: set[str], keys_in_model: Mapping[str, str]) -> str:
+    """Return the module that holds all tensors of a part which both sides have; empty if no single one does.
+
+    Args:
+        part: the part.
+        modules: those of the data flow, by name.
+        keys_in_model: the keys of the model itself, where those of the side are others.
+    """
+    keys = [key for name, key in part.keys.items() if name not in part.optional]
+    owners = {_owner(keys_in_model.get(key, key), modules) for key in keys}
+    return owners.pop() if len(owners) == 1 else ""
 
 
 def _renamed(segments: Iterable[Segment], names: Mapping[str, str]) -> Segments:
@@ -124,17 +138,17 @@ def _renamed(segments: Iterable[Segment], names: Mapping[str, str]) -> Segments:
     return tuple(frozenset(names.get(name, name) for name in segment) for segment in segments)
 
 
-def _owner(key: str, names: set[str]) -> str:
-    """Return the node that holds a key: a parameter, or the innermost module that was called; empty without one.
+def _owner(key: str, modules: set[str]) -> str:
+    """Return what holds a key: the parameter itself, or the innermost module that was called; empty without one.
 
     Args:
         key: in the state dict of the model.
-        names: those of the nodes.
+        modules: the modules and parameters of the data flow, by name.
     """
     path = key
-    while path not in names and path:
+    while path not in modules and path:
         path = path.rpartition(".")[0]
-    return path if path in names else ""
+    return path if path in modules else ""
 
 
 def _names_in(segments: Iterable[Segment]) -> set[str]:

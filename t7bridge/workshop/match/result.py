@@ -222,10 +222,10 @@ class Match(Printed):
                 result[pair.target] = _zero(self.target_side.tensors[pair.target])
         return trimmed(in_target_order(self.target_side, result))
 
-    def to_run(self, partial: bool = False) -> tuple[TorchObject, Any]:
-        """Return the Lua model of a match, and a Lua model or a state dict that holds the same weights.
+    def lua_model_and_other(self, partial: bool = False) -> tuple[TorchObject, Any]:
+        """Return the Lua model of a match, and a Lua model or a state dict with the same weights, to compare both.
 
-        A Lua model that is the target gets the weights of the source; it is modified.
+        If both sides are Lua models, the first is the target, which gets the weights of the source: it is modified.
 
         Args:
             partial: see `state_dict`.
@@ -233,7 +233,7 @@ class Match(Printed):
         source = self.source_side
         target = self.target_side
         if target.module is None:
-            assert source.module is not None
+            assert source.module is not None  # the caller has seen that one side is a Lua model
             return source.module, self.state_dict(partial)
         fill_template([target.module], self._filling(partial))
         return target.module, source.module or {**source.tensors, **source.others}
@@ -295,7 +295,7 @@ class Match(Printed):
             yield f"a line `{line}` in the mapping (--map FILE), or another pair, resolves it"
             if not all(side.has_graph for side in sides):
                 yield "the class of a state dict as the model, `net.py:Net`, has a graph, which tells layers apart"
-            if not any(is_sorted(side) for side in sides):
+            if not any(is_sorted(side) for side in sides):  # the order of names means nothing
                 yield "--order pairs them in the order of the keys"
         if self.unmatched_source and not partial:
             yield f"`{self.unmatched_source[0]} -` leaves a key of the source out"
@@ -374,24 +374,29 @@ def write_match(request: WriteMatch) -> None:
         TargetExistsError: the file exists and `force` is not set, or it is one of the inputs.
         StrictError: with `strict`: the file would lose something; the error has the notes.
     """
-    match = request.found
-    path = request.path
-    report = match.report
-    target = match.target_side
-    for side in (match.source_side, target):
+    target = request.found.target_side
+    for side in (request.found.source_side, target):
         if side.document is not None:
             # Noted as an input, which no output may replace.
             ByteSource.open(side.document.source)
-    goal = format_for(path)
+    goal = format_for(request.path)
     if goal.values == LUA and target.module is not None and target.document is not None:
         _write_model(request)
-        return
-    if goal.name != "pt":
+    elif goal.name == "pt":
+        _write_state_dict(request)
+    else:
         raise ModelError(
             "a match is written as a .pt, or as a .t7 if the target is a model in a .t7",
-            file=str(path),
+            file=str(request.path),
             found=f"a target that is {target.format or 'in memory'}",
         )
+
+
+def _write_state_dict(request: WriteMatch) -> None:
+    """Write a `.pt` with the source's tensors under the target's keys."""
+    match = request.found
+    path = request.path
+    report = match.report
     state = match.state_dict(request.partial)
     if request.compact:
         state = compacted(state)

@@ -224,7 +224,8 @@ def _open(side: Side, path: Any, at: str | None, limits: Limits) -> Any:
     for root in document.roots:
         notes += [f"{place}: {text}" for place, text in preprocessing(root).items()]
     if notes:
-        side.notes.append(Note("info", "", f"input, as the file says: {'; '.join(notes)}", code="match"))
+        message = f"input, as the file says: {'; '.join(notes)}"
+        side.notes.append(Note("info", path="", message=message, code="match"))
     if not any(map(find_modules, document.roots)):
         return _tables_in(side, document.first, at)
     return _module_in(document.roots, side.name, at)
@@ -317,6 +318,22 @@ def _state_in(side: Side, value: Any, at: str | None, limits: Limits) -> Any:
         state = state_dict_in(value)
         if state:
             return state
+    states = _dicts_and_modules(value, limits)
+    lists = [path for path, state in plain_states(value) if not isinstance(state, dict)]
+    has_only_lists = at is None and not states and bool(lists)
+    if has_only_lists or at in lists or f"root.{at}" in lists:
+        return _tables_in(side, value, at)
+    _, state = choose(states, at, side.name, "state dict")
+    return state
+
+
+def _dicts_and_modules(value: Any, limits: Limits) -> list[tuple[str, Any]]:
+    """Return the path and the state dict of each dict with tensors and each pickled module, but for those in modules.
+
+    Args:
+        value: the content of a `.pt`.
+        limits: resource limits.
+    """
     states: list[tuple[str, Any]] = []
     inside_modules: set[Any] = set()
     visited = VisitedModules(limits)
@@ -328,16 +345,11 @@ def _state_in(side: Side, value: Any, at: str | None, limits: Limits) -> Any:
             states.append((visit.text(), module_state_dict(visit.value, limits=limits, visited=visited)))
         elif isinstance(visit.value, dict) and any(isinstance(item, Tensor) for item in visit.value.values()):
             states.append((visit.text(), visit.value))
-    lists = [path for path, state in plain_states(value) if not isinstance(state, dict)]
-    has_only_lists = at is None and not states and bool(lists)
-    if has_only_lists or at in lists or f"root.{at}" in lists:
-        return _tables_in(side, value, at)
-    _, state = choose(states, at, side.name, "state dict")
-    return state
+    return states
 
 
 Wired = tuple["Wiring", dict[str, str]]
-"""The data flow of a model, and the names of a side's keys in it, where they are others."""
+"""The data flow of a model, and the keys that the model itself has for those of a side, where they are others."""
 
 
 def wiring_of(side: Side) -> Wired | None:
@@ -345,14 +357,14 @@ def wiring_of(side: Side) -> Wired | None:
     if not side.has_graph:
         return None
     if not side.wired:
-        side.wired.append(_wiring_of(side))
+        side.wired.append(_read_wiring(side))
     (wired,) = side.wired
     return wired
 
 
-def _wiring_of(side: Side) -> Wired | None:
+def _read_wiring(side: Side) -> Wired | None:
     """Return the data flow of a model, see `wiring_of`; each call makes the module, without memory for weights."""
-    names: dict[str, str] = {}
+    keys_in_model: dict[str, str] = {}
     try:
         require_torch()
         if side.live is not None:
@@ -365,23 +377,30 @@ def _wiring_of(side: Side) -> Wired | None:
             assert side.module is not None
             state = state_dict(side.module, own_keys=True)
             live = torchmodules.construct(build_plan(side.module, state=state).root)
-            if ROOT_FIELD in side.module:  # `save_module` has recorded the names in PyTorch
-                names = _names_in_lua(side.tensors, state.tensors)
+            if ROOT_FIELD in side.module:  # `save_module` has recorded PyTorch's keys, which the side has
+                keys_in_model = _keys_in_lua(side.tensors, state.tensors)
     except (T7BridgeError, RecursionError):  # layers without modules, or nested too deep
         return None
     wiring = torchmodules.wiring_of(live)
-    if side.own_keys:
-        names = {key: names.get(key, own_key) for key, own_key in side.own_keys.items()}
-    return None if wiring is None else (wiring, names)
+    if wiring is None:
+        return None
+    if side.own_keys:  # the user has renamed them
+        keys_in_model = {key: keys_in_model.get(key, own_key) for key, own_key in side.own_keys.items()}
+    return wiring, keys_in_model
 
 
-def _names_in_lua(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, str]:
-    """Return the names in Lua of tensors with recorded names, by their memory; of tied ones none is known."""
-    names: dict[tuple[int, int, int], str] = {}
+def _keys_in_lua(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, str]:
+    """Return the keys in Lua of tensors that are known by others, by their memory; empty for tied ones, which have two.
+
+    Args:
+        tensors: by their other keys.
+        own: the same by their keys in Lua.
+    """
+    keys_in_lua: dict[tuple[int, int, int], str] = {}
     for key, tensor in own.items():
         memory = _memory(tensor)
-        names[memory] = "" if memory in names else key
-    return {key: names.get(_memory(tensor), "") for key, tensor in tensors.items()}
+        keys_in_lua[memory] = "" if memory in keys_in_lua else key
+    return {key: keys_in_lua.get(_memory(tensor), "") for key, tensor in tensors.items()}
 
 
 def _memory(tensor: Tensor) -> tuple[int, int, int]:
@@ -507,8 +526,8 @@ def with_cells(side: Side, other: Side, mapped: Iterable[str]) -> Side:
     Args:
         side: the side.
         other: the other.
-        mapped: the user's keys and prefixes; with one of a layer in a cell, the layers are kept, and their order of
-            gates is known.
+        mapped: the user's keys and prefixes. If one is of a Lua layer in a cell, the side keeps its layers, and gets
+            the order of their gates.
     """
     if side.module is None or not any(map(_KEY_WITH_GATES.match, other.tensors)):
         return side
@@ -521,8 +540,6 @@ def with_cells(side: Side, other: Side, mapped: Iterable[str]) -> Side:
     keys_in_cells = {piece.key for piece in cells.pieces}
     if any(key.startswith(name) for name in mapped for key in keys_in_cells):
         return evolve(side, gates=gate_orders(cells))
-    tensors = {}
-    for key, tensor in cells.state.items():
-        if key in side.tensors or key not in side.others:
-            tensors[key] = tensor
+    # What the side does not match, as the tensor is not all of its value, is not matched in a cell either.
+    tensors = {key: tensor for key, tensor in cells.state.items() if key not in side.others}
     return evolve(side, tensors=tensors, keys=[*cells.state], cells=cells, layers=side.tensors)

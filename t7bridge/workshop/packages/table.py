@@ -18,7 +18,7 @@ PREFIXES = {
     "w2nn.": ("w2nn",),
 }
 """The folders that may have classes with a prefix."""
-_OF_LUA = {"graph", "nngraph", "tds", "torch"}
+_PACKAGES_WITHOUT_LAYERS = {"graph", "nngraph", "tds", "torch"}
 """What classes of Lua's own packages begin with that are no layers: nodes, edges, tensors, tables."""
 _imported: set[str] = set()
 """The prefixes whose folders are imported as a whole, also if another thread began with them."""
@@ -38,5 +38,5 @@ def load_packages(class_name: str = "", installed: bool = True) -> None:
             importlib.import_module(f"{__package__}.{name}")
         _imported.add(prefix)
     package = class_name.partition(".")[0]
-    if package and installed and package not in _OF_LUA:
+    if package and installed and package not in _PACKAGES_WITHOUT_LAYERS:
         load_extensions(LAYERS, package)

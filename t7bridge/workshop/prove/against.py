@@ -137,6 +137,17 @@ def _values(value: Any, limits: Limits) -> Recorded:
     return _values(parse_inputs([value], limits=limits), limits)
 
 
+def _count_weights(model: TorchObject, path: str, limits: Limits) -> int:
+    """Return the number of weights of a model, of tied ones once, without the statistics of normalizations."""
+    state = state_dict(model, path, limits)
+    weights = {}
+    for key, tensor in state.tensors.items():
+        param = state.origins[key].param
+        if param is None or param.kind == "parameter":  # of a class without an entry, all tensors are weights
+            weights[id(tensor)] = tensor
+    return sum(tensor.numel for tensor in weights.values())
+
+
 def _verdict_on_whole(subject: Subject, inputs: Recorded, wanted: Recorded, label: str) -> LayerProof:
     """Return the verdict on the model as a whole, run on one input in evaluation mode.
 
@@ -149,12 +160,10 @@ def _verdict_on_whole(subject: Subject, inputs: Recorded, wanted: Recorded, labe
     model = subject.model
     path = subject.path
     limits = subject.limits
-    # Tied tensors count once.
-    tensors = {id(tensor): tensor for tensor in state_dict(model, path, limits).tensors.values()}
-    count = sum(tensor.numel for tensor in tensors.values())
     # A model that does not run on the input differs, too.
-    proof = LayerProof(path, model.class_name, DIFFERS, parameters=count)
+    proof = LayerProof(path, model.class_name, DIFFERS, parameters=_count_weights(model, path, limits))
     try:
+        # The output has the precision in which Lua computed; an input may have fewer digits.
         unit = unit_of(wanted) or unit_of(inputs) or UNIT["float32"]
         layer = LiveLayer.build(model, path, unit, limits)
         layer.module.eval()
@@ -165,7 +174,7 @@ def _verdict_on_whole(subject: Subject, inputs: Recorded, wanted: Recorded, labe
         return proof
     expected = doubles(to_torch(wanted))
     difference = node.compare(expected, FACTOR_OF_WHOLE)
-    proof.verdict = AGREES if difference.excess <= 1 else DIFFERS
+    proof.verdict = AGREES if difference.is_within_limit else DIFFERS
     proof.reason = "; ".join(filter(None, (label, difference.reason)))
     proof.set_numbers(difference, expected)
     return proof

@@ -217,16 +217,29 @@ def _fold(columns: Any, kernel: Any, strides: Any, padding: Any) -> Any:
     times_read = scatter(torch.ones_like(columns[:1]), pixels, stride=strides)
     # The mean of all positions that are one pixel: if they differ, unfolding it again shows that.
     padded_image = scatter(columns, pixels, stride=strides) / times_read.clamp(min=1)
+    image = _without_padding(padded_image, strides, padding)
+    if image is None:
+        return None
+    again = gather(image, pixels, stride=strides, padding=padding)
+    is_unfolding = again.shape == columns.shape and torch.allclose(again, columns, rtol=1e-12, atol=0)
+    return image if is_unfolding else None
+
+
+def _without_padding(padded_image: Any, strides: Any, padding: Any) -> Any:
+    """Return images without the zeros at their sides, and as large as may be; `None` if nothing is left of them.
+
+    Args:
+        padded_image: the images as far as a kernel reads them, (images and channels, 1, extents...).
+        strides: of the kernel.
+        padding: pixels of zeros at each side.
+    """
     margins: list[int] = []
     for size, stride, pad in zip(padded_image.shape[2:], strides, padding):
-        # Without the padding. The last pixels of a row, fewer than a stride, may be unread.
         before = -pad
+        # The last pixels of a row, fewer than a stride, may be unread.
         behind = stride - 1 - pad
         if size + before + behind < 1:
             return None
         # F.pad takes the last dimension first.
         margins = [before, behind, *margins]
-    image = F.pad(padded_image, margins)
-    again = gather(image, pixels, stride=strides, padding=padding)
-    is_unfolding = again.shape == columns.shape and torch.allclose(again, columns, rtol=1e-12, atol=0)
-    return image if is_unfolding else None
+    return F.pad(padded_image, margins)

@@ -41,6 +41,7 @@ _MOST_BEHIND = 4
 """Maximum number of layers in a row that do not say what they take."""
 Origin = tuple[int, ...]
 """A value that is the input of the model, or in it: the indices of elements that lead to it, from 0."""
+_THE_INPUT: Origin = ()
 _EACH = -1_000_001
 """In an origin: every element of a list of any length."""
 _BEHIND = -1_000_002
@@ -73,12 +74,11 @@ def _planned(model: TorchObject) -> ModuleSpec:
 def _guess(plan: ModuleSpec, side: int) -> Spec:
     """Return an input that a model may accept, by its plan; see `guess_inputs`."""
     entered = _EnteredLayers(side)
-    the_input: Origin = ()
     try:
-        entered(plan, Kind("any", origin=the_input))
+        entered(plan, Kind("any", origin=_THE_INPUT))
     except (*FLOW_ERRORS, RecursionError):
         return None
-    return entered.example(the_input)
+    return entered.example(_THE_INPUT)
 
 
 class _EnteredLayers(Kinds):
@@ -99,8 +99,8 @@ class _EnteredLayers(Kinds):
         """What the layer that takes a value says of it by its own fields."""
         self._recorded: dict[Origin, Spec] = {}
         """Inputs of the sizes that the file records."""
-        self._inside: dict[Origin, set[int]] = {}
-        """The last indices of all origins that layers take inside of, or behind, a value."""
+        self._next_indices: dict[Origin, set[int]] = {}
+        """By a value, the indices of its elements that layers take, or take elements of; `_EACH` and `_BEHIND` too."""
         self._of_same_shape: dict[Origin, Origin] = {}
         """Values that have the shape of others, with which they are added or multiplied."""
 
@@ -117,32 +117,43 @@ class _EnteredLayers(Kinds):
         """
         if origin in self._examples:
             return self._examples[origin]
-        inside = self._inside.get(origin, set())
-        elements = inside - {_BEHIND}
-        spec: Spec = None
-        if elements == {_EACH}:
-            step = self.example((*origin, _EACH), is_exact, is_for_another)
-            spec = None if step is None else [step] * _STEPS
-        elif elements and min(elements) >= 0 and max(elements) < _MOST_ELEMENTS:
-            specs = [self.example((*origin, index), is_exact, is_for_another) for index in range(max(elements) + 1)]
-            spec = None if None in specs else specs
+        spec = self._example_by_elements(origin, is_exact, is_for_another)
         if spec is None and origin in self._of_same_shape and not is_for_another:
             spec = self.example(self._of_same_shape[origin], is_exact, is_for_another=True)
         if spec is not None or is_exact:
             return spec
         if origin in self._recorded:
             return self._recorded[origin]
-        return self.example((*origin, _BEHIND), is_for_another=is_for_another) if _BEHIND in inside else None
+        if _BEHIND in self._next_indices.get(origin, ()):
+            return self.example((*origin, _BEHIND), is_for_another=is_for_another)
+        return None
+
+    def _example_by_elements(self, origin: Origin, is_exact: bool, is_for_another: bool) -> list[Spec] | None:
+        """Return a list of inputs, if layers take its elements, and what each takes is known; else `None`.
+
+        Args:
+            origin: which value.
+            is_exact: see `example`.
+            is_for_another: see `example`.
+        """
+        indices = self._next_indices.get(origin, set()) - {_BEHIND}
+        if indices == {_EACH}:
+            step = self.example((*origin, _EACH), is_exact, is_for_another)
+            return None if step is None else [step] * _STEPS
+        if not indices or min(indices) < 0 or max(indices) >= _MOST_ELEMENTS:
+            return None
+        specs = [self.example((*origin, index), is_exact, is_for_another) for index in range(max(indices) + 1)]
+        return None if None in specs else specs
 
     def visit(self, spec: ModuleSpec, kind: Kind) -> Kind:
         """Return the kind of a module's output, and note what it takes if that is the input of the model, or in it."""
-        is_done = () in self._examples  # the other layers say nothing of the input
-        if is_done or self._depth > _DEEPEST or len(self._inside) > _MOST_VALUES:
+        is_done = _THE_INPUT in self._examples  # the layer that takes it has said all
+        if is_done or self._depth > _DEEPEST or len(self._next_indices) > _MOST_VALUES:
             return ANY
         self._depth += 1
         if kind.origin is not None:
-            for place, index in enumerate(kind.origin):
-                self._inside.setdefault(kind.origin[:place], set()).add(index)
+            for length, index in enumerate(kind.origin):
+                self._next_indices.setdefault(kind.origin[:length], set()).add(index)
             output = self._of_input(spec, kind, kind.origin)
         elif traits_of(spec.target).output is fold and kind.items is not None:
             output = self._folded(kind.items)
@@ -159,26 +170,17 @@ class _EnteredLayers(Kinds):
             kind: of its input.
             origin: that of the kind.
         """
-        facts = traits_of(spec.target)
         calls_before = self._calls
-        if facts.flow is narrowed:
-            # A range of the elements of a list: each keeps its index.
-            start, length = spec.args
-            output = listed([kind.at(index) for index in range(start, start + min(length, _MOST_ELEMENTS))])
-        elif facts.flow is not None:
-            output = super().visit(spec, kind)
-        elif facts.output is same:
-            output = kind  # the next layer says what this one takes
-        elif origin.count(_BEHIND) < _MOST_BEHIND and not facts.takes_list:
-            output = Kind("any", origin=(*origin, _BEHIND))
-        else:
-            output = ANY
+        output = self._output_for_input(spec, kind, origin)
+        # What modules inside take, as its flow has called them, counts before what its own fields say.
         example = None if spec.obj is None else _example(spec, spec.obj, self._side)
         if example is not None and self.example(origin, is_exact=True) is None:
             self._examples[origin] = example
-        if self._calls == calls_before and self.example(origin, is_exact=True) is None:
+        has_called = self._calls > calls_before
+        if not has_called and self.example(origin, is_exact=True) is None:
             # How it calls the modules inside is not known: the first decides that says what it takes. That in a cell
             # takes the state, too, of at most two tensors.
+            facts = traits_of(spec.target)
             is_cell = facts.by_step and facts.flow is not None
             for child in spec.children.values():
                 self(child, listed([kind, ANY, ANY]) if is_cell else kind)
@@ -186,6 +188,27 @@ class _EnteredLayers(Kinds):
         if sizes is not None:
             self._recorded.setdefault(origin, sizes)
         return output
+
+    def _output_for_input(self, spec: ModuleSpec, kind: Kind, origin: Origin) -> Kind:
+        """Return the kind of the output of a module that takes the input, or an element of it.
+
+        Args:
+            spec: the module; if it is a container, those inside are visited.
+            kind: of its input.
+            origin: that of the kind.
+        """
+        facts = traits_of(spec.target)
+        if facts.flow is narrowed:
+            # A range of the elements of a list: each keeps its index.
+            start, length = spec.args
+            return listed([kind.at(index) for index in range(start, start + min(length, _MOST_ELEMENTS))])
+        if facts.flow is not None:
+            return super().visit(spec, kind)
+        if facts.output is same:
+            return kind  # the next layer says what this one takes
+        if origin.count(_BEHIND) < _MOST_BEHIND and not facts.takes_list:
+            return Kind("any", origin=(*origin, _BEHIND))
+        return ANY
 
     def _folded(self, items: tuple[Kind, ...]) -> Kind:
         """Return the kind of a sum or product of parts of the input, which have one shape.
@@ -196,10 +219,13 @@ class _EnteredLayers(Kinds):
         if not origins:
             return TENSOR
         shortest = min(origins, key=len)
-        for origin in origins:
-            # That a value has the shape of what follows from it says nothing new.
-            if origin[: len(shortest)] != shortest and shortest not in self._of_same_shape:
-                self._of_same_shape.setdefault(origin, shortest)
+        # A value that has the shape of a third one is no answer to others: they would ask in a circle.
+        if shortest not in self._of_same_shape:
+            for origin in origins:
+                # That a value has the shape of what follows from it, or of itself, says nothing new.
+                follows_from_shortest = origin[: len(shortest)] == shortest
+                if not follows_from_shortest:
+                    self._of_same_shape.setdefault(origin, shortest)
         return Kind("any", origin=shortest)
 
     # The domain, where a value is a part of the input
@@ -236,7 +262,7 @@ def _recorded_input(obj: TorchObject) -> Spec:
 def _from_record(value: Any) -> Spec:
     """Return an input of the sizes of a recorded value; `None` if it is not complete."""
     if isinstance(value, Tensor):
-        return Example("", value.size)
+        return Example(name="", shape=value.size)
     if isinstance(value, list) and value:
         specs = [_from_record(item) for item in value]
         return None if None in specs else specs
@@ -259,14 +285,14 @@ def _example(spec: ModuleSpec, obj: TorchObject, side: int) -> Spec:
         # Rows with numbers below 1 are for padding, and not chosen.
         rows_for_padding = 0 if first_row is None else 1 - first_row
         tokens = _size(spec.args[0]) - rows_for_padding if spec.args else 0
-        return Example("", (_BATCH, _TOKENS), bounds=(1, tokens)) if tokens > 0 else None
+        return Example(name="", shape=(_BATCH, _TOKENS), bounds=(1, tokens)) if tokens > 0 else None
     features = _features(obj, like_of(spec.target))
     if not features:
         return None
     axes = _axes(spec)
     side = min(side, _LARGEST_VOLUME if "d" in axes else _LARGEST_IMAGE)
     extents = {"b": _BATCH, "c": features, "d": side, "h": side, "w": side, "s": _STEPS, "t": _FRAMES}
-    return Example("", tuple(extents[axis] for axis in axes))
+    return Example(name="", shape=tuple(extents[axis] for axis in axes))
 
 
 _LARGEST_IMAGE = 299
@@ -323,13 +349,14 @@ def fitting_inputs(model: TorchObject, path: str, limits: Limits = DEFAULT_LIMIT
             "the layers do not determine the model's input", path=path, hint="Specify it: --input 2x3x224x224."
         )
     try:
-        layer = LiveLayer.build(model, path, UNIT["float32"], limits)
+        layer = LiveLayer.build(model, path, UNIT["float32"], limits)  # any unit, as nothing is compared
     except Exception:  # the model has no live module: the comparison reports it
         return first
     for side in SIDES:
         spec = _guess(plan, side)
         if spec == first and side != first_side:
             break  # it has no images, which other sides would change
+        # Of words, a model takes sequences, or one for each example.
         for variant in (spec, _one_word_each(spec)):
             if layer.shapes(variant) is not None:
                 return variant

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from functools import partial
 from math import prod
-from typing import Any
 
 import torch
-from attrs import evolve
 
 from ...data import define
 from ...errors import LimitError, T7BridgeError, UnsupportedError
@@ -38,6 +36,7 @@ from .runs import (
     Memory,
     Recorded,
     Run,
+    View,
     first_of,
     is_complete,
     overlap,
@@ -108,6 +107,14 @@ class Outcome:
         self.decide(DIFFERS, reason)
         self.has_recorded_shape = False
         self.difference = None
+
+    def decide_as_part_of(self, outcome: Outcome) -> None:
+        """Set the verdict and the numbers of another run, in whose comparison this one was compared, too."""
+        self.decide(outcome.verdict, f"compared as one with {outcome.run.path}")
+        self.difference = outcome.difference
+        self.compared = outcome.compared
+        self.has_weights = outcome.has_weights
+        self.has_recorded_shape = outcome.has_recorded_shape
 
     def worst_first(self) -> tuple[int, bool, float]:
         """Return the key that sorts runs, the most important first: by verdict, then other shapes, then difference."""
@@ -261,8 +268,8 @@ class Judge:
                 self._last_user_of_buffer[id(buffer.storage)] = number
         self._outcomes: list[Outcome] = []
         """What is known of each run so far; its place in the list is the number of the run."""
-        self._node_outputs: dict[int, dict[Any, NodeOutput]] = {}
-        """What computes the tensors that are in memory, by the ids of their storages, and by their views of these."""
+        self._node_outputs: dict[int, dict[View, NodeOutput]] = {}
+        """What has computed each tensor in memory so far, by the ids of their storages, and by their views of these."""
 
     def judge(self) -> list[Outcome]:
         """Return what is known of each run, in order; to be called once."""
@@ -319,24 +326,24 @@ class Judge:
             T7BridgeError: the layer cannot be built.
         """
         run = outcome.run
-        output_is_complete = is_complete(run.output)
+        has_output = is_complete(run.output)
         # Without an output, Lua may never have run the container as it is in the file.
-        if run.contradiction and output_is_complete:
+        if run.contradiction and has_output:
             raise RefusedError(run.contradiction)
         inputs = self._read_input(run.input if run.joined is None else run.joined.parts, number)
+        if inputs is None and not has_output:
+            return None  # nothing is recorded
         if inputs is None:
-            if not output_is_complete:
-                return None
-            # It counts unless the input follows from other fields.
+            # The verdict is not recorded for this reason, unless the input follows from other fields.
             outcome.reason = run.reason or NO_INPUT
         unit = self._unit(run)
         if run.joined is not None:
             # A container whose last step only concatenates what its modules return.
             concatenate = partial(_concatenated, run.joined.dim)
-            return Node(number, unit, None, inputs, concatenate) if inputs is not None else None
+            return None if inputs is None else Node(number, unit, layer=None, inputs=inputs, function=concatenate)
         layer = LiveLayer.build(run.obj, run.path, unit, self.limits, self.in_other_mode)
         outcome.has_weights = layer.has_weights  # with those of modules inside
-        if output_is_complete and not self.is_of_2010:  # whose kernels have their extents in another order
+        if has_output and not self.is_of_2010:  # whose kernels have their extents in another order
             check_kernel(layer)
         if inputs is not None:
             return Node(number, unit, layer, inputs)
@@ -356,22 +363,28 @@ class Judge:
         return derived_input(layer, run.output, self._is_intact(run, number))
 
     def _read_input(self, value: Recorded, number: int) -> Values:
-        """Return the input of a run, with a `NodeOutput` for each tensor that a layer computed; `None` if unknown."""
+        """Return the input of a run; `None` if it is not known.
+
+        Args:
+            value: the input as Lua recorded it. In place of a tensor that was overwritten, the result has the
+                `NodeOutput` of what computes it.
+            number: of the run.
+        """
         if isinstance(value, list):
             parts = [self._read_input(item, number) for item in value]
             return None if any(part is None for part in parts) else parts
         if not isinstance(value, Tensor):
             return value
-        node_output = self._node_outputs.get(id(value.storage), {}).get(view_of(value))
         # By this run itself, too, if it works in place: what counts is what came after the run before.
         if self.memory.is_overwritten(value, number - 1):
-            return node_output  # `None` if no layer that has run computed it
+            # None if no layer that has run computed it.
+            return self._node_outputs.get(id(value.storage), {}).get(view_of(value))
         tensor = self._to_torch(value)
         if value.element.name != "int64":  # these are indices
             tensor = tensor.double()
         if tensor.is_floating_point() and not bool(tensor.isfinite().any()):
             return None  # memory that nothing was written to
-        return tensor if node_output is None else evolve(node_output, recorded=tensor)
+        return tensor
 
     def _note_writes(self, run: Run, node: Node | None) -> None:
         """Note what computes the memory that a run wrote.
@@ -383,25 +396,37 @@ class Judge:
         if node is None and run.is_container:
             return  # the modules inside computed it
         tensors = list(tensors_in(run.output))
-        # What was computed into this memory before is gone.
-        for region in run.writes:
-            storage, _, _ = region
-            outputs_of_nodes = self._node_outputs.get(storage, {})
-            self._node_outputs[storage] = {
-                view: node_output for view, node_output in outputs_of_nodes.items() if not overlap(view[0], region)
-            }
-        # The same for outputs that the run did not write, as views of its input.
-        for tensor in tensors:
-            self._node_outputs.get(id(tensor.storage), {}).pop(view_of(tensor), None)
+        self._forget_overwritten(run, tensors)
         if node is None or sizes(node.values) != [tensor.numel for tensor in tensors]:
             return
         source = first_of(run.input)
         for index, tensor in enumerate(tensors):
-            node_output = NodeOutput(node, index, tuple(tensor.shape))
-            self._node_outputs.setdefault(id(tensor.storage), {})[view_of(tensor)] = node_output
+            self._add_node_output(tensor, node, index)
             if run.in_place and isinstance(source, Tensor) and source.numel == tensor.numel:
-                # The same memory, perhaps in another shape.
-                self._node_outputs.setdefault(id(source.storage), {})[view_of(source)] = evolve(node_output)
+                # Who reads the input from now on reads the output; it may have the input in another shape.
+                self._add_node_output(source, node, index)
+
+    def _add_node_output(self, tensor: Tensor, node: Node, index: int) -> None:
+        """Note that a node computes the memory that a tensor is a view of, as the output with an index."""
+        node_output = NodeOutput(node, index, tuple(tensor.shape))
+        self._node_outputs.setdefault(id(tensor.storage), {})[view_of(tensor)] = node_output
+
+    def _forget_overwritten(self, run: Run, tensors: list[Tensor]) -> None:
+        """Forget what computed the memory that a run wrote: it is gone.
+
+        Args:
+            run: the run.
+            tensors: its outputs, also those that it did not write, as views of its input.
+        """
+        for region in run.writes:
+            storage, _, _ = region
+            node_outputs = self._node_outputs.get(storage, {})
+            for view in list(node_outputs):
+                region_of_view, _, _ = view
+                if overlap(region_of_view, region):
+                    del node_outputs[view]
+        for tensor in tensors:
+            self._node_outputs.get(id(tensor.storage), {}).pop(view_of(tensor), None)
 
     def _is_intact(self, run: Run, number: int) -> bool:
         """Return whether the output of a run is in the file as it was computed."""
@@ -468,7 +493,12 @@ class Judge:
             outcome.reason = NO_OUTPUT
 
     def _compare(self, outcome: Outcome, node: Node) -> None:
-        """Set the verdict on an output, and on the layers before whose outputs are not in the file, compared as one."""
+        """Set the verdict on an output, and on the layers before whose outputs are not in the file, compared as one.
+
+        Args:
+            outcome: receives the verdict and the numbers.
+            node: what has computed the output.
+        """
         run = outcome.run
         recorded = doubles(self._to_torch(run.output))
         members = [self._outcomes[member.run_number] for member in node.nodes_since_recorded()]
@@ -478,7 +508,7 @@ class Judge:
         outcome.has_weights = any(member.has_weights for member in members)
         outcome.has_recorded_shape = sizes(recorded) == sizes(node.values)
         # A random layer returns something else each time: only what is close in every element was not drawn anew.
-        if _is_within_limits(difference, members) and (difference.is_close or not node.is_random):
+        if _is_tolerated(difference, members) and (difference.is_close or not node.is_random):
             outcome.decide(AGREES, _with_others(outcome, members))
         else:
             doubt = _doubt(run, node, recorded)
@@ -490,11 +520,7 @@ class Judge:
         # The outcome itself is a member, which is decided by now.
         for member in members:
             if member.verdict == NOT_RECORDED:
-                member.decide(outcome.verdict, f"compared as one with {run.path}")
-                member.difference = difference
-                member.compared = outcome.compared
-                member.has_weights = outcome.has_weights
-                member.has_recorded_shape = outcome.has_recorded_shape
+                member.decide_as_part_of(outcome)
 
     # Gradients, where outputs say nothing
 
@@ -511,33 +537,47 @@ class Judge:
         run = outcome.run
         if not self._has_gradients(run):
             return
-        if node is not None and (node.layer is None or node.is_random):
-            return  # a concatenation has no weights to check, and a random layer another gradient each time
+        layer = None
+        if node is not None:
+            if node.layer is None or node.is_random:
+                return  # a concatenation has no weights to check, and a random layer another gradient each time
+            layer = node.layer
         try:
-            unit = self._unit(run)
-            if node is not None and node.layer is not None:
-                layer = node.layer
-            else:
-                layer = LiveLayer.build(run.obj, run.path, unit, self.limits, self.in_other_mode)
-            zeros = to_doubles(zeros_like(run.grad_input))
-            grad_output = to_doubles(run.grad_output)
-            # Two different inputs of the right shape, of which neither is the recorded one.
-            generator = torch.Generator().manual_seed(0)
-            random = map_tensors(zeros, lambda item: torch.randn(item.shape, generator=generator, dtype=item.dtype))
-            backward = Node(number, unit, layer, [random, grad_output], gradients)
-            backward.run()
-            depends_on_input = _differs(backward.values, gradients(layer, [zeros, grad_output]))
             recorded = doubles(to_torch(run.grad_input))
-            if depends_on_input or _is_empty(recorded):
+            if layer is None:
+                layer = LiveLayer.build(run.obj, run.path, self._unit(run), self.limits, self.in_other_mode)
+            backward = self._backward_of_any_input(number, run, layer)
+            if backward is None or _is_empty(recorded):
                 return
             difference = backward.compare(recorded, BACKWARD * _factor_of_machine(run))
         except (NotRunError, T7BridgeError):
             return
-        outcome.gradient_agrees = difference.excess <= 1
+        outcome.gradient_agrees = difference.is_within_limit
         # The numbers of a comparison of outputs stay; see `_decide_by_gradients` for the verdict.
         if outcome.verdict == NOT_RECORDED:
             outcome.difference = difference
             outcome.compared = sum(sizes(recorded))
+
+    def _backward_of_any_input(self, number: int, run: Run, layer: LiveLayer) -> Node | None:
+        """Return what has computed the gradient with respect to the input, whatever that is; `None` if it matters.
+
+        Args:
+            number: of the run.
+            run: the run, whose gradients are recorded.
+            layer: its layer.
+
+        Raises:
+            NotRunError: there is no gradient, or the layer cannot be run.
+        """
+        grad_output = to_doubles(run.grad_output)
+        # Two different inputs of the right shape, of which neither is the recorded one.
+        zeros = to_doubles(zeros_like(run.grad_input))
+        generator = torch.Generator().manual_seed(0)
+        random = map_tensors(zeros, lambda item: torch.randn(item.shape, generator=generator, dtype=item.dtype))
+        backward = Node(number, self._unit(run), layer, inputs=[random, grad_output], function=gradients)
+        backward.run()
+        depends_on_input = _differs(backward.values, gradients(layer, [zeros, grad_output]))
+        return None if depends_on_input else backward
 
     def _has_gradients(self, run: Run) -> bool:
         """Return whether the gradients of a layer with weights are recorded."""
@@ -602,14 +642,14 @@ def _doubt(run: Run, node: Node, recorded: list[torch.Tensor]) -> str:
     return _other_passes(node, recorded)
 
 
-def _is_within_limits(difference: Deviation, members: list[Outcome]) -> bool:
+def _is_tolerated(difference: Deviation, members: list[Outcome]) -> bool:
     """Return whether rounding explains a difference, or the tolerance of an approximate function covers it.
 
     Args:
         difference: the difference.
         members: the layers that are compared as one.
     """
-    if difference.excess <= 1:  # in units of the limit
+    if difference.is_within_limit:
         return True
     tolerances = []
     for outcome in members:

@@ -19,26 +19,26 @@ from .runs import flattened, map_instances
 
 PERTURBED_RUNS = 4
 """Runs with random errors that estimate the error of rounding; each counts with the mean of all values."""
+_SINGLE_PRECISION = PERTURBED_RUNS
+"""The number of the run with errors in single precision: it follows those with random errors."""
 
 
 @define(eq=False)
 class NodeOutput:
-    """A tensor that a node computes, and another one reads.
+    """A tensor that a node computes, and another one reads, as its value in the file was overwritten.
 
     Attributes:
         node: the node that computes it.
         index: of the tensor among the outputs of that node.
         shape: as the layer that reads it sees it.
-        recorded: its value in the file; `None` if it was overwritten.
     """
 
     node: Node
     index: int
     shape: tuple[int, ...]
-    recorded: torch.Tensor | None = field(default=None, repr=False)
 
     def get(self, draw: int | None) -> torch.Tensor:
-        """Return the value in the file, or else the computed one.
+        """Return the computed value.
 
         Args:
             draw: the number of the run with errors whose value is asked for; `None` for the exact one.
@@ -46,8 +46,6 @@ class NodeOutput:
         Raises:
             RefusedError: its node computed something of another size.
         """
-        if self.recorded is not None:
-            return self.recorded
         values = self.node.values if draw is None else self.node.perturbed[draw]
         if self.index >= len(values) or values[self.index].numel() != prod(self.shape):
             raise RefusedError("another shape than recorded")
@@ -62,7 +60,7 @@ class Node:
         run_number: the place of the run among all, from 0.
         unit: unit roundoff of its numbers.
         layer: the layer; `None` where tensors are only concatenated.
-        inputs: its input: recorded tensors, and a `NodeOutput` for each that another node computes.
+        inputs: its input: recorded tensors, and a `NodeOutput` for each that was overwritten.
         function: what of the layer is computed: its output, or the gradient with respect to its input.
         values: the computed tensors; empty until `run`.
         perturbed: the same with errors of Lua's precision: one list for each run with errors, the last one that in
@@ -94,7 +92,7 @@ class Node:
         Without errors, if the layer does not run in single precision, or returns something else in it.
         """
         try:
-            single = self.compute(PERTURBED_RUNS)
+            single = self.compute(_SINGLE_PRECISION)
         except NotRunError:
             return self.values
         if sizes(single) != sizes(self.values):
@@ -109,8 +107,8 @@ class Node:
         """Compute the tensors.
 
         Args:
-            draw: the number of a run with errors: below `PERTURBED_RUNS` with random ones, of this seed, and
-                `PERTURBED_RUNS` itself in single precision. `None` for the exact one.
+            draw: the number of a run with errors: `_SINGLE_PRECISION`, or one below it, which is the seed of random
+                errors. `None` for the exact run.
 
         Raises:
             NotRunError: the layer cannot be run on its input.
@@ -118,10 +116,10 @@ class Node:
         layer = self.layer
         value = map_instances(self.inputs, NodeOutput, lambda node_output: node_output.get(draw))
         if layer is not None and draw is not None:
-            if draw < PERTURBED_RUNS:
-                layer, value = layer.disturbed(value, seed=draw)
-            else:
+            if draw == _SINGLE_PRECISION:
                 layer, value = layer.in_single(value)
+            else:
+                layer, value = layer.disturbed(value, seed=draw)
         try:
             return self.function(layer, value)
         except (IndexError, RuntimeError, TypeError, ValueError) as error:
@@ -133,14 +131,14 @@ class Node:
         return (item for item in flattened(self.inputs) if isinstance(item, NodeOutput))
 
     def nodes_since_recorded(self) -> list[Node]:
-        """Return this and the nodes that compute its input from recorded values, in the order of the runs."""
+        """Return this and the nodes that compute its input, back to recorded values, in the order of the runs."""
         nodes: dict[int, Node] = {}
         stack: list[Node] = [self]
         while stack:
             node = stack.pop()
             nodes[id(node)] = node
             for node_output in node.outputs_of_nodes():
-                if node_output.recorded is None and id(node_output.node) not in nodes:
+                if id(node_output.node) not in nodes:
                     stack.append(node_output.node)
         return sorted(nodes.values(), key=lambda node: node.run_number)
 

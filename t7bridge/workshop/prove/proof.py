@@ -296,7 +296,8 @@ class Proof(Printed):
     def note(self) -> Note:
         """Return the proof as a note of a report: a warning if a layer differs."""
         texts = [self.sentence(), *self.differences]
-        return Note("warning" if self.exit_code == 1 else "info", "", NOTE + "; ".join(texts), code="prove")
+        level = "warning" if self.exit_code == 1 else "info"
+        return Note(level, path="", message=NOTE + "; ".join(texts), code="prove")
 
     def as_dict(self) -> dict[str, Any]:
         """Return the proof as plain data."""

@@ -141,6 +141,11 @@ class Deviation:
     excess: float = inf
     is_close: bool = False
 
+    @property
+    def is_within_limit(self) -> bool:
+        """Whether rounding explains the largest difference."""
+        return self.excess <= 1
+
 
 def measure(
     recorded: list[torch.Tensor], computed: list[torch.Tensor], expected: list[torch.Tensor], factor: float = 1.0
@@ -165,9 +170,11 @@ def measure(
     here = joined(computed)
     are_finite = in_file.isfinite() & here.isfinite()
     are_same = (in_file == here) | (in_file.isnan() & here.isnan())
+    # Here, in double precision, a sum is finite that is too large for Lua's floats.
     are_same |= in_file.isinf() & (here.abs() > _NEAR_LARGEST_FLOAT)
     if not bool((are_finite | are_same).all()):
         return Deviation("infinite or not a number on one side")
+    # Elements that are not finite are the same: they count as no difference.
     in_file = torch.where(are_finite, in_file, 0.0)
     here = torch.where(are_finite, here, 0.0)
     error = in_file - here

@@ -26,12 +26,11 @@ from ...graph.tensor import Tensor, contiguous
 from ...limits import DEFAULT_LIMITS, STEPS_PER_NODE, Budget, Limits
 from ...nn.fields import Fields, items_of, lookup
 from ...nn.graphs import graph_spec, recorded_nodes
-from ...nn.mapping import Call, Lua, ModuleSpec, NotMappedError
+from ...nn.mapping import Call, GraphSpec, Lua, ModuleSpec, NotMappedError
 from ...nn.registry import (
     Child,
     Layer,
     Recording,
-    Traits,
     first_module,
     layer_of,
     listed_modules,
@@ -45,6 +44,8 @@ Recorded = Any
 """A `Tensor` with elements, a `float`, a list of these, or `None` for values missing from the file."""
 Region = tuple[int, int, int]
 """A storage, by id, and the first and last element of it that a tensor uses."""
+View = tuple[Region, tuple[int, ...], tuple[int, ...]]
+"""What tells the views of one memory apart: the region, sizes and strides."""
 
 STEP_BEFORE = "continues from the step before"
 _NEVER_A_STEP = 1e6
@@ -157,6 +158,7 @@ def _slice_along(value: Recorded, dim: int, places: int | slice) -> Recorded:
 
 
 def _region(tensor: Tensor) -> Region:
+    """Return the elements of its storage that a tensor reaches."""
     low, end = tensor.reach()
     return id(tensor.storage), low, end - 1
 
@@ -168,8 +170,8 @@ def overlap(one: Region, other: Region) -> bool:
     return storage == other_storage and first <= other_last and other_first <= last
 
 
-def view_of(tensor: Tensor) -> tuple[Region, tuple[int, ...], tuple[int, ...]]:
-    """Return what tells the views of one memory apart."""
+def view_of(tensor: Tensor) -> View:
+    """Return which view of its memory a tensor is."""
     return _region(tensor), tensor.size, tensor.stride
 
 
@@ -186,7 +188,7 @@ def own_weights(obj: TorchObject) -> dict[str, Tensor]:
     if layer is not None:
         with suppress(ModelError):  # its fields are inconsistent: no weights are found
             names = []
-            for parameter in layer.params_of(Fields(obj, "", layer.defaults)):
+            for parameter in layer.params_of(Fields(obj, path="", defaults=layer.defaults)):
                 if parameter.kind == "parameter":
                     names += [source.path for source in parameter.sources]
     weights = {}
@@ -225,9 +227,10 @@ def _keeps_state(obj: TorchObject, depth: int = 0) -> bool:
     """
     recording = recording_of(obj)
     if recording.over_sequences:
-        return False
-    # A cell without states of its own has them in the modules inside.
-    if is_recurrent(obj) and recording.states != ():
+        return False  # each of its inputs is a whole sequence
+    # A cell without states of its own (`()`) may have them in the modules inside.
+    has_own_states = recording.states != ()
+    if is_recurrent(obj) and has_own_states:
         return True
     if depth >= _DEEPEST:
         return False
@@ -388,11 +391,11 @@ class Run:
         """True outside of sequences where the steps of a recurrent module are not recorded."""
         return self.step_and_count is None and self.obj.get("step") == 1.0
 
-    def add_run_inside(self, step: str, obj: TorchObject, inputs: Recorded) -> Run:
+    def add_run_inside(self, step_in_path: str, obj: TorchObject, inputs: Recorded) -> Run:
         """Add the run of a module inside, in the same step of a sequence, and return it.
 
         Args:
-            step: the step to it in the path, `.modules[1]`.
+            step_in_path: the step from this module to it, `.modules[1]`.
             obj: the module.
             inputs: its input.
 
@@ -400,20 +403,28 @@ class Run:
             LimitError: there are too many runs.
         """
         self.model_pass.budget.spend(STEPS_PER_NODE)
-        place = self.places_in_copy.get(id(obj)) or Place(self.place, step)
+        place = self.places_in_copy.get(id(obj)) or Place(self.place, step_in_path)
         run = Run(
             place, obj, inputs, self.model_pass, step_and_count=self.step_and_count, places_in_copy=self.places_in_copy
         )
-        if self.model_pass.run_counts:
-            # The first reading has found which run of a module is the last. What is recorded differs between the
-            # readings, and with it sometimes what runs: then only a module that runs once is known to be the last.
-            if self.first_reading is not None and len(self.inside) < len(self.first_reading.inside):
-                run.first_reading = self.first_reading.inside[len(self.inside)]
-                run.is_last = run.first_reading.is_last
-            else:
-                run.is_last = self.model_pass.run_counts.get(id(obj), 0) <= 1
+        is_second_reading = bool(self.model_pass.run_counts)
+        if is_second_reading:
+            self._set_is_last(run)
         self.inside.append(run)
         return run
+
+    def _set_is_last(self, run: Run) -> None:
+        """Set whether the next run inside is the last one of its module, as the first reading of the pass has found.
+
+        What is recorded differs between the readings, and with it sometimes what runs. Where the first one has no such
+        run, a module that runs again counts as one that runs again later.
+        """
+        number = len(self.inside)
+        if self.first_reading is not None and number < len(self.first_reading.inside):
+            run.first_reading = self.first_reading.inside[number]
+            run.is_last = run.first_reading.is_last
+        else:
+            run.is_last = self.model_pass.run_counts.get(id(run.obj), 0) <= 1
 
     def recorded_output(self) -> Recorded:
         """Return the output; `None` if the module runs again and overwrites it, or if it is not in the file."""
@@ -442,9 +453,13 @@ class Run:
         return grad_input_of(self.obj)
 
     def read_recorded(self) -> None:
-        """Set what is recorded of a run, when the modules inside have run."""
+        """Set what is recorded of a run, when the modules inside have run.
+
+        The input counts as unknown where the output depends on the step before, too.
+        """
         if is_recurrent(self.obj) and not recording_of(self.obj).over_sequences:
-            self.input = None  # its result depends on the step before, too
+            self.input = None
+        # A container around such a module, of which that is not as obvious: the verdict says it.
         if self.is_container and self.step_and_count is not None and _keeps_state(self.obj):
             self.input = None
             self.reason = STEP_BEFORE
@@ -455,7 +470,7 @@ class Run:
 def runs(
     root: TorchObject, path: str = "root", limits: Limits = DEFAULT_LIMITS, in_other_mode: bool = False
 ) -> list[Run]:
-    """List the runs of a model's layers in order.
+    """List the runs of a model's layers that are compared, in the order in which they end.
 
     Args:
         root: the model.
@@ -468,22 +483,27 @@ def runs(
     """
     # How often a module runs, and which of its runs was the last, is known after a first reading of the pass.
     budget = Budget(limits, "following the runs of the layers")
-    first_reading = Run(Place(None, path), root, None, Pass(in_other_mode, budget))
+    first_reading = Run(Place(None, path), root, input=None, model_pass=Pass(in_other_mode, budget))
     begun, _ = _follow(first_reading)
     _mark_last_runs(begun)
     run_counts = Counter(id(run.obj) for run in begun)
     # In the second one, a module that runs again has no recorded output but in its last run.
     budget = Budget(limits, "following the runs of the layers")
-    second_pass = Pass(in_other_mode, budget, run_counts)
-    start = Run(first_reading.place, root, None, second_pass, first_reading=first_reading)
-    start.is_last = first_reading.is_last
-    _, ended = _follow(start)
-    listed = [run for run in ended if run.is_compared]
+    second_reading = Run(
+        first_reading.place,
+        root,
+        input=None,
+        model_pass=Pass(in_other_mode, budget, run_counts),
+        is_last=first_reading.is_last,
+        first_reading=first_reading,
+    )
+    _, ended = _follow(second_reading)
+    compared = [run for run in ended if run.is_compared]
     written: set[int] = set()
-    for run in listed:
+    for run in compared:
         _note_writes(run, written)
         written.update(storage for storage, _, _ in run.writes)
-    return listed
+    return compared
 
 
 def _mark_last_runs(begun: list[Run]) -> None:
@@ -585,7 +605,12 @@ class Memory:
                 self._gradients.setdefault(id(tensor.storage), set()).add(number)
 
     def is_overwritten(self, value: Recorded, number: int) -> bool:
-        """Return whether anything after a run changed the memory of any tensor of a value."""
+        """Return whether anything after a run changed the memory of any tensor of a value.
+
+        Args:
+            value: the value.
+            number: of the run, from 0; -1 if anything counts.
+        """
         for tensor in tensors_in(value):
             region = _region(tensor)
             for writer, written in self._writes.get(id(tensor.storage), ()):
@@ -609,8 +634,8 @@ class Memory:
 def _add_runs_inside(run: Run) -> None:
     """Add the runs of the modules inside a container, with their inputs and the gradients of their outputs.
 
-    Sets also whether the run is that of a container, and whether it is compared itself. Of a layer without modules, or
-    a container of which nobody knows what it does with them, no runs are added.
+    Sets also whether the run is that of a container, whether it is compared itself, and what it joins. Of a layer
+    without modules, or a container of which nobody knows what it does with them, no runs are added.
     """
     recording = recording_of(run.obj)
     # A cell of one step has modules inside, which are compared instead. The LSTM of torch-rnn has the same name,
@@ -626,11 +651,10 @@ def _add_runs_inside(run: Run) -> None:
         if layer is not None and layer.children is not None:
             run.is_container = next(iter(layer.children(run.obj)), None) is not None
         return
-    spec, flow, is_transparent = container
-    values = RecordedValues(run)
     run.is_container = True
+    values = RecordedValues(run)
     try:
-        result: PassedValue = flow(spec, PassedValue(run.input), values)
+        result: PassedValue = container.flow(container.spec, PassedValue(run.input), values)
     except LimitError:
         raise  # a ValueError, too, but not the flow's
     except FLOW_ERRORS:
@@ -638,50 +662,74 @@ def _add_runs_inside(run: Run) -> None:
         run.inside.clear()
         return
     values.pass_back(result)
-    # A container that does nothing itself needs no comparison besides those of its modules.
-    run.is_compared = result.is_computed or not is_transparent
-    if is_transparent:  # others compute something of what they join
+    if container.is_transparent:
+        # It does nothing itself: what its modules return is compared, and perhaps what it makes of that.
+        run.is_compared = result.is_computed
         run.joined = result.joined
 
 
-def _container_of(run: Run) -> tuple[ModuleSpec, Flow, bool] | None:
-    """Return what a container does: its modules, its flow, and whether it does nothing besides; `None` if unknown."""
+@define(frozen=True)
+class _Container:
+    """What a container does with the modules inside.
+
+    Attributes:
+        spec: the container, with these modules.
+        flow: how it passes values through them.
+        is_transparent: whether it does nothing besides; see `Traits.transparent`.
+    """
+
+    spec: ModuleSpec
+    flow: Flow
+    is_transparent: bool
+
+
+def _container_of(run: Run) -> _Container | None:
+    """Return what a container does; `None` if it is not known, and for a layer without modules inside.
+
+    If its fields contradict one another, the run's `contradiction` says so.
+    """
     obj = run.obj
     recording = recording_of(obj)
     if recording.flow is not None:
         # Lua runs other modules than PyTorch: the class of PyTorch does not matter.
         children = {str(number): child for number, child in enumerate(_children_of(obj))}
-        return _spec(run, Call(""), children), recording.flow, recording.transparent
+        return _Container(_spec(run, Call(target=""), children), recording.flow, recording.transparent)
     layer = layer_of(obj.class_name)
     if layer is None or layer.children is None:
         return None
     if layer.children is first_module:
         return None  # copies of one module for several devices have seen parts of the batch
-    call_and_facts = _call_of(run, layer)
-    if call_and_facts is None:
+    call_and_graph = _call_and_graph(run, layer)
+    if call_and_graph is None:
         return None
-    call, facts, graph = call_and_facts
+    call, graph = call_and_graph
+    facts = traits_of(call.target)
+    if facts.flow is None:
+        return None
     inside = [child for child in layer.children(obj) if isinstance(child.value, TorchObject)]
-    if facts.flow is None or (graph is None and _runs_others_than_listed(obj, inside)):
+    if graph is None and _runs_others_than_listed(obj, inside):
         return None
     spec = _spec(run, call, {child.name: child for child in inside})
     spec.graph = graph
-    return spec, facts.flow, facts.transparent
+    return _Container(spec, facts.flow, facts.transparent)
 
 
-def _call_of(run: Run, layer: Layer) -> tuple[Call, Traits, Any] | None:
-    """Return what a container is in PyTorch, the facts about it, and its graph, if it is one; `None` if it is unknown.
+def _call_and_graph(run: Run, layer: Layer) -> tuple[Call, GraphSpec | None] | None:
+    """Return the call that makes a container in PyTorch, and its graph, if it is one.
 
-    If its fields contradict one another, the run's `contradiction` says so.
+    `None` if PyTorch has no such module, or its fields are damaged. If they contradict one another, the run's
+    `contradiction` says so.
     """
     module = layer.module_of(run.obj.class_name)
     if module is None:
         return None
     try:
-        call = module(Lua(run.obj, "", layer.defaults, shapes={}))
-        facts = traits_of(call.target)
-        return call, facts, graph_spec(run.obj, "") if facts.is_graph else None
-    except NotMappedError:
+        call = module(Lua(run.obj, path="", defaults=layer.defaults, shapes={}))
+        is_graph = traits_of(call.target).is_graph
+        return call, graph_spec(run.obj, path="") if is_graph else None
+    except (
+        NotMappedError
+    ):  # with these fields, PyTorch has no such module, or the nodes of its graph are not in the file
         return None
     except ModelError as error:
         run.contradiction = f"{error.message}: expected {error.expected}, found {error.found}"
@@ -826,33 +874,49 @@ class RecordedValues(Domain[PassedValue]):
         inside = spec.children[child]
         assert inside.obj is not None
         is_in_evaluation = self._run.model_pass.is_in_evaluation(inside.obj)
-        if self._step_and_count is not None and is_in_evaluation:
-            step, count = self._step_and_count
-            if step + 1 < count:
-                return PassedValue()  # in evaluation one module runs all steps; its fields are of the last
-        # What the file records counts more than what the flow passes: first a field of the container, then its node.
-        if child in self._fields_of_inputs:
-            value = PassedValue(recorded(self._run.obj.get(self._fields_of_inputs[child])))
-        gradient = None
-        if node is not None and len(self._calls) < len(self._nodes):
-            # The nodes of a graph keep what they took, and what came back. They are in the order of the calls;
-            # there may be fewer.
-            data = self._nodes[len(self._calls)]
-            input_of_node = _without_table(recorded(data.get("input")))
-            if input_of_node is not None:
-                value = PassedValue(input_of_node)
-            gradient = _without_table(recorded(data.get("gradOutput")))
+        if is_in_evaluation and self._is_before_last_step():
+            return PassedValue()  # one module runs all steps then, and its fields are of the last
+        value, gradient = self._recorded_around(child, value, is_node=node is not None)
         run = self._run.add_run_inside(inside.path, inside.obj, value.value)
+        run.grad_output = gradient
         if self._step_and_count is not None:
             run.step_and_count = self._step_and_count
             if is_in_evaluation:
                 run.previous_output = self._previous_output
-        if not isinstance(gradient, list):
-            # Those of several uses are a list, which Lua adds up; their sum is not kept.
-            run.grad_output = gradient
         output = PassedValue(run.recorded_output())
         self._calls.append((value, output))
         return output
+
+    def _is_before_last_step(self) -> bool:
+        """Return whether a step of a sequence runs after which others follow."""
+        if self._step_and_count is None:
+            return False
+        step, count = self._step_and_count
+        return step + 1 < count
+
+    def _recorded_around(self, child: str, value: PassedValue, is_node: bool) -> tuple[PassedValue, Recorded]:
+        """Return the input of the module that is called next, and the gradient with respect to its output, if recorded.
+
+        What the file records of the input counts more than what the flow passes.
+
+        Args:
+            child: the name of the module.
+            value: its input as the flow has it.
+            is_node: whether it is a node of a graph, which keeps what it took, and what came back.
+        """
+        if child in self._fields_of_inputs:
+            value = PassedValue(recorded(self._run.obj.get(self._fields_of_inputs[child])))
+        # The nodes are in the order of the calls; there may be fewer.
+        number = len(self._calls)
+        if not is_node or number >= len(self._nodes):
+            return value, None
+        data = self._nodes[number]
+        input_of_node = _without_table(recorded(data.get("input")))
+        if input_of_node is not None:
+            value = PassedValue(input_of_node)
+        gradient = _without_table(recorded(data.get("gradOutput")))
+        # Those of several uses are a list, which Lua adds up; their sum is not kept.
+        return value, None if isinstance(gradient, list) else gradient
 
     def pass_back(self, result: PassedValue) -> None:
         """Set the gradients with respect to the outputs of modules that are used once.
@@ -924,7 +988,7 @@ def _add_run_of_step(run: Run, recording: Recording) -> None:
         module = run.obj.get(recording.first_step)
     else:
         step_in_path, module = _copy_of_step(run)
-        states = [_state_before(run, *fields) for fields in recording.states or ()]
+        states = [_state_before(run, name, field_of_user) for name, field_of_user in recording.states or ()]
         if states:
             inputs = [inputs, *states]
     if not isinstance(module, TorchObject):
@@ -932,6 +996,7 @@ def _add_run_of_step(run: Run, recording: Recording) -> None:
     inside = run.add_run_inside(step_in_path, module, inputs)
     inside.previous_output = run.previous_output
     if recording.places:
+        # The copy has modules inside of its own; their weights are those of others, whose places are shown.
         inside.places_in_copy = _places_in_copy(run, module, recording)
 
 

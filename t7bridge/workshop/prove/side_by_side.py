@@ -223,6 +223,7 @@ def _same_inputs(call: Call, other: Call) -> bool:
 
     Tokens may count from 0 in one model and from 1 in the other, and may be floats in one, or one-hot vectors.
     """
+    # `inputs` are floats: a layer without got its tokens as integers.
     has_integers = not call.inputs or not other.inputs
     if has_integers and call.has_whole_numbers and other.has_whole_numbers:
         return True
@@ -353,15 +354,10 @@ class RecordedPass:
         self._depth += 1
         if self._depth > 1:
             return None  # a part of a layer with weights
-        tensors = _floats([args, kwargs])
-        # The bias apart: one of two layers with the same weights may lack it.
-        weights = {name: _fingerprint(item) for name, item in _own_tensors(layer).items()}
-        bias = weights.pop("bias", None)
-        inputs = [Digest.of(item) for item in tensors]
-        has_whole_numbers = _are_whole_numbers([args, kwargs])
-        call = Call(place, layer, sorted(weights.values()), bias, inputs, has_whole_numbers, self._origin(tensors))
+        call = self._call_of(place, layer, [args, kwargs])
         call.partner = self._partner(call)  # before it is among the calls, whose partners are used
         self.calls.append(call)
+        tensors = _floats([args, kwargs])
         # Layers run without a graph: it would only take memory.
         args, kwargs = tree_map_only(torch.Tensor, torch.Tensor.detach, (args, kwargs))
         if len(tensors) != 1:
@@ -376,6 +372,22 @@ class RecordedPass:
 
         args, kwargs = tree_map_only(torch.Tensor, corrected, (args, kwargs))
         return args, kwargs
+
+    def _call_of(self, place: str, layer: nn.Module, arguments: Any) -> Call:
+        """Return the record of a layer that runs now on some arguments, without what it returns."""
+        tensors = _floats(arguments)
+        weights = {name: _fingerprint(item) for name, item in _own_tensors(layer).items()}
+        # Apart: one of two layers with the same weights may lack it.
+        bias = weights.pop("bias", None)
+        return Call(
+            place,
+            layer,
+            weights=sorted(weights.values()),
+            bias=bias,
+            inputs=[Digest.of(item) for item in tensors],
+            has_whole_numbers=_are_whole_numbers(arguments),
+            origin=self._origin(tensors),
+        )
 
     def _right_input(self, call: Call, tensor: torch.Tensor) -> torch.Tensor:
         """Return the input that a layer with one is to get: in the second model that of the first.
@@ -559,17 +571,35 @@ class Comparison:
             self.misplaced = True
             self._note(f"{self.label} returns another value than the .t7", where)
             return
-        numbers = {id(call): number for number, call in enumerate(self.mine.calls)}
-        their_sources = set()  # by the numbers of their partners in the first model
-        for source in theirs.sources:
-            partner = self.theirs.calls[source].partner if source != INPUT else None
-            # `None` for a layer of which the first model has none with the same weights.
-            their_sources.add(source if source == INPUT else numbers.get(id(partner)))
-        if mine.sources != their_sources:
+        if mine.sources != self._partners_of_sources(theirs):
             self.misplaced = True
             sources = f"{self._places(self.mine, mine)} in the .t7 and {self._places(self.theirs, theirs)}"
             self._note(f"values come from {sources} in {self.label}", where)
-            return
+        else:
+            self._compare_operations(mine, theirs, where)
+
+    def _partners_of_sources(self, theirs: Origin) -> set[int | None]:
+        """Return the sources of a value of the second model, by the numbers of their partners in the first.
+
+        `None` is among them for a layer without a partner.
+        """
+        numbers = {id(call): number for number, call in enumerate(self.mine.calls)}
+        partners: set[int | None] = set()
+        for source in theirs.sources:
+            if source == INPUT:
+                partners.add(INPUT)
+            else:
+                partners.add(numbers.get(id(self.theirs.calls[source].partner)))
+        return partners
+
+    def _compare_operations(self, mine: Origin, theirs: Origin, where: str) -> None:
+        """Describe how the operations differ by which two values are made from the same layers' results.
+
+        Args:
+            mine: the origin in the first model.
+            theirs: that in the second.
+            where: the values, in words.
+        """
         my_operations, their_operations = _without_common(mine.operations, theirs.operations)
         if self._note_options_of_chains(my_operations, their_operations, where):
             return
@@ -590,6 +620,8 @@ class Comparison:
     def _note_options_of_chains(self, mine: list[Operation], theirs: list[Operation], where: str) -> bool:
         """Note the options that differ between operations of one name, and return whether there are any.
 
+        The first operation of a name is compared with the first of that name, and so on; one too many has no partner.
+
         Args:
             mine: the operations of the first model, in order.
             theirs: those of the second.
@@ -600,8 +632,9 @@ class Comparison:
             my_operations = [operation for operation in mine if operation.name == name]
             their_operations = [operation for operation in theirs if operation.name == name]
             for my_operation, their_operation in zip(my_operations, their_operations):
-                options = dict(my_operation.options), dict(their_operation.options)
-                differ |= self._note_options(name, *options, where)
+                my_options = dict(my_operation.options)
+                their_options = dict(their_operation.options)
+                differ |= self._note_options(name, my_options, their_options, where)
         return differ
 
     def _places(self, model: RecordedPass, origin: Origin) -> str:

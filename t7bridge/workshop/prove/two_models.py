@@ -84,18 +84,16 @@ class TwoModels:
         Raises:
             ModelError: the models do not accept the same input.
         """
-        with _in_one_thread():
+        with _in_one_thread():  # for small tensors it is faster
             return self._proof()
 
     def _proof(self) -> Proof:
-        """Return the verdicts; see `proof`."""
+        """Return the verdicts; see `proof`. A recurrent model is run over sequences, if the second one takes them."""
         problem_over_steps = None
         recurrent = self._recurrence()
-        # A model of one step without states among its inputs cannot be run over a sequence from here.
-        is_over_sequences = recurrent is not None and recurrent.states != ()
-        if recurrent is not None and is_over_sequences and not self.inputs:
+        if recurrent is not None and not self.inputs:
             try:
-                return self._over_steps(recurrent)
+                return self._proof_over_steps(recurrent)
             except ModelError as error:  # the second model may take one step, as the Lua model does
                 problem_over_steps = error
         mine = in_double(live_module(self.subject.model, self.subject.path, limits=self.subject.limits))
@@ -103,6 +101,16 @@ class TwoModels:
         # It takes neither: what it says of sequences is about the inputs that it is meant for.
         if first.theirs.error and problem_over_steps is not None:
             raise problem_over_steps
+        return self._proof_of_layers(mine, first, spec)
+
+    def _proof_of_layers(self, mine: nn.Module, first: Comparison, spec: Any) -> Proof:
+        """Return the verdicts on layers with weights and on the whole, also for another size of images and in training.
+
+        Args:
+            mine: the first model, live.
+            first: the comparison on one input in evaluation mode.
+            spec: that input.
+        """
         comparisons = [first]
         specs = [spec]
         texts = list(first.differences)
@@ -118,7 +126,7 @@ class TwoModels:
         # The modules of TorchScript's archives are not known, and their modes cannot be set one by one.
         if normalizes(mine) and not isinstance(self.other, torch.jit.ScriptModule):
             mode = "evaluation and training mode"
-            in_training = compare(mine, self.other, self.name, drawn(mine, spec), training=True)
+            in_training = self._compare(mine, spec, training=True)
             # Only its texts count: the verdicts on layers are those in evaluation.
             texts += [f"in training, {text}" for text in _new(in_training, texts)]
         # The layers are shown as they are where a difference shows first.
@@ -129,11 +137,17 @@ class TwoModels:
         proof.layers = [*_verdicts_on_layers(shown), _verdict_on_output(mine, shown, differs=bool(texts))]
         return proof
 
+    def _compare(self, mine: nn.Module, spec: Any, training: bool = False) -> Comparison:
+        """Compare both models on numbers drawn for an input, in evaluation mode or with normalization in training."""
+        return compare(mine, self.other, self.name, drawn(mine, spec), training)
+
     def _recurrence(self) -> Recurrence | None:
-        """Return what the model is, if it is recurrent."""
+        """Return what the model is, if it is recurrent, and can be run over sequences from here."""
         state = state_dict(self.subject.model, self.subject.path, self.subject.limits, own_keys=True)
-        plan = build_plan(self.subject.model, self.subject.path, 0, self.subject.limits, state)
-        return recurrence(recognized(plan, state).plan.root)
+        plan = build_plan(self.subject.model, self.subject.path, index_base=0, limits=self.subject.limits, state=state)
+        what = recurrence(recognized(plan, state).plan.root)
+        # A model of one step keeps the state inside if it has none among its inputs.
+        return None if what is None or what.states == () else what
 
     def _on_accepted_input(self, mine: nn.Module) -> tuple[Comparison, Any]:
         """Compare both on the first input that the second model accepts, or on the last one tried.
@@ -142,7 +156,7 @@ class TwoModels:
             The comparison in evaluation mode, and the input.
         """
         for spec in self._specs():
-            comparison = compare(mine, self.other, self.name, drawn(mine, spec), training=False)
+            comparison = self._compare(mine, spec)
             if not comparison.theirs.error:
                 break
         return comparison, spec
@@ -162,7 +176,7 @@ class TwoModels:
             if resized == spec:
                 continue
             try:
-                comparison = compare(mine, self.other, self.name, drawn(mine, resized), training=False)
+                comparison = self._compare(mine, resized)
             except ModelError:
                 continue
             # With an nn.View after a pooling of fixed size, a larger image is several.
@@ -181,8 +195,8 @@ class TwoModels:
                 specs.append(guess)
         return specs
 
-    def _over_steps(self, what: Recurrence) -> Proof:
-        """Run two recurrent models on the same sequences, and compare what they return for each step.
+    def _proof_over_steps(self, what: Recurrence) -> Proof:
+        """Run two recurrent models on the same sequences, and return the verdict on what they return for each step.
 
         Args:
             what: what the Lua model is, which is written over sequences for this.
@@ -194,14 +208,7 @@ class TwoModels:
         mine = in_double(
             live_module(self.subject.model, self.subject.path, index_base=0, limits=self.subject.limits, lift=True)
         )
-        if what.takes_tokens:
-            spec = Example("", (_STEPS, _BATCH), bounds=(0, what.inputs - 1))
-            inputs = drawn(mine, spec).long()
-            forms = _forms_of_tokens(inputs, what.inputs, self.other, inputs_text(spec))
-        else:
-            spec = Example("", (_STEPS, _BATCH, what.inputs))
-            inputs = drawn(mine, spec)
-            forms = {inputs_text(spec): inputs}
+        inputs, forms = self._sequences(mine, what)
         wanted = _outputs(mine, inputs, _has_batch_first(mine), what.states)
         answer = self._best_answer(forms, wanted)
         differences = []
@@ -209,6 +216,34 @@ class TwoModels:
             differences.append(answer.difference)
         elif not what.takes_tokens and self._masks_differ(mine, inputs):  # a token is never a step of zeros
             differences.append(f"for steps that are zeros, the .t7 returns zeros, and {self.name} does not")
+        return self._verdict_over_steps(mine, wanted, answer, differences)
+
+    def _sequences(self, mine: nn.Module, what: Recurrence) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Return sequences for the first model, and the forms in which the second may take them, by words for these.
+
+        Args:
+            mine: the first model, live.
+            what: what it is.
+        """
+        if what.takes_tokens:
+            spec = Example(name="", shape=(_STEPS, _BATCH), bounds=(0, what.inputs - 1))
+            tokens = drawn(mine, spec).long()
+            return tokens, _forms_of_tokens(tokens, what.inputs, self.other, inputs_text(spec))
+        spec = Example(name="", shape=(_STEPS, _BATCH, what.inputs))
+        inputs = drawn(mine, spec)
+        return inputs, {inputs_text(spec): inputs}
+
+    def _verdict_over_steps(
+        self, mine: nn.Module, wanted: torch.Tensor, answer: _Answer, differences: list[str]
+    ) -> Proof:
+        """Return the verdict on two recurrent models as a whole.
+
+        Args:
+            mine: the first model, live.
+            wanted: its outputs, (steps, batch, features).
+            answer: what the second model has returned.
+            differences: in words; empty if both agree.
+        """
         verdict = DIFFERS if differences else AGREES
         whole = LayerProof("root", type(mine).__name__, verdict, runs=len(answer.outputs))
         whole.parameters = sum(item.numel() for item in mine.parameters())
@@ -377,7 +412,7 @@ def _outputs_of_steps(model: nn.Module, inputs: Any, states: Sequence[tuple[int,
 
 def _are_same(wanted: torch.Tensor, computed: torch.Tensor) -> bool:
     """Return whether only rounding in double precision tells two values apart."""
-    return deviation_of([wanted], [computed]).excess <= 1
+    return deviation_of([wanted], [computed]).is_within_limit
 
 
 def deviation_of(wanted: list[torch.Tensor], computed: list[torch.Tensor]) -> Deviation:
@@ -413,13 +448,18 @@ def _new(comparison: Comparison, texts: list[str]) -> list[str]:
 
 
 def _verdicts_on_layers(comparison: Comparison) -> list[LayerProof]:
-    """Return the verdicts on the first model's layers with weights, by the second's layers with the same weights."""
+    """Return the verdicts on the first model's layers with weights, by the second's layers with the same weights.
+
+    The runs of a layer that follow one another, as the steps of a sequence do, have one verdict.
+    """
     partners = {id(call.partner): call for call in comparison.theirs.calls}
     layers: list[LayerProof] = []
     for call in comparison.mine.calls:
         path = call.place or "root"
-        if layers and layers[-1].path == path:
-            continue  # the next step of a sequence
+        if layers and layers[-1].path == path:  # the next step
+            if id(call) in comparison.differing:
+                layers[-1].verdict = DIFFERS
+            continue
         proof = LayerProof(path, type(call.layer).__name__, AGREES)
         proof.parameters = sum(item.numel() for item in call.layer.parameters(recurse=False))
         if id(call) in partners:

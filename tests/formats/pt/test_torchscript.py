@@ -240,7 +240,7 @@ def test_constants_do_not_replace_what_has_their_name():
     """A weight of a module called `constants` stays beside the constants of the code."""
     weight, constant = (Tensor.from_numpy(np.full(1, number, "f4")) for number in (1, 2))
     for whole in (False, True):
-        module = ScriptModule([("constants.0", weight, True)], with_attributes=whole)
+        module = ScriptModule([("constants.0", weight, True)], state_has_attributes=whole)
         module.inline((constant,), "constants")
         found = module.state_dict
         assert {name: each.numpy().item() for name, each in found.items()} == {"constants.0": 1, "constants.0~2": 2}

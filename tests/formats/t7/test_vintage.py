@@ -242,6 +242,16 @@ def test_an_integer_was_cut_off():
     assert check_read_write(net.data)["net"]["dH"] == 2.5
 
 
+def test_a_long_was_cut_off():
+    """The same of a C long, as which `nn.Narrow` wrote its index and length."""
+    net = Net(ASCII).table(2).key("net").object("nn.Narrow").table(3).key("dimension").number(1)
+    net.key("index").number(2.5).key("length").number(3)
+    net.ints(1).longs(2).longs(3)
+    net.key("name").string("n")
+    root = check_read_write(net.data)
+    assert (root["net"]["index"], root["name"]) == (2.5, b"n")
+
+
 def test_ownership():
     """Torch5 records whether each tensor owns its storage; a file of views is restored."""
     net = Net(ASCII, torch5=True)

@@ -279,6 +279,16 @@ def chain(*modules: TorchObject, kind: str = "nn.Sequential") -> TorchObject:
     return TorchObject(kind, 1, Table.of({"modules": Table.from_list(list(modules))}))
 
 
+def test_shapes_of_several_models_have_their_origin() -> None:
+    """Shapes that are only a guess are marked so, whether one model is drawn or several are."""
+    linear = TorchObject("nn.Linear", 1, Table.of({"weight": Tensor.from_numpy(np.ones((2, 3), "f4"))}))
+    drawing = t7bridge.draw(Table.of({"first": linear, "second": chain(linear)}))
+    data = drawing.graph()
+    assert [node.get("output") for node in data["nodes"]] == [None, *[[[1, 2]]] * 3]
+    assert data["shapes"] == "a guess from the layers"
+    assert "shapes are a guess from the layers" in drawing.layout().texts
+
+
 def residual() -> TorchObject:
     """A block with a skip."""
     return chain(

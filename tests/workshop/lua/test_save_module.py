@@ -766,15 +766,17 @@ def test_functions_apply_to_parameters(tmp_path):
 
 
 class FromEnd(nn.Module):
-    """Indices of two dimensions, computed and constant, some of which count from the end."""
+    """Indices of one and of two dimensions, computed and constant, some of which count from the end."""
 
     def forward(self, x, y):
         rows = y.argmax(1)
-        return [x[:, rows, rows - 3], x[:, rows - 4, torch.tensor([-1, 0, -2])]]
+        replaced = x.clone()
+        replaced[:, rows - 3] = 7.0
+        return [x[:, rows, rows - 3], x[:, rows - 4, torch.tensor([-1, 0, -2])], x[:, rows - 3], replaced]
 
 
 def test_computed_indices_count_from_the_end(tmp_path):
-    """A negative index of one of several dimensions is not one of another element."""
+    """A negative index of a dimension is that of an element from its end, not of one in front of it."""
     x = torch.arange(60.0).reshape(3, 4, 5)
     y = torch.eye(4)[[1, 3, 2]]
     module = FromEnd().eval()

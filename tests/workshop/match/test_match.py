@@ -265,6 +265,20 @@ def test_a_bias_too_few():
     assert not match(state(a_weight=(3,)), state(b_weight=(3,), b_bias=(3,))).complete, "a norm is no matrix"
 
 
+@pytest.mark.parametrize("order", ["pqr", "rqp"])
+def test_biases_of_some_ambiguous_layers(order):
+    """Biases that only some of the ambiguous layers have are ambiguous, too, whichever layer comes first."""
+    source = layers(("a", 2, 2), ("b", 2, 2), ("c", 2, 2))
+    target = layers(*((name, 2, 2) for name in order))
+    del source["c.bias"], target["p.bias"], target["q.bias"]
+    found = match(source, target)
+    assert [set(group.source) for group in found.ambiguous] == [
+        {"a.weight", "b.weight", "c.weight"}, {"a.bias", "b.bias"},
+    ]  # fmt: skip
+    assert not found.unmatched_source
+    assert not found.unmatched_target
+
+
 def test_a_mapped_module_is_closed():
     """Unpaired parts of a pair of modules, on either side, are not paired with anything outside."""
     one = match(state(m_weight=(2, 2), m_extra=(3,), other=(3,)), state(n_weight=(2, 2), p=(3,)), [("m.", "n.")])

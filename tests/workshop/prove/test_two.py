@@ -10,6 +10,7 @@ import torch
 from helpers import PATIENCE, TESTFILES
 
 import t7bridge
+from t7bridge import Table, Tensor, TorchObject
 from t7bridge.cli import main
 from t7bridge.errors import ModelError
 from t7bridge.workshop.prove.two_models import _in_one_thread
@@ -91,3 +92,41 @@ def test_comparisons_at_once_restore_the_number_of_threads():
     finally:
         torch.set_num_threads(before)
     assert counts == [3, 1, 3, 3, 3]
+
+
+class Reused(torch.nn.Module):
+    """A layer that runs twice, with a function between its runs that the Lua model does not have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reused = torch.nn.Linear(4, 4)
+        self.last = torch.nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Compute the function after the first run."""
+        return self.last(self.reused(self.reused(x).relu()))
+
+
+def test_a_layer_differs_if_it_differs_in_a_later_run():
+    """That the first run of a layer agrees does not hide that its second one has another input."""
+    other = Reused()
+    layers = []
+    for layer in (other.reused, other.last):
+        fields = {"weight": layer.weight.detach().numpy(), "bias": layer.bias.detach().numpy()}
+        tensors = {name: Tensor.from_numpy(value) for name, value in fields.items()}
+        layers.append(TorchObject("nn.Linear", 1, Table.of(tensors)))
+    reused, last = layers
+    modules = Table.from_list([reused, reused, last])
+
+    proof = t7bridge.prove(TorchObject("nn.Sequential", 1, Table.of({"modules": modules})), against=other)
+    verdicts = [(layer.path, layer.verdict) for layer in proof.layers]
+    assert verdicts == [("0", "differs"), ("2", "agrees"), ("root", "differs")]
+
+
+def test_parameters_of_a_pair_are_those_of_the_layers():
+    """The weights count, and not the statistics of normalizations: as many as the layers have one by one."""
+    inputs = torch.zeros(1, 3, 16, 16)
+    outputs = t7bridge.load_module(RESNET).eval()(inputs).detach()
+
+    by_pair = t7bridge.prove(RESNET, against=(inputs, outputs)).summary()
+    assert by_pair["parameters"] == t7bridge.prove(RESNET).summary()["parameters"] == 1421

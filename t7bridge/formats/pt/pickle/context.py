@@ -157,6 +157,7 @@ class Work(Budget):
             return
         self.spend(_key_parts(key))  # before `hash`, which visits as many, and would raise Python's own errors
         key_counts = self.hashes.setdefault(id(container), {})
+        # The hash here, which takes time, and that on most machines, so that all of them refuse the same files.
         for value in {hash(key), _hash_of_64_bits(key)}:
             earlier_keys = key_counts.get(value, 0)
             key_counts[value] = earlier_keys + 1
@@ -209,11 +210,12 @@ class Origin:
         self.refused_uses: dict[str, None] = {}
         self.notes: list[Note] = []
 
-    def note_unsafe_name(self, module: str, name: str) -> None:
-        """Note a name that PyTorch's safe loader does not know."""
+    def note_unsafe_name(self, module: str, name: str) -> bool:
+        """Note a name that PyTorch's safe loader does not know; return whether it runs code or reaches the system."""
         path = f"{module}.{name}"
         if path not in self.unsafe_names:
             self.unsafe_names[path] = is_forbidden(module, name)
+        return self.unsafe_names[path]
 
     @contextmanager
     def forgetting_if_unreadable(self) -> Iterator[None]:
@@ -288,8 +290,8 @@ class PickleContext:
         value = self._globals.get((module, name))
         if value is not None:
             return value
-        # Protocol 2 has Python 2's names of modules. Only those that the safe loader renames become Python 3's, and
-        # `copy_reg`, which it does not know by either name.
+        # Protocol 2 has Python 2's names of modules. They become Python 3's if the safe loader renames them, too. So
+        # does `copy_reg`: the loader refuses it under either name.
         if module in SAFE.modules:
             value = PythonGlobal(*renamed(module, name))
         else:
@@ -327,8 +329,8 @@ class PickleContext:
                 value = function(self, *args)
                 if value is not NotImplemented:
                     return value
-        # Only a call that is unknown here, or not with such arguments, comes so far. PyTorch's safe loader makes it if
-        # it knows the name, and whether it fails for these arguments is not known here.
+        # The call is unknown here, or unknown with such arguments. PyTorch's safe loader makes it if it knows the name;
+        # whether it then fails for these arguments is not known here.
         if isinstance(constructor, PythonGlobal) and constructor.path in WEIGHTS_ONLY:
             self.note_refused_use(f"a call of {constructor.path} whose arguments are not known to be right")
         return PythonObject(constructor, how, args, kwargs)
@@ -368,11 +370,15 @@ class PickleContext:
             self.origin.refused_uses[use] = None
 
     def _judge(self, value: PythonGlobal) -> None:
-        """Refuse or record a name that PyTorch's safe loader does not know."""
+        """Note a name that PyTorch's safe loader does not know.
+
+        Raises:
+            ForbiddenGlobalError: it runs code or reaches the system, and such names are forbidden.
+        """
         if value.path in WEIGHTS_ONLY or (self.is_script and value.path.startswith(SCRIPT_MODULES)):
             return
-        self.origin.note_unsafe_name(value.module, value.name)
-        if self.origin.forbid and self.origin.unsafe_names[value.path]:
+        runs_code = self.origin.note_unsafe_name(value.module, value.name)
+        if runs_code and self.origin.forbid:
             raise ForbiddenGlobalError(
                 f"the pickle names {value.path:.200}, which runs code or reaches the system",
                 hint="Do not load this file in PyTorch; `t7bridge scan` lists all that it names.",

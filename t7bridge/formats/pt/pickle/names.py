@@ -77,7 +77,7 @@ WEIGHTS_ONLY = SAFE.names
 SCRIPT_MODULES = ("torch.jit._pickle", "__torch__")
 """Modules of names that only C++ looks up, in archives of TorchScript."""
 
-_MODULES = words(
+_FORBIDDEN_MODULES = words(
     """
     _ctypes _frozen_importlib _io _pickle _posixsubprocess _thread _winapi asyncio atexit bdb bz2 cProfile cPickle code
     codeop commands concurrent ctypes distutils doctest ensurepip ftplib gc gzip http httplib idlelib imaplib imp
@@ -108,12 +108,12 @@ _MOST_WORDS = max(prefix.count(".") + 1 for prefix in _FORBIDDEN_PREFIXES)
 """Number of words of the longest prefix."""
 
 
-_ORDINARY = words("torch numpy collections copyreg argparse datetime decimal fractions pathlib")
+_ORDINARY_PACKAGES = words("torch numpy collections copyreg argparse datetime decimal fractions pathlib")
 """Packages whose objects many checkpoints hold."""
-_DATA = words(
+_DATA_CLASSES = words(
     "bool bytearray bytes complex dict float frozenset int list object range set slice str tuple", "builtins."
 )
-_DATA |= {"uuid.UUID", "uuid.SafeUUID"}
+_DATA_CLASSES |= {"uuid.UUID", "uuid.SafeUUID"}
 """Types of data, also of modules that are forbidden otherwise."""
 
 
@@ -125,7 +125,7 @@ def is_forbidden(module: str, name: str) -> bool:
         name: the name to look up in it; one with dots is a path, `torch.nn` or `os.system`.
     """
     path = f"{module}.{name}"
-    if path in WEIGHTS_ONLY or path in _DATA:
+    if path in WEIGHTS_ONLY or path in _DATA_CLASSES:
         return False
     # A name of Python 2 is also judged by what it is called in Python 3.
     return _is_listed(module, name) or _is_listed(*renamed(module, name))
@@ -135,10 +135,12 @@ def _is_listed(module: str, name: str) -> bool:
     """Return whether a name is in the lists of the forbidden: by its module, a module on its path, or a prefix."""
     package = module.partition(".")[0]
     # `torch.os.system`: a module that another imports is reached through that.
-    if package in _MODULES or not _MODULES.isdisjoint(name.split(".")):
+    if package in _FORBIDDEN_MODULES or not _FORBIDDEN_MODULES.isdisjoint(name.split(".")):
         return True
     prefix = ""
-    for word in f"{module}.{name}".split(".", _MOST_WORDS)[:_MOST_WORDS]:
+    # As many words as the longest prefix has; the split stops there, as a file could have a name of very many.
+    words_of_path = f"{module}.{name}".split(".", _MOST_WORDS)[:_MOST_WORDS]
+    for word in words_of_path:
         prefix = f"{prefix}.{word}" if prefix else word
         if prefix in _FORBIDDEN_PREFIXES:
             return True
@@ -169,13 +171,14 @@ def is_torch(module: str) -> bool:
 
 
 def is_ordinary(path: str) -> bool:
-    """Return whether a name is in a package whose objects many checkpoints hold.
+    """Return whether a name is in a package whose objects many checkpoints hold, or is one of Python's data classes.
 
-    Conversions do not warn of these; `scan` names them all. A tensor that is divided among processes is not ordinary.
+    Conversions do not warn of these; `scan` names them all. Whether a name runs code is another question, which
+    `is_forbidden` answers: `torch.hub.load` is ordinary.
     """
-    if path.startswith("torch.distributed."):
+    if path.startswith("torch.distributed."):  # the file may have a part of a tensor, which users should know
         return False
-    return path.partition(".")[0] in _ORDINARY or path in _DATA
+    return path.partition(".")[0] in _ORDINARY_PACKAGES or path in _DATA_CLASSES
 
 
 def may_name(value: Any, allow_foreign: bool) -> bool:

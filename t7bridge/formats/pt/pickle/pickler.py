@@ -18,6 +18,7 @@ from .reductions import NamedStorage, Naming, Reduction, form_of, global_named
 _PYTHON_2_MODULES = {"builtins": "__builtin__", "copyreg": "copy_reg"}
 """Protocol 2 names of modules that Python 3 renamed."""
 _UNWRITABLE = pattern("[\n\r \ud800-\udfff]")
+"""Characters that a name in the text of GLOBAL cannot have: readers would end the line there, or cannot decode it."""
 _BATCH = 1000
 """Entries added to a list or dict at once, as by Python's own pickler: it bounds the reader's stack."""
 
@@ -54,11 +55,11 @@ class PickleWriter:
             `data/`, and PyTorch's name of its device. It is called for each tensor, in the order of the pickle.
         is_legacy: whether PyTorch 0.2 to 1.5 must be able to read it: there storages have a part more in their ids.
         allow_foreign: whether classes and functions of other packages are named. Otherwise their objects are written as
-            plain data; see `plain`.
+            plain data; see `left_out_names`.
 
     Attributes, all filled by `dumps`:
-        plain: the foreign names that were left out, and the values that would have them.
-        blocking: the names that `torch.load(weights_only=True)` refuses, and the first value that has each.
+        left_out_names: the foreign names that were left out, and the values that would have them.
+        refused_names: the names that `torch.load(weights_only=True)` refuses, and the first value that has each.
         tensors: number of tensors written; a parameter and the tensor that it wraps are one.
     """
 
@@ -69,8 +70,8 @@ class PickleWriter:
         self._is_legacy = is_legacy
         self._naming = Naming(allow_foreign)
         # The same dictionaries, which `_naming` fills.
-        self.plain = self._naming.left_out
-        self.blocking = self._naming.blocking
+        self.left_out_names = self._naming.left_out_names
+        self.refused_names = self._naming.refused_names
         self.tensors = 0
         self._out = bytearray()
         """The pickle so far."""
@@ -103,16 +104,16 @@ class PickleWriter:
             if type(item) is _Raw:
                 self._out += item.opcodes
             elif type(item) is _End:
-                self._end(item.value, item.call)
+                self._write_end(item.value, item.call)
             else:
-                self._save(item)
+                self._write(item)
         self._out += opcodes.STOP
         return bytes(self._out)
 
-    def _save(self, value: Any) -> None:
+    def _write(self, value: Any) -> None:
         """Write a value, or its start, with what is inside it put on the stack; one written before by its number.
 
-        Numbers are not in the memo: they are as short as a reference. `_text` looks up texts by itself.
+        Numbers are not in the memo: they are as short as a reference. `_write_text` looks up texts by itself.
         """
         out = self._out
         if value is None:
@@ -122,28 +123,28 @@ class PickleWriter:
         elif value is False:
             out += opcodes.NEWFALSE
         elif isinstance(value, int):
-            self._integer(value)
+            self._write_integer(value)
         elif isinstance(value, float):
             out += struct.pack(">cd", opcodes.BINFLOAT, value)
         elif isinstance(value, str):
-            self._text(value)
+            self._write_text(value)
         else:
             memo_key = value if isinstance(value, bytes) else id(value)
             if not self._write_reference(memo_key):
-                self._object(value)
+                self._write_object(value)
 
-    def _object(self, value: Any) -> None:
+    def _write_object(self, value: Any) -> None:
         """Write a value that may be shared, for the first time.
 
-        A list or dict is numbered before its items, which may refer to it; a tuple at its end, in `_end`, as the reader
-        creates it only there. Subclasses of dict, list and tuple have forms of their own: see `_reduced`.
+        A list or dict is numbered before its items, which may refer to it; a tuple at its end, in `_write_end`, as the
+        reader creates it only there. Subclasses of dict, list and tuple have forms of their own: see `_write_reduced`.
         """
         if isinstance(value, bytes):
-            self._bytes(value)
+            self._write_bytes(value)
         elif type(value) is dict:
-            self._dict(value, value)
+            self._write_dict(value, entries=value)
         elif type(value) is list:
-            self._list(value, value)
+            self._write_list(value, items=value)
         elif type(value) is tuple:
             if value:
                 self._out += opcodes.MARK
@@ -153,11 +154,11 @@ class PickleWriter:
             else:
                 self._out += opcodes.EMPTY_TUPLE
         elif type(value) is NamedStorage:
-            self._storage_id(value)
+            self._write_storage_id(value)
         else:
-            self._reduced(value)
+            self._write_reduced(value)
 
-    def _reduced(self, value: Any) -> None:
+    def _write_reduced(self, value: Any) -> None:
         """Write a value by its form: a call that builds it, a name, or plain data."""
         # What a form added is no value of the file: names in it are noted for the value that has the form.
         is_added_part = any(value is part for part in self._added_parts)
@@ -172,32 +173,42 @@ class PickleWriter:
             if not isinstance(value, PythonObject):
                 self._added_parts += form.args
             # The constructor is written first: the stack is taken from its end. Items, entries and state follow in
-            # `_end`, after the value has its number.
+            # `_write_end`, after the value has its number.
             self._stack += (_End(value, form), form.args, form.constructor)
         elif isinstance(form, PythonGlobal):
-            self._global(form)
+            self._write_global(form)
         elif isinstance(form, dict):
-            self._dict(value, form)
+            self._write_dict(value, entries=form)
         elif isinstance(form, list):
-            self._list(value, form)
+            self._write_list(value, items=form)
         elif isinstance(form, NamedStorage):
-            self._storage_id(form)
+            self._write_storage_id(form)
         else:  # a text, number or None
-            self._save(form)
+            self._write(form)
 
-    def _dict(self, value: Any, entries: dict[Any, Any]) -> None:
-        """Write the entries of a dict: the value itself, or its plain form. The memo has the value."""
+    def _write_dict(self, value: Any, entries: dict[Any, Any]) -> None:
+        """Write a dict, and keep it in the memo as a value.
+
+        Args:
+            value: the dict; or the object that is written as a dict, its plain form.
+            entries: of the dict.
+        """
         self._out += opcodes.EMPTY_DICT
-        self._put(value)
-        self._entries(list(entries.items()))
+        self._memoize_by_identity(value)
+        self._stack_entries(list(entries.items()))
 
-    def _list(self, value: Any, items: list[Any]) -> None:
-        """Write the items of a list: the value itself, or its plain form. The memo has the value."""
+    def _write_list(self, value: Any, items: list[Any]) -> None:
+        """Write a list, and keep it in the memo as a value.
+
+        Args:
+            value: the list; or the object that is written as a list, its plain form.
+            items: of the list.
+        """
         self._out += opcodes.EMPTY_LIST
-        self._put(value)
-        self._items(items)
+        self._memoize_by_identity(value)
+        self._stack_items(items)
 
-    def _end(self, value: Any, call: Reduction | None) -> None:
+    def _write_end(self, value: Any, call: Reduction | None) -> None:
         """Write the end of a tuple or a call.
 
         A value that is in the memo already is inside itself: a part of it was the value again, which was then written
@@ -219,18 +230,18 @@ class PickleWriter:
             return
         if call is None:
             self._out += opcodes.TUPLE
-            self._put(value)
+            self._memoize_by_identity(value)
             return
         self._out += opcodes.NEWOBJ if call.is_new else opcodes.REDUCE
-        self._put(value)
+        self._memoize_by_identity(value)
         # The stack is taken from its end: the reader appends items first, then sets entries, then the state, in the
         # order of Python's pickler.
         if call.state is not UNSET:
             self._stack += (_BUILD, call.state)
-        self._entries(call.pairs)
-        self._items(call.items)
+        self._stack_entries(call.pairs)
+        self._stack_items(call.items)
 
-    def _integer(self, value: int) -> None:
+    def _write_integer(self, value: int) -> None:
         """Write a whole number.
 
         Raises:
@@ -258,38 +269,38 @@ class PickleWriter:
                 )
             self._out += data
 
-    def _text(self, value: str) -> None:
-        # Equal texts are one object, as Python's pickler does with interned ones; a lone surrogate is kept.
+    def _write_text(self, value: str) -> None:
+        """Write a text. Equal ones are one object, as with Python's pickler interned ones; lone surrogates stay."""
         if not self._write_reference(("str", value)):
             data = value.encode("utf-8", "surrogatepass")
             self._out += opcodes.BINUNICODE + struct.pack("<I", len(data)) + data
             self._memoize(("str", value))
 
-    def _bytes(self, value: bytes) -> None:
+    def _write_bytes(self, value: bytes) -> None:
         """Write bytes: protocol 2 has none, so they are text decoded by `_codecs.encode`, as with Python's pickler."""
-        self._global(global_named("_codecs.encode"))
-        self._text(value.decode("latin1"))
-        self._text("latin1")
+        self._write_global(global_named("_codecs.encode"))
+        self._write_text(value.decode("latin1"))
+        self._write_text("latin1")
         self._out += opcodes.TUPLE2 + opcodes.REDUCE
         self._memoize(value)
 
-    def _global(self, value: PythonGlobal) -> None:
-        """Write a name as protocol 2 does: two lines of text. One that the safe loader refuses is noted in `blocking`.
+    def _write_global(self, value: PythonGlobal) -> None:
+        """Write a name as protocol 2 does: two lines of text. One that the safe loader refuses enters `refused_names`.
 
         Raises:
-            UnsupportedError: it does not fit on a line.
+            UnsupportedError: the name has characters that a line cannot have.
         """
         path = value.path
         if not self._write_reference(("global", path)):
             if _UNWRITABLE.search(path):
                 raise UnsupportedError("a class or function has a name that a pickle cannot write", found=path[:80])
             if path not in WEIGHTS_ONLY:
-                self.blocking.setdefault(path, self._naming.current)
+                self.refused_names.setdefault(path, self._naming.current)
             module = _PYTHON_2_MODULES.get(value.module, value.module)
             self._out += opcodes.GLOBAL + f"{module}\n{value.name}\n".encode()
             self._memoize(("global", path))
 
-    def _entries(self, entries: list[tuple[Any, Any]]) -> None:
+    def _stack_entries(self, entries: list[tuple[Any, Any]]) -> None:
         """Put the entries of a dict on the stack, in batches."""
         batches: list[Any] = []
         for start in range(0, len(entries), _BATCH):
@@ -299,14 +310,14 @@ class PickleWriter:
             batches.append(_SETITEMS)
         self._stack.extend(reversed(batches))
 
-    def _items(self, items: list[Any]) -> None:
+    def _stack_items(self, items: list[Any]) -> None:
         """Put the items of a list on the stack, in batches."""
         batches: list[Any] = []
         for start in range(0, len(items), _BATCH):
             batches += [_MARK, *items[start : start + _BATCH], _APPENDS]
         self._stack.extend(reversed(batches))
 
-    def _storage_id(self, storage: NamedStorage) -> None:
+    def _write_storage_id(self, storage: NamedStorage) -> None:
         """Write a persistent id; never memoized, as PyTorch resolves equal ids to the same storage.
 
         Raises:
@@ -319,8 +330,8 @@ class PickleWriter:
             )
         key, location = self._storage_ref(storage.storage)
         first_class = self._classes.setdefault(key, storage.storage_class)
-        # An untyped name may follow any class: its tensor states the element type. But a class must not follow an
-        # untyped name: its tensor would have the bytes of that.
+        # An untyped name may follow any class, as its tensor states the element type. A class must not follow an
+        # untyped name, nor another class: PyTorch would read its tensor with the elements of the first.
         if storage.storage_class != first_class and not is_untyped:
             raise UnsupportedError(
                 "a quantized tensor, or a bare storage, shares memory with a tensor of another element type, "
@@ -328,11 +339,11 @@ class PickleWriter:
             )
         module = "torch.storage" if is_untyped else "torch"
         self._out += opcodes.MARK
-        self._text("storage")
-        self._global(PythonGlobal(module, storage.storage_class))
-        self._text(key)
-        self._text(location)
-        self._integer(storage.count)
+        self._write_text("storage")
+        self._write_global(PythonGlobal(module, storage.storage_class))
+        self._write_text(key)
+        self._write_text(location)
+        self._write_integer(storage.count)
         if self._is_legacy:  # a sixth part: which part of another storage it is, none here
             self._out += opcodes.NONE
         self._out += opcodes.TUPLE + opcodes.BINPERSID
@@ -344,18 +355,19 @@ class PickleWriter:
         number = self._memo.get(key)
         if number is None:
             return False
-        self._indexed(opcodes.BINGET, opcodes.LONG_BINGET, number)
+        self._write_memo_opcode(opcodes.BINGET, opcodes.LONG_BINGET, number)
         return True
 
-    def _put(self, value: Any) -> None:
+    def _memoize_by_identity(self, value: Any) -> None:
         """Number the value on top of the reader's stack, by its identity."""
         self._alive.append(value)
         self._memoize(id(value))
 
     def _memoize(self, key: Any) -> None:
+        """Number the value on top of the reader's stack, by the key under which the memo has it."""
         number = self._memo[key] = len(self._memo)
-        self._indexed(opcodes.BINPUT, opcodes.LONG_BINPUT, number)
+        self._write_memo_opcode(opcodes.BINPUT, opcodes.LONG_BINPUT, number)
 
-    def _indexed(self, short: bytes, long: bytes, number: int) -> None:
+    def _write_memo_opcode(self, short: bytes, long: bytes, number: int) -> None:
         """Write an opcode of the memo: the short one, or the long one for a number of more than a byte."""
         self._out += struct.pack("<cB", short, number) if number < 256 else struct.pack("<cI", long, number)

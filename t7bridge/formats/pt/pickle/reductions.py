@@ -138,16 +138,16 @@ class Naming:
     Attributes:
         allow_foreign: whether names of other packages are written.
         current: the value that is written now, set by the `PickleWriter`: names are noted together with it.
-        left_out: by each name that is not written: the values that would have it, one for each time.
-        blocking: by each name written that `torch.load(weights_only=True)` refuses: the first value that has it. Filled
-            by the `PickleWriter`; empty without `allow_foreign`.
+        left_out_names: by each name that is not written: the values that would have it, one for each time.
+        refused_names: by each name written that `torch.load(weights_only=True)` refuses: the first value that has it.
+            Filled by the `PickleWriter`; empty without `allow_foreign`.
     """
 
     def __init__(self, allow_foreign: bool) -> None:
         self.allow_foreign = allow_foreign
         self.current: Any = None
-        self.left_out: dict[str, list[Any]] = {}
-        self.blocking: dict[str, Any] = {}
+        self.left_out_names: dict[str, list[Any]] = {}
+        self.refused_names: dict[str, Any] = {}
         self._foreign_parts: dict[int, Any] = {}
         """By the identity of a key or a part of one: the first part in it that cannot stay in a key; None if all can.
         The value that is written keeps keys and parts alive, here and in `_texts`."""
@@ -155,8 +155,8 @@ class Naming:
         """By the identity of each key that was replaced: its text, the same each time the key is met."""
         self._next_numbers: dict[str, int] = {}
         """By each text that replaced a key: the number that the next key with this text receives, from 2 on."""
-        self._marks: dict[int, bytes] = {}
-        """The hashes of parts of keys, kept from key to key: see `in_order`."""
+        self._part_hashes: dict[int, bytes] = {}
+        """The hashes of parts of keys, by identity, kept from key to key: the `marks` of `in_order`."""
 
     def may_write(self, name: Any) -> bool:
         """Return whether a name, or the class of an object, may be written; if not, note the value that has it.
@@ -178,7 +178,7 @@ class Naming:
 
     def note_left_out(self, path: str) -> None:
         """Note the value that is written now: it would have a name that is not written."""
-        self.left_out.setdefault(path, []).append(self.current)
+        self.left_out_names.setdefault(path, []).append(self.current)
 
     def _becomes_other_type(self, part: Any) -> bool:
         """Return whether a part of a key cannot stay in the key, as its written form is a dict or list, or text.
@@ -194,7 +194,7 @@ class Naming:
 
     def elements(self, items: set[Any] | frozenset[Any]) -> list[Any]:
         """Return the elements of a set in order, as `hashable` writes them."""
-        return [self.hashable(item) for item in in_order(items, self._marks)]
+        return [self.hashable(item) for item in in_order(items, self._part_hashes)]
 
     def hashable(self, key: Any) -> Any:
         """Return a key as it can be written: itself, or its text if a part of it is not hashable in its written form.
@@ -223,11 +223,11 @@ class Naming:
         foreign_part = self._first_foreign_part(key)
         if foreign_part is None:
             return None
-        text = key_text(key, self._marks)
+        text = key_text(key, self._part_hashes)
         # The text of an object is its class. The arguments tell objects of one class apart.
         args = foreign_part.args if isinstance(foreign_part, PythonObject) else ()
         if args and isinstance(args, tuple):
-            text += key_text(args, self._marks)
+            text += key_text(args, self._part_hashes)
         return text
 
     def _first_foreign_part(self, key: Any) -> Any:
@@ -334,7 +334,7 @@ def _set_attributes(context: PickleContext, value: OrderedDict[Any, Any], state:
     return value
 
 
-def _copied(context: PickleContext, convert: Callable[[Any], Any], items: Any = ()) -> Any:
+def _charged_copy(context: PickleContext, convert: Callable[[Any], Any], items: Any = ()) -> Any:
     """Return what a type or function makes of some items, and charge the copy: a file could ask for it endlessly."""
     context.work.spend(len(items))
     if convert in (set, frozenset):
@@ -343,14 +343,15 @@ def _copied(context: PickleContext, convert: Callable[[Any], Any], items: Any = 
 
 
 def _encode(context: PickleContext, text: Any, encoding: str = "utf-8") -> Any:
-    """Return a text as bytes; protocol 2, which has none, writes bytes so: as Latin-1, one character per byte."""
+    """Return a text as bytes: protocol 2, which has no opcode for bytes, writes a call with their text in Latin-1."""
     name = normalize_encoding(encoding).lower()
     codec = aliases.get(name, name)
-    if codec not in ("latin_1", "utf_8", "ascii"):  # CPython would import it by its name
+    # Before the text is looked at, as in CPython, which would import a codec by its name.
+    if codec not in ("latin_1", "utf_8", "ascii"):
         raise UnsupportedError("bytes are written as a text in an encoding that no pickler uses", expected="latin1")
     if type(text) is not str:
         return NotImplemented
-    return _copied(context, lambda text: text.encode(codec), text)
+    return _charged_copy(context, lambda text: text.encode(codec), text)
 
 
 def _bytearray(context: PickleContext, data: Any = b"", *encoding: str) -> Any:
@@ -359,13 +360,13 @@ def _bytearray(context: PickleContext, data: Any = b"", *encoding: str) -> Any:
         data = _encode(context, data, *encoding)
     if data is NotImplemented:  # neither bytes nor a text
         return NotImplemented
-    return _copied(context, bytearray, data)
+    return _charged_copy(context, bytearray, data)
 
 
 _COLLECTIONS = (list, tuple, set, frozenset)
 for _kind in _COLLECTIONS:
     register_call(f"builtins.{_kind.__name__}", _COLLECTIONS, min_args=0)(
-        lambda context, items=(), kind=_kind: _copied(context, kind, items)
+        lambda context, items=(), kind=_kind: _charged_copy(context, kind, items)
     )
 for _path, _empty, _source in (
     ("builtins.dict", dict, object),
@@ -377,7 +378,9 @@ register_call("collections.defaultdict", object, object, min_args=0)(
     lambda context, factory=None, source=(): _filled(context, DefaultDict(factory), source)
 )
 register_call("_codecs.encode", object, str, min_args=1)(_encode)
-register_call("builtins.bytes", (bytes, bytearray), min_args=0)(lambda context, data=b"": _copied(context, bytes, data))
+register_call("builtins.bytes", (bytes, bytearray), min_args=0)(
+    lambda context, data=b"": _charged_copy(context, bytes, data)
+)
 register_call("builtins.bytearray", object, str, min_args=0)(_bytearray)
 register_call("builtins.complex", (int, float), (int, float), min_args=1)(lambda context, *parts: complex(*parts))
 _ANY_NUMBER = 1 << 30
@@ -484,7 +487,7 @@ def _size(context: PickleContext, extents: Any = ()) -> Any:
     """Return a `torch.Size`, of integers of 64 bits."""
     if not all(type(extent) is int and abs(extent) < 1 << 63 for extent in extents):
         return NotImplemented
-    return _copied(context, TorchSize, extents)
+    return _charged_copy(context, TorchSize, extents)
 
 
 def _device(context: PickleContext, text: str, *index: int | None) -> Any:
@@ -495,9 +498,10 @@ def _device(context: PickleContext, text: str, *index: int | None) -> Any:
     kind, index_in_text = match.groups()
     if index and index_in_text:  # PyTorch refuses two
         return NotImplemented
-    number = index[0] if index else None
     if index_in_text:
-        number = int(index_in_text)
+        number: int | None = int(index_in_text)
+    else:
+        number = next(iter(index), None)
     if number is not None and not 0 <= number < _MOST_DEVICES:
         return NotImplemented
     return Device(kind, number)
@@ -529,8 +533,8 @@ _BYTE_ORDERS = ("<", ">", "=", "|")
 """Little, big, the machine's, and none."""
 
 
-def _dtype(context: PickleContext, code: Any, *options: Any) -> Any:
-    """Return an element type of numpy by its code, `f4` or `<f4`."""
+def _dtype(context: PickleContext, code: Any, *_align_and_copy: Any) -> Any:
+    """Return an element type of numpy by its code, `f4` or `<f4`. The other arguments do not change plain types."""
     if isinstance(code, bytes):  # a `str` of Python 2
         code = code.decode("latin1")
     order = code[:1]
@@ -554,15 +558,17 @@ def _of_dtype(value: NumpyDtype, naming: Naming) -> Form:
         return value.code
     state = value.state
     if not state:
-        flags = _OBJECT_FLAGS if value.code.startswith("O") else 0
-        state = (_DTYPE_VERSION, value.order, None, None, None, _BY_CODE, _BY_CODE, flags)
+        subarray = names = fields = None
+        size = alignment = _BY_CODE
+        flags = _FLAGS_OF_OBJECTS if value.code.startswith("O") else 0
+        state = (_DTYPE_VERSION, value.order, subarray, names, fields, size, alignment, flags)
     align = False
     copy = True
     return call_of("numpy.dtype", value.code, align, copy, state=state)
 
 
 def _set_dtype_state(context: PickleContext, value: NumpyDtype, state: Any) -> NumpyDtype:
-    """Set the byte order of an element type, and keep its state, described in `_of_dtype`, for writing."""
+    """Set the byte order of an element type, and keep its state for writing: its parts are described at `_ORDER`."""
     state = _numpy_state(state)
     order = _item(state, _ORDER)
     if isinstance(order, bytes):  # a `str` of Python 2
@@ -575,12 +581,14 @@ def _set_dtype_state(context: PickleContext, value: NumpyDtype, state: Any) -> N
     return value
 
 
-_REFERENCES = 0b111
-"""Flags of a dtype, any of which says that its elements hold references."""
-_OBJECT_FLAGS = 63
-"""The flags of `object`."""
-_WITH_OBJECTS = 27
-"""The flags of a structure or subarray with such elements."""
+# Source: numpy 2.4 `numpy/_core/include/numpy/ndarraytypes.h`.
+_REFERENCE_FLAGS = 0b111
+"""Flags of a dtype, any of which says that its elements hold references: `NPY_ITEM_REFCOUNT`, `NPY_LIST_PICKLE` and
+`NPY_ITEM_IS_POINTER`."""
+_FLAGS_OF_OBJECTS = 63
+"""All flags that the type `object` has: `NPY_OBJECT_DTYPE_FLAGS`."""
+_FLAGS_OF_HOLDERS = 27
+"""All flags that a structure or subarray receives from elements that are objects: `NPY_FROM_FIELDS`."""
 
 
 def _check_dtype(dtype: NumpyDtype, state: tuple[Any, ...]) -> None:
@@ -588,7 +596,7 @@ def _check_dtype(dtype: NumpyDtype, state: tuple[Any, ...]) -> None:
     element.
 
     Raises:
-        CorruptError: it is such a state.
+        CorruptError: no dtype of this kind has such a state.
     """
     inner_dtypes = _inner_dtypes(subarray=_item(state, _SUBARRAY), fields=_item(state, _FIELDS))
     is_valid = _are_inside(inner_dtypes, size=_item(state, _SIZE))
@@ -642,16 +650,16 @@ def _are_inside(inner_dtypes: list[tuple[Any, Any]], size: Any) -> bool:
 
 
 def _has_fitting_flags(dtype: NumpyDtype, inner_dtypes: list[tuple[Any, Any]], flags: Any) -> bool:
-    """Return whether flags mark elements as references where they are, and nowhere else; older states have none."""
-    if flags is None:
+    """Return whether flags mark elements as references where they are, and nowhere else."""
+    if flags is None:  # an older state, which has none
         return True
     if type(flags) is not int:
         return False
     if dtype.code[:1] == "O":
-        return flags & _OBJECT_FLAGS == _OBJECT_FLAGS
+        return flags & _FLAGS_OF_OBJECTS == _FLAGS_OF_OBJECTS
     if any(isinstance(inner, NumpyDtype) and _holds_objects(inner) for inner, _ in inner_dtypes):
-        return flags & _WITH_OBJECTS == _WITH_OBJECTS
-    return not flags & _REFERENCES
+        return flags & _FLAGS_OF_HOLDERS == _FLAGS_OF_HOLDERS
+    return not flags & _REFERENCE_FLAGS
 
 
 def _holds_objects(dtype: NumpyDtype) -> bool:
@@ -659,14 +667,14 @@ def _holds_objects(dtype: NumpyDtype) -> bool:
     if dtype.code[:1] == "O":
         return True
     flags = _item(dtype.state, _FLAGS) if isinstance(dtype.state, tuple) else None
-    return type(flags) is int and bool(flags & _REFERENCES)
+    return type(flags) is int and bool(flags & _REFERENCE_FLAGS)
 
 
 def _numpy_state(state: Any) -> tuple[Any, ...]:
     """Return the state of a numpy value, which is a tuple.
 
     Raises:
-        CorruptError: it is not.
+        CorruptError: the state is another value.
     """
     if not isinstance(state, tuple):
         raise CorruptError("a numpy value receives a state that is not a tuple")
@@ -675,7 +683,7 @@ def _numpy_state(state: Any) -> tuple[Any, ...]:
 
 def _plain_array(array: NumpyArray, naming: Naming) -> Form:
     """Return the form of an array's elements without numpy: a tensor, a list, or a dict that says what they are."""
-    if isinstance(array.data, list):
+    if isinstance(array.data, list):  # Python objects; their shape is dropped
         return list(array.data)
     texts = text_items(array)
     if texts is not None:
@@ -699,7 +707,8 @@ def _of_scalar(value: NumpyScalar, naming: Naming) -> Form:
         text: str | bytes = texts[0]
         return text
     if value.dtype.code in NUMPY_ELEMENTS and isinstance(value.data, bytes):
-        number: complex | float | int | bool = numpy_value(value.array)[()].item()
+        only_element = ()  # the index of the element of an array without dimensions
+        number: complex | float | int | bool = numpy_value(value.array)[only_element].item()
         # Pickles have opcodes for all numbers but complex ones.
         return form_of(number, naming) if isinstance(number, complex) else number
     return {"__class__": "numpy.scalar", "dtype": value.dtype.order + value.dtype.code, "data": value.data}
@@ -777,7 +786,7 @@ def _set_elements(array: NumpyArray, shape: Any, data: Any) -> NumpyArray:
         data: the elements: bytes, or a list of objects.
 
     Raises:
-        CorruptError: they do not fit.
+        CorruptError: shape and elements do not fit, or are invalid.
     """
     if not isinstance(shape, (tuple, list)) or not all(type(extent) is int and extent >= 0 for extent in shape):
         raise CorruptError("a numpy array has no shape", found=f"{type(shape).__name__}")

@@ -51,7 +51,9 @@ class _Kind:
 _LIST, _DICT, _SET = _Kind("list"), _Kind("dict"), _Kind("set")
 _ORDERED, _COUNTER = _Kind("OrderedDict"), _Kind("Counter")
 _TENSOR, _PARAMETER, _STORAGE = _Kind("Tensor"), _Kind("Parameter"), _Kind("storage")
-_NUMBER, _OTHER = _Kind("number"), _Kind("value")
+_NUMBER = _Kind("number")
+_OTHER_TYPE = _Kind("value")
+"""What a call returns of which no later operation asks for the type."""
 _REFUSED = _Kind("refused")
 """A refused name, and all that is made of it: it was noted once, and anything may be done with it."""
 _DICTS = (_DICT, _ORDERED, _COUNTER)
@@ -160,17 +162,17 @@ class Refused:
     use: str = ""
 
 
-def refused(source: ByteSource, position: int, end: int, parts: int, operations: int) -> Refused:
+def refused(source: ByteSource, position: int, end: int, id_parts: int, operations: int) -> Refused:
     """Return what PyTorch's safe loader refuses in a pickle.
 
     Args:
         source: the file.
         position: offset of the pickle, in bytes.
         end: of what may be read, in bytes.
-        parts: number of parts of a persistent id; `NO_IDS` if there must be none.
+        id_parts: number of parts of a persistent id; `NO_IDS` if there must be none.
         operations: maximum number to look at: a pickle of more is refused.
     """
-    loader = _SafeLoader(_Bytes(source, position, end), parts)
+    loader = _SafeLoader(_Bytes(source, position, end), id_parts)
     try:
         loader.run(operations)
     except _Refusal as refusal:
@@ -199,6 +201,7 @@ class _SafeLoader:
         self.refused = Refused({})
         self._data = data
         self._id_parts = id_parts
+        """Number of parts that a persistent id must have."""
         self._stack: list[Any] = []
         """Stand-ins of values since the last mark: a `_Name`, a `_Kind`, or the value itself of a text, a truth value,
         None, and a tuple (of stand-ins)."""
@@ -261,7 +264,7 @@ class _SafeLoader:
         Raises:
             _Refusal: the loader does not call the function.
         """
-        if function is _REFUSED:
+        if function is _REFUSED:  # its name was noted, so that whatever is made of it is refused with it
             return _REFUSED
         if not isinstance(function, _Name) or function.path not in SAFE.called:
             raise _Refusal(f"a call of {_shown(function)}")
@@ -269,7 +272,7 @@ class _SafeLoader:
             raise _Refusal(f"a call of {function.path} without a tuple of arguments")
         if function.path == _REBUILD_TYPED:
             return self._result_of_rebuild_typed(args)
-        return _RESULTS.get(function.path, _OTHER)
+        return _RESULTS.get(function.path, _OTHER_TYPE)
 
     def _result_of_rebuild_typed(self, args: tuple[Any, ...]) -> Any:
         """Return the stand-in for the result of `_rebuild_from_type_v2`: what a function returns, in another class.
@@ -283,8 +286,8 @@ class _SafeLoader:
         if function is not _REFUSED and cls is not _REFUSED:
             self._result_of(function, arguments)
         if isinstance(cls, _Name):
-            return _RESULTS.get(cls.path, _OTHER)
-        return _REFUSED if cls is _REFUSED else _OTHER
+            return _RESULTS.get(cls.path, _OTHER_TYPE)
+        return _REFUSED if cls is _REFUSED else _OTHER_TYPE
 
     def _newobj(self) -> None:
         """NEWOBJ: a class and its arguments become an object; that of a refused name is `_REFUSED`, too."""
@@ -297,7 +300,7 @@ class _SafeLoader:
             raise _Refusal(f"an object of {_shown(cls)}")
         if type(args) is not tuple:
             raise _Refusal(f"an object of {cls.path} without a tuple of arguments")
-        self._push(_RESULTS.get(cls.path, _OTHER))
+        self._push(_RESULTS.get(cls.path, _OTHER_TYPE))
 
     def _build(self) -> None:
         """BUILD: set the state of the value below it, which stays on the stack."""

@@ -34,8 +34,8 @@ from .reductions import FORMS, NamedStorage, Naming, Reduction, call_of, global_
 _PLAIN_CLASSES = frozenset({"torch.Tensor", "torch._tensor.Tensor", "torch.autograd.variable.Variable"})
 _PARAMETER = "torch.nn.parameter.Parameter"
 _INT64 = ELEMENT_TYPES["int64"]
-_VALUES = ("float", "bfloat", "complex", "int8", "int16", "int32", "int64", "uint8", "bool")
-"""Beginnings of the types that values of sparse tensors may have."""
+_TYPES_OF_SPARSE = ("float", "bfloat", "complex", "int8", "int16", "int32", "int64", "uint8", "bool")
+"""Beginnings of the names of the types that values of sparse tensors may have."""
 _COMPRESSED_LAYOUTS = frozenset({"sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc"})
 """The sparse layouts besides `sparse_coo`."""
 
@@ -59,7 +59,7 @@ def view(context: PickleContext, storage: Storage, offset: Any, size: Any, strid
         context: has the limits, and is charged for the dimensions.
         storage: with its element type, which is the tensor's.
         offset: of the first element, 0-based, in elements. Like size and stride, any value of a damaged file.
-        size: the extents. None (`()`) is a scalar.
+        size: the extents; a tensor without dimensions is a scalar.
         stride: in elements.
 
     Raises:
@@ -364,10 +364,10 @@ def _sparse_by_coordinates(indices: Any, values: Any, size: Any, is_coalesced: A
     return SparseTensor(
         "sparse_coo",
         indices,
-        None,
-        values,
-        TorchSize(_integers(size, "sizes")),
-        None if is_coalesced is None else bool(is_coalesced),
+        plain_indices=None,
+        values=values,
+        size=TorchSize(_integers(size, "sizes")),
+        is_coalesced=None if is_coalesced is None else bool(is_coalesced),
     )
 
 
@@ -380,14 +380,14 @@ def _sparse_by_compressed_indices(
 
 
 def _check_sparse_parts(values: Any, *indices: Any) -> None:
-    """Refuse values and indices that are not tensors, and values of a type that no sparse tensor has.
+    """Check that values and indices are tensors, and that a sparse tensor can have values of this type.
 
     Raises:
-        CorruptError: they are such.
+        CorruptError: they are not, or it cannot.
     """
     if not all(isinstance(tensor, Tensor) for tensor in (values, *indices)):
         raise _wrong("no indices or values")
-    if not values.element.name.startswith(_VALUES):
+    if not values.element.name.startswith(_TYPES_OF_SPARSE):
         raise _wrong("values of a type that no sparse tensor has", values.element.name)
 
 
@@ -417,16 +417,16 @@ def _check_coordinates(indices: Tensor, values: Tensor, size: Any) -> None:
 
 
 def _of_list(
-    element: ElementType, device: str, is_tensor: bool, context: PickleContext, items: list[Any] | None = None
+    context: PickleContext, items: list[Any] | None = None, *, element: ElementType, device: str, is_tensor: bool
 ) -> Any:
     """Return the storage or the tensor of a nested list of numbers; an empty one without a list, or of an empty list.
 
     Args:
+        context: is charged for the elements.
+        items: the argument of the call.
         element: the element type of the class.
         device: that of the class.
         is_tensor: whether the class is one of tensors; else it is one of storages.
-        context: is charged for the elements.
-        items: the argument of the call.
 
     Returns:
         `NotImplemented` for a storage of lists in lists, which has no such shape.
@@ -454,7 +454,9 @@ def _register_classes() -> None:
         tensor_classes[f"torch.cuda.{name}"] = element
     for path, element in (*STORAGE_CLASSES.items(), *tensor_classes.items()):
         device = "cuda:0" if path.startswith("torch.cuda.") else "cpu"
-        register_call(path, list, min_args=0)(partial(_of_list, element, device, path in tensor_classes))
+        is_tensor = path in tensor_classes
+        from_list = partial(_of_list, element=element, device=device, is_tensor=is_tensor)
+        register_call(path, list, min_args=0)(from_list)
 
 
 _register_classes()
@@ -614,30 +616,18 @@ def _dense(tensor: Tensor, extras: TensorExtras | None, naming: Naming) -> Reduc
     metadata: tuple[Any, ...] = ()  # left out where it is empty, as PyTorch does
     if extras is not None and (extras.conj or extras.neg):
         metadata = ({bit: True for bit in ("conj", "neg") if getattr(extras, bit)},)
+    view_arguments = (tensor.offset, tensor.shape, stride)
+    hooks = _hooks(extras)
     if element.torch_storage and storage.element is element:
-        return call_of(
-            "torch._utils._rebuild_tensor_v2",
-            NamedStorage(storage, element.torch_storage, storage.count),
-            tensor.offset,
-            tensor.shape,
-            stride,
-            requires_grad,
-            _hooks(extras),
-            *metadata,
-        )
-    return call_of(
-        "torch._utils._rebuild_tensor_v3",
-        _untyped(storage),
-        tensor.offset,
-        tensor.shape,
-        stride,
-        # PyTorch marks this tensor before it sets the elements, and refuses to set those of a marked one: a file for
-        # the safe loader loses the mark rather than fail.
-        requires_grad and naming.allow_foreign,
-        _hooks(extras),
-        TorchConstant("dtype", element.name),
-        *metadata,
-    )
+        typed = NamedStorage(storage, element.torch_storage, storage.count)
+        path = "torch._utils._rebuild_tensor_v2"
+        return call_of(path, typed, *view_arguments, requires_grad, hooks, *metadata)
+    # PyTorch marks this tensor before it sets the elements, and refuses to set those of a marked one: a file for the
+    # safe loader loses the mark rather than fail.
+    requires_grad = requires_grad and naming.allow_foreign
+    dtype = TorchConstant("dtype", element.name)
+    path = "torch._utils._rebuild_tensor_v3"
+    return call_of(path, _untyped(storage), *view_arguments, requires_grad, hooks, dtype, *metadata)
 
 
 def _hooks(extras: TensorExtras | None) -> Any:
@@ -651,7 +641,7 @@ def _of_tensor(tensor: Tensor, naming: Naming) -> Reduction:
     """Return the call for a tensor, which may be a parameter, of a subclass, or have attributes of Python."""
     extras = tensor.extras
     if extras is not None and extras.subclass is not None and not naming.may_write(extras.subclass):
-        # Another package's class has its own way with a state: a plain tensor keeps one of attributes only.
+        # The class is not written, and what it does with its state is not known: a plain tensor keeps attributes only.
         state = extras.state if _is_settable(extras.state) else UNSET
         extras = evolve(extras, subclass=None, state=state)
     if tensor.is_parameter:
@@ -682,7 +672,8 @@ def _of_quantized(value: QuantizedTensor, _: Naming) -> Reduction:
     tensor = value.tensor
     element = tensor.element
     storage = without_retyping(tensor.storage or Storage.empty(element))
-    # The storage may be of another element type, and is named with the class of this one. (There is no untyped call.)
+    # The storage may have another element type. It is named with the class of this tensor's, as the call has no place
+    # for a type beside an untyped storage.
     count = storage.nbytes // element.itemsize
     scheme: tuple[Any, ...] = (TorchConstant("qscheme", value.scheme), value.scale, value.zero_point)
     if value.axis is not None:
@@ -695,7 +686,7 @@ def _of_quantized(value: QuantizedTensor, _: Naming) -> Reduction:
         tensor.stride,
         scheme,
         tensor.requires_grad,
-        _hooks(None),
+        _hooks(extras=None),
     )
 
 
@@ -703,7 +694,7 @@ def _of_sparse(value: SparseTensor, _: Naming) -> Reduction:
     """Return the call for a sparse tensor, by coordinates or by compressed rows or columns."""
     if value.is_parameter:
         data = evolve(value, is_parameter=False, requires_grad=False)
-        return _of_parameter(data, value.requires_grad, _hooks(None))
+        return _of_parameter(data, value.requires_grad, _hooks(extras=None))
     parts: tuple[Any, ...]
     if value.plain_indices is not None:
         parts = (value.indices, value.plain_indices, value.values, value.size)
@@ -727,8 +718,8 @@ FORMS.update(
 
 
 _DISTRIBUTED_CLASSES = frozenset(("DTensor", "ShardedTensor", "DistributedTensor"))
-_COPIES = frozenset(("Replicate", "Shard", "_StridedShard"))
-"""Placements whose parts have elements of the whole; those of `Partial` are to be added up."""
+_PLACEMENTS_OF_ELEMENTS = frozenset(("Replicate", "Shard", "_StridedShard"))
+"""Placements by which each process has elements of the whole; by `Partial` it has addends of them."""
 
 
 def _is_distributed(name: Any) -> bool:
@@ -763,7 +754,7 @@ def _whole_tensor(arguments: tuple[Any, ...], state: Any) -> Tensor | None:
         if not isinstance(placement, PythonObject):
             return None
         _module, _, class_name = placement.path.rpartition(".")
-        if class_name not in _COPIES:
+        if class_name not in _PLACEMENTS_OF_ELEMENTS:
             return None
     return local_tensor
 

@@ -124,7 +124,7 @@ class Unpickler:
         """Return the bytes after the last pickle, and resume behind them.
 
         Raises:
-            TruncatedError: there are fewer.
+            TruncatedError: fewer bytes follow.
         """
         if self.position + count > self.end:
             raise TruncatedError(
@@ -201,7 +201,7 @@ class Unpickler:
 
         Raises:
             ForbiddenGlobalError: one names what runs code.
-            LimitError: there are too many.
+            LimitError: too many pickles follow.
         """
         origin = self._context.origin
         nbytes = self.end - self.position
@@ -223,7 +223,7 @@ class Unpickler:
         where = f" of {member}" if member else ""
         pickles = f", {count} more pickle{'s' * (count > 1)} among them," if count else ""
         text = f"{counted(nbytes, 'byte')} after the value{where}{pickles} left out"
-        return [Note("warning", "", text, code="trailing")]
+        return [Note("warning", path="", message=text, code="trailing")]
 
     def _run(self) -> Any:
         """Interpret opcodes up to STOP, and return the value on top of the stack.

@@ -490,8 +490,9 @@ def compare(b: Builder, self: Any, other: Any) -> Any:
     is_opposite = b.kind in ("ge", "le", "eq", "ne")
     if is_opposite:
         is_true = 1 - is_true
+    # NaN is neither equal, larger nor smaller. `is_positive` says so; but an opposite turns its 0 into 1, and Lua's
+    # HardTanh, which clips, returns its largest value for NaN.
     if may_both_be_infinite or (is_float and is_opposite):
-        # NaN is neither equal, larger nor smaller; Lua's HardTanh returns its largest value for it.
         is_true = _without_nan(is_true, wires)
     return b.expand(1 - is_true if b.kind == "ne" else is_true, b.shape)
 
@@ -611,7 +612,7 @@ def fill_where(b: Builder, value: Any, mask: Any, number: float) -> Any:
     """
     if number != number:  # NaN
         like = value if isinstance(value, Wire) else None
-        return fill_where(b, value, mask, 0.0) + nan_where(b.wire(mask, like))
+        return fill_where(b, value, mask, 0.0) + nan_where(b.wire(mask, like=like))
     if isinstance(mask, Const):
         low, high, opposite = _bounds_of_constant(b, mask, number)
     else:
@@ -730,8 +731,8 @@ def reduce_over(b: Builder, name: str, value: Wire, dim: Any, keepdim: bool = Fa
     missing=POSITIONS,
 )
 def reduce(b: Builder, self: Wire, dim: Any = None, keepdim: bool = False) -> Any:
-    """Return means, sums, maxima or minima, whose positions must be unused."""
-    _refuse_rounding_first(b)
+    """Return means, sums, maxima or minima; their positions need a layer that nn lacks."""
+    _refuse_rounding_of_terms(b)
     name = f"nn.{b.kind.removeprefix('a').capitalize()}"  # amax is nn.Max
     value = reduce_over(b, name, self, dim, keepdim)
     returns_indices = b.call.op in ("aten.max.dim", "aten.min.dim")
@@ -797,7 +798,7 @@ def logsumexp(b: Builder, self: Wire, dim: Any) -> Any:
 @operation("cumsum", "nn.MM with nn.Constant, a triangle of ones")
 def cumsum(b: Builder, self: Wire, dim: Axis) -> Any:
     """Return cumulative sums."""
-    _refuse_rounding_first(b)
+    _refuse_rounding_of_terms(b)
     extent = int(self.shape[dim])
     return multiply_along(b, self, dim, np.triu(np.ones((extent, extent), "f4")))
 
@@ -827,8 +828,8 @@ def cumulative(b: Builder, self: Wire, dim: Axis) -> Any:
     return b.concatenate([*accumulate(_split_elements(b, self, dim), join)], dim)
 
 
-def _refuse_rounding_first(b: Builder) -> None:
-    """Refuse sums and products of floats as whole numbers, which PyTorch rounds before it adds."""
+def _refuse_rounding_of_terms(b: Builder) -> None:
+    """Refuse sums and products of floats with a dtype of whole numbers, to which PyTorch rounds before it adds."""
     if b.dtype.startswith("int") and b.dtype_of("self") in FLOATS:
         raise CannotError(f"rounds to {b.dtype} before it adds or multiplies")
 
@@ -844,7 +845,7 @@ def _split_elements(b: Builder, value: Wire, dim: int) -> list[Any]:
 @operation("prod.dim_int", "nn.Select, nn.CMulTable")
 def product_along(b: Builder, self: Wire, dim: Axis) -> Any:
     """Return products."""
-    _refuse_rounding_first(b)
+    _refuse_rounding_of_terms(b)
     parts = _split_elements(b, self, dim)
     return b.reshape(b.emit(make("nn.CMulTable"), *parts) if len(parts) > 1 else parts[0], b.shape)
 
@@ -852,7 +853,7 @@ def product_along(b: Builder, self: Wire, dim: Axis) -> Any:
 @operation("cumprod", "pt.CumProd", package="layers")
 def cumprod(b: Builder, self: Wire, dim: Axis) -> Any:
     """Return cumulative products."""
-    _refuse_rounding_first(b)
+    _refuse_rounding_of_terms(b)
     return self >> make("pt.CumProd", dim + 1)
 
 
@@ -953,20 +954,26 @@ def batch_norm(
     training: bool = False,
     use_input_stats: bool = False,
 ) -> Any:
-    """Normalize over the batch, with running statistics in evaluation, or each channel of each example."""
+    """Normalize over the batch, with running statistics in evaluation, or each channel of each example.
+
+    `training` and `use_input_stats`, of an instance normalization, say that the input's own statistics are used.
+    """
     if use_input_stats:  # of an instance normalization: a group norm with a group for each channel
         return group_norm(b, input, num_groups=input.shape[1], weight=weight, bias=bias, eps=eps)
     if running_mean is None:
         axes = [0, *range(2, len(input.shape))]  # all but the channels
         value = _standardized(input, lambda value: reduce_over(b, "nn.Mean", value, axes, keepdim=True), eps)
         return _affine(b, value, weight, bias, (1, input.shape[1], *(1,) * (len(input.shape) - 2)))
+    # The layer holds these.
     check_learned(weight, "weight")
     check_learned(bias, "bias")
-    if training:
+    if training:  # by the batch, in evaluation too, where it would change the running statistics
         raise CannotError("in training, a batch normalization has no meaning in evaluation")
     if b.kind == "instance_norm":
         b.remark("an instance normalization with running statistics uses those of the batch in training", warning=True)
-    elif not momentum and getattr(b.module, "momentum", momentum) is None:  # PyTorch calls the operation with 0 then
+    elif not momentum and getattr(b.module, "momentum", momentum) is None:
+        # PyTorch calls the operation with 0 then: an instance normalization never updates its statistics, but a batch
+        # normalization counts its batches.
         momentum = 0.1
         b.remark("momentum=None, a cumulative average, is momentum 0.1 in Lua", warning=True)
     layer = _batch_norm_layer(len(input.shape), (weight, bias, running_mean, running_var), momentum, eps)

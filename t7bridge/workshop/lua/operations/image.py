@@ -54,7 +54,7 @@ def _part_of_group(param: Stored | None, group: int, groups: int, size: tuple[in
 
 
 def _layer_of_groups(
-    name: str, args: Any, weight: Stored, bias: Any, size: Any, channels: tuple[int, int, int]
+    name: str, args: Any, weight: Stored, bias: Any, size_of_group: Any, channels: tuple[int, int, int]
 ) -> LuaLayer:
     """Return a layer with weights, or one for each group of channels.
 
@@ -63,13 +63,13 @@ def _layer_of_groups(
         args: of its constructor, after the numbers of channels.
         weight: the kernels of all groups.
         bias: of all groups, or `None`.
-        size: of the kernels of a group.
+        size_of_group: the shape of the kernels of a group.
         channels: those that enter and leave a group, and the number of groups.
     """
     n_in, n_out, groups = channels
     layers = []
     for group in range(groups):
-        weight_ref = _part_of_group(weight, group, groups, size)
+        weight_ref = _part_of_group(weight, group, groups, size_of_group)
         bias_ref = _part_of_group(bias, group, groups, (n_out,))
         calls = () if bias is not None else (("noBias", ()),)
         layers.append(make(name, n_in, n_out, *args, calls=calls, weight=weight_ref, bias=bias_ref))
@@ -94,7 +94,7 @@ def convolution(
 
     A signal is an image of height 1. The weight may be computed, where `--allow layers` permits a layer for that.
     """
-    n_out, n_in, *kernel = weight.shape  # n_in is that of a group
+    n_out, n_in, *kernel = weight.shape  # of all groups, and of a group
     rank = len(kernel)
     if len(input.shape) != rank + 2:
         raise CannotError("the input is not a batch")
@@ -110,13 +110,13 @@ def convolution(
     is_dilated = set(dilation) != {1}
     if not is_parameter(weight):
         _check_computed_weight(b, rank)
-        kernels = b.reshape(b.wire(weight, input), (n_out, n_in, *kernel))
+        kernels = b.reshape(b.wire(weight, like=input), (n_out, n_in, *kernel))
         layer = make("pt.Convolution", *_in_lua_order(stride, padding, dilation))
         return apply_to_images(b, layer, input, b.shape, kernels)
-    is_square = rank < 3 and not is_dilated and all(len(set(numbers)) == 1 for numbers in (kernel, stride, padding))
     is_depthwise = groups > 1 and n_in == 1 and groups == n_out
-    if is_depthwise and is_square:
-        image = _depthwise(b, as_image(b, input), weight, bias, (kernel[0], stride[0], padding[0]))
+    square = _square_of(kernel, stride, padding)
+    if is_depthwise and square is not None and rank < 3 and not is_dilated:
+        image = _depthwise(b, as_image(b, input), weight, bias, square)
         return b.reshape(image, b.shape)
     space = "Spatial" if rank < 3 else "Volumetric"
     args = _in_lua_order(kernel, stride, padding)
@@ -124,9 +124,17 @@ def convolution(
     if is_dilated:
         args += _in_lua_order(dilation)
         name = f"nn.{space}DilatedConvolution"
-    n_out //= groups
-    layer = _layer_of_groups(name, args, weight, bias, size=(n_out, n_in, *kernel), channels=(n_in, n_out, groups))
+    n_out_of_group = n_out // groups
+    size_of_group = (n_out_of_group, n_in, *kernel)
+    layer = _layer_of_groups(name, args, weight, bias, size_of_group, channels=(n_in, n_out_of_group, groups))
     return apply_to_images(b, layer, input, b.shape)
+
+
+def _square_of(*options: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return one number for each option, such as a stride, that is the same in all dimensions; `None` if one is not."""
+    if any(len(set(numbers)) > 1 for numbers in options):
+        return None
+    return tuple(numbers[0] for numbers in options)
 
 
 def _check_computed_weight(b: Builder, rank: int) -> None:
@@ -160,7 +168,7 @@ def _pad_same(b: Builder, input: Wire, total: list[int]) -> tuple[list[int], Wir
     return [amount // 2 for amount in total], input
 
 
-def _depthwise(b: Builder, input: Wire, weight: Stored, bias: Any, square: tuple[int, int, int]) -> Any:
+def _depthwise(b: Builder, input: Wire, weight: Stored, bias: Any, square: tuple[int, ...]) -> Any:
     """Apply nn.SpatialDepthWiseConvolution, which swaps width and height (nn 8726825): it is right on squares.
 
     Images are padded to a square with zeros, and the output is cropped.
@@ -210,9 +218,10 @@ def transposed_convolution(
     dilation: Any,
 ) -> Any:
     """Convolve transposed."""
-    n_in, n_out, *kernel = weight.shape  # n_out is that of a group
+    n_in, n_out, *kernel = weight.shape  # of all groups, and of a group
     rank = len(kernel)
     is_dilated = any(step != 1 for step in _per_dimension(rank, dilation, for_height=1))
+    # By the layer that takes a computed weight; it takes no volumes.
     if "layers" in b.allow and rank < 3 and (is_dilated or not is_parameter(weight)):
         return _transposed_by_convolution(b, input, weight, bias, stride, padding, output_padding, groups, dilation)
     check_learned(weight, "weight")
@@ -225,9 +234,10 @@ def transposed_convolution(
     if any(amount >= step for amount, step in zip(extra, stride)):  # which Lua's layers refuse
         raise CannotError("the output padding is not less than the stride")
     name = "nn.SpatialFullConvolution" if rank < 3 else "nn.VolumetricFullConvolution"
-    n_in //= groups
+    n_in_of_group = n_in // groups
     args = _in_lua_order(kernel, stride, padding, extra)
-    layer = _layer_of_groups(name, args, weight, bias, size=(n_in, n_out, *kernel), channels=(n_in, n_out, groups))
+    size_of_group = (n_in_of_group, n_out, *kernel)
+    layer = _layer_of_groups(name, args, weight, bias, size_of_group, channels=(n_in_of_group, n_out, groups))
     return apply_to_images(b, layer, input, b.shape)
 
 
@@ -246,13 +256,13 @@ def _transposed_by_convolution(
 
     See `transposed_convolution` for the arguments.
     """
-    n_in, n_out, *kernel = weight.shape
+    n_in, n_out, *kernel = weight.shape  # of all groups, and of a group
     rank = len(kernel)
-    n_in //= groups
+    n_in_of_group = n_in // groups
     # Kernels are (in, out, …) in a transposed convolution, and (out, in, …) in a convolution, in each group.
-    kernels = b.reshape(b.wire(weight, input), (groups, n_in, n_out, *kernel))
+    kernels = b.reshape(b.wire(weight, like=input), (groups, n_in_of_group, n_out, *kernel))
     kernels = b.permute(kernels, (0, 2, 1, *range(3, 3 + rank)))
-    kernels = b.reshape(kernels, (groups * n_out, n_in, *kernel))
+    kernels = b.reshape(kernels, (groups * n_out, n_in_of_group, *kernel))
     sides: list[int] = []
     # Signals stay signals here: without the height that `_per_dimension` adds.
     options = (
@@ -391,7 +401,7 @@ def max_unpool(b: Builder, self: Wire, indices: Any) -> Any:
     flat_shape = (*lead, prod(self.shape[-2:]))
     value = b.reshape(self, flat_shape)
     positions = b.reshape(indices, flat_shape)
-    zeros = b.wire(b.constant(np.zeros(1, "f4"), (*lead, prod(b.shape[-2:]))), value)
+    zeros = b.wire(b.constant(np.zeros(1, "f4"), (*lead, prod(b.shape[-2:]))), like=value)
     adds = False
     image = b.emit(make("pt.Scatter", len(lead) + 1, adds), zeros, positions, value)
     return b.reshape(image, b.shape)

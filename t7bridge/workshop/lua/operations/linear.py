@@ -93,7 +93,7 @@ def _broadcast_batches(b: Builder, *matrices: Any) -> list[Any]:
         values.append(b.reshape(value, (*missing, *value.shape)))
     lead = broadcast(*(value.shape[:-2] for value in values))
     like = first_wire(values, lead)
-    return [b.broadcast_to(value, (*lead, *value.shape[-2:]), like) for value in values]
+    return [b.broadcast_to(value, (*lead, *value.shape[-2:]), like=like) for value in values]
 
 
 def with_weight(is_transposed: bool, channels: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -117,24 +117,25 @@ def with_weight(is_transposed: bool, channels: int) -> Callable[[Callable[..., A
         @wraps(build)
         def build_any(b: Builder, input: Wire, weight: Any, bias: Any, **options: Any) -> Any:
             """Build the operation by the layer, and what the layer cannot hold of the weight and bias around it."""
+            # With groups, the second dimension is of the channels in a group: no dimension of the inputs or outputs.
             if isinstance(weight, Scaled) and weight.axis == 1 and options.get("groups", 1) > 1:
-                weight = b.wire(weight)  # the dimension is of the channels in a group
-            scale_of_outputs = None  # applied behind the layer; one of the inputs is applied before it
+                weight = b.wire(weight)
+            scale_of_outputs = None
             if isinstance(weight, Scaled):
-                # One number may be applied to either; the dimension of the outputs is the first one, or of a transposed
-                # weight the second one.
+                # The dimension of the outputs is the first one, or of a transposed weight the second one; a single
+                # number may be applied to either.
                 is_of_outputs = weight.axis is None or is_transposed == (weight.axis == 1)
                 if is_of_outputs:
                     scale_of_outputs = weight.scale
                 else:
                     input = _times_channels(b, input, weight.scale, channels)
                 weight = weight.param
-            # A layer that is scaled would scale its bias, too.
-            is_held = scale_of_outputs is None and is_parameter(bias, weight)
-            result = build(b, input, weight, bias if is_held else None, **options)
+            # A layer holds a bias beside a weight; that of outputs that are scaled would be scaled, too.
+            is_bias_held = scale_of_outputs is None and is_parameter(bias) and is_parameter(weight)
+            result = build(b, input, weight, bias if is_bias_held else None, **options)
             if scale_of_outputs is not None:
                 result = _times_channels(b, result, scale_of_outputs, channels)
-            if bias is None or is_held:
+            if bias is None or is_bias_held:
                 return result
             return result + _along_channels(b, result, bias, channels)
 
@@ -292,7 +293,7 @@ def _add_mask(b: Builder, scores: Wire, attn_mask: Any, is_causal: bool) -> Any:
     if isinstance(attn_mask, Const):
         mask = attn_mask.array()
         return _add_constant_mask(b, scores, mask != 0 if is_boolean else mask)
-    if is_boolean:
+    if is_boolean:  # it has no gradient, and that of the logarithm of 0 would be infinite
         return scores + (b.wire(attn_mask) >> make("nn.ZeroGrad") >> make("nn.Log"))
     return scores + attn_mask
 
@@ -314,5 +315,5 @@ def _repeat_heads(b: Builder, value: Any, heads: int) -> Any:
     if own == heads:
         return value
     columns = b.reshape(value, (*batch, own, 1, steps, width))
-    repeated = b.expand(columns, (*batch, own, heads // own, steps, width), value)
+    repeated = b.expand(columns, (*batch, own, heads // own, steps, width), like=value)
     return b.reshape(repeated, (*batch, heads, steps, width))

@@ -90,8 +90,8 @@ def _initial(b: Builder, state: Any, number: int, like: Wire) -> Any:
     # Zeros, which PyTorch makes for the batch of the example, are so for any batch.
     if isinstance(state, Const) and not state.array().any():
         zero = state.array().reshape(-1)[:1]
-        return b.wire(b.constant(zero, (like.shape[0], state.shape[-1])), like)
-    return b.wire(b.select(state, 0, number), like)
+        return b.wire(b.constant(zero, (like.shape[0], state.shape[-1])), like=like)
+    return b.wire(b.select(state, 0, number), like=like)
 
 
 def _run_unrolled(
@@ -127,8 +127,15 @@ def _run_unrolled(
 def _run_seq_lstm(b: Builder, value: Wire, cell: list[Any], number: int, backward: bool) -> tuple[Wire, list[Wire]]:
     """Run an LSTM from zero states by nn.SeqLSTM of the package rnn, which accepts sequences of any length.
 
-    Its arguments are the last ones of `_run_unrolled`, with time as the first dimension; the number of the cell is not
-    needed, as its states are zeros. It returns the outputs and the last h, and no c, which the layer does not return.
+    Args:
+        b: the builder.
+        value: the sequence, with time as the first dimension.
+        cell: the parameters of the cell.
+        number: of the cell, as `_run_layers` passes it: not needed here, as the first states of all cells are zeros.
+        backward: whether it runs from the last step to the first.
+
+    Returns:
+        The outputs, and in a list the last h; c is missing, as the layer does not return it.
     """
     refs = [param.ref for param in cell]
     w_ih, w_hh, *_ = refs
@@ -175,8 +182,8 @@ def _run_layers(
 def _fits_rnn(b: Builder, states: list[Any], params: list[Any]) -> bool:
     """Return whether nn.SeqLSTM computes the layers: an LSTM of parameters that begins with zeros."""
     begins_with_zeros = all(isinstance(state, Const) and not state.array().any() for state in states)
-    are_whole = is_parameter(*params) and all(param.whole for param in params)
-    return b.kind == "lstm" and begins_with_zeros and are_whole and not _cells_are_used(b)
+    are_contiguous = is_parameter(*params) and all(param.is_contiguous for param in params)
+    return b.kind == "lstm" and begins_with_zeros and are_contiguous and not _cells_are_used(b)
 
 
 def _cells_are_used(b: Builder) -> bool:
@@ -242,7 +249,7 @@ def cell(
     """Run one step."""
     kind = b.kind.removesuffix("_cell")
     states = hx if kind == "lstm" else [hx]  # h and c, or h
-    wires = [b.wire(state, input) for state in states]
+    wires = [b.wire(state, like=input) for state in states]
     gates = apply_linear(b, input, w_ih, b_ih)
     next_states = _step(b, kind, w_hh, b_hh, gates, wires)
     if kind == "lstm":

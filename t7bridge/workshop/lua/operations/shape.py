@@ -101,7 +101,7 @@ def permute(b: Builder, self: Any, dims: Any = None, dim0: int = -2, dim1: int =
 @operation("expand expand_as broadcast_to", "nn.Replicate")
 def expand(b: Builder, self: Any, other: Any = None) -> Any:
     """Repeat along dimensions of extent 1."""
-    return b.expand(self, b.shape, other if isinstance(other, Wire) else None)
+    return b.expand(self, b.shape, like=other if isinstance(other, Wire) else None)
 
 
 @operation("copy", "none: the other value")
@@ -122,6 +122,8 @@ def with_part(
         src = b.reshape(src, (*src.shape[:dim], 1, *src.shape[dim:]))
     begin, end = _range(extent, start, end)
     count = (end - begin + step - 1) // step  # rounded up
+    if count == 0:
+        return self
     src = b.expand(src, replace_axis(self.shape, dim, count))
     if step != 1:  # elements that are apart
         return b.replace_at(self, np.arange(int(begin), int(end), step), src, dim)
@@ -138,28 +140,33 @@ def with_part(
 def _range(extent: Any, start: Any, end: Any) -> tuple[Any, Any]:
     """Return the first element of a slice, and the one behind its last, both counted from the front.
 
-    A slice that reaches beyond the end of a dimension in the example takes all of it: longer ones are then refused.
-    One that does not needs no condition, as nn.Narrow raises an error beyond the end.
+    A slice that ends before it begins, in the example, is empty: inputs of sizes for which it is not are then refused.
 
     Args:
         extent: of the dimension.
         start: as in Python, negative from the end; `None` for 0.
         end: likewise; `None` for the end of the dimension.
     """
-    begin = 0 if start is None else start
-    size = in_example(extent)
-    if in_example(begin) < 0:
-        begin = begin + extent if -in_example(begin) <= size else 0
-    elif in_example(begin) > size:
-        begin = extent
-    if end is None or end == _END:
-        return begin, extent
-    # That the extent is not larger is a condition.
-    if in_example(end) > size and extent <= end:
-        return begin, extent
-    if in_example(end) < 0:
-        end = end + extent
+    begin = 0 if start is None else _within(extent, start)
+    end = extent if end is None or end == _END else _within(extent, end)
+    # That it is not larger is a condition.
+    if in_example(end) < in_example(begin) and end <= begin:
+        end = begin
     return begin, end
+
+
+def _within(extent: Any, position: Any) -> Any:
+    """Return a position of a slice, negative from the end, counted from the front: at most at the ends, as in Python.
+
+    A position that is beyond an end in the example is at that: inputs of sizes for which it is not are then refused.
+    Any other needs no condition, as nn.Narrow raises an error beyond the ends.
+    """
+    size = in_example(extent)
+    if in_example(position) < -size and extent <= -position:
+        return 0
+    if in_example(position) > size and extent <= position:
+        return extent
+    return position if in_example(position) >= 0 else position + extent
 
 
 def strided(b: Builder, value: Any, axis: int, start: int, count: int, step: int) -> Any:
@@ -195,6 +202,7 @@ def select(b: Builder, self: Any, dim: Axis, index: int) -> Any:
     if isinstance(index, int) and isinstance(self, Wire):
         position = index + 1 if index >= 0 else index
         return b.emit(make("nn.Select", dim + 1, position), self, shape=b.shape or (1,))
+    # By an index that depends on the inputs, or of a constant or weight that is repeated along an open dimension.
     raise CannotError("takes an element of the batch")
 
 
@@ -205,6 +213,9 @@ def slice_(b: Builder, self: Any, dim: Axis, start: Any, end: Any, step: int) ->
         return self
     extent = self.shape[dim]
     count = b.shape[dim]
+    # A slice that is empty in the example is so always: no layer of Lua returns one.
+    if in_example(count) == 0:
+        make_static(count)
     # First what needs no condition on the extent; a constant or weight is cut when the model is built, below.
     begin = 0 if start is None else start
     has_numbers = isinstance(begin, int) and begin >= 0 and isinstance(end, (int, type(None)))
@@ -218,8 +229,6 @@ def slice_(b: Builder, self: Any, dim: Axis, start: Any, end: Any, step: int) ->
     if isinstance(count, Extent):
         # PyTorch's expression has cases, as the slice may reach beyond the end: `_range` has decided which it is.
         count = (end - begin + step - 1) // step
-    else:
-        begin = min(begin, extent)  # a slice that begins beyond the end is empty
     return strided(b, self, dim, begin, count, step)
 
 
@@ -575,11 +584,11 @@ def _scattered(b: Builder, value: Any, axis: int, item: Any, values: Any, accumu
         values: the slices.
         accumulate: whether they are added.
     """
-    values = b.wire(values, value if isinstance(value, Wire) else None)
+    values = b.wire(values, like=value if isinstance(value, Wire) else None)
     # The layer takes an index for each element.
     positions = b.reshape(item, (*(1,) * axis, *item.shape, *(1,) * (len(values.shape) - axis - 1)))
-    positions = b.expand(b.wire(positions, values), values.shape, values)
-    return b.emit(make("pt.Scatter", axis + 1, accumulate), b.wire(value, values), positions, values)
+    positions = b.expand(b.wire(positions, like=values), values.shape, like=values)
+    return b.emit(make("pt.Scatter", axis + 1, accumulate), b.wire(value, like=values), positions, values)
 
 
 @operation("masked_select", "nn.Narrow, nn.JoinTable")
@@ -645,7 +654,7 @@ def at_indices(b: Builder, value: Any, axis: int, index: Wire) -> Any:
     shape = replace_axis(value.shape, axis, count)
     positions = b.reshape(index, (*(1,) * axis, count, *(1,) * (len(value.shape) - axis - 1)))
     like = value if isinstance(value, Wire) else None
-    slices = gather(b, b.wire(value, index), axis, b.expand(positions, shape, like))
+    slices = gather(b, b.wire(value, like=index), dim=axis, index=b.expand(positions, shape, like=like))
     return b.reshape(slices, replace_axis(value.shape, axis, *index.shape))
 
 
@@ -679,7 +688,7 @@ def embedding(b: Builder, weight: Any, indices: Any, padding_idx: int, scale_gra
     if not is_parameter(weight):
         if "layers" not in b.allow:
             raise CannotError("the rows are computed, or are not a parameter; --allow layers gathers them")
-        return at_indices(b, b.wire(weight, indices), 0, indices)
+        return at_indices(b, b.wire(weight, like=indices), axis=0, index=indices)
     matrix = indices
     if len(indices.shape) not in (1, 2):  # nn.LookupTable takes a vector or a matrix
         matrix = b.reshape(indices, (*indices.shape[:1], prod(indices.shape[1:])))
@@ -744,7 +753,7 @@ def _size_of_bags(offsets: Any, indices: Wire, include_last_offset: bool) -> Any
     Raises:
         CannotError: the bags have not all the same size, or it depends on the inputs.
     """
-    if isinstance(offsets, OpenRange):
+    if isinstance(offsets, OpenRange):  # it begins at 0
         return offsets.step
     if not isinstance(offsets, Const):
         raise CannotError("the sizes of the bags depend on the inputs")

@@ -53,7 +53,7 @@ register_layer(
                 ("oH", "oH", "nOutputPlane", "nInputPlane", "kH", "kH"),
             ),
         ),
-        param("bias", Narrow(0, 0, "nOutputPlane")),
+        param("bias", Narrow(dim=0, start=0, length="nOutputPlane")),
     ),
     module=of_class(
         ".modules.SpatialConvolutionLocal",

@@ -46,7 +46,7 @@ def _mean(fields: Fields) -> tuple[Param, ...]:
     """Return the mean: Lua repeats it for the images of its last batch."""
     mean = fields.find_tensor("mean")
     is_repeated = mean is not None and len(mean.size) == 4
-    first = (Narrow(0, 0, 1),) if is_repeated else ()
+    first = (Narrow(dim=0, start=0, length=1),) if is_repeated else ()
     return (buffer("mean", *first), buffer("std"))
 
 

@@ -92,8 +92,14 @@ class Extremum(Layer):
         return index.to(input.dtype)
 
 
+def _from_front(index: Tensor, extent: int) -> Tensor:
+    """Return indices of a dimension of so many elements, all from 0, of those from 0, or from -1 for the last one."""
+    index = index.long()
+    return torch.where(index < 0, index + extent, index)
+
+
 class Gather(Layer):
-    """The elements at indices of a dimension.
+    """The elements at indices of a dimension, negative ones from its end.
 
     Args:
         dim: the dimension.
@@ -104,11 +110,11 @@ class Gather(Layer):
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take a tensor and indices; return a tensor of the shape of the indices."""
         tensor, index = inputs
-        return tensor.gather(self.dim, index.long())
+        return tensor.gather(self.dim, _from_front(index, tensor.shape[self.dim]))
 
 
 class Scatter(Layer):
-    """A tensor with other elements at indices of a dimension.
+    """A tensor with other elements at indices of a dimension, negative ones from its end.
 
     Args:
         dim: the dimension.
@@ -121,9 +127,10 @@ class Scatter(Layer):
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take a tensor, indices and elements; return a tensor of the first shape."""
         tensor, index, elements = inputs
+        index = _from_front(index, tensor.shape[self.dim])
         if self.adds:
-            return tensor.scatter_add(self.dim, index.long(), elements)
-        return tensor.scatter(self.dim, index.long(), elements)
+            return tensor.scatter_add(self.dim, index, elements)
+        return tensor.scatter(self.dim, index, elements)
 
 
 class Fold(Layer):
