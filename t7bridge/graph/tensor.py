@@ -347,10 +347,13 @@ def covered(ranges: Iterable[tuple[int, int]]) -> int:
 
 
 def place_of(tensor: Tensor) -> tuple[object, ...]:
-    """Return a key that is equal for tensors that are the same view of one storage; an empty one has its own."""
+    """Return a key that is equal for tensors that are the same view of one storage; an empty one has its own.
+
+    One that is conjugated or negated when it is read is another view.
+    """
     if tensor.storage is None or not tensor.numel:
         return (id(tensor),)
-    return id(tensor.storage), tensor.offset, tensor.size, tensor.stride
+    return id(tensor.storage), tensor.offset, tensor.size, tensor.stride, *bits_of(tensor)
 
 
 def _asks_for_view(key: Any) -> bool:
@@ -523,9 +526,15 @@ def is_dense(size: Sequence[int], stride: Sequence[int]) -> bool:
     return all(extent == 1 or step == dense for extent, step, dense in zip(size, stride, contiguous(size)))
 
 
+def bits_of(tensor: Tensor) -> tuple[bool, bool]:
+    """Return whether the elements are to be conjugated, and whether to be negated, when read."""
+    extras = tensor.extras
+    return (False, False) if extras is None else (extras.conj, extras.neg)
+
+
 def is_conjugated_or_negated(tensor: Tensor) -> bool:
     """Return whether the elements are to be negated or conjugated when read."""
-    return tensor.extras is not None and (tensor.extras.conj or tensor.extras.neg)
+    return any(bits_of(tensor))
 
 
 def as_stored(tensor: Tensor) -> Storage | None:

@@ -37,7 +37,7 @@ from ..formats.t7.layout import T7Layout
 from ..formats.table import Document, FormatSpec, Written
 from ..graph.lua import TorchObject, Value
 from ..graph.storage import Storage, array_chunks
-from ..graph.tensor import Tensor, TensorExtras
+from ..graph.tensor import Tensor, TensorExtras, bits_of
 from ..graph.walk import Path, objects, pairwise
 from ..io.copy import sha256
 from ..io.source import PathLike, inputs_protected
@@ -849,7 +849,8 @@ def _as_stored_tensors(tensors: dict[str, Tensor], has_links: bool) -> dict[str,
     for name, tensor in tensors.items():
         view: Any = name  # an empty tensor is no view of memory
         if tensor.numel:
-            view = (id(tensor.storage), tensor.element.name, tensor.offset, tensor.size, tensor.stride)
+            place = (tensor.offset, tensor.size, tensor.stride)
+            view = (id(tensor.storage), tensor.element.name, *place, *bits_of(tensor))
         linked[name] = tensor_of_view.setdefault(view, evolve(tensor))
     return linked
 
