@@ -84,7 +84,8 @@ def _guarded(arguments: Sequence[str]) -> int:
     except OptionError as error:
         from .parsers import typed_options
 
-        error.message = error.spelled(typed_options(ALIASES.get(arguments[0], arguments[0]), arguments[1:]))
+        verb = ALIASES.get(arguments[0], arguments[0])
+        error.message = error.spelled(typed_options(verb, arguments[1:])) or error.message
         return failed(str(error))
     except T7BridgeError as error:
         return failed(str(error))
