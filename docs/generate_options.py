@@ -16,6 +16,11 @@ HEAD = """\
 
 The options of each verb on the command line, and the arguments of its function in Python. Made by
 `docs/generate_options.py` from the classes of the verbs. Every verb also has `--quiet`.
+
+An option that is not for all formats says for which it is (**to .pt**). Elsewhere it is an error, as are rules for
+names that fit no key: nothing is written. `zoo`, whose files differ, converts a file that an option does not fit
+without it, and warns in the notes of that file; with `--strict` the file fails. An option that fits no file, whatever
+its format, is an error in `zoo`, too.
 """
 
 
@@ -36,8 +41,9 @@ def _row(option: Option) -> str:
     if not option.is_operand and option.kind != "flag":
         spelled = [f"{each} {value}" for each in spelled]
     default = "" if option.default is REQUIRED or option.kind.startswith("limits") else f"={option.default!r}"
+    scope = f" (**{option.scope()}**)" if option.scope() else ""
     python = f"`{option.name}{default}`" if option.python else ""
-    return f"| {', '.join(f'`{each}`' for each in spelled)} | {python} | {option.help} |\n"
+    return f"| {', '.join(f'`{each}`' for each in spelled)} | {python} | {option.help}{scope} |\n"
 
 
 if __name__ == "__main__":

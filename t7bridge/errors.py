@@ -7,7 +7,7 @@ and what to do next. All fields are keywords with defaults, so that an error can
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from errno import ENOENT
 from typing import Any
@@ -175,6 +175,27 @@ class UnsupportedLayerError(UnsupportedError):
 
 class ModelError(T7BridgeError, ValueError):
     """The caller built an impossible value: a view outside its storage, a count that does not match its data."""
+
+
+class OptionError(ModelError):
+    """Options do not apply to a conversion, or rules for names fit nothing.
+
+    Attributes:
+        problems: for each option its name in Python, and what is wrong with it, as the rest of a sentence.
+    """
+
+    def __init__(self, message: str = "", *, problems: tuple[tuple[str, str], ...] = (), **where: Any) -> None:
+        super().__init__(message, **where)
+        self.problems = problems
+        self.message = message or self.spelled({})
+
+    def spelled(self, spellings: Mapping[str, str]) -> str:
+        """Return the problems as one sentence, with the names of options as a user has typed them.
+
+        Args:
+            spellings: by the names in Python; an option that is not in it keeps that.
+        """
+        return "; ".join(f"{spellings.get(name, name)} {problem}" for name, problem in self.problems)
 
 
 class NoModuleError(ModelError):

@@ -15,7 +15,8 @@ import pytest
 from forked import run_python
 from helpers import PATIENCE, run_here
 
-from t7bridge import Storage, Table, load, save
+from t7bridge import Storage, Table, convert, load, save
+from t7bridge.errors import OptionError
 
 ROOT = Path(__file__).parents[1] / "testfiles"
 
@@ -333,12 +334,57 @@ def test_zeros(tmp_path: Path) -> None:
     assert "found 996 bytes more" in run.stderr
 
 
-def test_ignored_options(tmp_path: Path) -> None:
-    """An option that has no meaning for the formats is named."""
-    run = run_here("convert", "--nested", "--encoding", "ascii", ROOT / "format/nil.t7", tmp_path / "x.pt")
+def test_options_that_do_not_apply(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    """An option that has no meaning for the formats is an error that names it as it was typed, and its formats."""
+    lenet, source = ROOT / "models/lenet_mm.t7", tmp_path / "in.pt"
+    convert(lenet, source)
+    for arguments, messages in (
+        (
+            ["--nested", "--encoding", "ascii", lenet, "x.pt"],
+            ["--nested does not", "--encoding does not", "to .t7"],
+        ),
+        (["--dtype=float16", lenet, "x.t7"], ["--dtype does not apply from .t7 to .t7"]),
+        (["--shard-size", "2GB", source, "x.npz"], ["--shard-size does not", "it is for conversions to .safetensors"]),
+        (["--as", "tree", source, "x.t7"], ["--as does not apply"]),
+        (["--no-config", source, "x.h5"], ["--no-config does not apply"]),
+        (["--strip", "modul", source, "x.pt"], ["--strip modul renames nothing; the keys are 0.weight"]),
+        (["--rename", "a=b", source, "x.t7"], ["--rename a=b renames nothing; the keys are 0.weight"]),
+        (
+            ["--rename", "a=b", "--as", "tree", lenet, "x.pt"],
+            ["--rename does not apply in mode tree"],
+        ),
+    ):
+        with subtests.test(arguments[0]):
+            run = run_here("convert", *arguments[:-1], tmp_path / str(arguments[-1]))
+            assert run.returncode == 2
+            for message in messages:
+                assert message in run.stderr
+            assert os.listdir(tmp_path) == ["in.pt"]
+    # Python has the names of its arguments.
+    with pytest.raises(OptionError, match=r": strip modul renames nothing"):
+        convert(source, tmp_path / "x.pt", strip="modul")
 
-    assert run.returncode == 0
-    assert run.stderr.count("does not apply") == 2
+
+def test_options_of_match_that_do_not_apply() -> None:
+    """Those of an output, of a target, and of libraries."""
+    lenet = ROOT / "models/lenet_mm.t7"
+    for arguments, message in (
+        (
+            ["--dtype", "float16", lenet, lenet],
+            "--dtype does not apply without -o",
+        ),
+        (["--target-at", "root", lenet], "--target-at does not apply without TARGET"),
+        (
+            ["--among", "nets.py", lenet, lenet],
+            "--among does not apply with TARGET",
+        ),
+        (
+            ["--strip", "modul", lenet, lenet],
+            "--strip modul renames nothing",
+        ),
+    ):
+        run = run_here("match", *arguments)
+        assert (run.returncode, message in run.stderr) == (2, True), run.stderr
 
 
 @pytest.mark.slow

@@ -63,4 +63,6 @@ def test_commands_of_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         if "torchvision" not in command and command != "match model.t7":
             shape = command.replace("224x224", "16x16")  # a smaller model stands for yours
             run = run_here(*shlex.split(shape), *(["--force"] if "b.t7" in command else []))
-            assert run.returncode == 0, (command, run.stderr)
+            # Nothing is recorded in the file that stands for yours.
+            expected = 2 if command == "prove model.t7" else 0
+            assert run.returncode == expected, (command, run.stderr)

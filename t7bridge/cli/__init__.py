@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, redi
 from typing import TYPE_CHECKING, Any
 
 from ..data import __version__, face
-from ..errors import T7BridgeError, T7BridgeWarning
+from ..errors import OptionError, T7BridgeError, T7BridgeWarning
 from ..io.platform import CLOSED_PIPE, STOPPING
 from ..text import printable_lines
 from .streams import DONE, FAILED, QUIET, WRONG_USAGE, failed, perhaps, spooled, standard_streams, terminal_width
@@ -81,6 +81,12 @@ def _guarded(arguments: Sequence[str]) -> int:
         return 128 + signal.SIGINT  # as shells have it
     except MemoryError:
         return failed("out of memory")
+    except OptionError as error:
+        from .parsers import typed_options
+
+        verb = ALIASES.get(arguments[0], arguments[0])
+        error.message = error.spelled(typed_options(verb, arguments[1:])) or error.message
+        return failed(str(error))
     except T7BridgeError as error:
         return failed(str(error))
     except OSError as error:

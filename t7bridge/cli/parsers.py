@@ -40,6 +40,23 @@ def arguments_of(options: argparse.Namespace, verb: str) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
+def typed_options(verb: str, arguments: Sequence[str]) -> dict[str, str]:
+    """Return the options of a command line as they were typed, by their names in Python: `--as` for `mode`.
+
+    Args:
+        verb: the verb.
+        arguments: what follows it.
+    """
+    typed = {argument.partition("=")[0] for argument in arguments if argument.startswith("-")}
+    spellings: dict[str, str] = {}
+    for name, item in options_of(class_of(verb)).items():
+        if item.is_operand:
+            continue
+        # One of which only the first letters were typed is named in full.
+        spellings[name] = next((spelling for spelling in item.spellings() if spelling in typed), item.spellings()[-1])
+    return spellings
+
+
 def parser_for(verb: str) -> argparse.ArgumentParser:
     """Return the parser of a verb's arguments; its help describes all of them."""
     request = class_of(verb)
@@ -56,7 +73,11 @@ def parser_for(verb: str) -> argparse.ArgumentParser:
     for item in options_of(request).values():
         if item.group not in groups:
             groups[item.group] = parser.add_argument_group(item.group)
-        _add_argument(groups[item.group], item)
+        scope = item.scope()
+        # The heading of its group says it already.
+        is_in_heading = item.group == f"{scope.removeprefix('to ')} output"
+        text = f"{item.help}; {scope}" if scope and not is_in_heading else item.help
+        _add_argument(groups[item.group], item._replace(help=text))
     parser.add_argument("-q", "--quiet", action="store_true", help="print errors only; see the exit code")
     parser.set_defaults(verb=verb)
     return parser
@@ -94,7 +115,10 @@ def _short_help(verb: str) -> str:
     parser.usage = _narrow_usage(_usage(parser))
     parser.epilog = _examples(request, 2)
     more = f"\n--help-all lists {others} more options.\n" if others else ""
-    return parser.format_help() + more
+    themes = getattr(request, "MORE", "")
+    if not themes:
+        return parser.format_help() + more
+    return parser.format_help() + more + _narrow_usage(themes) + "\n"
 
 
 def _usual_spellings(option: Option) -> tuple[str, ...]:

@@ -15,7 +15,8 @@ import t7bridge
 
 from ..conversion.options import options_of
 from ..errors import ModelError, T7BridgeError
-from ..text import counted, printable
+from ..formats import FORMATS, PYTHON
+from ..text import counted, listed, printable
 from .parsers import arguments_of
 from .streams import DONE, FAILED, failed, is_styled, print_hint, print_json, print_notes, terminal_width
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 UNREADABLE = 2
 """Exit code of `scan` for a file that could not be read, where nothing was found in others."""
+
+NOT_PROVED = 2
+"""Exit code of `prove` where nothing was compared: whoever asks for a proof must not take 0 for one."""
 
 
 def _print(
@@ -96,7 +100,9 @@ def _to_stdout(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="t7bridge-stdout-") as folder:
         path = os.path.join(folder, "out")
         # A stream is one file: there is no place for a configuration beside it.
-        arguments = {**arguments_of(options, "convert"), "target": path, "config": False}
+        arguments = {**arguments_of(options, "convert"), "target": path}
+        if FORMATS[options.to].values == PYTHON:
+            arguments["config"] = False
         print_notes(t7bridge.convert(**arguments).notes)
         with open(path, "rb") as file:
             # The original stream: with --quiet, `sys.stdout` is a buffer that is thrown away.
@@ -206,10 +212,12 @@ def lua(options: argparse.Namespace) -> int:
     """Write the files, and print the report."""
     report = t7bridge.write_lua(**arguments_of(options, "lua"))
     if options.loader:
-        weights = f"; its weights are in weights.t7, {report.tensors} tensors" if report.source else ""
+        weights = f"; its weights are in weights.t7, {counted(report.tensors, 'tensor')}" if report.source else ""
         line = f"{os.path.join(options.target, 'loader.lua')}: loads a state dict into a Lua model by name{weights}"
     else:
-        line = f"{os.path.join(report.target, 'model.t7')}: {report.tensors} tensors; its source is model.lua"
+        line = (
+            f"{os.path.join(report.target, 'model.t7')}: {counted(report.tensors, 'tensor')}; its source is model.lua"
+        )
     return _print(options, report.as_dict, [line], report.notes)
 
 
@@ -217,6 +225,9 @@ def match(options: argparse.Namespace) -> int:
     """Match, write the result if it is usable, and print; without TARGET, name models of libraries that fit."""
     if options.target is None and options.out is not None:
         return failed("-o requires TARGET: t7bridge match SRC names models that have its layers")
+    problem = _option_of_others(options)
+    if problem:
+        return failed(problem)
     result = t7bridge.match(**arguments_of(options, "match"))
     if options.target is None:
         return _recognize(options, result)
@@ -234,6 +245,25 @@ def match(options: argparse.Namespace) -> int:
         level = "note" if is_usable else "error"
         print(f"t7bridge: {level}: {result.problems(partial=options.partial and is_usable)}", file=sys.stderr)
     return code
+
+
+def _option_of_others(options: argparse.Namespace) -> str:
+    """Return what is wrong with an option of `match` that is for another form of it; empty if nothing is."""
+    without_output = {
+        "--dtype": options.dtype is not None,
+        "--compact": options.compact,
+        "--strict": options.strict,
+        "--sync": options.sync,
+        "--force": options.force,
+    }
+    if options.out is None and any(without_output.values()):
+        names = [name for name, is_given in without_output.items() if is_given]
+        return f"{listed(names)} does not apply without -o: nothing is written"
+    if options.target is None and options.target_at is not None:
+        return "--target-at does not apply without TARGET"
+    if options.target is not None and options.among:
+        return "--among does not apply with TARGET: it names libraries to choose one from"
+    return ""
 
 
 def _written(options: argparse.Namespace, result: Match, proof: Proof | None) -> list[str]:
@@ -405,6 +435,9 @@ def prove(options: argparse.Namespace) -> int:
     against = options.recording or pairs or options.other
     proof = t7bridge.prove(**{**arguments_of(options, "prove"), "against": against})
     hint = "in Lua Torch, run model:forward(input) and save the model: its layers keep their outputs"
-    has_nothing = not (against or proof.summary()["checked"])
-    _print(options, proof.as_dict, proof.lines(everything=options.all), hint=hint if has_nothing else "")
+    is_checked = bool(proof.summary()["checked"])
+    is_hinted = not (against or is_checked)
+    _print(options, proof.as_dict, proof.lines(everything=options.all), hint=hint if is_hinted else "")
+    if not (is_checked or proof.exit_code):
+        return NOT_PROVED
     return proof.exit_code

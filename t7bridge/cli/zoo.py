@@ -89,6 +89,15 @@ def open_display(as_json: bool) -> Display:
     return Display()
 
 
+def _failure(row: Any) -> str:
+    """Return why a file failed: the cause first, then where it is and what else the error says."""
+    place, separator, rest = row.reason.partition(row.message)
+    where = place.removesuffix(": ")
+    if not separator or not where:
+        return f"{row.name}: {row.reason} ({row.kind})"
+    return f"{row.name}: {row.message} ({row.kind}), at {where}{rest}"
+
+
 class Display:
     """A display of a run in plain lines on standard error: the plan, each failure, and progress every few seconds."""
 
@@ -124,7 +133,7 @@ class Display:
             return
         self._failures += 1
         if self._failures <= _FAILURES:
-            self._line(f"{row.name}: {row.kind}: {row.reason}")
+            self._line(_failure(row))
         elif self._failures == _FAILURES + 1:
             self._line("more failures are in the report")
 

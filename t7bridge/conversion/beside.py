@@ -254,7 +254,9 @@ class _Collector:
             is_preprocessing_value = is_preprocessing_value or value.numel == 1
         if not is_preprocessing_value:
             return _NOT_DATA
-        if value.storage is None or value.numel > _MOST_NUMBERS:
+        # JSON has no complex numbers.
+        is_complex = value.element.name.startswith("complex")
+        if value.storage is None or value.numel > _MOST_NUMBERS or is_complex:
             self.left_out.append(str(path))
             return _NOT_DATA
         return value.tolist()

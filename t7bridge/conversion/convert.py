@@ -27,8 +27,9 @@ from ..graph.walk import Path, walk
 from ..io.output import FileOutput, Output
 from ..io.source import inputs_protected
 from ..report import Report, check_strict
+from ..text import counted
 from .options import takes
-from .request import Attempt, Convert, note_ignored, serve_without_wrong_records
+from .request import Attempt, Convert, check_options, note_ignored, serve_without_wrong_records
 from .values import is_simple, metadata_left_out, note_plain_nans, note_states, value_of
 
 if TYPE_CHECKING:
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
 
 @takes(Convert)
-@inputs_protected()
 def convert(request: Convert) -> Report:
     """Convert a file of any format to any other, or a `.t7` to another encoding.
 
@@ -98,7 +98,19 @@ def convert(request: Convert) -> Report:
             names are not valid, or give two keys one name; or there is no state dict, or several.
         TargetExistsError: the target exists and `force` is not set, or it is the source or the template.
         WriteError: the target cannot hold the value, or the disk refuses; no file is left behind.
+        OptionError: an option does not apply to these formats, or rules for names fit nothing.
         StrictError: with `strict`: the target would hold less; the error lists all notes.
+    """
+    return convert_as(request)
+
+
+@inputs_protected()
+def convert_as(request: Convert, *, must_fit: bool = True) -> Report:
+    """Serve a request; see `convert`.
+
+    Args:
+        request: the options.
+        must_fit: whether options that do not apply, and rules for names that fit nothing, are errors; else notes.
     """
     if request.classes is not None:
         from ..nn.registry import load_classes
@@ -119,13 +131,8 @@ def convert(request: Convert) -> Report:
         else:
             beside_part = _narrow_to_part(document, goal, request)
         # A record describes the whole file, not a part of it.
-        attempt = Attempt.of(request, model=model, record=request.record and request.at is None)
-        if model is not None and (document.spec.values == LUA or goal.values != LUA):
-            raise ModelError(
-                "a template requires a conversion from .pt to .t7",
-                expected="from pt to t7",
-                found=f"from {document.format} to {goal.name}",
-            )
+        attempt = Attempt.of(request, model=model, record=request.record and request.at is None, must_fit=must_fit)
+        check_options(attempt, document.format, goal.name)
         if goal.values == NAMED:
             _add_metadata(document, beside_part)
         if request.shard_size is not None and goal.shards:
@@ -387,7 +394,7 @@ def _copy_t7(content: T7File, output: Output, request: Convert, report: Report) 
     elif content.trailing:
         if layout != content.layout:
             raise WriteError(
-                f"{len(content.trailing)} bytes after the last value are not a value, and cannot be re-encoded",
+                f"{counted(len(content.trailing), 'byte')} after the last value cannot be re-encoded: not a value",
                 file=report.source,
                 hint="Convert without changing encoding, byte order or size of long.",
             )

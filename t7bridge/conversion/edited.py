@@ -17,7 +17,6 @@ from ..text import counted, listed
 from ..values.casts import Casts
 from .checkpoints import is_optimizer, plain_states
 from .edits import Edits
-from .naming import Naming
 from .simplified import Simplified
 
 if TYPE_CHECKING:
@@ -44,8 +43,7 @@ def edited(
         ModelError: there is no state dict, or there are several; or two keys get one name.
     """
     if edits.naming:
-        state = _only_state_dict(value, modules, report.source)
-        value = _renamed(value, state, edits.naming, report, limits)
+        value = _with_new_names(value, edits, report, limits, modules)
     if edits.casts is not None:
         caster = _Caster(edits.casts, limits)
         value = caster.run(value)
@@ -53,6 +51,19 @@ def edited(
         if caster.optimizers:
             report.note("info", "the state of the optimizer keeps its types", code="precision")
     return value
+
+
+def _with_new_names(value: Any, edits: Edits, report: Report, limits: Limits, modules: StateDicts | None) -> Any:
+    """Return a value whose only state dict has new names; see `edited`."""
+    try:
+        state = _only_state_dict(value, modules, report.source)
+    except ModelError as error:
+        if edits.must_fit:
+            raise
+        kept = f"{error.message}: {error.found}" if error.found else error.message
+        report.note("warning", f"names stay as they are: {kept}", code="renamed")
+        return value
+    return _renamed(value, state, edits, report, limits)
 
 
 def _only_state_dict(value: Any, modules: StateDicts | None, file: str) -> dict[Any, Any]:
@@ -89,23 +100,27 @@ def _only_state_dict(value: Any, modules: StateDicts | None, file: str) -> dict[
     return state
 
 
-def _renamed(value: Any, state: dict[Any, Any], naming: Naming, report: Report, limits: Limits) -> Any:
-    """Return a value in which one state dict has new names, and note how many changed and which rules had no effect.
+def _renamed(value: Any, state: dict[Any, Any], edits: Edits, report: Report, limits: Limits) -> Any:
+    """Return a value in which one state dict has new names, and note how many changed.
 
     Args:
         value: the value.
         state: the state dict in it, or the value itself.
-        naming: the rules.
+        edits: with the rules; those that fit nothing are an error or a note.
         report: receives the notes.
         limits: resource limits.
 
     Raises:
-        ModelError: two keys get one name.
+        ModelError: two keys get one name, or rules fit nothing.
     """
+    naming = edits.naming
     new_state = naming.renamed(state)
     keys = [key for key in state if isinstance(key, str)]
-    for sentence in naming.unused_in_words(keys):
-        report.note("warning", sentence, code="renamed")
+    if edits.must_fit:
+        naming.check_used(keys, report.source)
+    # A zoo counts the files with the same note: it has no keys.
+    for option, problem in naming.problems():
+        report.note("warning", f"{option} {problem}", code="renamed")
     changed = sum(old != new for old, new in zip(state, new_state))
     if changed:
         report.note("info", f"{counted(changed, 'key')} renamed", code="renamed", count=changed)

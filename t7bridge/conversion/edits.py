@@ -20,13 +20,22 @@ class Edits:
         rename: rules for the keys of the state dict.
         strip: prefixes to leave out of them first.
         dtype: the new type of floating-point elements, one of `CAST_TYPES`; `None` to keep theirs.
+        must_fit: whether rules for names that fit nothing are an error. In a zoo, whose files differ, they are a note.
 
     Raises:
         ModelError: a rule is not valid.
     """
 
-    def __init__(self, rename: Renames = (), strip: Iterable[str] = (), dtype: str | None = None) -> None:
+    def __init__(
+        self,
+        rename: Renames = (),
+        strip: Iterable[str] = (),
+        dtype: str | None = None,
+        *,
+        must_fit: bool = True,
+    ) -> None:
         self.naming = Naming(rename, strip)
+        self.must_fit = must_fit
         self.casts = Casts(dtype) if dtype is not None else None
 
     def note_written(self, report: Report) -> None:

@@ -34,6 +34,7 @@ from ..values.widened import (
     tensor_of_numbers,
     widen,
 )
+from .tree import OwnData
 from .values import metadata_left_out
 
 _LONGEST_NAME = 10_000
@@ -105,7 +106,7 @@ class Flat:
 
     Attributes:
         tensors: each tensor under its steps: `("model", "0.weight")`.
-        scalars: numbers, strings, truth values and None, each with its steps.
+        scalars: numbers, strings, truth values and None, each with its steps; of data of a module lists of numbers.
         left_out: paths of everything else, by kind.
         storages: steps to storages, each of which becomes a tensor of one dimension.
         renamed: what has another name, as its own was taken: the steps to it, and the name.
@@ -144,6 +145,15 @@ class Flat:
             self.scalars.append((name, item))
         else:
             self.leave_out(_kind_of(item), steps)
+
+    def add_own_data(self, item: Any, steps: Name) -> None:
+        """Add a value without parts of its own, of the data of a module: a tensor is a list of numbers there."""
+        if isinstance(item, Storage):
+            item = Tensor(item.element, item, size=(item.count,), stride=(1,))
+        if isinstance(item, Tensor):
+            self.scalars.append((steps or ("root",), item.tolist()))
+        else:
+            self.add(item, steps)
 
     def leave_out(self, kind: str, steps: Name) -> None:
         """Record something that is left out, by its kind as notes name it."""
@@ -208,18 +218,26 @@ class _Flattening:
             _TooManyCopies: shared containers should be named once.
         """
         visited: set[int] = set()
-        # For each value its depth, its path, and whether it is in a container that was named before.
-        stack: list[tuple[int, Path, bool]] = [(0, Path(None, "root", value), False)]
+        # For each value its depth, its path, and whether it is in a container that was named before, or in the data
+        # of a module itself.
+        stack: list[tuple[int, Path, bool, bool]] = [(0, Path(None, "root", value), False, False)]
         while stack:
-            depth, path, is_copy = stack.pop()
-            item = self._with_parts_as_container(path.value)
+            depth, path, is_copy, is_own_data = stack.pop()
+            item = path.value
+            if isinstance(item, OwnData):
+                item = item.value
+                is_own_data = True
+            item = self._with_parts_as_container(item)
             if is_copy:
                 self._count_copy()
-            if self._numbers_as_tensors:
+            if self._numbers_as_tensors and not is_own_data:
                 item = self._with_numbers_as_tensor(item, path)
             if not _is_container(item):
                 self._charge_name(depth, is_copy)
-                self._flat.add(item, _steps_to(path))
+                if is_own_data:
+                    self._flat.add_own_data(item, _steps_to(path))
+                else:
+                    self._flat.add(item, _steps_to(path))
                 continue
             if id(item) in visited:
                 reason = self._reason_to_leave_out(path, depth)
@@ -231,7 +249,7 @@ class _Flattening:
             pairs = item.items() if isinstance(item, dict) else enumerate(item)
             # Reversed, as the stack returns the last first.
             for key, inner in reversed(list(pairs)):
-                stack.append((depth + 1, Path(path, key, inner), is_copy))
+                stack.append((depth + 1, Path(path, key, inner), is_copy, is_own_data))
         return self._flat
 
     def _with_parts_as_container(self, item: Any) -> Any:
@@ -669,7 +687,8 @@ def _note_sharing(named: NamedTensors, separate: list[Name], goal: FormatSpec, r
         message = f"{tensors} of {storages} share memory: {manner}, and t7bridge ties them again: {names}"
         report.note("info", message, code="shared", count=len(named.views))
     if separate:
-        message = f"{len(separate)} tensors that share memory are written separately: {_listed(separate)}"
+        subject = counted(len(separate), "tensor that shares memory is", "tensors that share memory are")
+        message = f"{subject} written separately: {_listed(separate)}"
         report.note("info", message, loss="sharing", code="unshared", count=len(separate))
 
 

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from attrs import field
 
 from ..data import define
-from ..errors import ModelError
+from ..errors import ModelError, OptionError
 from ..text import listed
 
 _Item = TypeVar("_Item")
@@ -44,15 +44,17 @@ class Rule:
     Attributes:
         old: a pattern with `{}` for whole keys; or a key, or the steps before others; empty for every key.
         new: what takes their place; empty to leave the steps out.
+        option: the option that has it: `rename` or `strip`.
         count: the number of keys that it has renamed.
     """
 
     old: str
     new: str
+    option: str = "rename"
     count: int = field(default=0, init=False)
 
     def __str__(self) -> str:
-        return f"--rename {self.old}={self.new}" if self.new else f"--strip {self.old}"
+        return self.old if self.option == "strip" else f"{self.old}={self.new}"
 
     @classmethod
     def parse(cls, text: str) -> Rule:
@@ -75,7 +77,7 @@ class Rule:
         return cls.of(old, new)
 
     @classmethod
-    def of(cls, old: str, new: str) -> Rule:
+    def of(cls, old: str, new: str, option: str = "rename") -> Rule:
         """Return a rule with these two sides.
 
         Raises:
@@ -90,7 +92,7 @@ class Rule:
         if _WILDCARD not in old:  # the steps before others, as users write them: `features.=backbone.`
             old = old.removesuffix(".")
             new = new.removesuffix(".")
-        return cls(old, new)
+        return cls(old, new, option)
 
     def apply(self, key: str) -> str | None:
         """Return what a key becomes; `None` if the rule is not about it."""
@@ -152,7 +154,7 @@ class Naming:
 
     def __init__(self, renames: Renames = (), strip: Iterable[str] = ()) -> None:
         prefixes = (strip,) if isinstance(strip, str) else strip
-        self.rules = [Rule.of(prefix, "") for prefix in prefixes]
+        self.rules = [Rule.of(prefix, "", "strip") for prefix in prefixes]
         self.rules += _rules_of(renames)
 
     def __bool__(self) -> bool:
@@ -216,14 +218,28 @@ class Naming:
                 result.setdefault(new_module, facts)  # does not replace those of a module with tensors
         return result
 
-    def unused_in_words(self, keys: Iterable[str]) -> list[str]:
-        """Return a sentence for each rule that has renamed nothing.
+    def problems(self, keys: Iterable[str] | None = None) -> tuple[tuple[str, str], ...]:
+        """Return the rules that have renamed nothing: the option of each, and the rest of a sentence.
+
+        Args:
+            keys: the keys that there were, which the sentence has if they are given.
+        """
+        shown = "" if keys is None else f"; the keys are {listed(list(keys), _MOST_LISTED)}"
+        return tuple((rule.option, f"{rule} renames nothing{shown}") for rule in self.rules if not rule.count)
+
+    def check_used(self, keys: Iterable[str], file: str = "") -> None:
+        """Refuse rules that have renamed nothing: one with a typing error would leave the keys as they are.
 
         Args:
             keys: the keys that there were.
+            file: the path of the file, for the error.
+
+        Raises:
+            OptionError: there are some.
         """
-        shown = listed(list(keys), _MOST_LISTED)
-        return [f"{rule} renames nothing; the keys are {shown}" for rule in self.rules if not rule.count]
+        problems = self.problems(keys)
+        if problems:
+            raise OptionError(problems=problems, file=file)
 
 
 def _new_names_of_modules(old_keys: Mapping[str, str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
@@ -55,7 +55,7 @@ class Option(NamedTuple):
         formats: the formats to which it applies, if not all of these kinds.
         unless: why it does not apply nevertheless, empty if it does: of the request, and the kinds of values of source
             and target.
-        noun: what it is called where it does not apply to a format; empty for its name.
+        except_for: where it does not apply by `unless`, for the help: `from .t7 to .t7`.
         group: the heading in the help.
         kw_only: whether Python's argument has to be named.
         name: of the argument in Python; that of the field.
@@ -74,7 +74,7 @@ class Option(NamedTuple):
     targets: tuple[str, ...] = (LUA, PYTHON, NAMED)
     formats: tuple[str, ...] = ()
     unless: Callable[[Any, str, str], str] | None = None
-    noun: str = ""
+    except_for: str = ""
     group: str = ""
     kw_only: bool = True
     name: str = ""
@@ -105,10 +105,24 @@ class Option(NamedTuple):
         has_kinds = source_values in self.sources and target_values in self.targets
         has_format = not self.formats or target in self.formats
         if not has_kinds or not has_format:
-            return f"from {FORMATS[source].suffix} to {FORMATS[target].suffix}"
+            return f"from {FORMATS[source].suffix} to {FORMATS[target].suffix}; it is for conversions {self.scope()}"
         if self.unless is None:
             return ""
         return self.unless(request, source_values, target_values)
+
+    def scope(self) -> str:
+        """Return for which formats it is, as part of a sentence: `from .t7 to .pt`; empty for all."""
+        words = []
+        if set(self.sources) != set(_ALL_KINDS):
+            words.append(f"from {_suffixes(self.sources)}")
+        if self.formats:
+            words.append("to " + " or ".join(FORMATS[name].suffix for name in self.formats))
+        elif set(self.targets) != set(_ALL_KINDS):
+            words.append(f"to {_suffixes(self.targets)}")
+        if self.except_for:
+            words.append(f"not {self.except_for}")
+        # "from .t7 to .pt", and "to .t7 or .pt, not from .t7 to .t7"
+        return " ".join(words) if not self.except_for else ", ".join(words)
 
     def check(self, value: Any) -> None:
         """Check that a value is one of the choices; `None` means not given.
@@ -120,6 +134,17 @@ class Option(NamedTuple):
             return
         noun = "format" if self.name == "to" else self.name  # `unknown to 'x'` says nothing
         raise ModelError(f"unknown {noun} {value!r}", expected=" or ".join(map(str, self.choices)))
+
+
+_ALL_KINDS = (LUA, PYTHON, NAMED)
+
+
+def _suffixes(kinds: Sequence[str]) -> str:
+    """Return the suffixes of the formats whose values are of these kinds, for a sentence: `.t7 or .pt`."""
+    if set(kinds) == {PYTHON, NAMED}:
+        return "other formats than .t7"
+    *others, last = [spec.suffix for spec in FORMATS.values() if spec.values in kinds and spec.suffixes]
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 _KINDS = {"int": "int", "int | None": "int", "float": "tolerance"}

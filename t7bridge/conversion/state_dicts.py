@@ -27,7 +27,7 @@ from ..nn.registry import layer_of
 from ..nn.state_dict import StateDict, note_lost_sharing, state_dict
 from ..report import Report
 from ..text import Step, and_elsewhere, counted, listed
-from .tree import Replacement
+from .tree import Replacement, fits_metadata
 
 if TYPE_CHECKING:
     from ..formats.named import NamedTensors
@@ -79,12 +79,14 @@ class Coverage:
     Attributes:
         written_views: the tensors that are in the result, as views of memory: see `place_of`.
         modules: the modules, with their paths.
+        with_weights: the paths of those whose state dict is not empty; that of a criterion is.
         noted_fields: fields with data that have notes of their own, or are next to the state dict: the identity of the
             module, and the name. They are not counted.
     """
 
     written_views: set[tuple[object, ...]] = field(factory=set)
     modules: list[Path] = field(factory=list)
+    with_weights: list[str] = field(factory=list)
     noted_fields: set[tuple[int, str]] = field(factory=set)
 
     def add_module(self, module: Any, path: str, class_name: str, replacement: Replacement, report: Report) -> None:
@@ -98,8 +100,16 @@ class Coverage:
             report: receives the notes.
         """
         self.modules.append(Path(None, Step(path), module))
-        data = [(f"{path}.{name}", class_name, item) for name, item in replacement.data.items()]
-        note_data(data, report, "beside the state dict" if replacement.is_data_placed else "")
+        if replacement.value:
+            self.with_weights.append(path)
+        is_for_metadata = FORMATS[report.target_format or "pt"].values == NAMED
+        data: list[tuple[str, str, Any]] = []
+        data_left_out: list[tuple[str, str, Any]] = []
+        for name, item in replacement.data.items():
+            is_left_out = not replacement.is_data_placed or (is_for_metadata and not fits_metadata(item))
+            (data_left_out if is_left_out else data).append((f"{path}.{name}", class_name, item))
+        note_data(data, report, "in the metadata" if is_for_metadata else "beside the state dict")
+        note_data(data_left_out, report)
 
     def add_notes(self, report: Report, result: Any) -> None:
         """Note the leaves of the modules that are not in the result.
@@ -132,13 +142,13 @@ class Coverage:
         if total:
             counts_by_kind = "; ".join(f"{kind}: {count}" for kind, count in counts.items() if count.total)
             nbytes = self._bytes_left_out(arrays)
-            size = f" ({nbytes:,} bytes)" if nbytes else ""
+            size = f" ({counted(nbytes, 'byte')})" if nbytes else ""
             message = f"not part of a state dict: {counts_by_kind}{size}{_advice(report)}"
             report.note("info", message, code="left-out", count=total)
 
     def _note_places(self, report: Report) -> None:
         """Note where the state dicts are, unless there is only that of the whole value."""
-        paths_inside = [path for path in map(str, self.modules) if path != "root"]
+        paths_inside = [path for path in self.with_weights if path != "root"]
         if paths_inside:
             message = f"{counted(len(paths_inside), 'state dict')} inside the value: {listed(paths_inside)}"
             report.note("info", f"{message}; --at writes one alone", code="state-dict")

@@ -432,9 +432,11 @@ class _Filling:
         if unmatched_lines and has_tensors and not self._fitting_count:
             raise ModelError(_message_with_lines("no key of the .pt is in the template", unmatched_lines))
         if missing:
-            self._note("warning", f"{len(missing)} keys are missing and keep Lua's values: {_listed(missing)}")
+            keys = counted(len(missing), "key is missing and keeps", "keys are missing and keep")
+            self._note("warning", f"{keys} Lua's values: {_listed(missing)}")
         if extra:
-            self._note("warning", f"{len(extra)} keys do not exist in Lua and are left out: {_listed(extra)}")
+            keys = counted(len(extra), "key does not exist in Lua and is", "keys do not exist in Lua and are")
+            self._note("warning", f"{keys} left out: {_listed(extra)}")
 
     # Values
 

@@ -29,6 +29,7 @@ Identity is preserved: shared objects stay shared, and cycles stay cycles. Keys 
 
 from __future__ import annotations
 
+import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from functools import partial
@@ -46,7 +47,7 @@ from ..graph.lua import COMPOSITE, LuaFunction, Table, TdsHash, TdsVec, TorchObj
 from ..graph.python import NAMED, name_text
 from ..graph.storage import Storage, storage_array
 from ..graph.tensor import QuantizedTensor, SparseTensor, Tensor, UntypedStorage, torch_tensor
-from ..graph.walk import SCALARS, Fill, Path, Rebuilder, fill_dict, fill_list
+from ..graph.walk import SCALARS, Fill, Path, Rebuilder, entries, fill_dict, fill_list
 from ..values.widened import parts_of
 
 _EXACT_INTEGERS = 2.0**53
@@ -93,8 +94,55 @@ def python_scalar(value: Value) -> Any:
 
 
 DROPPED, MERGED, WRAPPED = "", "merged", "wrapped"
-"""Places of the data of a module that no key names, as at the root or in a list: nowhere; in its state dict; or in a
-dict around it, `{state_dict, …}`."""
+"""Places of the data of a module that no key names, as at the root or in a list: nowhere; in its state dict, as
+`OwnData`; or in a dict around it, `{state_dict, …}`."""
+_MOST_NUMBERS = 1_000
+"""Maximum elements of a tensor that is text in metadata."""
+
+
+@define(eq=False, frozen=True)
+class OwnData:
+    """Data of a module itself in its state dict, for formats of named tensors: not a weight, but text in the metadata.
+
+    `load_state_dict` of PyTorch, which is called with all tensors of such a file, would not know them.
+
+    Attributes:
+        value: of the Python side.
+    """
+
+    value: Any
+
+
+def fits_metadata(value: Any) -> bool:
+    """Return whether data of a module can be text in metadata: its tensors and arrays are small, and of real numbers.
+
+    Args:
+        value: of either side.
+    """
+    visited: set[int] = set()
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if type(item) in SCALARS or id(item) in visited:
+            continue
+        visited.add(id(item))
+        if isinstance(item, (QuantizedTensor, SparseTensor, UntypedStorage)):
+            return False
+        if isinstance(item, Tensor):
+            has_elements = item.storage is not None or not item.numel
+            if item.numel > _MOST_NUMBERS or not has_elements or item.element.name.startswith("complex"):
+                return False
+        elif isinstance(item, Storage):
+            if item.count > _MOST_NUMBERS or item.element.name.startswith("complex"):
+                return False
+        elif isinstance(item, python.NumpyArray):
+            if math.prod(item.shape) > _MOST_NUMBERS or item.dtype.code.startswith("c"):
+                return False
+        elif isinstance(item, (set, frozenset)):
+            stack += item
+        else:
+            stack += [inner for _, inner in entries(item)]
+    return True
 
 
 class Tree(Rebuilder):
@@ -157,14 +205,18 @@ class Tree(Rebuilder):
             replacement: of the module; its `is_data_placed` is set.
         """
         replacement.is_data_placed = True
+        is_for_metadata = self._unnamed_data == MERGED
         for name, item in replacement.data.items():
+            if is_for_metadata and not fits_metadata(item):
+                continue  # `Coverage` notes it
             wanted = prefix + name
             key = wanted
             number = 2
             while key in target:
                 key = f"{wanted}~{number}"
                 number += 1
-            target[key] = self.run(item)
+            converted = self.run(item)
+            target[key] = OwnData(converted) if is_for_metadata else converted
 
     def replacement_value(self, value: Any, replacement: Any) -> Any:
         """Return what takes the place of an object in the result, a `Fill` if its content is still to be converted.

@@ -15,6 +15,7 @@ from ..graph.tensor import Tensor
 from ..io.source import ByteSource, PathLike, Readable
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Note
+from ..text import counted
 from . import open as open_file
 from .fields import Fields
 from .table import INDEX_SUFFIX, Document
@@ -76,7 +77,7 @@ def _tensors(index: ByteSource, limits: Limits, metadata: dict[str, str], notes:
     for file, state_dict in state_dicts.items():
         names = [str(name) for name in state_dict if name not in weight_map]
         if names:
-            text = f"{file} has {len(names)} values that the index does not name; they are left out"
+            text = f"{file} has {counted(len(names), 'value')} that the index does not name, left out"
             notes.append(Note("warning", path=names[0], message=text, code="left-out", count=len(names)))
     return tensors
 

@@ -234,6 +234,22 @@ class Derived(Elements):
 
 
 @define(eq=False)
+class Joined(Elements):
+    """The elements of several storages of one type, one after another.
+
+    Attributes:
+        parts: the storages.
+    """
+
+    parts: list[Storage]
+
+    def arrays(self, storage: Storage) -> Iterator[np.ndarray]:
+        """Yield the elements of each storage in turn."""
+        for part in self.parts:
+            yield from array_chunks(part)
+
+
+@define(eq=False)
 class _Part(Elements):
     """Consecutive elements of another storage, which can only be read from its beginning.
 

@@ -832,7 +832,7 @@ def _html(tensor: Tensor) -> str:
     rows = {
         "type": tensor.dtype,
         "shape": sizes(tensor.shape),
-        "size": f"{tensor.nbytes:,} bytes".replace(",", " "),
+        "size": counted(tensor.nbytes, "byte").replace(",", " "),
         "device": tensor.device,
     }
     try:

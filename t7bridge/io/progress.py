@@ -22,6 +22,18 @@ _MOVING_CHARACTERS = 5
 """Characters of what moves through a bar that knows no end."""
 _shown = threading.Lock()
 """Held by the one bar that is shown."""
+_steps = [0, 0]
+"""Steps done and steps in all of the operation that runs; 0 and 0 if it does not count any."""
+
+
+def count_steps(done: int, total: int) -> None:
+    """Tell the bar, if there is one, how much of an operation is done.
+
+    Args:
+        done: number of steps.
+        total: that of all.
+    """
+    _steps[:] = done, total
 
 
 def in_notebook() -> bool:
@@ -41,6 +53,7 @@ def progress(text: str, path: str = "") -> Iterator[None]:
             for a bar that only moves.
     """
     done = threading.Event()
+    count_steps(0, 0)  # those of an earlier operation
     terminal = _Cell() if in_notebook() else sys.stderr
     thread = threading.Thread(target=_watch, args=(done, text, path, terminal), daemon=True)
     thread.start()
@@ -136,9 +149,13 @@ def _watch(done: threading.Event, text: str, path: str, terminal: Any) -> None:
             step += 1
             share: float | None = None
             status = f"{time.monotonic() - began:.0f} s"
+            steps_done, steps = _steps
             if total and written_before is not None:
                 written = (bytes_written() or written_before) - written_before
                 share = min(written / total, 1.0)  # an output may be larger than the input
+            elif steps:
+                share = steps_done / steps
+            if share is not None:
                 status = f"{share:4.0%}  {status}"
             line = f"\r{text[:width_of_text]}  {_bar(mark, step, share):{_BAR_CHARACTERS}}  {status}"
             terminal.write(line)

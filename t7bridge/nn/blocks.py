@@ -23,7 +23,7 @@ from ..graph.storage import Storage, integers
 from ..graph.tensor import Tensor
 from ..graph.walk import entries
 from ..limits import DEFAULT_LIMITS, Limits
-from ..text import clean, extents, listed, short
+from ..text import clean, counted, extents, listed, short
 from .mapping import OURS, SEQUENTIAL, GraphSpec, Literal, ModuleSpec
 from .places import Places, find_models, is_module, is_scratch
 from .plan import sketch
@@ -335,7 +335,7 @@ def group_of(models: list[DrawnModel], title: str, path: str = "root") -> list[B
     Returns:
         The block of the whole, and all blocks of the models, each before those inside it.
     """
-    root = Block(name="", title=title, kind="side", lines=[f"{len(models)} models"])
+    root = Block(name="", title=title, kind="side", lines=[counted(len(models), "model")])
     all_blocks = [root]
     for model in models:
         model_block = model.blocks[0]
@@ -480,7 +480,7 @@ def _describe_weights(block: Block) -> None:
     count = sum(prod(weight.tensor.shape) for weight in block.weights)
     if count:
         block.mark = block.mark or "weights"  # a class without a PyTorch module keeps its mark
-        block.lines.append(f"{count:,} elements")
+        block.lines.append(counted(count, "element"))
     if block.owner:
         block.lines.append(f"shares {clean(block.owner, _OWNER_CHARS)}")
 

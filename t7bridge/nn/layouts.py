@@ -21,7 +21,7 @@ from attrs import evolve
 from ..data import define, np
 from ..errors import ModelError
 from ..graph.dtypes import PACKED
-from ..graph.storage import Derived, Span, Storage, part_of
+from ..graph.storage import Derived, Joined, Span, Storage, part_of
 from ..graph.tensor import Tensor, contiguous
 from ..limits import Budget, Limits
 from .fields import Fields
@@ -650,3 +650,62 @@ def _gathered(storage: Storage, first: int, end: int, dimensions: list[tuple[int
         return np.ascontiguousarray(strided).reshape(-1)
 
     return evolve(storage, count=prod(extents), data=Derived(origin, pick, group=piece_length))
+
+
+def trimmed(tensors: Mapping[str, Any]) -> OrderedDict[str, Any]:
+    """Return a state dict whose storages have no elements that none of its tensors uses.
+
+    Tensors that shared a storage share one again, those of one view too; a storage that is used as a whole stays.
+
+    Args:
+        tensors: tensors by name; other values are unchanged.
+
+    Returns:
+        A new dict, in the same order. Elements are still read on demand only.
+    """
+    result = OrderedDict(tensors)
+    if hasattr(tensors, "_metadata"):
+        result._metadata = tensors._metadata  # type: ignore[attr-defined]
+    clusters_by_storage: dict[int, list[list[tuple[int, int, Tensor]]]] = {}
+    for cluster in list(_clusters(result)):
+        _, _, view = cluster[0]
+        clusters_by_storage.setdefault(id(view.storage), []).append(cluster)
+    compact: dict[int, Tensor] = {}
+    for clusters in clusters_by_storage.values():
+        _, _, view = clusters[0][0]
+        assert view.storage is not None
+        used = sum(max(end for _, end, _ in cluster) - cluster[0][0] for cluster in clusters)
+        is_used_as_whole = used == view.storage.count
+        if len(clusters) > 1 and is_used_as_whole:
+            continue
+        for cluster in clusters:
+            _move_to_own_storage(cluster, compact)
+        if len(clusters) > 1:
+            _join_storages(view.storage, clusters, compact)
+    for key, item in result.items():
+        if isinstance(item, Tensor) and id(item) in compact:
+            result[key] = compact[id(item)]
+    return result
+
+
+def _join_storages(storage: Storage, clusters: list[list[tuple[int, int, Tensor]]], compact: dict[int, Tensor]) -> None:
+    """Put the tensors of several clusters, which have a storage each, on one again.
+
+    Args:
+        storage: the storage that they had before.
+        clusters: first element, end, and view there, in order.
+        compact: the tensors on storages of their own, by the ids of the views; receives those on the common one.
+    """
+    parts: list[Storage] = []
+    for cluster in clusters:
+        _, _, view = cluster[0]
+        part = compact[id(view)].storage
+        assert part is not None
+        parts.append(part)
+    joined = evolve(storage, count=sum(part.count for part in parts), data=Joined(parts))
+    start = 0
+    for part, cluster in zip(parts, clusters):
+        for _, _, view in cluster:
+            tensor = compact[id(view)]
+            compact[id(view)] = evolve(tensor, storage=joined, offset=start + tensor.offset)
+        start += part.count

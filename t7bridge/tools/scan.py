@@ -50,7 +50,7 @@ _KNOWN_PLAIN_CLASSES = {
 
 
 FORBIDDEN = "forbidden global"
-IMPORTED = "trusted import"
+IMPORTED = "unsupported global"
 REFUSED = "refused"
 """Kinds of findings in pickles."""
 _REFUSED_LAYOUTS = {
@@ -63,12 +63,13 @@ _REFUSED_LAYOUTS = {
 
 @define(frozen=True)
 class Finding:
-    """Something that PyTorch's safe loader refuses, or that a trusting reader would execute.
+    """Something that PyTorch's safe loader refuses, or that another reader would execute.
 
     Attributes:
-        kind: `forbidden global`, which runs code or reaches the system; `trusted import`, any other name that the safe
-            loader does not know: a loader that trusts the file imports it; `refused`, an operation of a pickle, a use
-            of a value or a layout that the safe loader does not take; `script operation`, of TorchScript on files;
+        kind: `forbidden global`, which runs code or reaches the system; `unsupported global`, any other name that the
+            safe loader does not allow, in the words of its message: `torch.load(weights_only=False)` imports it;
+            `refused`, an operation of a pickle, a use of a value or a layout that the safe loader does not take;
+            `script operation`, of TorchScript on files;
             `operator` and `expression` of torch.export, which reach beyond tensors; `compiled code`; `function`, Lua
             bytecode, which `torch.load` makes callable; `foreign class`, a Lua class that no known package has, whose
             own code would read it; `unread`, bytes after the value and members that nothing refers to.
@@ -449,11 +450,11 @@ def _all_lua_values(source: ByteSource, limits: Limits, report: ScanReport) -> l
         try:
             roots.append(reader.read_object())
         except T7BridgeError:
-            report.add_unread(f"{source.size - start} bytes after the values are not a value")
+            report.add_unread(f"{counted(source.size - start, 'byte')} after the values, not a value")
             return roots
         nils = nils + 1 if roots[-1] is None else 0
     if not reader.at_end:
-        report.add_unread(f"{source.size - reader.position} bytes after {_MOST_NILS} nils are not read")
+        report.add_unread(f"{counted(source.size - reader.position, 'byte')} after {_MOST_NILS} nils, not read")
     return roots
 
 
@@ -496,5 +497,5 @@ def _add_functions_and_foreign(roots: list[Any], report: ScanReport) -> None:
 def _finding_on_function(value: LuaFunction, path: str) -> Finding:
     """Return the finding on a function."""
     upvalues = tuple(entry.name.decode("utf-8", "backslashreplace") or "?" for entry in value.upvalue_list())
-    text = f"{len(value.code)} bytes of bytecode, upvalues: {', '.join(upvalues) or 'none'}"
+    text = f"{counted(len(value.code), 'byte')} of bytecode, upvalues: {', '.join(upvalues) or 'none'}"
     return Finding("function", text, path, upvalues=upvalues, code_bytes=len(value.code))

@@ -78,9 +78,7 @@ def load_state_dict(
         edits = Edits(rename, strip, None if dtype is None else str(dtype).removeprefix("torch."))
         tensors = _tensors_of(state, limits)
         named = edits.naming.renamed(tensors)
-        unused = edits.naming.unused_in_words(tensors)
-        if unused:
-            raise ModelError("; ".join(unused))
+        edits.naming.check_used(tensors)
         return _in_torch(named, edits, device)
 
 

@@ -674,6 +674,8 @@ def deviation(path: str, a: Tensor, b: Tensor, rtol: float, atol: float) -> Diff
     how = f"by at most {deviations.largest:.6g}" if deviations.largest < inf else "most"
     where = f" at {list(index)}" if index else ""
     what = f"{deviations.count} of {prod(shape)} elements differ, {how}{where}"
+    if prod(shape) == 1:
+        what = f"its element differs, {how}{where}"
     first, second = deviations.elements
     message = f"{what}: {_shown(first)} against {_shown(second)}"
     return TensorDifference(path, message, prod(shape), deviations.count, deviations.largest, index)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from attrs import asdict, field
@@ -13,7 +13,7 @@ from ..graph.python import PythonObject
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..graph.walk import entries, step_name
-from ..text import Holder, extents, printable
+from ..text import Holder, counted, extents, printable
 
 _WIDEST = 34
 """Most characters of a cell, except in the last column."""
@@ -155,7 +155,9 @@ class Summary:
         for title, heads, rows in self.tables():
             yield ""
             right_aligned = heads.index("parameters") if "parameters" in heads else None
-            yield from _table([heads, *rows], right_aligned, room)
+            # Where a terminal is too narrow for all columns, these are left out, the first one first.
+            optional = [heads.index(head) for head in ("PyTorch", "output") if head in heads]
+            yield from _table([heads, *rows], right_aligned, room, optional)
             if title == "layers" and self.shapes:
                 yield f"shapes: {self.shapes}"
 
@@ -213,38 +215,62 @@ def _number(value: Any) -> str:
     return str(value) if isinstance(value, int) else f"{value:.4g}"
 
 
-def _table(rows: list[list[str]], right_aligned: int | None, room: int) -> Iterator[str]:
+def _table(rows: list[list[str]], right_aligned: int | None, room: int, optional: Sequence[int] = ()) -> Iterator[str]:
     """Yield the lines of a table.
 
     Args:
         rows: the cells of each row, the heads first.
         right_aligned: the column that is aligned at the right, 0-based; `None` for none.
         room: the width of the terminal, for which columns but the first and the last are cut; 0 without one.
+        optional: columns that are left out, one after the other, where there is no room for all.
     """
     _, *rows_below_heads = rows
     is_last_empty = not any(row[-1] for row in rows_below_heads)
     if room and is_last_empty:  # its head would take room from the others
         rows = [row[:-1] for row in rows]
     texts = [[printable(cell) for cell in row] for row in rows]
-    widths = _widths_of_columns(texts, right_aligned, room)
+    omitted = _columns_without_room(texts, right_aligned, room, optional)
+    widths = _widths_of_columns(texts, right_aligned, room, omitted)
     for row in texts:
         cells: list[str] = []
         for place, (cell, width) in enumerate(zip(row, widths)):
+            if place in omitted:
+                continue
             text = _cut(cell, width)
             cells.append(text.rjust(width) if place == right_aligned else text.ljust(width))
         yield "  ".join(cells)[:_MOST_COLUMNS].rstrip()
 
 
-def _widths_of_columns(texts: list[list[str]], right_aligned: int | None, room: int) -> list[int]:
-    """Return the width of each column of a table; see `_table` for the arguments.
+def _columns_without_room(
+    texts: list[list[str]], right_aligned: int | None, room: int, optional: Sequence[int]
+) -> list[int]:
+    """Return which of the optional columns have no room, however narrow others are; see `_table` for the arguments."""
+    omitted: list[int] = []
+    while room and len(omitted) < len(optional):
+        widths = _widths_of_columns(texts, right_aligned, room, omitted)
+        spaces = 2 * (len(widths) - len(omitted) - 1)
+        if sum(widths) + spaces <= room:
+            break
+        omitted.append(optional[len(omitted)])
+    return omitted
+
+
+def _widths_of_columns(
+    texts: list[list[str]], right_aligned: int | None, room: int, omitted: Sequence[int] = ()
+) -> list[int]:
+    """Return the width of each column of a table, 0 for those that are omitted; see `_table` for the other arguments.
 
     The widest of the columns that may be cut is made narrower, again and again, until all fit in the room.
     """
     widths = [max(map(len, column)) for column in zip(*texts)]
     last = len(widths) - 1
     widths[:last] = [min(width, _WIDEST) for width in widths[:last]]
-    narrowable = [place for place in range(1, last) if place != right_aligned]
-    spaces = 2 * last  # two between columns
+    narrowable = [place for place in range(1, last) if place != right_aligned and place not in omitted]
+    for place in omitted:
+        widths[place] = 0
+    if omitted:
+        narrowable.append(0)  # there is so little room that names are cut, too
+    spaces = 2 * (last - len(omitted))  # two between columns
     while room and narrowable and sum(widths) + spaces > room:
         widest = max(narrowable, key=widths.__getitem__)
         if widths[widest] <= _NARROWEST:
@@ -344,7 +370,7 @@ def summary(value: Value) -> str:
     if class_name is not None:
         return class_name
     if isinstance(value, LuaFunction):
-        return f"function, {len(value.code)} bytes of bytecode"
+        return f"function, {counted(len(value.code), 'byte')} of bytecode"
     if isinstance(value, (Table, dict, list, tuple, *_SETS)):
         return f"{type(value).__name__.lower()} of {len(value)}"
     if isinstance(value, (bytes, str)):

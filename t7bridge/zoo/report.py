@@ -130,10 +130,10 @@ class ZooReport(Printed):
         yield from _first_lines(self.warnings, "warnings", _warning_line)
         yield from map(_twins_line, self.twins[:_TWINS_LINES])
         if self.twin_files > sum(twins.count for twins in self.twins[:_TWINS_LINES]):
-            yield f"{self.twin_files:,} files have the content of another"
+            yield counted(self.twin_files, "file has", "files have") + " the content of another"
         if self.losses:
-            losses = [f"{kind} in {counted(count, 'file')}" for kind, count in self.losses.items()]
-            yield f"lost in outputs: {', '.join(losses)}"
+            losses = [f"{_LOSSES[kind]} in {counted(count, 'file')}" for kind, count in self.losses.items()]
+            yield f"outputs have {', '.join(losses)}"
         if self.proofs:
             yield "proofs: " + ", ".join(f"{word} in {counted(count, 'file')}" for word, count in self.proofs.items())
         if self.left_out:
@@ -142,7 +142,7 @@ class ZooReport(Printed):
         # A rate of one file would repeat its time.
         rate = f", {finished / self.seconds:.0f} a second" if finished > 1 and self.seconds else ""
         yield f"{counted(finished, 'file')} in {self.seconds:.1f} s{rate}"
-        yield f"{counts_line(self.counts)}; {self.bytes_before:,} bytes became {self.bytes_after:,}"
+        yield f"{counts_line(self.counts)}; {counted(self.bytes_before, 'byte')} became {self.bytes_after:,}"
         yield f"{self.output}: report.html, report.json, report.csv"
 
     def _result(self) -> str:
@@ -177,6 +177,10 @@ class ZooReport(Printed):
             "equal": [{"files": twins.count, "names": twins.first} for twins in self.twins],
             "left_out": self.left_out,
         }
+
+
+_LOSSES = {"type": "other types", "precision": "less precision", "sharing": "less sharing"}
+"""What outputs have, by the kind of loss in the notes."""
 
 
 def counts_line(counts: dict[str, int]) -> str:
@@ -215,11 +219,11 @@ def _first_lines(items: Sequence[Any], what: str, line_of: Callable[[Any], str])
     """
     yield from map(line_of, items[:_SHOWN])
     if len(items) > _SHOWN:
-        yield f"and {len(items) - _SHOWN} more kinds of {what}"
+        yield f"and {counted(len(items) - _SHOWN, 'more kind', 'more kinds')} of {what}"
 
 
 def _failure_line(group: Group) -> str:
-    return f"{group.names.count:,} failed, {group.kind}: {group.message} ({group.names})"
+    return f"{counted(group.names.count, 'file')} failed: {group.names}: {group.message} ({group.kind})"
 
 
 def _warning_line(group: Group) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ..conversion.options import INDEX_BASE, flag, option, verb
 from ..conversion.request import MODE, Conversion
 from ..data import field
+from ..formats import WRITABLE
 from ..io.source import PathLike
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ class Zoo(Conversion):
     )
     output: PathLike = option(
         "folder or URL for the outputs; created if missing", kw_only=False, flags=("-o", "--output"), metavar="DIR"
+    )
+    to: str | None = option(
+        "output format (default: .pt for .t7, and .t7 for others)", default=None, choices=WRITABLE, group="output"
     )
     mode: str = MODE
     index_base: int = INDEX_BASE

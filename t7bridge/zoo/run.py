@@ -15,7 +15,7 @@ from attrs import evolve, field
 from ..conversion.options import INDEX_BASE, Option, byte_count, options_of, takes
 from ..conversion.request import MODE, Conversion
 from ..data import __version__, define
-from ..errors import ModelError
+from ..errors import ModelError, OptionError
 from ..formats import FORMATS
 from ..text import listed
 from .journal import DONE, Journal, Record
@@ -228,6 +228,7 @@ def _check(request: Zoo, options: dict[str, Any]) -> None:
 
     Raises:
         ModelError: some options exclude one another.
+        OptionError: some apply to no file, whatever its format. What fits some files only is a note of the others.
     """
     if request.module and (request.to or request.verify or not _OF_MODULES.issuperset(options)):
         others = listed(sorted(_OF_MODULES))
@@ -235,10 +236,15 @@ def _check(request: Zoo, options: dict[str, Any]) -> None:
     if "index_base" in options and not request.module:
         raise ModelError("index_base requires module")
     if request.to:
-        target_values = FORMATS[request.to].values
-        without_effect = [name for name in options if target_values not in _CONVERSION[name].targets]
-        if without_effect:
-            raise ModelError(f"{listed(without_effect)} does not apply to {request.to}")
+        target = FORMATS[request.to]
+        problems: list[tuple[str, str]] = []
+        for name in options:
+            option = _CONVERSION[name]
+            if target.values not in option.targets:
+                problem = f"does not apply to {target.suffix}; it is for conversions {option.scope()}"
+                problems.append((name, problem))
+        if problems:
+            raise OptionError(problems=tuple(problems))
     # On a cluster, other machines may have the library.
     reads_safetensors = request.verify and request.to == "safetensors" and request.engine == "local"
     if reads_safetensors and not find_spec("safetensors"):

@@ -27,7 +27,8 @@ from collections.abc import Generator, Iterable, Iterator
 from itertools import islice
 from typing import IO, Any
 
-from ..conversion.convert import convert
+from ..conversion.convert import convert_as
+from ..conversion.request import Convert
 from ..errors import (
     ModelError,
     NoModuleError,
@@ -177,7 +178,8 @@ def _write(record: Record, settings: Settings, source: str, target: str) -> None
         if format_for(target, settings.to).values == PYTHON:
             # One output a file: one that stands beside it is not in the journal, and could replace another program's.
             options["config"] = False
-        report = convert(source, target, to=settings.to, **options)
+        # The files of a zoo differ: an option that does not fit one of them is a note of that file.
+        report = convert_as(Convert(source, target, to=settings.to, **options), must_fit=False)
     record.mode, record.tensors = report.mode, report.tensors
     record.layers = [[note.path, note.class_name, note.message] for note in report.notes if note.code == "unmapped"]
     _keep_notes(record, report.notes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -73,6 +74,30 @@ def test_a_bar_for_what_takes_long(tmp_path: Path) -> None:
     code, _, shown = slowed("verify", MODEL, tmp_path / "x.pt", seconds=1)
     assert code == 0
     assert "verify lenet_mm.t7 x.pt" in shown
+
+
+NETS = """
+import time
+from torch import nn
+class A(nn.Linear):
+    def __init__(self, size=4):
+        time.sleep(0.4)
+        super().__init__(3, size)
+class B(A): pass
+class C(A): pass
+class D(A): pass
+"""
+
+
+@pytest.mark.slow
+def test_a_bar_for_models_that_are_compared(tmp_path: Path) -> None:
+    """While `match` calls the models of a library, the bar shows which share of them."""
+    (tmp_path / "nets.py").write_text(NETS)
+    words = ["match", MODEL, "--among", tmp_path / "nets.py"]
+    program = SLOW.format(verb="match", seconds=0, patience=0.1)
+    _, _, shown = on_a_terminal([sys.executable, "-c", program, *words], XDG_CACHE_HOME=str(tmp_path / "cache"))
+    shares = {int(share) for share in re.findall(r"(\d+)%", shown)}
+    assert {25, 50, 75} <= shares
 
 
 @pytest.mark.slow

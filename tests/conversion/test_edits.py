@@ -12,7 +12,7 @@ from helpers import TESTFILES
 from torch import nn
 
 import t7bridge
-from t7bridge.errors import ModelError, StrictError
+from t7bridge.errors import ModelError, OptionError, StrictError
 
 LENET = TESTFILES / "models/lenet_mm.t7"
 CHECKPOINT = TESTFILES / "models/training_checkpoint.t7"
@@ -49,10 +49,12 @@ def test_every_pair_of_formats(tmp_path: Path, source: str, target: str) -> None
     t7bridge.convert(tmp_path / "in.pt", start)
     end = tmp_path / f"end.{target}"
     options = {"rename": ["encoder=first", "{}.bias={}.b"], "strip": ["module"], "dtype": "bfloat16"}
-    report = t7bridge.convert(start, end, **options)
     if source == target == "t7":
-        assert sum(note.code == "option" for note in report.notes) == 3
+        with pytest.raises(OptionError) as raised:
+            t7bridge.convert(start, end, **options)
+        assert [name for name, _problem in raised.value.problems] == ["rename", "strip", "dtype"]
         return
+    report = t7bridge.convert(start, end, **options)
     assert codes(report)["renamed"].startswith("9 keys renamed")
     expected = {
         key.removeprefix("module.").replace("encoder", "first").replace("bias", "b"): tensor
@@ -153,14 +155,13 @@ def test_files_without_state_dicts(tmp_path: Path) -> None:
     assert torch.load(tmp_path / "out.pt", weights_only=True)[0][0].dtype is torch.float16
 
 
-def test_rules_that_rename_nothing_are_said(tmp_path: Path) -> None:
-    """A warning has the keys; with `strict` it is an error, and no file is left."""
+@pytest.mark.parametrize("suffix", ["pt", "t7", "safetensors"])
+def test_rules_that_rename_nothing_are_refused(tmp_path: Path, suffix: str) -> None:
+    """The error has the keys, and no file is left."""
     torch.save(state(), tmp_path / "in.pt")
-    report = t7bridge.convert(tmp_path / "in.pt", tmp_path / "out.pt", rename=["modul=x"])
-    assert "--rename modul=x renames nothing; the keys are module.encoder.weight" in codes(report)["renamed"]
-    with pytest.raises(StrictError, match="renames nothing"):
-        t7bridge.convert(tmp_path / "in.pt", tmp_path / "strict.pt", rename=["modul=x"], strict=True)
-    assert not (tmp_path / "strict.pt").exists()
+    with pytest.raises(OptionError, match=r"rename modul=x renames nothing; the keys are module\.encoder\.weight"):
+        t7bridge.convert(tmp_path / "in.pt", tmp_path / f"out.{suffix}", rename=["modul=x", "module=y"])
+    assert [path.name for path in tmp_path.iterdir()] == ["in.pt"]
 
 
 def test_colliding_names_leave_no_file(tmp_path: Path) -> None:
@@ -202,17 +203,17 @@ def test_records_do_not_undo_edits(tmp_path: Path) -> None:
 def test_a_template_under_other_names(tmp_path: Path) -> None:
     """Weights whose keys have a prefix fill the Lua model; its types stay."""
     t7bridge.convert(LENET, tmp_path / "in.pt", rename={"": "module.net"})
-    report = t7bridge.convert(
-        tmp_path / "in.pt", tmp_path / "out.t7", template=LENET, strip=["module.net"], dtype="float16"
-    )
+    t7bridge.convert(tmp_path / "in.pt", tmp_path / "out.t7", template=LENET, strip=["module.net"])
     assert t7bridge.verify(LENET, tmp_path / "out.t7").same
-    assert "with a template" in codes(report)["option"]
+    with pytest.raises(OptionError, match="dtype does not apply with a template"):
+        t7bridge.convert(tmp_path / "in.pt", tmp_path / "out.t7", template=LENET, dtype="float16")
 
 
 def test_tree_mode_has_types_but_no_names(tmp_path: Path) -> None:
     """Every tensor is cast; rules are about state dicts, of which there are none."""
-    report = t7bridge.convert(LENET, tmp_path / "out.pt", mode="tree", rename={"0": "a"}, dtype="float16")
-    assert "rename does not apply in mode tree" in codes(report)["option"]
+    with pytest.raises(OptionError, match="rename does not apply in mode tree"):
+        t7bridge.convert(LENET, tmp_path / "out.pt", mode="tree", rename={"0": "a"})
+    t7bridge.convert(LENET, tmp_path / "out.pt", mode="tree", dtype="float16")
     value = torch.load(tmp_path / "out.pt", weights_only=True)
     assert value["modules"][0]["weight"].dtype is torch.float16
 

@@ -101,10 +101,10 @@ def test_rules_that_rename_nothing_are_known():
     """Each has a sentence with the keys that there are."""
     naming = Naming(["conv=c", "fc=head"], strip="module")
     naming.renamed({"fc.weight": 1})
-    assert naming.unused_in_words(["fc.weight"]) == [
-        "--strip module renames nothing; the keys are fc.weight",
-        "--rename conv=c renames nothing; the keys are fc.weight",
-    ]
+    assert naming.problems(["fc.weight"]) == (
+        ("strip", "module renames nothing; the keys are fc.weight"),
+        ("rename", "conv=c renames nothing; the keys are fc.weight"),
+    )
 
 
 class Net(nn.Module):

@@ -12,7 +12,7 @@ import torch
 
 import t7bridge
 from t7bridge.conversion.options import byte_count
-from t7bridge.errors import ModelError, TargetExistsError
+from t7bridge.errors import ModelError, OptionError, TargetExistsError
 from t7bridge.values.widened import ELEMENTS_KEY
 
 
@@ -148,13 +148,13 @@ def test_lua_models_and_edits(tmp_path: Path) -> None:
 
 
 def test_wrong_sizes_and_formats(tmp_path: Path) -> None:
-    """A size is positive; other formats have no shards, which a note says."""
+    """A size is positive; other formats have no shards, and nothing is written."""
     torch.save(state(), tmp_path / "in.pt")
     with pytest.raises(ModelError, match="positive number of bytes"):
         t7bridge.convert(tmp_path / "in.pt", tmp_path / "out.safetensors", shard_size=0)
-    report = t7bridge.convert(tmp_path / "in.pt", tmp_path / "out.npz", shard_size=100)
-    assert any("shard_size does not apply" in note.message for note in report.notes)
-    assert names(tmp_path) == ["in.pt", "out.npz"]
+    with pytest.raises(OptionError, match=r"shard_size does not apply .* to \.safetensors"):
+        t7bridge.convert(tmp_path / "in.pt", tmp_path / "out.npz", shard_size=100)
+    assert names(tmp_path) == ["in.pt"]
 
 
 def test_a_record_that_is_wrong_is_noted_once(tmp_path: Path) -> None:

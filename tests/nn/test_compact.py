@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import t7bridge
 from t7bridge import PtReader, Storage, Table, Tensor, TorchObject, convert, state_dict
 from t7bridge.cli import main
+from t7bridge.errors import OptionError
 from t7bridge.graph import CHUNK_BYTES, Span
 from t7bridge.nn import compact_in, compacted
 
@@ -229,9 +230,9 @@ def test_compact_tables_of_tensors(tmp_path):
 
 
 def test_compact_has_no_meaning_in_tree_mode(tmp_path):
-    """If every field is kept, so is every element, and a note says so."""
-    report = convert(FLAT, tmp_path / "m.pt", "tree", compact=True)
-    assert any("compact does not apply" in note.message for note in report.notes)
+    """If every field is kept, so is every element, and the option is refused."""
+    with pytest.raises(OptionError, match="compact does not apply in mode tree"):
+        convert(FLAT, tmp_path / "m.pt", "tree", compact=True)
 
 
 def test_small_files_are_not_noted(tmp_path):

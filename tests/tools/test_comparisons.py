@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
 from collections import OrderedDict
@@ -19,7 +18,7 @@ from looping import new_folder
 
 import t7bridge
 
-JOBS = list(itertools.product(fuzz.SUFFIXES, fuzz.MODES))
+JOBS = fuzz.JOBS
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +93,7 @@ def test_a_checkpoint_with_a_module_comes_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", fuzz.SUFFIXES)
 def test_data_of_a_module_at_the_root(suffix: str, tmp_path: Path) -> None:
-    """In Lua they are beside `state_dict`, in formats of tensors among these; a `.pt` stays a state dict."""
+    """In Lua they are beside `state_dict`, in formats of tensors in the metadata; a `.pt` stays a state dict."""
     source = save(tmp_path / "net.pt", some_net())
     report = t7bridge.convert(source, tmp_path / f"o{suffix}")
     with t7bridge.open(tmp_path / f"o{suffix}") as document:
@@ -118,7 +117,9 @@ def test_data_of_a_module_at_the_root(suffix: str, tmp_path: Path) -> None:
         assert list(value["state_dict"]) == ["fc.weight", "fc.bias"]
         assert value["classes"] == ["cat", "dog"]
     else:
+        assert sorted(value) == ["fc.bias", "fc.weight"]
         assert texts["classes.0"] == '"cat"'
+        value = {name: np.array(json.loads(texts[name])) for name in ("table", "anchors", "mask")}
     assert np.array_equal(value["table"], np.arange(4, dtype="f4").reshape(2, 2))
     assert np.array_equal(value["anchors"], np.arange(3.0))
     assert np.array_equal(value["mask"], np.ones(2))

@@ -224,3 +224,16 @@ def test_a_layer_that_cannot_compute_is_an_error_of_the_model(tmp_path):
     t7bridge.save(model, tmp_path / "m.t7")
     with pytest.raises(ModelError, match="cannot be run to find its shapes"):
         t7bridge.inspect(tmp_path / "m.t7", input_shape=(2, 3))
+
+
+@pytest.mark.parametrize("room", [40, 50, 60, 80])
+@pytest.mark.parametrize("name", ["resnet_small", "unet_nngraph", "text_cnn", "char_lstm_nngraph"])
+def test_narrow_terminals_show_parameters(name: str, room: int) -> None:
+    """The table of layers keeps its counts of parameters: columns are cut, and others left out."""
+    summary = t7bridge.inspect(FILES / f"models/{name}.t7")
+    lines = list(summary.lines(room))
+    start = next(number for number, line in enumerate(lines) if line.startswith("layer "))
+    table = lines[start : start + 1 + len(summary.layers)]
+    assert "parameters" in table[0][:room]
+    for line, row in zip(table[1:], summary.layers):
+        assert f"{row.parameters:,}" in line[:room] or not row.parameters

@@ -58,7 +58,7 @@ def test_what_needs_trust_is_named(subtests):
             assert not report.error
             kinds = {found.kind for found in report.findings}
             assert kinds
-            assert kinds <= {"trusted import", "refused"}
+            assert kinds <= {"unsupported global", "refused"}
             assert path.suffix != ".pt" or report.remedy
 
 
@@ -67,14 +67,14 @@ def test_arrays_with_named_fields(tmp_path):
     np.save(tmp_path / "plain.npy", np.zeros(3, [("pos", "f4"), ("o", "i4", 2)]))
     np.save(tmp_path / "objects.npy", np.array([(print,)], [("a", "O")]), allow_pickle=True)
     assert scan(tmp_path / "plain.npy").clean
-    names = [each.name for each in scan(tmp_path / "objects.npy").findings if each.kind == "trusted import"]
+    names = [each.name for each in scan(tmp_path / "objects.npy").findings if each.kind == "unsupported global"]
     assert names[-1] == "builtins.print"
 
 
 def test_folders_and_their_files(tmp_path):
     """Findings in a folder have the path of their file; files that are no models are passed over."""
     report = scan(TESTFILES / "scan/runs/plain_folder")
-    assert "trusted import: builtins.print at inside/weights.bin" in map(str, report.findings)
+    assert "unsupported global: builtins.print at inside/weights.bin" in map(str, report.findings)
     assert report.error == ""
     (tmp_path / "weights.pt").write_bytes(b"no model")
     assert "weights.pt" in scan(tmp_path).error
@@ -87,7 +87,7 @@ def test_globals(tmp_path):
 
     assert [(found.kind, found.name) for found in report.findings] == [
         ("forbidden global", "posix.system"),
-        ("trusted import", "my.models.Net"),
+        ("unsupported global", "my.models.Net"),
         ("forbidden global", "torch._utils.os.system"),
         ("refused", "the operation SHORT_BINUNICODE"),
     ]
@@ -186,7 +186,7 @@ def test_what_no_reader_looks_at(tmp_path):
 def test_names_of_script_classes(tmp_path):
     """`__torch__` is a package like any other, but in TorchScript archives."""
     report = scan(pt(b"\x80\x02c__torch__.my\nNet\n)\x81.", tmp_path / "x.pt"))
-    assert [(found.kind, found.name) for found in report.findings] == [("trusted import", "__torch__.my.Net")]
+    assert [(found.kind, found.name) for found in report.findings] == [("unsupported global", "__torch__.my.Net")]
     assert scan(TESTFILES / "pt/torchscript_script.pt").clean
 
 

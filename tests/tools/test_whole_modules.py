@@ -169,7 +169,12 @@ def test_what_state_dicts_lack_is_named(tmp_path: Path, suffix: str) -> None:
     beside = {each.path: each.count for each in report.notes if each.code == "beside"}
     options = {"root.net.in_features": 1, "root.net.out_features": 1}  # of a class that is not PyTorch's
     assert beside == {"root.net.mask": 1, "root.net.table": 3, **options}
-    value = t7bridge.to_torch(t7bridge.load(tmp_path / f"o{suffix}"))
+    with t7bridge.open(tmp_path / f"o{suffix}") as document:
+        value = t7bridge.to_torch(document.value)
+        texts = document.metadata
+    if suffix not in (".pt", ".t7"):  # whose tensors are weights
+        tensors = {name: torch.tensor(json.loads(text)) for name, text in texts.items() if text.startswith("[")}
+        value = {**value, **tensors}
     named = {".".join(key.replace("/", ".").split(".")): item for key, item in _flat(value)}
     assert torch.equal(named["net.mask"], torch.ones(3))
     assert torch.equal(named["net.table.own"], torch.zeros(4))
@@ -227,3 +232,45 @@ def test_deep_objects_cost_what_they_should(tmp_path: Path, capsys: pytest.Captu
     for verb in (["match", str(path)], ["draw", "-o", str(tmp_path / "x.svg")]):
         assert main([*verb, str(path)]) == 2
         assert f"error: {path}: " in capsys.readouterr().err
+
+
+class Anchored(nn.Linear):
+    """A layer with tensors in attributes, small and large, of real and of complex numbers, numbers, and a text."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+        self.mean = torch.tensor([0.5, 0.25])
+        self.steps = torch.arange(3)
+        self.anchors = torch.zeros(40, 50)
+        self.phases = torch.ones(2, dtype=torch.complex64)
+        self.stride = 4
+        self.classes = ["cat", "dog"]
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".npz", ".h5"])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_tensors_of_a_file_of_named_tensors_are_weights(tmp_path: Path, suffix: str, wrapped: bool) -> None:
+    """PyTorch loads all of them; what the module has besides is text in the metadata, or named if it has no room."""
+    module = Anchored()
+    torch.save({"net": module} if wrapped else module, tmp_path / "m.pt")
+    target = tmp_path / f"o{suffix}"
+    report = t7bridge.convert(tmp_path / "m.pt", target)
+    start = "net." if wrapped else ""
+    with t7bridge.open(target) as document:
+        tensors = t7bridge.to_torch(document.value)
+        texts = {name: json.loads(text) for name, text in document.metadata.items() if name != "format"}
+    if wrapped and suffix == ".h5":  # groups
+        tensors = {f"net.{name}": tensor for name, tensor in tensors["net"].items()}
+    module.load_state_dict({name.removeprefix(start): tensor for name, tensor in tensors.items()})
+    named = {note.path.removeprefix("root.") for note in report.notes if note.level == "warning" and note.path}
+    assert named == {f"{start}anchors", f"{start}phases"}
+    expected = {"mean": [0.5, 0.25], "steps": [0, 1, 2], "stride": 4, "classes.0": "cat", "classes.1": "dog"}
+    assert {f"{start}{name}": value for name, value in expected.items()}.items() <= texts.items()
+    comparison = t7bridge.verify(tmp_path / "m.pt", target)
+    assert not comparison.differences
+    only = comparison.left_out[str(tmp_path / "m.pt")]
+    assert sorted(text.partition(":")[0] for text in only if text.startswith("root")) == sorted(
+        f"root.{name}" for name in named
+    )
+    # The same in a .pt, whose config.json has no complex numbers.
+    t7bridge.convert(tmp_path / "m.pt", tmp_path / "o.pt")

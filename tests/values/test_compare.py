@@ -170,7 +170,7 @@ def test_places_of_two_files(tmp_path: Path) -> None:
         return Storage(FLOAT32, 1, Span(source, offset, 4))
 
     one, two = sources
-    message = "root: 1 of 1 elements differ, by at most 1 at [0]: 1 against 2"
+    message = "root: its element differs, by at most 1 at [0]: 1 against 2"
     assert [str(each) for each in Comparer().run(storage(one), storage(two))] == [message]
     assert Comparer().run(storage(one), storage(one)) == []
     assert Comparer().run(storage(one), storage(one, 4)) == []

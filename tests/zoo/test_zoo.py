@@ -8,6 +8,7 @@ import re
 import shutil
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from zoo_maker import linear, make_zoo, tensor
 import t7bridge
 from t7bridge import Table, Tensor, TorchObject
 from t7bridge.conversion.targets import edited_differences
-from t7bridge.errors import CorruptError, ModelError, T7BridgeError, WriteError
+from t7bridge.errors import CorruptError, ModelError, OptionError, T7BridgeError, WriteError
 from t7bridge.limits import DEFAULT_LIMITS
 from t7bridge.zoo import Folder, Journal, Record, RunPlan, ZooReport
 
@@ -242,16 +243,52 @@ def test_unmapped_layers_of_state_dicts(tmp_path: Path) -> None:
     assert [(each.class_name, each.files, each.times) for each in report.layers] == [("my.Linear", 1, 1)]
 
 
+def test_options_that_fit_some_files(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    """A file that an option does not fit is converted without it, with a warning; one that fits no file is an error."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    weights = t7bridge.load_state_dict(TESTFILES / "models/lenet_mm.t7")
+    torch.save({f"module.{key}": tensor for key, tensor in weights.items()}, folder / "parallel.pt")
+    torch.save(weights, folder / "plain.pt")
+    torch.save({"g": weights, "d": dict(weights)}, folder / "several.pt")
+    torch.save([torch.ones(2)], folder / "none.pt")
+    shutil.copy(TESTFILES / "models/lenet_mm.t7", folder / "lua.t7")
+    records: dict[str, Any] = {}
+    report = convert(
+        folder,
+        tmp_path / "out",
+        strip=["module"],
+        encoding="ascii",
+        on_file=lambda record: records.update({record.name: record}),
+    )
+    assert report.counts["done"] == 5
+    warnings = {name: [note[2] for note in record.notes if note[0] == "warning"] for name, record in records.items()}
+    assert warnings["parallel.pt"] == []
+    assert warnings["plain.pt"] == ["strip module renames nothing"]
+    assert warnings["several.pt"][0].startswith("names stay as they are: there are several state dicts")
+    assert warnings["none.pt"][0].startswith("names stay as they are: there is no state dict")
+    assert warnings["lua.t7"][0].startswith("encoding does not apply from .t7 to .pt")
+    assert "0.weight" in t7bridge.load_state_dict(tmp_path / "out/parallel.t7")
+    report = convert(folder, tmp_path / "strict", strip=["module"], strict=True)
+    assert report.counts["failed"] == 4
+    for to, name, value in (
+        ("npz", "encoding", "ascii"),
+        ("npz", "compact", True),
+        ("npz", "pt_format", "legacy"),
+        ("t7", "mode", "tree"),
+    ):
+        with subtests.test(name), pytest.raises(OptionError, match=rf"{name} does not apply to \.{to}; it is for"):
+            convert(folder, tmp_path / "none", to=to, **{name: value})
+
+
 def test_verify(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A verified output is compared with its input; one that is wrong is taken away, and the file has failed."""
     assert convert(small, tmp_path / "good", verify=True).counts["done"] == 2
 
-    real = t7bridge.convert
+    def wrong(request: Any, **options: bool) -> t7bridge.Report:
+        return t7bridge.convert(TESTFILES / "format/tensor_float.t7", request.target, force=True)
 
-    def wrong(source: str, target: str, **options: object) -> t7bridge.Report:
-        return real(TESTFILES / "format/tensor_float.t7", target, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr("t7bridge.zoo.workers.convert", wrong)
+    monkeypatch.setattr("t7bridge.zoo.workers.convert_as", wrong)
     report = convert(small, tmp_path / "out", verify=True)
     assert report.counts["done"] == 0
     assert {row.kind for row in report.rows if row.name == "b.dat"} == {"VerifyError"}

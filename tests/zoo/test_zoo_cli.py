@@ -52,8 +52,9 @@ def test_failure(folder: Path) -> None:
     again = zoo(folder / "zoo", "-o", folder / "out")
 
     assert (run.returncode, again.returncode) == (1, 1)
-    assert "t7bridge: bad.t7: CorruptError: byte 0, root: unknown type tag 9" in run.stderr
+    assert "t7bridge: bad.t7: unknown type tag 9 (CorruptError), at byte 0, root" in run.stderr
     assert again.stderr == ""
+    assert "1 file failed: bad.t7: unknown type tag 9 (CorruptError)" in again.stdout
 
 
 def test_allow_foreign(folder: Path) -> None:

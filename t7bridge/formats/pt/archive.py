@@ -273,7 +273,7 @@ class PtArchive:
         text = text.format(few(names, longest=60))
         count = 1
         if level == "warning":
-            text += f" ({self._total_size(names):,} bytes)"
+            text += f" ({counted(self._total_size(names), 'byte')})"
             count = len(names)
         self.origin.notes.append(Note(level, path="", message=text, code="left-out", count=count))
 
@@ -527,7 +527,8 @@ def read_package(archive: PtArchive) -> Any:
     count = f"{len(other_names)} member{'s' * (len(other_names) > 1)}"
     archive.note_left_out(f"{count} of the package (source and other files) left out ({{}})", other_names)
     unread = [name for name in archive.unread() if name.endswith(".storage")]
-    archive.note_left_out(f"{len(unread)} storages that no pickle names are left out: {{}}", unread, level="warning")
+    storages = counted(len(unread), "storage")
+    archive.note_left_out(f"{storages} that no pickle names left out: {{}}", unread, level="warning")
     if len(values) == 1:
         (value,) = values.values()
         return value

@@ -21,7 +21,7 @@ from ...graph.tensor import Tensor
 from ...graph.walk import objects
 from ...io.source import ByteSource, Readable
 from ...limits import DEFAULT_LIMITS, Limits
-from ...text import printable_lines
+from ...text import counted, printable_lines
 from ..table import Document, Written, refuse_two_formats
 from .layout import T7Layout
 from .reader import T7Reader
@@ -152,7 +152,9 @@ class _Values:
         reader = self.reader
         count = len(self.roots)
         which = "the value" if count == 1 else f"the last of {count} values"
-        message = f"{rest_bytes} bytes after {which} are not a value: {self.reason}" if self.reason else ""
+        verb = "is" if rest_bytes == 1 else "are"
+        text = f"{counted(rest_bytes, 'byte')} after {which} {verb} not a value: {self.reason}"
+        message = text if self.reason else ""
         rest = reader.source.window(reader.source.size - rest_bytes, rest_bytes)
         # A value that could not be read may have added objects.
         objects_of_values = reader.objects[: self._object_count]

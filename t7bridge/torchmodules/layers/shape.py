@@ -60,8 +60,14 @@ class Reshape(nn.Module):
         """Return (*size) or (batch, *size)."""
         batched = self.batch_mode
         if batched is None:
-            # As in Lua, an input that begins with 1 counts as a batch of one.
-            batched = input.numel() != prod(self.size) or input.size(0) == 1
+            size = prod(self.size)
+            # As in Lua, an input that begins with 1 is a batch, and so is one of
+            # another size. The first condition follows, and leaves the batch open.
+            batched = (
+                prod(input.shape[1:]) == size
+                or input.numel() != size
+                or input.size(0) == 1
+            )
         if batched:
             return input.reshape(input.size(0), *self.size)
         return input.reshape(self.size)

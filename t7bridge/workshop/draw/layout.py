@@ -733,16 +733,19 @@ class _Arrow:
 
     @property
     def bend_of_label(self) -> int:
-        """The bend at which the label is on its line, in the middle of its way; `_NONE` if it is beside the arrow."""
+        """The bend beside which the label is, in the middle of its line; `_NONE` if it begins beside the arrow."""
         return self.bends[len(self.bends) // 2] if self.bends and self.label else _NONE
 
 
 def _widths_of_bends(arrows: list[_Arrow], first: int, end: int) -> list[float]:
-    """Return the widths of the bends with the numbers from `first` to before `end`: a label at one has room."""
+    """Return the widths of the bends with the numbers from `first` to before `end`: a label at one has room.
+
+    A label is beside its line. A place is symmetric: there is as much room on the other side.
+    """
     widths = [_BEND_WIDTH] * (end - first)
     for arrow in arrows:
         if arrow.bend_of_label != _NONE:
-            widths[arrow.bend_of_label - first] = width_of(arrow.label) + _BEND_WIDTH
+            widths[arrow.bend_of_label - first] = 2 * (_BESIDE_ARROW + width_of(arrow.label)) + _BEND_WIDTH
     return widths
 
 
@@ -786,7 +789,7 @@ def _line_of(arrow: _Arrow, nodes: list[Box], levels: list[int], middles: list[f
         line.label = arrow.label
         upper, lower = extents[levels[bend]]
         # Half of the letters' height below the middle, as it is the base line.
-        line.at = (middles[bend] - width_of(arrow.label) / 2, (upper + lower + SMALL) / 2 - 1)
+        line.at = (middles[bend] + _BESIDE_ARROW, (upper + lower + SMALL) / 2 - 1)
     elif arrow.row != _NONE:
         line.label = arrow.label
         # Beside the arrow, a pixel above the next row.

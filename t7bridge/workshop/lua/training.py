@@ -179,7 +179,7 @@ def _differences_in_training(module: nn.Module, inputs: tuple[Any, ...], evaluat
     for kind, paths in _differing_paths(module, evaluated.operations, trained.operations).items():
         text = f"the forward of {kind} computes otherwise in training; the graph of evaluation is written"
         if len(paths) > 1:
-            text += f" (at {len(paths)} places)"
+            text += f" (at {counted(len(paths), 'place')})"
         notes.append((paths[0], kind, text))
     # Other operations explain other outputs: these are a difference of their own only without any.
     if not notes and evaluated.outputs != trained.outputs:
@@ -229,7 +229,8 @@ def notes_on_gradients(modules: dict[str, nn.Module], parameters: dict[str, torc
     frozen = [key for key, parameter in parameters.items() if not parameter.requires_grad]
     if frozen:
         text = (
-            f"{len(frozen)} parameters with requires_grad=False are trained in Lua, which has no such mark: {frozen[0]}"
+            counted(len(frozen), "parameter with requires_grad=False is", "parameters with requires_grad=False are")
+            + f" trained in Lua, which has no such mark: {frozen[0]}"
         )
         if len(frozen) > 1:
             text += ", …"

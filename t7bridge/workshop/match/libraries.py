@@ -23,7 +23,8 @@ from ...data import define
 from ...errors import ModelError, T7BridgeError
 from ...io.output import FileOutput
 from ...io.platform import cache_folder
-from ...text import listed
+from ...io.progress import count_steps
+from ...text import counted, listed
 from ...torchmodules.factories import Factory
 from .parts import parts_of
 
@@ -121,7 +122,7 @@ class Candidate:
     def __str__(self) -> str:
         sides = ("lacks", self.only_wanted), ("adds", self.only_own)
         words = [f"; it {verb} {_in_words(layers)}" for verb, layers in sides if layers]
-        return f"{self.factory}, with {self.equal} of {self._most} layers in common{''.join(words)}"
+        return f"{self.factory}, with {self.equal} of {counted(self._most, 'layer')} in common{''.join(words)}"
 
 
 @define(frozen=True)
@@ -280,7 +281,8 @@ def _compute(factories: list[Factory], models: dict[str, list[Variant]]) -> None
     names_of_classes: dict[str, str] = {}
     # The names of classes whose modules are made by functions.
     made_by_functions: set[str] = set()
-    for factory in factories:
+    for number, factory in enumerate(factories):
+        count_steps(number, len(factories))
         variants = []
         for module in _modules_of(factory):
             class_ = type(module)

@@ -32,7 +32,7 @@ from ...graph.tensor import place_of
 from ...io.source import add_input
 from ...limits import Limits
 from ...report import Report
-from ...text import listed
+from ...text import counted, listed
 from .libraries import LIBRARIES, NEAR, Candidate, Library, library, signature
 from .pairing import pair_parts
 from .parts import BATCHES, Part, fits, name_of, names_between, parts_of, prefix_of, sibling
@@ -77,8 +77,8 @@ class MatchKeys:
         ".pt: the weights under TARGET's keys; .t7: TARGET, a .t7, with these weights",
         default=None, flags=("-o",), metavar="OUT",
     )  # fmt: skip
-    rename: Renames = option(RENAME, default=(), unless=None, group="")
-    strip: tuple[str, ...] = option(STRIP, default=(), unless=None, group="")
+    rename: Renames = option(RENAME, default=(), unless=None, except_for="", group="")
+    strip: tuple[str, ...] = option(STRIP, default=(), unless=None, except_for="", group="")
     force, dtype, compact, strict, sync, partial = options_of(WriteMatch).values()
     mapping: KeyPairs | None = option(
         "known pairs of keys, or of modules whose names end in a dot: `source.key target.key`; `-` for none",
@@ -438,7 +438,8 @@ class _Matching:
             return ""
         sorted_sides = [side.name for side in (self._source, self._target) if is_sorted(side)]
         warning = f"; those of {' and '.join(sorted_sides)} are sorted by name" if sorted_sides else ""
-        return f"{len(by_order)} keys are paired by their order alone, as asked{warning}: {listed(by_order)}"
+        keys = counted(len(by_order), "key is", "keys are")
+        return f"{keys} paired by their order alone, as asked{warning}: {listed(by_order)}"
 
     def _unpaired(self) -> list[str]:
         """Return the keys of the target without a value."""

@@ -16,15 +16,15 @@ from ...conversion.options import FORCE, STRICT, SYNC, option, takes, verb
 from ...conversion.request import DTYPE
 from ...conversion.template import fill_template
 from ...data import define, np
-from ...errors import ModelError
-from ...formats import LUA, format_for
+from ...errors import ModelError, OptionError
+from ...formats import LUA, PYTHON, format_for
 from ...formats.pt.writer import PtWriter
 from ...formats.t7.writer import T7Writer
 from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor
 from ...io.output import FileOutput
 from ...io.source import ByteSource, PathLike, inputs_protected
-from ...nn.layouts import compacted, reblocked, reshape
+from ...nn.layouts import compacted, reblocked, reshape, trimmed
 from ...report import Note, Printed, Report, check_strict, escaped, joined
 from ...text import counted, extents, one_line, printable
 from .libraries import other_classes, signature, with_classes
@@ -197,6 +197,8 @@ class Match(Printed):
     def state_dict(self, partial: bool = False) -> OrderedDict[str, Any]:
         """Return the source's tensors under the target's keys, in its order, with its shapes. Tied tensors stay tied.
 
+        Storages have only the elements that these tensors use; tensors of one storage share one again.
+
         Args:
             partial: whether keys of the source may be left out, and keys of the target without a source keep their
                 own values.
@@ -218,7 +220,7 @@ class Match(Printed):
                 result[pair.target] = converted[conversion]
             elif pair.why == "zero":
                 result[pair.target] = _zero(self.target_side.tensors[pair.target])
-        return in_target_order(self.target_side, result)
+        return trimmed(in_target_order(self.target_side, result))
 
     def lua_model_and_other(self, partial: bool = False) -> tuple[TorchObject, Any]:
         """Return the Lua model of a match, and a Lua model or a state dict with the same weights, to compare both.
@@ -345,8 +347,10 @@ class WriteMatch:
     found: Match = field(kw_only=False)
     path: PathLike = field(kw_only=False)
     force: bool = FORCE
-    dtype: str | None = option(DTYPE, default=None, unless=None, group=".pt output")
-    compact: bool = option("write only the used part of each storage", default=False, group=".pt output")
+    dtype: str | None = option(DTYPE, default=None, unless=None, except_for="", targets=(PYTHON,), group=".pt output")
+    compact: bool = option(
+        "write only the used part of each storage", default=False, targets=(PYTHON,), group=".pt output"
+    )
     strict: bool = STRICT
     sync: bool = SYNC
     partial: bool = option("drop keys that TARGET lacks, and keep those only TARGET has", default=False)
@@ -366,7 +370,7 @@ def write_match(request: WriteMatch) -> None:
 
     Raises:
         ModelError: the match is incomplete; or the path is not a `.pt`, nor a `.t7` for a target that is one; or
-            `dtype` is given for a `.t7`, whose types are those of the target.
+            `dtype` or `compact` is given for a `.t7`, whose types and storages are those of the target.
         TargetExistsError: the file exists and `force` is not set, or it is one of the inputs.
         StrictError: with `strict`: the file would lose something; the error has the notes.
     """
@@ -419,8 +423,11 @@ def _write_model(request: WriteMatch) -> None:
     report = match.report
     target = match.target_side
     assert target.document is not None
-    if request.dtype is not None:
-        raise ModelError("dtype is for a .pt: a .t7 keeps the types of its model", file=str(request.path))
+    problem = "does not apply to a .t7, which keeps the types and storages of its model; it is for a .pt"
+    options = {"dtype": request.dtype is not None, "compact": request.compact}
+    problems = tuple((name, problem) for name, is_given in options.items() if is_given)
+    if problems:
+        raise OptionError(problems=problems, file=str(request.path))
     report.notes += fill_template([target.module], match._filling(request.partial))
     report.target_format = "t7"
     report.mode = "template"

@@ -173,9 +173,7 @@ def _rename(side: Side, naming: Naming) -> None:
     """
     keys = side.keys
     names = naming.renamed({key: key for key in keys})  # new key → key
-    unused = naming.unused_in_words(keys)
-    if unused:
-        raise ModelError("; ".join(unused), file=side.name)
+    naming.check_used(keys, side.name)
     new_names = dict(zip(keys, names))
     side.keys = list(names)
     side.tensors = {new_names[key]: tensor for key, tensor in side.tensors.items()}

@@ -227,7 +227,7 @@ class Proof(Printed):
             updated = f"{layers} not compute what Lua recorded: {UPDATED}"
         agreeing = self.agreeing()
         if not agreeing:
-            return updated or "nothing in the file could be checked"
+            return updated or "nothing is proved, as nothing in the file could be checked"
         runs = sum(layer.runs for layer in agreeing)
         # Only the verdict on a model as a whole counts no runs.
         against = f"{runs} {self.against}" if runs else f"the outputs of {self.reference}"
@@ -288,8 +288,8 @@ class Proof(Printed):
             text = counted(summary[NOT_RECORDED], "layer is", "layers are")
             yield f"{text} not recorded" + ("" if everything else " (--all lists them)")
         yield (
-            f"{summary['checked']:,} of {summary['layers']:,} layers and {summary['parameters_checked']:,} of "
-            f"{summary['parameters']:,} parameters checked"
+            f"{summary['checked']:,} of {counted(summary['layers'], 'layer')} and {summary['parameters_checked']:,} of "
+            f"{counted(summary['parameters'], 'parameter')} checked"
         )
         yield self.sentence()
 

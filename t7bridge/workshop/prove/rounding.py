@@ -178,7 +178,7 @@ def measure(
         The numbers, or in `reason` why there are none.
     """
     if len(recorded) != len(computed):
-        return Deviation(f"{len(computed)} outputs, {len(recorded)} recorded")
+        return Deviation(f"{len(computed)} computed, {len(recorded)} recorded")
     for tensor, computed_tensor in zip(recorded, computed):
         if tensor.squeeze().shape != computed_tensor.squeeze().shape:
             return Deviation(f"shape {list(computed_tensor.shape)}, recorded {list(tensor.shape)}")

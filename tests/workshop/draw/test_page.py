@@ -431,3 +431,10 @@ def test_the_map_moves_the_picture(browser: Browser, tmp_path: Path) -> None:
     assert "[3] 1×6" in labels
     assert "#0 1×24" in labels
     assert not any("1×6, 1×6" in label for label in labels)
+
+
+def test_sizes_in_the_head_of_the_page(browser: Browser, tmp_path: Path) -> None:
+    """Sizes of lists in lists, some of them not known, are those in the box of the graph."""
+    t7bridge.draw(ROOT / "testfiles/architectures.t7", tmp_path / "m.html", at="root.word_lstm.module")
+    browser.go((tmp_path / "m.html").as_uri())
+    assert "input 1, (?, 1×4, ?, 1×4) (a guess)" in browser.run("document.body.textContent")

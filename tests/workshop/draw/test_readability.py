@@ -85,7 +85,7 @@ def test_the_layers_of_a_cell_are_its_own(subtests: pytest.Subtests) -> None:
 
 
 def test_labels_of_long_arrows_are_in_their_middle() -> None:
-    """On their own line, in room that no block has; those of short arrows begin beside them."""
+    """Beside their own line, in room that no block and no other arrow has; those of short arrows begin beside them."""
     chain = [Flow(number, number + 1) for number in range(6)]
     blocks = [Block(str(number), "Layer") for number in range(7)]
     graph = Block("", "Graph", "graph", inside=blocks, flows=[*chain, Flow(0, 6, "2"), Flow(1, 5, "2: [1]")])
@@ -93,13 +93,20 @@ def test_labels_of_long_arrows_are_in_their_middle() -> None:
     long = [line for line in lines_in(root) if line.label]
     assert [line.label for line in long] == ["#1", "#1 [1]"]
     for line in long:
-        middle = line.at[0] + width_of(line.label) / 2
+        left = line.at[0]
+        right = left + width_of(line.label)
         near = [x for x, y in line.points[1:-1]]
-        assert min(abs(middle - x) for x in near) < 1
+        assert min(abs(left - 4 - x) for x in near) < 1
+        height = line.at[1] - 4  # the middle of the letters
+        for other in lines_in(root):
+            for (x, y), (next_x, next_y) in zip(other.points, other.points[1:]):
+                if y < height < next_y:
+                    crossing = x + (next_x - x) * (height - y) / (next_y - y)
+                    assert not left < crossing < right
         top, bottom = line.points[0][1], line.points[-1][1]
         assert top + (bottom - top) / 4 < line.at[1] < bottom - (bottom - top) / 4
         for box in root.inside:
-            is_beside = middle + width_of(line.label) / 2 < box.x or middle - width_of(line.label) / 2 > box.right
+            is_beside = right < box.x or left > box.right
             assert is_beside or line.at[1] < box.y or line.at[1] - 11 > box.bottom
 
 

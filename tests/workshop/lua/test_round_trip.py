@@ -38,3 +38,16 @@ def test_nn_view_leaves_the_batch_open(tmp_path):
     more = torch.randn(5, 3, 16, 16)
     with torch.no_grad():
         torch.testing.assert_close(t7bridge.load_module(tmp_path / "back.t7")(more), module(more))
+
+
+@pytest.mark.slow
+def test_nn_reshape_leaves_the_batch_open(tmp_path):
+    """A live lenet, whose nn.Reshape has no batchMode, takes any batch in Lua, as the original one does."""
+    module = t7bridge.load_module(TESTFILES / "models" / "lenet_mm.t7")
+    for batch in (1, 3):
+        t7bridge.save_module(module, tmp_path / "back.t7", example_inputs=torch.randn(batch, 1, 32, 32), force=True)
+        back = t7bridge.load_module(tmp_path / "back.t7")
+        for other in (1, 2, 5):
+            more = torch.randn(other, 1, 32, 32)
+            with torch.no_grad():
+                torch.testing.assert_close(back(more), module(more))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ import t7bridge
 from t7bridge import match
 from t7bridge.cli import main
 from t7bridge.errors import ModelError
+from t7bridge.workshop.match import write_match
 
 CRNN = TESTFILES / "beside/crnn.t7"
 LENET = TESTFILES / "models/lenet_mm.t7"
@@ -119,7 +121,7 @@ def test_rules_for_the_source(tmp_path: Path) -> None:
     back = match(LENET, tmp_path / "in.pt", rename={"": "module.net"})
     assert back.complete
     assert back.source_side.has_graph
-    with pytest.raises(ModelError, match="--strip modul renames nothing"):
+    with pytest.raises(ModelError, match="t7: strip modul renames nothing"):
         match(LENET, LENET, strip=["modul"])
 
 
@@ -135,7 +137,7 @@ def test_types_of_what_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert all(torch.equal(state[key], tensor) for key, tensor in expected.items())
     code = main(["match", str(tmp_path / "target.pt"), str(LENET), "-o", str(tmp_path / "o.t7"), "--dtype", "float16"])
     assert code == 2
-    assert "a .t7 keeps the types" in capsys.readouterr().err
+    assert "--dtype does not apply to a .t7" in capsys.readouterr().err
 
 
 def test_tables_in_tables(tmp_path: Path) -> None:
@@ -147,3 +149,29 @@ def test_tables_in_tables(tmp_path: Path) -> None:
     assert {pair.target: pair.source for pair in found.pairs} == {
         "0.weight": "a.weight", "0.bias": "a.bias", "1.weight": "b.weight", "1.bias": "b.bias",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_storages_of_what_is_written(tmp_path: Path, live: bool) -> None:
+    """A slice does not bring the storage that it views; tied tensors stay tied, and views of one storage share one."""
+    torch.manual_seed(44_004)
+    big = torch.randn(100_000)
+    weight = big[5_000:5_012].view(4, 3)
+    state: dict[str, Any] = {
+        "a.weight": weight,
+        "a.bias": big[90_000:90_004],
+        "b.weight": torch.randn(1_000, 50)[:, 7:9],
+        "tied.weight": weight,
+    }
+    torch.save(state, tmp_path / "in.pt")
+    names = {"a.weight": "x.w", "a.bias": "x.b", "b.weight": "y.w", "tied.weight": "z.w"}
+    torch.save({new: torch.zeros(state[old].shape) for old, new in names.items()}, tmp_path / "target.pt")
+    found = match(state if live else tmp_path / "in.pt", tmp_path / "target.pt", names)
+    write_match(found, tmp_path / "out.pt")
+    result = torch.load(tmp_path / "out.pt", weights_only=True)
+    for old, new in names.items():
+        assert torch.equal(result[new], state[old])
+    sizes = {name: tensor.untyped_storage().nbytes() for name, tensor in result.items()}
+    assert sizes == {"x.w": 64, "x.b": 64, "y.w": 8_000, "z.w": 64}
+    assert result["x.w"].untyped_storage().data_ptr() == result["x.b"].untyped_storage().data_ptr()
+    assert result["x.w"].data_ptr() == result["z.w"].data_ptr()

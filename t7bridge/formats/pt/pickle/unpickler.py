@@ -33,6 +33,7 @@ from ....graph.python import PythonObject
 from ....io.source import ByteSource
 from ....limits import OBJECT_BYTES
 from ....report import Note
+from ....text import counted
 from . import opcodes
 from .context import PickleContext
 from .safe_loader import refused
@@ -224,7 +225,7 @@ class Unpickler:
             return []
         where = f" of {member}" if member else ""
         pickles = f", {count} more pickle{'s' * (count > 1)} among them," if count else ""
-        text = f"{nbytes:,} bytes after the value{where}{pickles} are left out"
+        text = f"{counted(nbytes, 'byte')} after the value{where}{pickles} left out"
         return [Note("warning", path="", message=text, code="trailing")]
 
     def _run(self) -> Any:

@@ -5,7 +5,7 @@
   const KINDS = ["conv", "linear", "recurrent", "norm", "activation", "pool", "shape", "join", "loss", "unmapped", "other"], colour = kind => "var(--k-" + kind + ")";
   const read = id => JSON.parse(document.getElementById(id).textContent), graph = read("graph"), places = read("places");
   const cut = (text, most) => text.length > most ? text.slice(0, most - 1) + "…" : text, label = n => cut(n.name ? n.name + ": " + n.title : n.title, 60);
-  const sizes = list => list.map(s => s === null ? "?" : Array.isArray(s[0]) ? "(" + sizes(s) + ")" : s.join("×") || "scalar").join(", "), shapes = n => sizes(n.output || []);
+  const sizes = list => list.map(s => s === null ? "?" : s.some(x => x === null || Array.isArray(x)) ? "(" + sizes(s) + ")" : s.join("×") || "scalar").join(", "), shapes = n => sizes(n.output || []);
   const hash = new Map(location.hash.slice(1).split("&").filter(Boolean).map(p => [p.split("=")[0], decodeURIComponent(p.split("=")[1] || "")]));
   const el = (name, text, cls) => { const e = document.createElement(name); if (text != null) e.textContent = text; if (cls) e.className = cls; return e; };
   const sv = (name, attrs, text) => { const e = document.createElementNS(SVG, name); for (const k in attrs) e.setAttribute(k, attrs[k]); if (text != null) e.textContent = text; return e; };

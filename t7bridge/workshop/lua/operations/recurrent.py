@@ -234,7 +234,8 @@ def recurrent(
     if len(input.shape) != 3:
         raise CannotError("the input is not a batch")
     length = int(input.shape[time])
-    b.remark(f"recurrent layers are unrolled for {length} steps: the model accepts sequences of that length only")
+    steps = "one step" if length == 1 else f"{length} steps"
+    b.remark(f"recurrent layers are unrolled for {steps}: the model accepts sequences of that length only")
     return _run_layers(b, input, cells, directions, dropout, partial(_run_unrolled, b, time, states))
 
 
