@@ -605,19 +605,32 @@ _BASE_IMPORTS = {
 def prepared(builder: SourceBuilder) -> list[CodeBlock]:
     """Return the classes of a model, tidied and merged, those that others contain first.
 
-    What no class uses any more is removed from the builder's copied pieces.
+    What no class uses any more is left out: a class, and of the builder's copied pieces, which are modified, a layer.
     """
     for block in builder.blocks:
         tidy(block)
+    blocks = _used_blocks(builder.blocks)
     # Of layers that became expressions or functions, the class is not included.
     needed: set[str] = set()
-    for block in builder.blocks:
+    for block in blocks:
         for call in block.constructions():
             is_class_of_page = call.block is not None
             if call.name in builder.copied_pieces and call.spec is not None and not is_class_of_page:
                 needed.update(piece.name for piece in pieces(call.spec.target))
     builder.copied_pieces = {name: piece for name, piece in builder.copied_pieces.items() if name in needed}
-    return merge_alike(builder.blocks, frozenset((*builder.copied_pieces, *builder.foreign_imports, *TAKEN)))
+    return merge_alike(blocks, frozenset((*builder.copied_pieces, *builder.foreign_imports, *TAKEN)))
+
+
+def _used_blocks(blocks: list[CodeBlock]) -> list[CodeBlock]:
+    """Return the classes that the model's own, which is the last, consists of.
+
+    The others were made for modules of a Sequential that became a class, in which these modules are steps.
+    """
+    used = {id(blocks[-1])}
+    for block in reversed(blocks):  # a class before those that it contains
+        if id(block) in used:
+            used.update(id(call.block) for call in block.constructions())
+    return [block for block in blocks if id(block) in used]
 
 
 def model_source(

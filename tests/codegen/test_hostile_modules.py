@@ -42,6 +42,19 @@ def linear(inputs: int, outputs: int) -> TorchObject:
     return obj("nn.Linear", weight=tensor((outputs, inputs)), bias=tensor((outputs,)))
 
 
+def test_no_class_is_left_of_modules_that_became_steps(tmp_path):
+    """A Concat in a Sequential is steps of the class that an operator after it makes of the Sequential."""
+    concat = container("nn.Concat", linear(4, 3), linear(4, 3), dimension=2.0)
+    doubled = container("nn.Sequential", concat, obj("nn.MulConstant", constant_scalar=2.0), linear(6, 6))
+    made, model = run_source(container("nn.Sequential", doubled, linear(6, 2)), tmp_path)
+    assert [line for line in made.text.splitlines() if line.startswith("class ")] == [
+        "class Block(nn.Module):",
+        "class Model(nn.Module):",
+    ]
+    # Weights and biases of ones: 4 + 1, doubled, six of these + 1, and six of those + 1.
+    assert model(torch.ones(1, 4)).tolist() == [[367.0, 367.0]]
+
+
 # Files that were found
 
 
