@@ -305,8 +305,10 @@ class Values:
     def combined(self, spec: ModuleSpec, prefix: str, value: _Value, operation: str) -> _Value:
         """Add, subtract or multiply the values of a list, element by element; from the first the others are subtracted.
 
+        A value may be cut into several rows for each example (`Rows.parts`), which changes none of its elements.
+
         Raises:
-            UnknownValue: they are of different sizes, or the result has too many terms.
+            UnknownValue: they are of different sizes, or cut in different ways, or the result has too many terms.
         """
         first, *others = (_rows(item, any_parts=True) for item in value)
         known_sizes = {item.size for item in (first, *others)} - {None}
@@ -435,7 +437,7 @@ class Values:
 
     def joined(self, spec: ModuleSpec, prefix: str, value: _Value) -> _Value:
         """Join the features of several values, as nn.JoinTable does; `linear` multiplies each with its own columns."""
-        # The features are the second or last dimension of a batch, or the only one of an example.
+        # The features are the second or last dimension of a batch, or the only one of an example; 0 is the first.
         dim = spec.args[0]
         dims_of_example = spec.kwargs.get("n_input_dims")
         if (dim, dims_of_example) not in ((1, None), (-1, None), (0, 1)):
