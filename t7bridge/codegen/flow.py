@@ -685,8 +685,8 @@ class Trial(StepDomain):
         elements = output if isinstance(output, list) else []
         self._note_branches(elements)
         self.splits_input = len(elements) == 2 and self.branch_calls == self._calls_on_input == {0, 1}
-        # Lua leaves what is nothing out of a list of outputs, which needs the class (see `can_be_steps`). An element that
-        # a ParallelTable passes on may be nothing, and so may the input of a ConcatTable if it is that of a class inside
+        # Lua leaves what is nothing out of a list of outputs, which needs the class (see `can_be_steps`). What a
+        # ParallelTable passes on may be nothing, and so may the input of a ConcatTable if it is that of a class inside
         # the model. The input of the model itself is something, and so are results of steps.
         is_input_of_inner_class = value == INPUT and not body.block.is_whole_model
         may_return_nothing = flow is walk.parallel or (flow is walk.branches and is_input_of_inner_class)

@@ -260,8 +260,8 @@ class _Stacks:
             return False
         if id(spec) in self._sequentials and spec is not self._result.plan.root:
             return False
-        # The tensors of a module of several places could not follow it to one level of a layer. Besides the modules here
-        # there are those of a sequencer that is a Sequential now, as above.
+        # The tensors of a module of several places could not follow it to one level of a layer. In the row are the
+        # modules here and, for a sequencer that is a Sequential now, those inside it.
         for child in spec.children.values():
             if any(id(inside) not in self._places for inside in (child, *child.children.values())):
                 return False
