@@ -14,7 +14,7 @@ from hostile_fields import RAN, STRINGS, cases, changed, outcome, tensor
 from looping import new_folder
 from source_helpers import generate, run_source
 
-from t7bridge import Table, TorchObject, load_module, write_module
+from t7bridge import Table, TorchObject, convert, load_module, save, verify, write_module
 from t7bridge.codegen import SourceBuilder, apply, attribute, check_page, dotted, expression, formula, lines
 from t7bridge.errors import LimitError, ModelError, T7BridgeError, UnsupportedError
 from t7bridge.nn import find_modules
@@ -53,6 +53,22 @@ def test_no_class_is_left_of_modules_that_became_steps(tmp_path):
     ]
     # Weights and biases of ones: 4 + 1, doubled, six of these + 1, and six of those + 1.
     assert model(torch.ones(1, 4)).tolist() == [[367.0, 367.0]]
+
+
+def test_tied_normalizations_come_back(tmp_path):
+    """Of modules with the same tensors, which are one in source, also the counters have keys: two that are computed."""
+    shared = {name: tensor((3,)) for name in ("weight", "bias", "running_mean", "running_var")}
+    options = {"eps": 1e-5, "momentum": 0.1, "affine": True, "nDim": 2.0}
+    first, second = (obj("nn.BatchNormalization", **shared, **options) for _ in range(2))
+    cell = read(TESTFILES / "architectures.t7")[b"word_lstm"][b"module"]
+    model = container("nn.ConcatTable", cell, container("nn.Sequential", first, linear(3, 3), second))
+    save(model, tmp_path / "model.t7")
+    made, _ = run_source(model, tmp_path)
+    assert made.keys["1.0.num_batches_tracked"] == made.keys["1.2.num_batches_tracked"]
+    convert(tmp_path / "model.pt", tmp_path / "back.t7", template=tmp_path / "model.t7")
+    assert verify(tmp_path / "model.t7", tmp_path / "back.t7").same
+    live = load_module(tmp_path / "model.t7", lift=True)  # with the keys of the page, as it has recognized cells
+    live.load_state_dict(torch.load(tmp_path / "model.pt"))
 
 
 # Files that were found
