@@ -320,24 +320,26 @@ def _is_changed_later(
     Args:
         spec: the graph.
         number: of the node, from 1.
-        links: to the values.
+        links: to the values, from nodes of the graph or its input.
         holders: the containers of each module.
         effects: those of the modules.
     """
+    # The graph, then the containers around it: each with the number and the inputs of the node from which on it counts
+    # what runs. Of one that is not a graph they are 0 and empty.
     stack = [(spec, number, links)]
     visited: set[tuple[int, int]] = set()
     while stack:
-        spec, number, links = stack.pop()
-        if (id(spec), number) in visited:
+        module, number_in_module, links_in_module = stack.pop()
+        if (id(module), number_in_module) in visited:
             continue
-        visited.add((id(spec), number))
-        if spec.graph is not None:
-            memory = upstream(links, _shared_inputs(spec, effects))
-            if _changes_after(spec, number, memory, effects):
+        visited.add((id(module), number_in_module))
+        if module.graph is not None:
+            memory = upstream(links_in_module, _shared_inputs(module, effects))
+            if _changes_after(module, number_in_module, memory, effects):
                 return True
             if all(source != 0 for source, _ in memory):
                 continue  # it is not the input of the graph, so that nothing outside has it
-        for holder, name in holders.get(id(spec), ()):
+        for holder, name in holders.get(id(module), ()):
             if holder.graph is not None:
                 for user, node in enumerate(holder.graph.nodes, 1):
                     if node.module == name:
@@ -345,9 +347,9 @@ def _is_changed_later(
                 continue
             names = [*holder.children]  # in the order in which they run
             later = names[names.index(name) + 1 :]
+            # Here it is not followed which of them get the values: any change counts.
             if any(effects.of(holder.children[other]).changes for other in later):
                 return True
-            # What goes into a container that is not a graph is not followed: whatever runs after it counts.
             stack.append((holder, 0, ()))
     return False
 

@@ -552,7 +552,8 @@ def _cut(value: _Value, sizes: Sequence[int]) -> Rows:
     rows = _rows(value)
     if rows.size is None or len(sizes) != 2 or prod(sizes) != rows.size:
         raise UnknownValue
-    # Inputs are batches: of one example alone Lua would list the columns, which fails unless there are as many.
+    # `value` is taken to be a batch. The layers that split it count dimensions with that of the batch: of one example
+    # alone they would take its columns for its rows, which in Lua fails unless there are as many.
     count_of_rows, _ = sizes
     if not 0 < count_of_rows <= _MOST_TERMS:
         raise UnknownValue
