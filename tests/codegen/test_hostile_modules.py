@@ -121,6 +121,25 @@ def test_a_graph_that_takes_a_missing_element_is_refused():
         generate(graph, "root")
 
 
+def test_a_softmax_of_nothing():
+    """A node that takes nothing gets an empty list, as in Lua, and its input has no name."""
+    begin = Table.of({})
+    softmax = Table.of({"module": obj("nn.SoftMax")})
+    product = obj("nn.MM", transA=False, transB=False)
+    weighted = Table.of({"module": product, "mapindex": Table.from_list([softmax, begin])})
+    end = Table.of({"mapindex": Table.from_list([weighted])})
+    nodes = [obj("nngraph.Node", data=data) for data in (begin, softmax, weighted, end)]
+    graph = container(
+        "nn.gModule",
+        softmax["module"],
+        product,
+        innode=nodes[0],
+        outnode=nodes[-1],
+        forwardnodes=Table.from_list(nodes),
+    )
+    assert "return self.softmax([]) @ input" in generate(graph, "root").text
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "shape"), [("module_names_inputs.t7", (2, 1, 8, 8)), ("module_nan.t7", (2, 3))])
 def test_computes_what_the_live_module_does(name, shape, tmp_path):
